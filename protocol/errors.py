@@ -1,0 +1,104 @@
+"""The one exception tree of starling.
+
+    StarlingError
+    ├── ProtocolError            a peer sent something that must not be used (a peer's failure: data, counted)
+    │   ├── OversizedError         over a bound in ``limits``
+    │   ├── MalformedError         does not decode, or breaks the schema
+    │   ├── SignatureError         not signed by whom it claims
+    │   ├── WrongSwarmError        for another swarm
+    │   ├── VersionError           another major version of the protocol
+    │   ├── UnknownKindError       a kind of announcement that this version does not know
+    │   ├── ClockError             outside the window of accepted times
+    │   ├── ReplayError            a sequence number already seen
+    │   └── IntegrityError         bytes do not match their hash, or a group does not match its advert
+    ├── TransportError           a peer or the network did not do what was asked in time
+    │   ├── UnreachableError       no connection to be had
+    │   └── DeadlineError          connected, and silent until the deadline
+    ├── StorageError             the data directory: full, unreadable, damaged
+    ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
+    └── ConfigurationError       what the user configured cannot be
+
+Every message gives the value seen, the limit, and the remedy. ``reason`` is a stable, short name for counters.
+"""
+
+from __future__ import annotations
+
+
+class StarlingError(Exception):
+    """Root of everything that starling raises on purpose."""
+
+    reason = "error"
+
+
+class ProtocolError(StarlingError):
+    """A peer sent something that must not be used."""
+
+    reason = "protocol"
+
+
+class OversizedError(ProtocolError):
+    reason = "oversized"
+
+
+class MalformedError(ProtocolError):
+    reason = "malformed"
+
+
+class SignatureError(ProtocolError):
+    reason = "signature"
+
+
+class WrongSwarmError(ProtocolError):
+    reason = "wrong_swarm"
+
+
+class VersionError(ProtocolError):
+    reason = "version"
+
+
+class UnknownKindError(ProtocolError):
+    reason = "unknown_kind"
+
+
+class ClockError(ProtocolError):
+    reason = "clock"
+
+
+class ReplayError(ProtocolError):
+    reason = "replay"
+
+
+class IntegrityError(ProtocolError):
+    reason = "integrity"
+
+
+class TransportError(StarlingError):
+    """A peer or the network did not do what was asked in time."""
+
+    reason = "transport"
+
+
+class UnreachableError(TransportError):
+    reason = "unreachable"
+
+
+class DeadlineError(TransportError):
+    reason = "deadline"
+
+
+class StorageError(StarlingError):
+    """The data directory is full, unreadable or damaged."""
+
+    reason = "storage"
+
+
+class IdentityError(StarlingError):
+    """The node's key file is missing where it must exist, unreadable, or not a starling key."""
+
+    reason = "identity"
+
+
+class ConfigurationError(StarlingError):
+    """What the user configured cannot be."""
+
+    reason = "configuration"

@@ -1,0 +1,185 @@
+"""Who a node is: one Ed25519 key, named by libp2p's peer id, that signs with domain separation.
+
+A signature covers ``domain ‖ 0x00 ‖ message``. A domain holds no zero byte, so what was signed for one purpose never
+verifies for another. The key file is created once, mode 0600, and never replaced by this code.
+
+A peer id is the base58btc form of the identity multihash of libp2p's protobuf of the public key:
+``00 24 ‖ 08 01 12 20 ‖ public key (32 bytes)``. https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from protocol.errors import IdentityError, MalformedError, SignatureError, StorageError
+
+PUBLIC_KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+
+_PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")
+_PEER_ID_CHARACTERS: Final = 52  # of every Ed25519 peer id: the prefix fixes the magnitude of the number
+_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_KEY_FILE_BYTES: Final = 4096  # more than any key file has; bounds what a wrong path makes us read
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class NodeKey:
+    """A node's private key. Its text form never shows the secret."""
+
+    __slots__ = ("_key", "peer_id", "public_bytes")
+
+    peer_id: str  # libp2p's, base58btc, "12D3Koo…"
+    public_bytes: bytes  # 32
+
+    def __init__(self, private_bytes: bytes) -> None:
+        """Takes the 32 bytes of the Ed25519 seed."""
+        self._key = Ed25519PrivateKey.from_private_bytes(private_bytes)
+        self.public_bytes = self._key.public_key().public_bytes_raw()
+        self.peer_id = peer_id_of(self.public_bytes)
+
+    @classmethod
+    def generate(cls) -> NodeKey:
+        """A fresh key from the operating system's randomness."""
+        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def load(cls, path: Path) -> NodeKey:
+        """The key in ``path``: unencrypted PKCS #8 PEM that only its owner may read. Raises ``IdentityError``."""
+        return cls(_private_bytes_of(_read(path), path))
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> NodeKey:
+        """The key in ``path``, made first where there is none.
+
+        An existing file is never replaced or changed, whatever it holds. Raises ``IdentityError`` for a file that is
+        not usable, ``StorageError`` where a new one cannot be written.
+        """
+        with contextlib.suppress(FileExistsError):  # from an earlier start, or another process was faster
+            _create(path, cls.generate())
+        return cls.load(path)
+
+    @property
+    def private_bytes(self) -> bytes:
+        """The seed, 32 bytes: for the libp2p host of this node and nothing else."""
+        return self._key.private_bytes_raw()
+
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        """The signature, 64 bytes, over ``domain ‖ 0x00 ‖ message``."""
+        return self._key.sign(_separated(domain, message))
+
+    def __repr__(self) -> str:
+        return f"NodeKey({self.peer_id})"
+
+
+def verify(public_bytes: bytes, domain: bytes, message: bytes, signature: bytes) -> None:
+    """Raises ``SignatureError`` unless the holder of ``public_bytes`` signed ``message`` for ``domain``."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_bytes).verify(signature, _separated(domain, message))
+    except (InvalidSignature, ValueError) as error:
+        raise SignatureError(
+            f"signature does not verify for public key {public_bytes.hex()}: altered on the way, or not signed by it"
+        ) from error
+
+
+def peer_id_of(public_bytes: bytes) -> str:
+    """The libp2p peer id of an Ed25519 public key (32 bytes)."""
+    if len(public_bytes) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_bytes)}")
+    return _base58_encode(_PEER_ID_PREFIX + public_bytes)
+
+
+def public_bytes_of(peer_id: str) -> bytes:
+    """The public key that an Ed25519 peer id carries. Raises ``MalformedError`` for anything else."""
+    if len(peer_id) == _PEER_ID_CHARACTERS and set(peer_id) <= set(_BASE58):
+        number = 0
+        for character in peer_id:
+            number = number * 58 + _BASE58.index(character)
+        content_bytes = len(_PEER_ID_PREFIX) + PUBLIC_KEY_BYTES
+        if number.bit_length() <= 8 * content_bytes:
+            content = number.to_bytes(content_bytes, "big")
+            public_bytes = content[len(_PEER_ID_PREFIX) :]
+            if peer_id_of(public_bytes) == peer_id:
+                return public_bytes
+    shown = peer_id[: 2 * _PEER_ID_CHARACTERS]
+    raise MalformedError(f"{shown!r} is not the peer id of an Ed25519 key (52 characters that begin with 12D3Koo)")
+
+
+def _separated(domain: bytes, message: bytes) -> bytes:
+    if not domain or b"\0" in domain:
+        raise ValueError(f"a signing domain is not empty and holds no zero byte: {domain!r}")
+    return domain + b"\0" + message
+
+
+def _base58_encode(content: bytes) -> str:
+    zeros = len(content) - len(content.lstrip(b"\0"))
+    number = int.from_bytes(content, "big")
+    characters: list[str] = []
+    while number:
+        number, digit = divmod(number, 58)
+        characters.append(_BASE58[digit])
+    return _BASE58[0] * zeros + "".join(reversed(characters))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_KEY_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise IdentityError(f"no key file at {path}; give the data directory that has it, or start once") from error
+    except OSError as error:
+        raise IdentityError(
+            f"key file {path} cannot be read ({error.strerror}); make it this user's own file"
+        ) from error
+    if mode & _OTHERS:
+        raise IdentityError(
+            f"key file {path} has mode {stat.S_IMODE(mode):04o}, so that others may read or change it; "
+            f"if you trust that nobody did: chmod 600 {path}"
+        )
+    return content
+
+
+def _private_bytes_of(content: bytes, path: Path) -> bytes:
+    remedy = "restore it from a backup, or move it away to start under a new identity"
+    try:
+        if len(content) > _KEY_FILE_BYTES:
+            raise ValueError(f"more than {_KEY_FILE_BYTES} bytes")
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is encrypted
+        raise IdentityError(f"key file {path} is not an unencrypted PKCS #8 PEM key; {remedy}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise IdentityError(f"key file {path} holds a key of another kind than Ed25519; {remedy}")
+    return key.private_bytes_raw()
+
+
+def _create(path: Path, key: NodeKey) -> None:
+    content = Ed25519PrivateKey.from_private_bytes(key.private_bytes).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"key file {path} cannot be created ({error.strerror}); choose another data directory"
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink()  # ours, made a moment ago: half a key must not stand where the next start looks for a whole one
+        raise StorageError(
+            f"key file {path} cannot be written ({error.strerror}); make space and start again"
+        ) from error

@@ -1,0 +1,39 @@
+"""Every bound on what a stranger may send, in one place.
+
+A receiver checks these before it allocates; a sender checks them before it sends, so that nobody meets a refusal by
+surprise. Sizes are bytes, times are seconds, unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL_MAJOR: Final = 1
+PROTOCOL_MINOR: Final = 0
+
+# Announcements
+ANNOUNCEMENT_BYTES: Final = 64 * 1024
+NESTING_DEPTH: Final = 8
+MESSAGE_VALUES: Final = 16_384  # MessagePack values in one message: bounds the time that a scan takes
+CLOCK_WINDOW_SECONDS: Final = 300.0  # how far a message's time may lie from ours, either way
+NAME_BYTES: Final = 64  # a node's, a task's, a model's name; a receiver counts characters, so it is never stricter
+REASON_BYTES: Final = 200  # free text in a goodbye; shown escaped
+GROUPS_PER_ADVERT: Final = 64
+TASKS_PER_HEARTBEAT: Final = 64
+TASKS_PER_MANIFEST: Final = 1024
+MANIFEST_BYTES: Final = 256 * 1024
+
+# Rollout groups
+GROUP_BLOB_BYTES: Final = 8 * 1024 * 1024  # compressed
+GROUP_BYTES: Final = 64 * 1024 * 1024  # decompressed
+GROUP_WINDOW_BYTES: Final = 8 * 1024 * 1024  # zstd's window: what a decompressor may allocate at once
+COMPLETIONS_PER_GROUP: Final = 64
+COMPLETION_TOKENS: Final = 65_536
+COMPLETION_TEXT_BYTES: Final = 512 * 1024
+TOKEN_TEXT_BYTES: Final = 255  # longest byte string that one token may stand for
+TOKEN_ID: Final = 2**24 - 1
+REWARD_MAGNITUDE: Final = 1_000.0
+
+# Blobs
+BLOB_BYTES: Final = 1 << 40
+CHUNK_BYTES: Final = 256 * 1024

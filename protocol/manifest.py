@@ -1,0 +1,44 @@
+"""What makes a swarm one swarm: its name and the tasks that all of its members can regenerate and score.
+
+    swarm id = first 16 bytes of SHA-256("starling/manifest/1\\0" ‖ canonical bytes)
+
+Canonical bytes are MessagePack, every value in its shortest form: ``[name, [[task, version, config hash], …]]``, tasks
+sorted. Nodes that list equal tasks in any order therefore meet in one swarm; one task configured otherwise is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits, wire
+from protocol.messages import Hash16, Name, TaskVersion
+
+SWARM_ID_BYTES: Final = 16
+_DOMAIN: Final = b"starling/manifest/1\0"
+
+TaskEntry = tuple[Name, TaskVersion, Hash16]  # task, its version, the hash of its configuration
+
+
+class Manifest(Struct, frozen=True, array_like=True):
+    """The terms of membership. Two manifests with the same tasks in another order have the same swarm id."""
+
+    name: Name
+    tasks: Annotated[tuple[TaskEntry, ...], Meta(max_length=limits.TASKS_PER_MANIFEST)]
+
+    def encode(self) -> bytes:
+        """The canonical bytes."""
+        return msgspec.msgpack.encode(Manifest(self.name, tuple(sorted(self.tasks))))
+
+    @property
+    def swarm_id(self) -> bytes:
+        """16 bytes that stand for this manifest in every announcement."""
+        return hashlib.sha256(_DOMAIN + self.encode()).digest()[:SWARM_ID_BYTES]
+
+
+def decode_manifest(raw: bytes) -> Manifest:
+    """The manifest with these bytes, canonical or not. Raises ``MalformedError`` or ``OversizedError``."""
+    return wire.decode(raw, Manifest, max_bytes=limits.MANIFEST_BYTES)

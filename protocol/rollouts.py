@@ -1,0 +1,290 @@
+"""Completions and groups, and the blob form of a group.
+
+A blob is ``b"SLG1"`` followed by one zstd frame of a MessagePack array whose large elements are columns over all
+tokens of all completions (``docs/protocol.md`` gives every byte). Two columns carry nearly all of the weight:
+
+- token ids as little-endian byte planes of the smallest width that holds them, 1 to 3 bytes;
+- log-probabilities as unsigned fixed point, q = round(-logp · 2048), clipped to 65535, in two byte planes.
+
+Fixed point has one ABSOLUTE error, at most 1/4096 = 2.4e-4 nats, everywhere from 0 to -32 nats. An importance ratio
+is the exponential of a difference of log-probabilities, so that is one RELATIVE error of the ratio, 0.024 %, for likely
+and unlikely tokens alike. In as many bits, bfloat16 is off by up to 3e-2 nats at -10 and float16 by 4e-3, while both
+spend most of their codes on log-probabilities so near 0 that no ratio feels them. Below -32 nats it is held at -32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from protocol import limits, wire
+from protocol.blob_id import blob_id
+from protocol.columns import compress, decompress, from_planes, to_planes
+from protocol.errors import IntegrityError, MalformedError, OversizedError
+from protocol.messages import Counter, GroupAdvert, Hash16, PromptRef
+
+GROUP_MAGIC: Final = b"SLG1"
+LOGP_STEPS_PER_NAT: Final = 2048
+LOGP_FLOOR: Final = -65535 / LOGP_STEPS_PER_NAT  # nats; what lies below is sent as this
+MEAN_LOGP_TOLERANCE: Final = 1e-2  # nats; between an advert and its group
+
+# A zstd block for each column, with Huffman tables of its own, saves bytes (scripts/bench/wire.py shows how many); in a
+# group of fewer tokens than this its headers cost more than they save.
+_BLOCK_PER_COLUMN_TOKENS: Final = 256
+
+
+class FinishReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP = "stop"  # the end-of-sequence token was sampled; it is the last token id, and has no text
+    LENGTH = "length"  # the limit on new tokens was reached
+
+
+_FINISH_CODES: Final = (FinishReason.STOP, FinishReason.LENGTH)  # on the wire: the position in this tuple
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """One sampled answer, with what off-policy learning needs to know of the policy that sampled it.
+
+    Guaranteed behind ``decode_group``: all three columns have T entries, ``token_bytes`` sums to ``len(text)``, every
+    log-probability is finite and at most 0, ids are within ``limits.TOKEN_ID``; the reward is finite and within
+    ``limits.REWARD_MAGNITUDE``; ``STOP`` means that there is a last token and that it has no text.
+    """
+
+    text: bytes  # UTF-8 as a rule; the tokens' byte strings put together, end-of-sequence excluded
+    token_ids: NDArray[np.int64]  # (T,) in the generator's tokenizer, end-of-sequence included when sampled
+    token_bytes: NDArray[np.int64]  # (T,) bytes of text that each token stands for; 0 for end-of-sequence
+    logps: NDArray[np.float32]  # (T,) log-probability of each token under the behaviour policy, nats
+    finish: FinishReason
+    reward: float  # claimed; every receiver recomputes it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """One prompt with its G completions, all by one policy at one version."""
+
+    prompt: PromptRef
+    family: bytes  # 16 bytes, the generator's
+    tokenizer: bytes  # 16 bytes, the generator's
+    policy_version: int
+    completions: tuple[Completion, ...]
+
+
+class _Columns(Struct, frozen=True, array_like=True):
+    """A group as it travels. N is the number of tokens of all completions together."""
+
+    prompt: PromptRef
+    family: Hash16
+    tokenizer: Hash16
+    policy_version: Counter
+    finish: Annotated[bytes, Meta(min_length=1, max_length=limits.COMPLETIONS_PER_GROUP)]  # G codes
+    rewards: bytes  # G float32, little-endian
+    lengths: tuple[Annotated[int, Meta(ge=0, le=limits.COMPLETION_TOKENS)], ...]  # G, tokens
+    text_lengths: tuple[Annotated[int, Meta(ge=0, le=limits.COMPLETION_TEXT_BYTES)], ...]  # G, bytes
+    text: bytes
+    token_ids: bytes  # 1 to 3 planes of N bytes, least significant first
+    token_bytes: bytes  # N
+    logps: bytes  # 2 planes of N bytes, least significant first
+
+
+def encode_group(group: Group) -> bytes:
+    """The blob of a group. Rewards are rounded to float32, log-probabilities to 1/2048 nat and to -32 at least.
+
+    Raises ``OversizedError`` for a group that passes ``limits``, ``ValueError`` for one that breaks the guarantees of
+    ``Completion``: that is our own bug, not a peer's.
+    """
+    try:
+        columns = _columns_of(group)
+        content = msgspec.msgpack.encode(columns)
+        wire.decode(content, _Columns, max_bytes=limits.GROUP_BYTES)  # every receiver's schema
+    except MalformedError as error:
+        raise ValueError(f"this group must not be sent: {error}") from error
+    blob = GROUP_MAGIC + compress(content, _column_ends(columns, len(content)))
+    if len(blob) > limits.GROUP_BLOB_BYTES:
+        raise OversizedError(
+            f"a group blob of {len(blob)} bytes; at most {limits.GROUP_BLOB_BYTES} are allowed: "
+            "ask for shorter or fewer completions"
+        )
+    return blob
+
+
+def decode_group(raw: bytes) -> Group:
+    """The group in a blob, with every guarantee that ``Completion`` lists.
+
+    Holds at most a few times ``limits.GROUP_BYTES``, whatever the blob claims. Raises ``OversizedError`` or
+    ``MalformedError``. Whether the group is the one advertised is ``check_against_advert``'s question.
+    """
+    if len(raw) > limits.GROUP_BLOB_BYTES:
+        raise OversizedError(f"a group blob of {len(raw)} bytes; at most {limits.GROUP_BLOB_BYTES} are allowed")
+    if not raw.startswith(GROUP_MAGIC):
+        raise MalformedError(f"not a rollout group: begins with {raw[:4].hex()}, expected {GROUP_MAGIC.hex()}")
+    content = decompress(raw[len(GROUP_MAGIC) :], max_bytes=limits.GROUP_BYTES)
+    return _group_of(wire.decode(content, _Columns, max_bytes=limits.GROUP_BYTES))
+
+
+def advert_of(group: Group, blob: bytes) -> GroupAdvert:
+    """The advert of a group whose ``encode_group`` gave ``blob``: what a receiver will find when it decodes that."""
+    return GroupAdvert(
+        blob=blob_id(blob),
+        size=len(blob),
+        prompt=group.prompt,
+        rewards=tuple(float(np.float32(c.reward)) for c in group.completions),
+        lengths=tuple(len(c.token_ids) for c in group.completions),
+        mean_logps=tuple(_mean_logp(c.logps) for c in group.completions),
+    )
+
+
+def check_against_advert(
+    group: Group,
+    advert: GroupAdvert,
+    *,
+    family: bytes | None = None,
+    tokenizer: bytes | None = None,
+    policy_version: int | None = None,
+) -> None:
+    """Raises ``IntegrityError`` naming the first field in which a group differs from what was promised of it.
+
+    The three keywords are the fields of the announcement around the advert; None leaves one unchecked. Mean
+    log-probabilities may differ by ``MEAN_LOGP_TOLERANCE``, the rest not at all. That the blob has the advertised id
+    and size was checked when it was fetched.
+    """
+    wire.check_advert(advert)
+    found = advert_of(group, b"")
+    claims: list[tuple[str, object, object]] = [
+        ("prompt", advert.prompt, group.prompt),
+        ("family", family, group.family),
+        ("tokenizer", tokenizer, group.tokenizer),
+        ("policy version", policy_version, group.policy_version),
+        ("rewards", tuple(float(np.float32(reward)) for reward in advert.rewards), found.rewards),
+        ("lengths", advert.lengths, found.lengths),
+    ]
+    for field, advertised, value in claims:
+        if advertised is not None and advertised != value:
+            raise IntegrityError(f"{field}: advertised {advertised!r}, the group has {value!r}")
+    for advertised_logp, mean_logp in zip(advert.mean_logps, found.mean_logps, strict=True):
+        if abs(advertised_logp - mean_logp) > MEAN_LOGP_TOLERANCE:
+            raise IntegrityError(
+                f"mean log-probability: advertised {advertised_logp:.4f}, the group has {mean_logp:.4f}"
+            )
+
+
+def _columns_of(group: Group) -> _Columns:
+    if not 1 <= len(group.completions) <= limits.COMPLETIONS_PER_GROUP:
+        raise MalformedError(f"{len(group.completions)} completions; 1 to {limits.COMPLETIONS_PER_GROUP} are allowed")
+    for completion in group.completions:
+        _check_completion(completion)
+    return _Columns(
+        prompt=group.prompt,
+        family=group.family,
+        tokenizer=group.tokenizer,
+        policy_version=group.policy_version,
+        finish=bytes(_FINISH_CODES.index(c.finish) for c in group.completions),
+        rewards=np.array([c.reward for c in group.completions], dtype="<f4").tobytes(),
+        lengths=tuple(len(c.token_ids) for c in group.completions),
+        text_lengths=tuple(len(c.text) for c in group.completions),
+        text=b"".join(c.text for c in group.completions),
+        token_ids=_id_planes(np.concatenate([c.token_ids for c in group.completions])),
+        token_bytes=np.concatenate([c.token_bytes for c in group.completions]).astype(np.uint8).tobytes(),
+        logps=to_planes(np.concatenate([_logp_steps(c.logps) for c in group.completions]), 2),
+    )
+
+
+def _group_of(columns: _Columns) -> Group:
+    counts = {len(columns.finish), len(columns.lengths), len(columns.text_lengths)}
+    if len(counts) != 1 or len(columns.rewards) != 4 * len(columns.finish):
+        raise MalformedError(
+            "finish reasons, rewards, lengths and text lengths run over unequal numbers of completions"
+        )
+    if max(columns.finish) >= len(_FINISH_CODES):
+        raise MalformedError(f"finish reason {max(columns.finish)}; known are 0 to {len(_FINISH_CODES) - 1}")
+    tokens = sum(columns.lengths)
+    if len(columns.text) != sum(columns.text_lengths) or len(columns.token_bytes) != tokens:
+        raise MalformedError(
+            f"{len(columns.text)} bytes of text and {len(columns.token_bytes)} token byte lengths; "
+            f"the completions' lengths add up to {sum(columns.text_lengths)} and {tokens}"
+        )
+    rewards = np.frombuffer(columns.rewards, dtype="<f4").tolist()
+    token_ids = from_planes(columns.token_ids, tokens, widths=(1, 2, 3))
+    token_bytes = np.frombuffer(columns.token_bytes, dtype=np.uint8).astype(np.int64)
+    steps = from_planes(columns.logps, tokens, widths=(2,))
+    logps = (-steps / LOGP_STEPS_PER_NAT).astype(np.float32)
+    completions: list[Completion] = []
+    token, byte = 0, 0
+    for index, (length, text_length) in enumerate(zip(columns.lengths, columns.text_lengths, strict=True)):
+        span = slice(token, token + length)
+        completion = Completion(
+            text=columns.text[byte : byte + text_length],
+            token_ids=token_ids[span],
+            token_bytes=token_bytes[span],
+            logps=logps[span],
+            finish=_FINISH_CODES[columns.finish[index]],
+            reward=rewards[index],
+        )
+        _check_completion(completion)
+        completions.append(completion)
+        token, byte = token + length, byte + text_length
+    return Group(columns.prompt, columns.family, columns.tokenizer, columns.policy_version, tuple(completions))
+
+
+def _check_completion(completion: Completion) -> None:
+    """Raises ``OversizedError`` or ``MalformedError`` unless the guarantees of ``Completion`` hold."""
+    ids, token_bytes, logps, text = completion.token_ids, completion.token_bytes, completion.logps, completion.text
+    if len(ids) > limits.COMPLETION_TOKENS or len(text) > limits.COMPLETION_TEXT_BYTES:
+        raise OversizedError(
+            f"a completion of {len(ids)} tokens and {len(text)} bytes of text; at most {limits.COMPLETION_TOKENS} "
+            f"and {limits.COMPLETION_TEXT_BYTES} are allowed"
+        )
+    if not len(ids) == len(token_bytes) == len(logps):
+        raise MalformedError(f"{len(ids)} token ids, {len(token_bytes)} byte lengths, {len(logps)} log-probabilities")
+    if not abs(completion.reward) <= limits.REWARD_MAGNITUDE:  # refuses NaN too
+        raise MalformedError(f"reward {completion.reward}; finite and at most ±{limits.REWARD_MAGNITUDE} is allowed")
+    if completion.finish is FinishReason.STOP and (len(ids) == 0 or token_bytes[-1] != 0):
+        raise MalformedError("ended by an end-of-sequence token, but the last token is none (0 bytes of text)")
+    if len(ids):
+        if ids.min() < 0 or ids.max() > limits.TOKEN_ID:
+            raise MalformedError(f"token ids from {ids.min()} to {ids.max()}; 0 to {limits.TOKEN_ID} are allowed")
+        if token_bytes.min() < 0 or token_bytes.max() > limits.TOKEN_TEXT_BYTES:
+            raise MalformedError(f"a token of more than {limits.TOKEN_TEXT_BYTES} or less than 0 bytes of text")
+        if not (logps.max() < 0.5 / LOGP_STEPS_PER_NAT and np.isfinite(logps).all()):  # a hair above 0 is rounding
+            raise MalformedError("a log-probability that is positive or not finite")
+    if int(token_bytes.sum()) != len(text):
+        raise MalformedError(f"the tokens stand for {int(token_bytes.sum())} bytes, the text has {len(text)}")
+
+
+def _mean_logp(logps: NDArray[np.float32]) -> float:
+    """Of the log-probabilities as they travel; 0 for an empty completion."""
+    return 0.0 - float(_logp_steps(logps).mean()) / LOGP_STEPS_PER_NAT if len(logps) else 0.0
+
+
+def _logp_steps(logps: NDArray[np.float32]) -> NDArray[np.int64]:
+    return np.rint(np.clip(logps, LOGP_FLOOR, 0.0) * -LOGP_STEPS_PER_NAT).astype(np.int64)
+
+
+def _id_planes(ids: NDArray[np.int64]) -> bytes:
+    highest = int(ids.max()) if len(ids) else 0
+    return to_planes(ids, max(1, (highest.bit_length() + 7) // 8))
+
+
+def _column_ends(columns: _Columns, content_bytes: int) -> list[int]:
+    """Where each column, and each plane of one, ends within the encoded group (rising); empty for a small group."""
+    tokens = len(columns.token_bytes)
+    if tokens < _BLOCK_PER_COLUMN_TOKENS:
+        return []
+    ends: list[int] = []
+    end = content_bytes
+    for column, pieces in (
+        (columns.logps, 2),
+        (columns.token_bytes, 1),
+        (columns.token_ids, len(columns.token_ids) // tokens),
+        (columns.text, 1),
+    ):
+        ends += [end - piece * tokens for piece in range(pieces)]
+        end -= len(msgspec.msgpack.encode(column))
+    return [end, *ends[:0:-1]]

@@ -1,0 +1,255 @@
+"""Writes the test vectors under tests/vectors: values beside the bytes that stand for them on the wire.
+
+Another implementation is right if it makes these bytes of these values, these values of these bytes, and refuses what
+is listed as refused for the reason given. In the JSON, byte strings are hexadecimal. The zstd frame of a group is the
+one part that need not be equal: its decompressed content must be.
+
+Run it after a change of the protocol that is meant: ``python scripts/make_vectors.py``; ``--check`` only compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import zstandard
+
+from protocol import limits
+from protocol.blob_id import blob_id, chunk_hashes
+from protocol.identity import NodeKey
+from protocol.manifest import Manifest
+from protocol.messages import Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert, TaskSuccess
+from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
+from protocol.wire import ANNOUNCEMENT_DOMAIN, seal
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"
+SEED = bytes(range(32))
+SWARM_ID = bytes(range(0xA0, 0xB0))
+NOW_SECONDS = 1_790_000_000.25
+FAMILY = b"family__________"
+TOKENIZER = b"tokenizer_______"
+
+Json = dict[str, Any]
+
+
+def plain(value: Any) -> Any:
+    """A value of the protocol in terms of JSON: byte strings as hexadecimal, structs as objects."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in value.tolist()]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def identities() -> list[Json]:
+    """Keys, their peer ids, and one signature each."""
+    vectors = []
+    for seed in (SEED, bytes(32), b"\xff" * 32):
+        key = NodeKey(seed)
+        message = b"what is signed"
+        vectors.append(
+            {
+                "seed": seed.hex(),
+                "public_key": key.public_bytes.hex(),
+                "peer_id": key.peer_id,
+                "domain": ANNOUNCEMENT_DOMAIN.decode(),
+                "message": message.hex(),
+                "signature": key.sign(ANNOUNCEMENT_DOMAIN, message).hex(),
+            }
+        )
+    return vectors
+
+
+def pattern(size_bytes: int) -> bytes:
+    """The content of the blob vectors: byte i is i modulo 251."""
+    period = bytes(range(251))
+    return (period * (size_bytes // 251 + 1))[:size_bytes]
+
+
+def blob_ids() -> list[Json]:
+    """Ids of blobs around the borders of chunks."""
+    sizes = (0, 1, limits.CHUNK_BYTES - 1, limits.CHUNK_BYTES, limits.CHUNK_BYTES + 1, 3 * limits.CHUNK_BYTES)
+    return [
+        {
+            "size": size,
+            "content": "byte i is i modulo 251",
+            "chunk_hashes": plain(chunk_hashes(pattern(size))),
+            "id": blob_id(pattern(size)).hex(),
+        }
+        for size in sizes
+    ]
+
+
+def manifests() -> list[Json]:
+    """Manifests, their canonical bytes and swarm ids."""
+    examples = (
+        Manifest("starling", ()),
+        Manifest("starling", (("chain_sum", 1, b"\x01" * 16), ("basic_arithmetic", 200, b"\x02" * 16))),
+        Manifest("стая", (("chain_sum", 1, b"\x01" * 16),)),
+    )
+    return [
+        {"manifest": plain(manifest), "canonical": manifest.encode().hex(), "swarm_id": manifest.swarm_id.hex()}
+        for manifest in examples
+    ]
+
+
+def example_groups() -> dict[str, Group]:
+    """Groups that together use every form a column can take."""
+
+    def completion(text: str, ids: list[int], lengths: list[int], logps: list[float], reward: float) -> Completion:
+        finish = FinishReason.STOP if lengths and lengths[-1] == 0 else FinishReason.LENGTH
+        columns = (np.array(ids, np.int64), np.array(lengths, np.int64), np.array(logps, np.float32))
+        return Completion(text.encode(), *columns, finish, reward)
+
+    def group(*completions: Completion) -> Group:
+        return Group(PromptRef("chain_sum", 1, b"\x01" * 16, 2**63 - 1), FAMILY, TOKENIZER, 7, completions)
+
+    return {
+        "one byte an id": group(
+            completion("12+3", [1, 2, 3, 255, 0], [1, 1, 1, 1, 0], [-0.5, -1.0, -0.25, -31.5, 0.0], 1.0),
+            completion("7", [9], [1], [-0.125], 0.0),
+        ),
+        "two bytes an id": group(completion("Öl 12", [256, 65_535, 7], [3, 3, 0], [-2.0, -0.75, -3.5], 0.5)),
+        "three bytes an id": group(completion("answer", [151_935, limits.TOKEN_ID], [6, 0], [-1.5, -0.0625], -1000.0)),
+        "no tokens": group(completion("", [], [], [], 0.0)),
+        "log-probabilities at the floor": group(completion("ab", [1, 2], [1, 1], [-65535 / 2048, -1 / 2048], 0.25)),
+    }
+
+
+def groups() -> list[Json]:
+    """Rollout groups: values, MessagePack content, blob, id, advert."""
+    vectors = []
+    for name, group in example_groups().items():
+        blob = encode_group(group)
+        vectors.append(
+            {
+                "name": name,
+                "group": plain(group),
+                "content": zstandard.decompress(blob[len(GROUP_MAGIC) :]).hex(),
+                "blob": blob.hex(),
+                "advert": plain(advert_of(group, blob)),
+            }
+        )
+    return vectors
+
+
+def example_bodies() -> dict[str, Body]:
+    task = TaskSuccess("chain_sum", 0.375, 1000)
+    advert = GroupAdvert(
+        b"\x11" * 32, 2400, PromptRef("chain_sum", 1, b"\x01" * 16, 42), (1.0, 0.0), (64, 65_536), (-0.5, -1.25)
+    )
+    return {
+        "heartbeat": Heartbeat(
+            "wren-3", "starling 0.1.0", "builtin:wren", FAMILY, TOKENIZER, 12, 11, "generate", 8200.5, 48, 24, (task,)
+        ),
+        "rollouts": RolloutAdvert(FAMILY, TOKENIZER, 11, (advert, advert)),
+        "goodbye": Goodbye("stopped by its owner"),
+    }
+
+
+def announcements() -> list[Json]:
+    """One announcement of every kind."""
+    key = NodeKey(SEED)
+    return [
+        {
+            "seed": SEED.hex(),
+            "swarm_id": SWARM_ID.hex(),
+            "sequence": 2**40 + sequence,
+            "time_milliseconds": round(NOW_SECONDS * 1000),
+            "kind": kind,
+            "body": plain(body),
+            "announcement": seal(
+                key, swarm_id=SWARM_ID, sequence=2**40 + sequence, time_seconds=NOW_SECONDS, body=body
+            ).hex(),
+        }
+        for sequence, (kind, body) in enumerate(example_bodies().items())
+    ]
+
+
+def signed(payload: list[Any]) -> bytes:
+    """An announcement with any payload at all, rightly signed."""
+    raw = msgspec.msgpack.encode(payload)
+    return msgspec.msgpack.encode((raw, NodeKey(SEED).sign(ANNOUNCEMENT_DOMAIN, raw)))
+
+
+def refused() -> list[Json]:
+    """Announcements that must be refused, and the reason that must be given; swarm and time as in the good ones."""
+    public = NodeKey(SEED).public_bytes
+    now = round(NOW_SECONDS * 1000)
+    window = round(limits.CLOCK_WINDOW_SECONDS * 1000)
+    goodbye = ["goodbye", "bye"]
+    good = signed([1, 0, SWARM_ID, 1, now, public, goodbye])
+    prompt = ["chain_sum", 1, b"\x01" * 16, 42]
+
+    def advert(rewards: list[Any], lengths: list[Any], mean_logps: list[Any]) -> bytes:
+        group = [b"\x11" * 32, 2400, prompt, rewards, lengths, mean_logps]
+        return signed([1, 0, SWARM_ID, 1, now, public, ["rollouts", FAMILY, TOKENIZER, 11, [group]]])
+
+    nested: list[Any] = []
+    for _ in range(limits.NESTING_DEPTH):
+        nested = [nested]
+    cases = {
+        "malformed: truncated": good[:-1],
+        "malformed: bytes after the end": good + b"\x00",
+        "malformed: an extension type": signed(
+            [1, 0, SWARM_ID, 1, now, public, ["goodbye", msgspec.msgpack.Ext(5, b"x")]]
+        ),
+        "malformed: lengths disagree": advert([1.0, 0.0], [64], [-0.5, -0.5]),
+        "malformed: a positive mean log-probability": advert([1.0], [64], [0.5]),
+        "malformed: a mean log-probability that is not a number": advert([1.0], [64], [float("nan")]),
+        "malformed: a group without completions": advert([], [], []),
+        "oversized: nested too deeply": signed([1, 0, SWARM_ID, 1, now, public, ["goodbye", nested]]),
+        "version: a later major version": signed([2, 0, "laid out otherwise"]),
+        "wrong_swarm: another swarm": signed([1, 0, bytes(16), 1, now, public, goodbye]),
+        "clock: from the far future": signed([1, 0, SWARM_ID, 1, now + window + 1, public, goodbye]),
+        "clock: from the far past": signed([1, 0, SWARM_ID, 1, now - window - 1, public, goodbye]),
+        "signature: one bit changed": good[:-1] + bytes([good[-1] ^ 1]),
+        "signature: by another key": signed([1, 0, SWARM_ID, 1, now, NodeKey(bytes(32)).public_bytes, goodbye]),
+        "unknown_kind: a kind of a later minor version": signed([1, 1, SWARM_ID, 1, now, public, ["sermon", 1]]),
+    }
+    return [{"name": name, "reason": name.split(":")[0], "announcement": raw.hex()} for name, raw in cases.items()]
+
+
+def all_vectors() -> dict[str, list[Json]]:
+    """Every file of vectors by its name."""
+    return {
+        "identities.json": identities(),
+        "blob_ids.json": blob_ids(),
+        "manifests.json": manifests(),
+        "groups.json": groups(),
+        "announcements.json": announcements(),
+        "refused_announcements.json": refused(),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
+    options = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    different = []
+    for name, vectors in all_vectors().items():
+        text = json.dumps(vectors, indent=1, ensure_ascii=False) + "\n"
+        path = FOLDER / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            different.append(name)
+            if not options.check:
+                path.write_text(text, encoding="utf-8")
+    print(f"{'differ' if options.check else 'written'}: {', '.join(different) or 'none'}")
+    return 1 if options.check and different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import limits
+from protocol.blob_id import blob_id
+from protocol.errors import IntegrityError, MalformedError, OversizedError
+from protocol.messages import GroupAdvert, PromptRef
+from protocol.rollouts import (
+    GROUP_MAGIC,
+    LOGP_FLOOR,
+    LOGP_STEPS_PER_NAT,
+    Completion,
+    FinishReason,
+    Group,
+    advert_of,
+    check_against_advert,
+    decode_group,
+    encode_group,
+)
+
+MakeGroup = Callable[..., Group]
+MakeCompletion = Callable[..., Completion]
+COLUMNS = (
+    "prompt",
+    "family",
+    "tokenizer",
+    "policy_version",
+    "finish",
+    "rewards",
+    "lengths",
+    "text_lengths",
+    "text",
+    "token_ids",
+    "token_bytes",
+    "logps",
+)
+
+
+@st.composite
+def completions(draw: st.DrawFn) -> Completion:
+    lengths = draw(st.lists(st.integers(0, limits.TOKEN_TEXT_BYTES), max_size=12))
+    stopped = draw(st.booleans())
+    lengths += [0] if stopped else []
+    size, count = sum(lengths), len(lengths)
+    ids = st.integers(0, draw(st.sampled_from([255, 65_535, limits.TOKEN_ID])))
+    logps = st.floats(-50.0, 0.0, width=32)
+    return Completion(
+        text=draw(st.binary(min_size=1, max_size=8)).ljust(size, b"x")[:size],
+        token_ids=np.array(draw(st.lists(ids, min_size=count, max_size=count)), np.int64),
+        token_bytes=np.array(lengths, np.int64),
+        logps=np.array(draw(st.lists(logps, min_size=count, max_size=count)), np.float32),
+        finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+        reward=draw(st.floats(-limits.REWARD_MAGNITUDE, limits.REWARD_MAGNITUDE, width=32)),
+    )
+
+
+def content_of(group: Group) -> list[Any]:
+    """The columns of a group as they travel, to be changed one by one."""
+    columns: list[Any] = msgspec.msgpack.decode(zstandard.decompress(encode_group(group)[len(GROUP_MAGIC) :]))
+    return columns
+
+
+def blob_of(columns: list[Any]) -> bytes:
+    return GROUP_MAGIC + zstandard.compress(msgspec.msgpack.encode(columns))
+
+
+def assert_equal(group: Group, decoded: Group) -> None:
+    for field in ("prompt", "family", "tokenizer", "policy_version"):
+        assert getattr(decoded, field) == getattr(group, field)
+    for sent, got in zip(group.completions, decoded.completions, strict=True):
+        assert (got.text, got.finish, got.reward) == (sent.text, sent.finish, sent.reward)
+        assert np.array_equal(got.token_ids, sent.token_ids)
+        assert np.array_equal(got.token_bytes, sent.token_bytes)
+        assert [str(column.dtype) for column in (got.token_ids, got.token_bytes, got.logps)] == [
+            "int64",
+            "int64",
+            "float32",
+        ]
+        assert (got.logps <= 0).all()
+        assert not np.signbit(got.logps[got.logps == 0]).any()
+        error = np.abs(got.logps - np.maximum(sent.logps, LOGP_FLOOR))
+        assert (error <= 0.5 / LOGP_STEPS_PER_NAT).all()
+
+
+@given(st.lists(completions(), min_size=1, max_size=5), st.integers(0, 2**63 - 1))
+def test_group_survives_the_wire_and_matches_its_advert(several: list[Completion], version: int) -> None:
+    group = Group(PromptRef("chain_sum", 1, b"c" * 16, 42), b"f" * 16, b"t" * 16, version, tuple(several))
+    blob = encode_group(group)
+    decoded = decode_group(blob)
+    assert_equal(group, decoded)
+    check_against_advert(decoded, advert_of(group, blob))
+    assert encode_group(decoded) == blob
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 127, 128, 129, 5_000])
+def test_group_on_either_side_of_a_block_for_each_column_survives(make_group: MakeGroup, tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    completion = Completion(
+        text=rng.bytes(2 * tokens),
+        token_ids=rng.integers(0, 150_000, tokens),
+        token_bytes=np.full(tokens, 2),
+        logps=-rng.exponential(size=tokens).astype(np.float32),
+        finish=FinishReason.LENGTH,
+        reward=0.5,
+    )
+    group = make_group(completion, completion)
+    assert_equal(group, decode_group(encode_group(group)))
+
+
+def test_largest_completion_and_largest_group_are_accepted(make_group: MakeGroup) -> None:
+    tokens = limits.COMPLETION_TOKENS
+    longest = Completion(
+        text=b"x" * limits.COMPLETION_TEXT_BYTES,
+        token_ids=np.full(tokens, limits.TOKEN_ID),
+        token_bytes=np.full(tokens, limits.COMPLETION_TEXT_BYTES // tokens),
+        logps=np.full(tokens, -1.0, np.float32),
+        finish=FinishReason.LENGTH,
+        reward=1.0,
+    )
+    group = make_group(*[longest] * limits.COMPLETIONS_PER_GROUP)
+    assert len(decode_group(encode_group(group)).completions) == limits.COMPLETIONS_PER_GROUP
+
+
+def test_error_of_a_log_probability_is_the_same_everywhere(
+    make_group: MakeGroup, make_completion: MakeCompletion
+) -> None:
+    logps = -np.linspace(0.0, 32.0, 60_000, dtype=np.float32)[:, None]
+    group = make_group(
+        make_completion(
+            text=b"",
+            token_ids=np.zeros(60_000, np.int64),
+            token_bytes=np.zeros(60_000, np.int64),
+            logps=logps[:, 0],
+            finish=FinishReason.LENGTH,
+        )
+    )
+    error = np.abs(decode_group(encode_group(group)).completions[0].logps - np.maximum(logps[:, 0], LOGP_FLOOR))
+    for nats in range(32):
+        worst = error[(-logps[:, 0] >= nats) & (-logps[:, 0] < nats + 1)].max()
+        assert 0.9 * 2.44e-4 < worst <= 2.4415e-4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"logps": np.array([-0.1, np.nan, -0.5, -1, -1, 0], np.float32)}, id="NaN log-probability"),
+        pytest.param({"logps": np.array([-0.1, -np.inf, -0.5, -1, -1, 0], np.float32)}, id="infinite log-probability"),
+        pytest.param({"logps": np.array([-0.1, 0.001, -0.5, -1, -1, 0], np.float32)}, id="positive log-probability"),
+        pytest.param({"logps": np.zeros(5, np.float32)}, id="fewer log-probabilities than tokens"),
+        pytest.param({"token_ids": np.array([1, 2, 3, 4, 5, -1])}, id="negative id"),
+        pytest.param({"token_ids": np.array([1, 2, 3, 4, 5, limits.TOKEN_ID + 1])}, id="id over the limit"),
+        pytest.param({"token_ids": np.arange(7)}, id="more ids than byte lengths"),
+        pytest.param({"token_bytes": np.array([2, 1, 1, 1, 2, 0])}, id="byte lengths over the text"),
+        pytest.param({"token_bytes": np.array([2, 1, 1, 1, 2, -1])}, id="negative byte length"),
+        pytest.param({"text": b"x" * 260, "token_bytes": np.array([256, 1, 1, 1, 1, 0])}, id="byte length over 255"),
+        pytest.param({"text": b"So 42"}, id="text under the byte lengths"),
+        pytest.param(
+            {"text": b"So 42.!", "token_bytes": np.array([2, 1, 1, 1, 1, 1])}, id="stopped by a visible token"
+        ),
+        pytest.param({"reward": float("nan")}, id="NaN reward"),
+        pytest.param({"reward": limits.REWARD_MAGNITUDE + 1}, id="reward over the limit"),
+    ],
+)
+def test_sending_what_breaks_a_guarantee_is_our_bug(
+    make_group: MakeGroup, make_completion: MakeCompletion, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="must not be sent"):
+        encode_group(make_group(make_completion(), make_completion(**changes)))
+
+
+def test_sending_a_stop_without_any_token_is_our_bug(make_group: MakeGroup, make_completion: MakeCompletion) -> None:
+    none = np.zeros(0, np.int64)
+    empty = make_completion(text=b"", token_ids=none, token_bytes=none, logps=none.astype(np.float32))
+    with pytest.raises(ValueError, match="end-of-sequence"):
+        encode_group(make_group(empty))
+
+
+@pytest.mark.parametrize("count", [0, limits.COMPLETIONS_PER_GROUP + 1])
+def test_sending_too_few_or_too_many_completions_is_our_bug(
+    make_group: MakeGroup, make_completion: MakeCompletion, count: int
+) -> None:
+    group = make_group(make_completion())
+    several = (make_completion(),) * count
+    with pytest.raises(ValueError, match=f"{count} completions; 1 to {limits.COMPLETIONS_PER_GROUP}"):
+        encode_group(Group(group.prompt, group.family, group.tokenizer, group.policy_version, several))
+
+
+def test_sending_a_fingerprint_of_another_length_is_our_bug(make_group: MakeGroup) -> None:
+    group = make_group()
+    with pytest.raises(ValueError, match="must not be sent"):
+        encode_group(Group(group.prompt, b"f" * 15, group.tokenizer, group.policy_version, group.completions))
+
+
+def test_log_probability_a_rounding_error_above_zero_is_sent_as_zero(
+    make_group: MakeGroup, make_completion: MakeCompletion
+) -> None:
+    logps = np.array([1e-7, 0, 0, 0, 0, 0], np.float32)
+    blob = encode_group(make_group(make_completion(logps=logps)))
+    assert decode_group(blob).completions[0].logps.tolist() == [0.0] * 6
+
+
+def test_completion_over_a_limit_is_oversized_before_it_is_sent(
+    make_group: MakeGroup, make_completion: MakeCompletion
+) -> None:
+    tokens = limits.COMPLETION_TOKENS + 1
+    long = make_completion(
+        text=b"",
+        token_ids=np.zeros(tokens, np.int64),
+        token_bytes=np.zeros(tokens, np.int64),
+        logps=np.zeros(tokens, np.float32),
+    )
+    with pytest.raises(OversizedError, match=f"{tokens} tokens"):
+        encode_group(make_group(long))
+    with pytest.raises(OversizedError, match=f"{limits.COMPLETION_TEXT_BYTES}"):
+        encode_group(make_group(make_completion(text=bytes(limits.COMPLETION_TEXT_BYTES + 1))))
+
+
+def test_group_that_does_not_compress_under_the_limit_is_oversized_before_it_is_sent(make_group: MakeGroup) -> None:
+    rng = np.random.default_rng(0)
+    tokens = limits.COMPLETION_TOKENS
+    noise = [
+        Completion(
+            text=b"",
+            token_ids=rng.integers(0, limits.TOKEN_ID, tokens),
+            token_bytes=np.zeros(tokens, np.int64),
+            logps=rng.uniform(-32, 0, tokens).astype(np.float32),
+            finish=FinishReason.LENGTH,
+            reward=0.0,
+        )
+        for _ in range(limits.GROUP_BLOB_BYTES // (5 * tokens) + 1)
+    ]
+    with pytest.raises(OversizedError, match="shorter or fewer completions"):
+        encode_group(make_group(*noise))
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        pytest.param("prompt", lambda v: v[:3], id="prompt without a seed"),
+        pytest.param("family", lambda v: v + b"x", id="family of 17 bytes"),
+        pytest.param("policy_version", lambda v: -1, id="negative version"),
+        pytest.param("finish", lambda v: b"", id="no completions"),
+        pytest.param("finish", lambda v: v + b"\0", id="one finish reason more"),
+        pytest.param("finish", lambda v: b"\2" * len(v), id="unknown finish reason"),
+        pytest.param("finish", lambda v: bytes(65), id="65 finish reasons"),
+        pytest.param("rewards", lambda v: v[:-4], id="one reward less"),
+        pytest.param("rewards", lambda v: v[:-1], id="rewards cut short"),
+        pytest.param("rewards", lambda v: np.array([1, np.nan], "<f4").tobytes(), id="NaN reward"),
+        pytest.param("rewards", lambda v: np.array([1, np.inf], "<f4").tobytes(), id="infinite reward"),
+        pytest.param("rewards", lambda v: np.array([1, -1001], "<f4").tobytes(), id="reward over the limit"),
+        pytest.param("lengths", lambda v: [*v, 0], id="one length more"),
+        pytest.param("lengths", lambda v: [5, 6], id="lengths under the columns"),
+        pytest.param("lengths", lambda v: [7, 5], id="lengths that cut elsewhere"),
+        pytest.param("lengths", lambda v: [-1, 13], id="negative length"),
+        pytest.param("lengths", lambda v: [limits.COMPLETION_TOKENS + 1, 6], id="length over the limit"),
+        pytest.param("lengths", lambda v: [], id="no lengths"),
+        pytest.param("text_lengths", lambda v: v[:-1], id="one text length less"),
+        pytest.param("text_lengths", lambda v: [6, 7], id="text lengths over the text"),
+        pytest.param("text_lengths", lambda v: [5, 7], id="text lengths that cut elsewhere"),
+        pytest.param("text", lambda v: v[:-1], id="text cut short"),
+        pytest.param("text", lambda v: v.decode(), id="text as a string"),
+        pytest.param("token_ids", lambda v: v[:-1], id="ids cut short"),
+        pytest.param("token_ids", lambda v: b"", id="no ids"),
+        pytest.param("token_ids", lambda v: v + bytes(12), id="ids of four bytes"),
+        pytest.param("token_bytes", lambda v: v[:-1], id="byte lengths cut short"),
+        pytest.param("token_bytes", lambda v: b"\1" * len(v), id="stopped by a visible token"),
+        pytest.param("token_bytes", lambda v: b"\xff" * len(v), id="byte lengths over the text"),
+        pytest.param("logps", lambda v: v[:-1], id="log-probabilities cut short"),
+        pytest.param("logps", lambda v: v + bytes(12), id="log-probabilities of three bytes"),
+        pytest.param("logps", lambda v: b"", id="no log-probabilities"),
+    ],
+)
+def test_group_with_an_impossible_column_is_malformed(
+    make_group: MakeGroup, column: str, change: Callable[[Any], Any]
+) -> None:
+    columns = content_of(make_group())
+    index = COLUMNS.index(column)
+    columns[index] = change(columns[index])
+    with pytest.raises(MalformedError):
+        decode_group(blob_of(columns))
+
+
+def test_columns_appended_by_a_newer_minor_version_are_ignored(make_group: MakeGroup) -> None:
+    assert_equal(make_group(), decode_group(blob_of([*content_of(make_group()), b"new", [1]])))
+
+
+def test_columns_are_read_by_a_decoder_written_from_the_specification(make_group: MakeGroup) -> None:
+    """Not one line of the codec is used here: docs/protocol.md alone."""
+    columns = dict(zip(COLUMNS, content_of(make_group()), strict=True))
+    assert columns["prompt"] == ["chain_sum", 1, b"c" * 16, 42]
+    assert columns["finish"] == bytes([0, 0])
+    assert columns["rewards"] == bytes.fromhex("0000803f 00000000")
+    assert (columns["lengths"], columns["text_lengths"]) == ([6, 6], [6, 6])
+    low, middle, high = (columns["token_ids"][12 * plane : 12 * (plane + 1)] for plane in range(3))
+    ids = [a + 256 * b + 65536 * c for a, b, c in zip(low, middle, high, strict=True)]
+    assert ids == [70_000, 12, 4, 5, 300, 0] * 2
+    steps = [a + 256 * b for a, b in zip(columns["logps"][:12], columns["logps"][12:], strict=True)]
+    assert steps == [round(-logp * 2048) for logp in (-0.1, -2.0, -0.5, -11.0, -0.001, 0.0)] * 2
+
+
+def test_advert_says_what_the_receiver_will_find(make_group: MakeGroup) -> None:
+    group = make_group()
+    blob = encode_group(group)
+    advert = advert_of(group, blob)
+    assert (advert.blob, advert.size, advert.prompt) == (blob_id(blob), len(blob), group.prompt)
+    assert (advert.rewards, advert.lengths) == ((1.0, 0.0), (6, 6))
+    assert advert.mean_logps == pytest.approx([np.mean([-0.1, -2.0, -0.5, -11.0, -0.001, 0.0])] * 2, abs=2.5e-4)
+    assert advert == advert_of(decode_group(blob), blob)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("prompt", PromptRef("chain_sum", 1, b"c" * 16, 43), "prompt"),
+        ("rewards", (1.0, 1.0), "rewards"),
+        ("rewards", (1.0, 1e-3), "rewards"),
+        ("lengths", (6, 5), "lengths"),
+        ("mean_logps", (-2.2668, -2.30), "mean log-probability"),
+    ],
+)
+def test_group_that_is_not_the_one_advertised_names_the_field(
+    make_group: MakeGroup, field: str, value: Any, named: str
+) -> None:
+    blob = encode_group(make_group())
+    advert: GroupAdvert = msgspec.structs.replace(advert_of(make_group(), blob), **{field: value})
+    with pytest.raises(IntegrityError, match=f"^{named}: advertised"):
+        check_against_advert(decode_group(blob), advert)
+
+
+@pytest.mark.parametrize(
+    ("promised", "named"),
+    [({"family": b"g" * 16}, "family"), ({"tokenizer": b""}, "tokenizer"), ({"policy_version": 0}, "policy version")],
+)
+def test_group_by_another_policy_than_announced_names_the_field(
+    make_group: MakeGroup, promised: dict[str, Any], named: str
+) -> None:
+    group = make_group()
+    advert = advert_of(group, encode_group(group))
+    check_against_advert(group, advert, family=b"f" * 16, tokenizer=b"t" * 16, policy_version=7)
+    with pytest.raises(IntegrityError, match=f"^{named}: advertised"):
+        check_against_advert(group, advert, **promised)
+
+
+def test_advert_may_round_its_mean_log_probabilities(make_group: MakeGroup) -> None:
+    group = make_group()
+    advert = advert_of(group, encode_group(group))
+    rounded = tuple(round(logp, 2) for logp in advert.mean_logps)
+    assert rounded != advert.mean_logps
+    check_against_advert(group, msgspec.structs.replace(advert, mean_logps=rounded))
+
+
+def test_advert_whose_columns_disagree_is_malformed(make_group: MakeGroup) -> None:
+    group = make_group()
+    advert = msgspec.structs.replace(advert_of(group, encode_group(group)), mean_logps=(-1.0,))
+    with pytest.raises(MalformedError, match="1 mean log-probabilities"):
+        check_against_advert(group, advert)

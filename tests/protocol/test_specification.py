@@ -1,0 +1,23 @@
+"""docs/protocol.md says what the code does, where that can be read off."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from protocol import limits
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def test_every_bound_is_listed_with_its_value() -> None:
+    listed = {
+        name: float(value.replace(",", "")) for name, value in re.findall(r"^\| `(\w+)` \| ([\d,]+) \|$", PAGE, re.M)
+    }
+    bounds = {name: value for name, value in vars(limits).items() if name.isupper()}
+    assert listed == {name: value for name, value in bounds.items() if not name.startswith("PROTOCOL_")}
+    assert f"**{limits.PROTOCOL_MAJOR}.{limits.PROTOCOL_MINOR}**" in PAGE
+
+
+def test_every_bound_that_the_text_names_exists() -> None:
+    assert all(hasattr(limits, name) for name in re.findall(r"`([A-Z]+_[A-Z_]+)`", PAGE) if name != "LIKE_THIS")
