@@ -1,0 +1,165 @@
+"""What the swarm process and its clients say to each other over the Unix socket: plain structs, MessagePack frames.
+
+Both ends are ours and of one version, yet frames are bounded all the same. Blobs pass as files in the content store.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+
+class Judgement(StrEnum):
+    """What the learner found when it checked what a peer sent."""
+
+    USED = "used"  # every claim held; the group was learnt from
+    UNUSED = "unused"  # every claim held; not learnt from, for a reason of ours
+    FALSE_REWARD = "false_reward"  # a recomputed reward differs from the claim
+    MALFORMED = "malformed"  # undecodable, inconsistent with its advert, or impossible numbers
+
+
+class PeerStatus(Struct, frozen=True):
+    """One peer as this node sees it. Strings that came from the peer are shown escaped."""
+
+    peer: str
+    connected: bool
+    addresses: tuple[str, ...]
+    round_trip_seconds: float | None
+    heartbeat: Heartbeat | None
+    heartbeat_age_seconds: float | None
+    groups_received: int  # adverts of groups seen
+    groups_used: int
+    groups_rejected: int
+    reputation: float  # 1 trusted, 0 banned
+    banned_because: str | None
+
+
+class SwarmStatus(Struct, frozen=True, tag="status"):
+    peer: str
+    swarm: str  # name
+    swarm_id: str  # hex
+    addresses: tuple[str, ...]
+    uptime_seconds: float
+    connected_peers: int
+    alone_because: str | None  # None while at least one peer is connected; else what was tried and when we try next
+    sent_bytes: int
+    received_bytes: int
+    store_bytes: int
+    accepted: dict[str, int]  # announcements by kind
+    rejected: dict[str, int]  # by reason
+
+
+class SeenGroup(Struct, frozen=True):
+    """One advertised group, as the pool of the swarm process keeps it for the learner."""
+
+    cursor: int  # rises by one with each group seen; pass the last one to ask for newer ones
+    peer: str
+    seen_at_seconds: float  # Unix time by our clock
+    family: bytes
+    tokenizer: bytes
+    policy_version: int
+    advert: GroupAdvert
+
+
+class Wanted(Struct, frozen=True):
+    blob: bytes
+    size: int
+    peers: tuple[str, ...]  # who is known to have it, best first
+
+
+class Fetched(Struct, frozen=True):
+    """The outcome for one wanted blob: a path in the content store, or the reason why not."""
+
+    blob: bytes
+    path: str | None
+    reason: str | None
+
+
+# What a client asks. One outstanding request a connection; every request gets exactly one reply.
+
+
+class AskStatus(Struct, frozen=True, tag="status"):
+    """Answered by ``SwarmStatus``."""
+
+
+class AskPeers(Struct, frozen=True, tag="peers"):
+    """Answered by ``PeerList``."""
+
+
+class Share(Struct, frozen=True, tag="share"):
+    """Announces groups whose blobs are in the content store already. Answered by ``Done``."""
+
+    family: Hash16
+    tokenizer: Hash16
+    policy_version: int
+    groups: tuple[GroupAdvert, ...]
+
+
+class AskSeenGroups(Struct, frozen=True, tag="seen"):
+    """Answered by ``SeenGroups``: at most ``limit`` groups with a cursor above ``after``, oldest first."""
+
+    after: int
+    limit: Annotated[int, Meta(ge=1, le=4096)]
+
+
+class Fetch(Struct, frozen=True, tag="fetch"):
+    """Answered by ``FetchedList``, one entry for each wanted blob in the same order, within the deadline."""
+
+    wanted: Annotated[tuple[Wanted, ...], Meta(max_length=4096)]
+    deadline_seconds: Annotated[float, Meta(gt=0.0)]
+
+
+class Beat(Struct, frozen=True, tag="beat"):
+    """What the node says of itself from now on, until the next beat. Answered by ``Done``."""
+
+    heartbeat: Heartbeat
+
+
+class Judge(Struct, frozen=True, tag="judge"):
+    """Answered by ``Done``."""
+
+    peer: str
+    blob: Hash32
+    judgement: Judgement
+    detail: str
+
+
+class Leave(Struct, frozen=True, tag="leave"):
+    """Says goodbye to the swarm and ends the process. Answered by ``Done``."""
+
+    reason: str
+
+
+Request = AskStatus | AskPeers | Share | AskSeenGroups | Fetch | Beat | Judge | Leave
+
+
+class PeerList(Struct, frozen=True, tag="peers"):
+    peers: tuple[PeerStatus, ...]
+
+
+class SeenGroups(Struct, frozen=True, tag="seen"):
+    groups: tuple[SeenGroup, ...]
+
+
+class FetchedList(Struct, frozen=True, tag="fetched"):
+    fetched: tuple[Fetched, ...]
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """Asked for and done; there is nothing to tell."""
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """The request could not be served. ``reason`` is one of ``protocol.errors``."""
+
+    reason: str
+    message: str
+
+
+Reply = SwarmStatus | PeerList | SeenGroups | FetchedList | Done | Refused

@@ -1,0 +1,152 @@
+"""How the learner and the supervisor reach the swarm process: a blocking client over its Unix socket.
+
+A frame is a 4-byte big-endian length and that many bytes of MessagePack, one of ``swarm.api``'s structs. One request is
+outstanding at a time; use one client a thread. Blobs pass as files in the content store beside the socket.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
+from protocol.messages import GroupAdvert, Heartbeat
+from protocol.rollouts import Group, advert_of, encode_group
+from swarm import api
+from swarm.store import ContentStore
+
+R = TypeVar("R", bound=api.Reply)
+_LENGTH = struct.Struct(">I")
+_ERRORS: dict[str, type[StarlingError]] = {e.reason: e for e in (DeadlineError, StorageError, UnreachableError)}
+_GRACE_SECONDS = 10.0  # beyond the deadline that the service was given, for its answer to arrive
+
+
+class SwarmClient:
+    """Blocking calls to the swarm process of one data directory.
+
+    Connects on the first call and again after a failure, so that a restarted swarm process is found by the next call.
+    Every call raises ``TransportError`` when the service is gone or silent for ``timeout_seconds``.
+    """
+
+    def __init__(self, socket_path: Path | str, *, timeout_seconds: float = 30.0) -> None:
+        self._path = Path(socket_path)
+        self._timeout_seconds = timeout_seconds
+        self._store = ContentStore(self._path.parent / "blobs")
+        self._socket: socket.socket | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[api.Reply] = msgspec.msgpack.Decoder(api.Reply)
+
+    def status(self) -> api.SwarmStatus:
+        return self._ask(api.AskStatus(), api.SwarmStatus)
+
+    def peers(self) -> list[api.PeerStatus]:
+        """Every peer known now, connected ones first."""
+        return list(self._ask(api.AskPeers(), api.PeerList).peers)
+
+    def share(self, groups: Sequence[Group]) -> None:
+        """Puts each group's blob into the content store, then has them announced: one advert for each policy version.
+
+        Raises ``StorageError`` when the disk is full; nothing is announced then.
+        """
+        adverts: dict[tuple[bytes, bytes, int], list[GroupAdvert]] = {}
+        for group in groups:
+            blob = encode_group(group)
+            self._store.put(blob)
+            advert = advert_of(group, blob)
+            adverts.setdefault((group.family, group.tokenizer, group.policy_version), []).append(advert)
+        for (family, tokenizer, version), of_policy in adverts.items():
+            self._ask(api.Share(family, tokenizer, version, tuple(of_policy)), api.Done)
+
+    def seen_groups(self, after: int, limit: int) -> list[api.SeenGroup]:
+        """Groups advertised by others with a cursor above ``after``, oldest first; 0 asks from the beginning.
+
+        Cursors start again at 1 when the swarm process restarts: a cursor above the newest one is read as 0.
+        """
+        return list(self._ask(api.AskSeenGroups(after, limit), api.SeenGroups).groups)
+
+    def fetch(self, wanted: Sequence[api.Wanted], *, deadline_seconds: float) -> list[api.Fetched]:
+        """One outcome for each wanted blob, in order: the path of the verified file, or the reason why not."""
+        request = api.Fetch(tuple(wanted), deadline_seconds)
+        timeout_seconds = max(self._timeout_seconds, deadline_seconds + _GRACE_SECONDS)
+        return list(self._ask(request, api.FetchedList, timeout_seconds).fetched)
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Sets what the node says of itself; the swarm process repeats it on its own schedule."""
+        self._ask(api.Beat(heartbeat), api.Done)
+
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
+        """Tells what checking a peer's group showed; reputation and bans follow from it."""
+        self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
+
+    def leave(self, reason: str) -> None:
+        """Has the swarm process say goodbye to the peers and end."""
+        self._ask(api.Leave(reason), api.Done)
+        self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __enter__(self) -> SwarmClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _ask(self, request: api.Request, expected: type[R], timeout_seconds: float | None = None) -> R:
+        frame = self._encoder.encode(request)
+        if len(frame) > api.MAX_FRAME_BYTES:
+            raise TransportError(
+                f"a request of {len(frame)} bytes is over the limit of {api.MAX_FRAME_BYTES}: ask in parts"
+            )
+        try:
+            reply = self._decoder.decode(self._exchange(frame, timeout_seconds or self._timeout_seconds))
+        except TimeoutError as error:
+            self.close()
+            waited_seconds = timeout_seconds or self._timeout_seconds
+            raise DeadlineError(
+                f"the swarm process did not answer within {waited_seconds:g} s on {self._path}"
+            ) from error
+        except (OSError, EOFError) as error:
+            self.close()
+            raise UnreachableError(f"no swarm process answers on {self._path} ({error}): is the node up?") from error
+        except msgspec.DecodeError as error:
+            self.close()
+            raise TransportError(
+                f"the swarm process on {self._path} is of another version ({error}): restart it"
+            ) from error
+        if isinstance(reply, api.Refused):
+            raise _ERRORS.get(reply.reason, TransportError)(reply.message)
+        if not isinstance(reply, expected):
+            self.close()
+            raise TransportError(f"asked for {expected.__name__}, answered by {type(reply).__name__} on {self._path}")
+        return reply
+
+    def _exchange(self, frame: bytes, timeout_seconds: float) -> bytes:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(timeout_seconds)
+            self._socket.connect(str(self._path))
+        self._socket.settimeout(timeout_seconds)
+        self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+        (length,) = _LENGTH.unpack(self._receive_exactly(_LENGTH.size))
+        if length > api.MAX_FRAME_BYTES:
+            raise EOFError(f"a reply of {length} bytes is over the limit of {api.MAX_FRAME_BYTES}")
+        return self._receive_exactly(length)
+
+    def _receive_exactly(self, size: int) -> bytes:
+        assert self._socket is not None
+        received = bytearray()
+        while len(received) < size:
+            part = self._socket.recv(min(size - len(received), 1 << 20))
+            if not part:
+                raise EOFError("the connection was closed")
+            received += part
+        return bytes(received)

@@ -1,0 +1,284 @@
+"""One member of a swarm, composed from its parts over any host; ``service.py`` runs it as a process.
+
+Guarantees: what the learner judges reaches reputation at once, and a ban takes the peer's groups, connection and gossip
+with it; a peer that says goodbye is forgotten at once; leaving says goodbye. Clock and randomness are passed in, so
+that all of it runs in virtual time on the simulated host.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from random import Random
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from protocol import limits
+from protocol.errors import StarlingError, StorageError
+from protocol.identity import NodeKey
+from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert
+from swarm import api
+from swarm.blobs import BlobServer
+from swarm.fetch import Fetcher
+from swarm.gossip import Gossip, split_adverts
+from swarm.host import Host, PeerId
+from swarm.peer_table import PeerTable
+from swarm.peering import Peering
+from swarm.pool import SeenPool
+from swarm.settings import ServiceSettings
+from swarm.store import ContentStore
+from swarm.trust import Conduct, Trust
+
+log = logging.getLogger(__name__)
+
+MAINTENANCE_SECONDS = 30.0
+COMPANY_SECONDS = 2.0
+FAREWELL_SECONDS = 0.5  # for the goodbye to leave the machine
+LEARNER_SILENT_SECONDS = 300.0  # after its last beat, heartbeats say so
+OWN_BLOBS_REMEMBERED = 4096
+FETCH_SECONDS_MOST = 3600.0
+_NOBODY = bytes(16)  # family and tokenizer before the learner told its own
+
+Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
+
+
+class SwarmService:
+    """Call ``run`` once; meanwhile ``answer`` serves clients, side by side."""
+
+    def __init__(
+        self,
+        host: Host,
+        key: NodeKey,
+        settings: ServiceSettings,
+        *,
+        wall_clock: Callable[[], float],
+        random: Random,
+        emit: Emit = lambda event, fields: None,
+    ) -> None:
+        home = settings.home_path
+        self.started = anyio.Event()
+        self.host = host
+        self.store = ContentStore(home / "blobs", budget_bytes=settings.store_bytes, wall_clock=wall_clock)
+        self.trust = Trust(home / "trust.json")
+        self._settings = settings
+        self._wall_clock = wall_clock
+        self._emit = emit
+        self._pool = SeenPool()
+        self._table = PeerTable()
+        self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
+        self._heartbeat = Heartbeat(
+            settings.name, settings.software, "", _NOBODY, _NOBODY, 0, 0, "starting", 0.0, 0, 0, ()
+        )
+        self._beaten_at_seconds = wall_clock()
+        self._started_at_seconds = wall_clock()
+        self._leaving = anyio.Event()
+        self._goodbye = "left"
+        self._tasks: TaskGroup | None = None
+        self.gossip = Gossip(host, key, settings.swarm_id_bytes, wall_clock=wall_clock, is_banned=self._is_banned)
+        self.gossip.listen(self._heard)
+        self.peering = Peering(
+            host,
+            settings.swarm_id_bytes,
+            configured=settings.peers,
+            remembered=home / "peers.json",
+            random=random,
+            is_banned=self._is_banned,
+        )
+        self.server = BlobServer(
+            host, self.store, upload_bytes_per_second=settings.upload_bytes_per_second, report=self._report
+        )
+        self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._report)
+
+    async def run(self) -> None:
+        """Until ``leave``, or cancelled. Raises ``TransportError`` if the port is in use."""
+        async with self.host.run():
+            for peer in self.trust.banned(self._wall_clock()):
+                self.host.block(peer)
+            await self.gossip.start()
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for duty in (self.peering.run, self._beat_regularly, self._watch_company, self._maintain):
+                    tasks.start_soon(duty)
+                self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
+                self.started.set()
+                await self._leaving.wait()
+                await self._say(Goodbye(self._goodbye))
+                await anyio.sleep(FAREWELL_SECONDS)
+                tasks.cancel_scope.cancel()
+            self._tasks = None  # others' goodbyes may still be heard until the host is down
+        self._save()
+        self._emit("left", {"reason": self._goodbye})
+
+    def leave(self, reason: str) -> None:
+        """Says goodbye and ends ``run``."""
+        self._goodbye = reason[: limits.REASON_BYTES]
+        self._leaving.set()
+
+    async def answer(self, request: api.Request) -> api.Reply:
+        """The reply to one request of a client. Raises ``StarlingError`` for what cannot be served."""
+        match request:
+            case api.AskStatus():
+                return self._status()
+            case api.AskPeers():
+                return api.PeerList(tuple(self._peers()))
+            case api.Share():
+                await self._share(request)
+            case api.AskSeenGroups(after, limit):
+                return api.SeenGroups(tuple(self._pool.after(after, limit, self._wall_clock())))
+            case api.Fetch():
+                return await self._fetch(request)
+            case api.Beat(heartbeat):
+                self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
+            case api.Judge(peer, _, judgement, detail):
+                self._judge(peer, judgement, detail)
+            case api.Leave(reason):
+                self.leave(reason)
+        return api.Done()
+
+    async def _share(self, request: api.Share) -> None:
+        for group in request.groups:
+            self._own_blobs[group.blob] = None
+            if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
+                self._own_blobs.popitem(last=False)
+        for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
+            await self.gossip.announce(advert)
+
+    async def _fetch(self, request: api.Fetch) -> api.FetchedList:
+        wanted = []
+        for each in request.wanted:
+            trusted = [p for p in each.peers if not self._is_banned(p)]
+            trusted.sort(key=lambda peer: -self.trust.reputation(peer, self._wall_clock()))
+            wanted.append(api.Wanted(each.blob, each.size, tuple(trusted)))
+        deadline_seconds = min(request.deadline_seconds, FETCH_SECONDS_MOST)
+        return api.FetchedList(tuple(await self._fetcher.fetch(wanted, deadline_seconds=deadline_seconds)))
+
+    def _judge(self, peer: PeerId, judgement: api.Judgement, detail: str) -> None:
+        notes = self._table.of(peer)
+        if judgement is api.Judgement.USED:
+            notes.groups_used += 1
+        elif judgement is not api.Judgement.UNUSED:
+            notes.groups_rejected += 1
+        self._report(peer, Conduct(judgement), detail)
+
+    def _report(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
+        why = self.trust.observe(peer, conduct, self._wall_clock())
+        if detail:
+            log.debug("%s: %s: %s", peer, conduct, detail)
+        if why is not None:
+            log.warning("banned %s: %s", peer, why)
+            self._pool.forget(peer)
+            self.peering.ban(peer)
+            self._emit("banned", {"peer": peer, "reason": why})
+            self._save()
+
+    def _is_banned(self, peer: PeerId) -> bool:
+        return self.trust.banned_because(peer, self._wall_clock()) is not None
+
+    def _heard(self, announcement: Announcement) -> None:
+        peer, now_seconds = announcement.sender, self._wall_clock()
+        match announcement.body:
+            case Heartbeat() as heartbeat:
+                notes = self._table.of(peer)
+                notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
+            case RolloutAdvert() as advert:
+                foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
+                if foreign:
+                    fresh = RolloutAdvert(advert.family, advert.tokenizer, advert.policy_version, foreign)
+                    self._table.of(peer).groups_received += self._pool.add(peer, fresh, now_seconds)
+            case Goodbye(reason):
+                log.info("%s left: %r", peer, reason)
+                self._pool.forget(peer)
+                self._table.forget(peer)
+                if self._tasks is not None:
+                    self._tasks.start_soon(self.peering.depart, peer)
+
+    async def _say(self, body: Heartbeat | Goodbye) -> None:
+        try:
+            await self.gossip.announce(body)
+        except StarlingError as error:
+            log.warning("could not announce: %s", error)
+
+    async def _beat_regularly(self) -> None:
+        while True:
+            silent_seconds = self._wall_clock() - self._beaten_at_seconds
+            heartbeat = self._heartbeat
+            if silent_seconds > LEARNER_SILENT_SECONDS:
+                heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
+            await self._say(heartbeat)
+            await anyio.sleep(self._settings.heartbeat_seconds)
+
+    async def _watch_company(self) -> None:
+        """Says, when it changes, whether anybody is connected: a node must not be alone in silence."""
+        was_alone: bool | None = None
+        while True:
+            await anyio.sleep(COMPANY_SECONDS)
+            because = self.peering.alone_because()
+            if (because is not None) == was_alone:
+                continue
+            was_alone = because is not None
+            if because is not None:
+                log.warning("alone: %s", because)
+                self._emit("alone", {"because": because})
+            else:
+                log.info("connected to %d peers", len(self.host.peers()))
+                self._emit("connected", {"peers": list(self.host.peers())})
+
+    async def _maintain(self) -> None:
+        while True:
+            await anyio.sleep(MAINTENANCE_SECONDS)
+            self.store.evict()
+            self._pool.expire(self._wall_clock())
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            self.trust.save()
+            self.peering.save()
+        except StorageError as error:
+            log.error("%s", error)
+
+    def _status(self) -> api.SwarmStatus:
+        traffic = self.host.traffic()
+        return api.SwarmStatus(
+            peer=self.host.peer_id,
+            swarm=self._settings.swarm_name,
+            swarm_id=self._settings.swarm_id,
+            addresses=tuple(self.host.addresses()),
+            uptime_seconds=self._wall_clock() - self._started_at_seconds,
+            connected_peers=len(self.host.peers()),
+            alone_because=self.peering.alone_because(),
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            store_bytes=self.store.total_bytes(),
+            accepted=dict(self.gossip.accepted),
+            rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
+        )
+
+    def _peers(self) -> list[api.PeerStatus]:
+        """Everybody connected, heard of, or banned; connected ones first."""
+        now_seconds = self._wall_clock()
+        connected = list(self.host.peers())
+        known = dict.fromkeys([*connected, *self._table, *self.trust.banned(now_seconds)])
+        statuses = []
+        for peer in known:
+            notes = self._table.known(peer)
+            age_seconds = now_seconds - notes.heartbeat_at_seconds if notes.heartbeat is not None else None
+            statuses.append(
+                api.PeerStatus(
+                    peer=peer,
+                    connected=peer in connected,
+                    addresses=tuple(c.address for c in self.peering.book.of(peer)),
+                    round_trip_seconds=self.host.round_trip_seconds(peer),
+                    heartbeat=notes.heartbeat,
+                    heartbeat_age_seconds=age_seconds,
+                    groups_received=notes.groups_received,
+                    groups_used=notes.groups_used,
+                    groups_rejected=notes.groups_rejected,
+                    reputation=self.trust.reputation(peer, now_seconds),
+                    banned_because=self.trust.banned_because(peer, now_seconds),
+                )
+            )
+        return statuses

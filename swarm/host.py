@@ -1,0 +1,111 @@
+"""What any libp2p host must offer to the swarm, whichever implementation stands beneath.
+
+Two implementations live in ``swarm.hosts``: ``libp2p`` (real sockets) and ``simulated`` (in memory, virtual time, faults).
+One set of conformance tests runs against both. Written against anyio; every call that waits for a peer has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+PeerId = str  # libp2p peer id, base58btc, "12D3Koo…"
+Address = str  # multiaddr ending in /p2p/<peer id>
+
+
+class Verdict(Enum):
+    """What a validator says of a gossiped message; it reaches the host's peer scoring."""
+
+    ACCEPT = "accept"  # deliver and forward
+    IGNORE = "ignore"  # neither deliver nor forward; nobody's fault
+    REJECT = "reject"  # neither, and the peer that forwarded it loses score
+
+
+Validator = Callable[[PeerId, bytes], Verdict]  # (peer that forwarded it, message) -> verdict; synchronous and quick
+Receiver = Callable[[PeerId, bytes], None]  # called once for every accepted message of others; must not block
+
+
+class Stream(Protocol):
+    """A reliable, ordered, two-way byte stream to one peer. Not for concurrent use in one direction."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    async def send(self, payload: bytes) -> None:
+        """Sends all of it. Raises ``UnreachableError`` once the peer is gone."""
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """1 to ``max_bytes`` bytes, or ``b""`` at the peer's end of stream. Raises ``UnreachableError`` once the peer is gone."""
+
+    async def close(self) -> None:
+        """Ends our direction; the peer reads what was sent, then ``b""``."""
+
+    async def reset(self) -> None:
+        """Drops both directions at once."""
+
+
+StreamHandler = Callable[[Stream], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that went over the transport since start, as far as the host can count them."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+class Host(Protocol):
+    """One peer's presence in the network. ``async with host.run():`` brings it up and takes it down again."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def run(self) -> AbstractAsyncContextManager[None]:
+        """Listens from entry to exit. Raises ``TransportError`` naming the address if the port is in use."""
+
+    def addresses(self) -> Sequence[Address]:
+        """Where others can dial this host, each ending in /p2p/<peer id>."""
+
+    def peers(self) -> Sequence[PeerId]:
+        """Peers connected now."""
+
+    def heard_on_lan(self) -> Sequence[Address]:
+        """Addresses of peers heard by multicast on the local network; empty where LAN discovery is off."""
+
+    def traffic(self) -> Traffic: ...
+
+    def round_trip_seconds(self, peer: PeerId) -> float | None:
+        """The last measured round trip to a connected peer; None before the first."""
+
+    async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
+        """Dials; returns at once if connected. Raises ``UnreachableError`` or ``DeadlineError``."""
+
+    async def disconnect(self, peer: PeerId) -> None: ...
+
+    def block(self, peer: PeerId) -> None:
+        """Refuses connections and gossip from a banned peer until the process ends."""
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serves ``protocol``; each incoming stream runs its handler in a task of its own and is reset when that raises.
+
+        A ``StarlingError`` from a handler is the peer's failure and is counted; any other exception is our bug and is
+        raised out of ``run``.
+        """
+
+    async def open_stream(self, peer: PeerId, protocol: str, *, deadline_seconds: float) -> Stream:
+        """Raises ``UnreachableError`` (not connected, or protocol unknown there) or ``DeadlineError``."""
+
+    async def subscribe(self, topic: str, validate: Validator, receive: Receiver) -> None: ...
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Hands a message of at most ``limits.ANNOUNCEMENT_BYTES`` to the gossip mesh; never waits for a peer."""
+
+    async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
+        """Announces in the DHT that this host provides ``key`` (32 bytes). Raises ``DeadlineError``."""
+
+    async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
+        """Addresses of at most ``limit`` providers, each ending in /p2p/<peer id>."""

@@ -1,0 +1,97 @@
+"""LAN discovery: libp2p's mDNS (https://github.com/libp2p/specs/blob/master/discovery/mdns.md) on zeroconf.
+
+A host announces its addresses in TXT records ``dnsaddr=<multiaddr>/p2p/<peer id>`` of a service with a random name, and
+keeps the addresses that others announce. It multicasts on every IPv4 interface from ``start`` to ``stop``; both block
+for up to a second and belong into a thread. What others announce is bounded, and is a hint to dial, nothing more.
+
+The library's own mDNS announces wildcard addresses as they are and blocks the event loop, hence this module.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+
+from zeroconf import IPVersion, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
+
+from swarm.host import Address
+
+SERVICE_TYPE = "_p2p._udp.local."
+QUERY_SECONDS = 3.0
+HEARD_SERVICES = 256
+ADDRESSES_PER_SERVICE = 16
+TXT_BYTES = 255  # of one string in a TXT record
+
+
+class LanDiscovery(ServiceListener):
+    """Tells the local network about one host, and hears of others."""
+
+    def __init__(self, peer_id: str, addresses: Sequence[Address]) -> None:
+        self._peer_id = peer_id
+        name = f"{secrets.token_hex(16)}.{SERVICE_TYPE}"
+        self._own = ServiceInfo(
+            SERVICE_TYPE,
+            name,
+            port=int(addresses[0].split("/")[4]) if addresses else 0,
+            properties=encode_txt(addresses),
+            server=name.replace(SERVICE_TYPE, "local."),
+            parsed_addresses=sorted({address.split("/")[2] for address in addresses}),
+        )
+        self._heard: dict[str, tuple[Address, ...]] = {}
+        self._lock = threading.Lock()  # zeroconf calls from a thread of its own
+        self._zeroconf: Zeroconf | None = None
+
+    def start(self) -> None:
+        self._zeroconf = Zeroconf(ip_version=IPVersion.V4Only)
+        self._zeroconf.register_service(self._own)
+        ServiceBrowser(self._zeroconf, SERVICE_TYPE, listener=self)
+
+    def stop(self) -> None:
+        """Says goodbye to the local network, so that others forget this host at once."""
+        if self._zeroconf is not None:
+            self._zeroconf.unregister_all_services()
+            self._zeroconf.close()
+
+    def heard(self) -> list[Address]:
+        with self._lock:
+            return [address for addresses in self._heard.values() for address in addresses]
+
+    def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        if name == self._own.name:
+            return
+        info = zc.get_service_info(type_, name, timeout=int(QUERY_SECONDS * 1000))
+        if info is None or not info.text:
+            return
+        addresses = decode_txt(info.text, exclude=self._peer_id)
+        with self._lock:
+            if addresses and (name in self._heard or len(self._heard) < HEARD_SERVICES):
+                self._heard[name] = addresses
+
+    def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        self.add_service(zc, type_, name)
+
+    def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        with self._lock:
+            self._heard.pop(name, None)
+
+
+def encode_txt(addresses: Sequence[Address]) -> bytes:
+    """One string ``dnsaddr=…`` an address, each behind its length; those that do not fit are left out."""
+    strings = [f"dnsaddr={address}".encode() for address in addresses[:ADDRESSES_PER_SERVICE]]
+    return b"".join(bytes([len(string)]) + string for string in strings if len(string) <= TXT_BYTES)
+
+
+def decode_txt(text: bytes, *, exclude: str) -> tuple[Address, ...]:
+    """The addresses in a TXT record, except those of the peer ``exclude``. Anything else in it is skipped."""
+    addresses: list[Address] = []
+    start = 0
+    while start < len(text) and len(addresses) < ADDRESSES_PER_SERVICE:
+        size = text[start]
+        key, _, value = text[start + 1 : start + 1 + size].partition(b"=")
+        start += 1 + size
+        address = value.decode("ascii", errors="replace")
+        peer = address.rpartition("/p2p/")[2]
+        if key.startswith(b"dnsaddr") and "/p2p/" in address and peer not in ("", exclude) and address.isprintable():
+            addresses.append(address)
+    return tuple(addresses)

@@ -1,0 +1,400 @@
+"""A real host: py-libp2p over TCP + Noise + Yamux, with GossipSub and Kad-DHT.
+
+Guarantees beyond ``swarm.host``: every wait for a peer ends at its deadline with an error of ours; what a peer makes
+the library raise is counted in ``failures`` and ends no more than that peer's stream or connection; what our own
+handlers, validators and receivers raise comes out of ``run``. It must run on trio: ``anyio.run(main, backend="trio")``.
+
+py-libp2p is pinned to 0.8.1 and touched in ``swarm.hosts.libp2p*`` alone; the modules beside this one say, at their
+top, what they change of it and why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from libp2p.abc import INetConn, INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.io.trio import TrioTCPStream
+from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.network.auto_connector import AutoConnector
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
+
+from protocol import limits
+from protocol.errors import StarlingError, TransportError, UnreachableError
+from protocol.identity import NodeKey
+from swarm.host import Address, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from swarm.hosts.deadlines import deadline
+from swarm.hosts.interfaces import Interfaces, dialable
+from swarm.hosts.lan import LanDiscovery
+from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, quieten_library_logs, run_contained
+from swarm.hosts.libp2p_dht import find_providers
+from swarm.hosts.libp2p_gossip import Mesh, VerdictPubsub
+from swarm.hosts.libp2p_streams import Libp2pStream
+from swarm.hosts.libp2p_transport import Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.unwrapping import unwrapped
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 300
+CONNECTIONS_PER_PEER = 3
+INCOMING_STREAMS_PER_PEER = 128
+LINGER_SECONDS = 5.0  # for a peer to end its direction after our handler returned
+HANDSHAKE_SECONDS = 10.0
+FLUSH_SECONDS = 0.5  # at a normal exit, for what was just published (a goodbye) to reach the sockets
+ADDRESS_SECONDS = 3600  # how long the address of a peer that we dialled is remembered for the DHT
+
+quieten_library_logs()
+
+
+class NoAutoConnector(AutoConnector):
+    """Whom to dial is discovery's to decide; the library would dial everyone whose address it ever heard."""
+
+    async def maybe_connect(self) -> None:
+        return
+
+    def record_disconnect(self, peer_id: ID) -> None:
+        return
+
+
+class IdentifyingHost(BasicHost):
+    """The library's host, whose identification of new peers runs in our tasks and tells the DHT of them."""
+
+    dht: KadDHT
+    failures: Failures
+    tasks: TaskGroup
+
+    def _schedule_identify(self, peer_id: ID, *, reason: str) -> None:
+        if peer_id not in self._identify_inflight and not self._has_cached_protocols(peer_id):
+            self._identify_inflight.add(peer_id)
+            self.tasks.start_soon(self._identify_contained, peer_id, reason)
+
+    async def _identify_contained(self, peer_id: ID, reason: str) -> None:
+        try:
+            await self._identify_task_entry(peer_id, reason)
+            await self.dht.add_peer(peer_id)
+        except Exception as error:  # noqa: BLE001  the library reading what a stranger says of itself
+            self.failures.note("identify", error)
+
+
+class Libp2pHost:
+    """One ``swarm.host.Host`` on real sockets.
+
+    ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free one. ``mesh_degree`` is how many peers
+    a gossiped message is forwarded to. ``faults`` counts, by reason, failures of peers that stream handlers met.
+    """
+
+    def __init__(
+        self,
+        key: NodeKey,
+        listen: Sequence[str],
+        *,
+        mesh_degree: int = 4,
+        lan_discovery: bool = False,
+        connections: int = CONNECTIONS,
+        psk: str | None = None,
+    ) -> None:
+        self.faults: Counter[str] = Counter()
+        self.failures = Failures()
+        self._listen = [Multiaddr(address) for address in listen]
+        self._lan_discovery = lan_discovery
+        self._meter = Meter()
+        self._blocked: set[ID] = set()
+        self._incoming: Counter[ID] = Counter()
+        self._dialling: dict[ID, anyio.Event] = {}
+        self._tasks: TaskGroup | None = None
+        self._lan: LanDiscovery | None = None
+        self._listening: list[Listener] = []
+        self._interfaces = Interfaces()
+        self._network, self._host = self._build(key, connections, psk)
+        self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
+        self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
+
+    def _build(self, key: NodeKey, connections: int, psk: str | None) -> tuple[Swarm, IdentifyingHost]:
+        key_pair = create_new_key_pair(seed=key.private_bytes)
+        peer_id = ID.from_pubkey(key_pair.public_key)
+        peerstore = PeerStore()
+        peerstore.add_key_pair(peer_id, key_pair)
+        network = Swarm(
+            peer_id,
+            peerstore,
+            Upgrader(key_pair, self._blocked),
+            transports=[MeteredTcp(self._meter)],
+            retry_config=RetryConfig(max_retries=0),
+            connection_config=ConnectionConfig(
+                max_connections=connections,
+                high_watermark=connections,
+                min_connections=0,
+                low_watermark=0,
+                max_connections_per_peer=CONNECTIONS_PER_PEER,
+                inbound_upgrade_timeout=HANDSHAKE_SECONDS,
+                outbound_upgrade_timeout=HANDSHAKE_SECONDS,
+            ),
+            psk=psk,
+        )
+        network.auto_connector = NoAutoConnector(network)
+        host = IdentifyingHost(network, addrs_factory=self._advertised, disable_identify_address_discovery=True)
+        network.set_stream_handler(self._accept_stream)
+        return network, host
+
+    @property
+    def peer_id(self) -> PeerId:
+        return str(self._network.get_peer_id())
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        if self._tasks is not None:
+            raise RuntimeError("run() once a host: make another with the same key")
+        await self._take_addresses()
+        with unwrapped():
+            async with anyio.create_task_group() as self._tasks:
+                try:
+                    async with self._services(), self._on_lan():
+                        yield
+                finally:
+                    self._tasks.cancel_scope.cancel()
+
+    async def _take_addresses(self) -> None:
+        for address in self._listen:
+            listener = Listener(self._accept_connection, self._meter, self.failures)
+            try:
+                await listener.listen(address)
+            except OSError as error:
+                for earlier in self._listening:
+                    await earlier.close()
+                raise TransportError(
+                    f"cannot listen on {address}: {error.strerror or error}. If another node runs here, "
+                    f"stop it or listen on another port; port 0 takes a free one"
+                ) from error
+            self._listening.append(listener)
+            self._network.listeners[str(address)] = listener
+
+    @asynccontextmanager
+    async def _services(self) -> AsyncIterator[None]:
+        tasks = self._running()
+        self._host.dht, self._host.failures, self._host.tasks = self._dht, self.failures, tasks
+        try:
+            async with (
+                run_contained(self._network, self.failures),
+                run_contained(self._dht, self.failures),
+                run_contained(self._pubsub, self.failures),
+                run_contained(self._pubsub.mesh, self.failures),
+            ):
+                await self._pubsub.wait_until_ready()
+                for listener in self._listening:
+                    tasks.start_soon(listener.serve)
+                yield
+                await self._pubsub.flush(FLUSH_SECONDS)
+        finally:
+            self._pubsub.stop_cache()
+            with anyio.CancelScope(shield=True):
+                await self._meter.close_all()
+
+    @asynccontextmanager
+    async def _on_lan(self) -> AsyncIterator[None]:
+        if not self._lan_discovery:
+            yield
+            return
+        self._lan = LanDiscovery(
+            self.peer_id, [a for a in self.addresses() if a.startswith("/ip4/") and not _is_loopback(a)]
+        )
+        await anyio.to_thread.run_sync(self._lan.start)
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._lan.stop)
+
+    def _running(self) -> TaskGroup:
+        if self._tasks is None:
+            raise UnreachableError(f"{self.peer_id} is not running yet")
+        return self._tasks
+
+    def _raise_out_of_run(self, bug: Exception) -> None:
+        async def reraise() -> None:
+            raise bug
+
+        self._running().start_soon(reraise)
+
+    # Addresses and peers
+
+    def _advertised(self, _candidates: object = None) -> list[Multiaddr]:
+        listening = [
+            (str(a.value_for_protocol(a.protocols()[0].name)), int(str(a.value_for_protocol("tcp"))))
+            for listener in self._listening
+            for a in listener.get_addrs()
+        ]
+        return [
+            Multiaddr(f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}")
+            for ip, port in dialable(listening, self._interfaces.ips())
+        ]
+
+    def addresses(self) -> Sequence[Address]:
+        return [f"{address}/p2p/{self.peer_id}" for address in self._advertised()]
+
+    def peers(self) -> Sequence[PeerId]:
+        return [str(peer) for peer in self._network.connections if self._connection(peer) is not None]
+
+    def _connection(self, peer: ID) -> INetConn | None:
+        live = [c for c in self._network.connections.get(peer, []) if not c.is_closed and not c.muxed_conn.is_closed]
+        return live[0] if live else None
+
+    def heard_on_lan(self) -> Sequence[Address]:
+        return self._lan.heard() if self._lan is not None else []
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._meter.sent_bytes, self._meter.received_bytes)
+
+    def round_trip_seconds(self, peer: PeerId) -> float | None:
+        connection = self._connection(_peer_id(peer))
+        return (cast(Yamux, connection.muxed_conn).rtt() or None) if connection is not None else None
+
+    # Connections
+
+    async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
+        self._running()
+        maddr, peer = _parse(address)
+        if peer in self._blocked or peer == self._network.get_peer_id():
+            raise UnreachableError(f"{address} is {'blocked here' if peer in self._blocked else 'this host itself'}")
+        with deadline(deadline_seconds, f"connecting to {address}"):
+            while self._connection(peer) is None and peer in self._dialling:
+                await self._dialling[peer].wait()
+            if self._connection(peer) is None:
+                await self._dial(maddr, peer)
+        return str(peer)
+
+    async def _dial(self, maddr: Multiaddr, peer: ID) -> None:
+        self._dialling[peer] = done = anyio.Event()
+        try:
+            self._network.peerstore.add_addrs(peer, [maddr], ADDRESS_SECONDS)
+            await self._network.dial_addr(maddr, peer)
+        except PEER_FAILURES as error:
+            raise UnreachableError(f"cannot connect to {maddr}/p2p/{peer}: {_reasons(error)}") from error
+        finally:
+            del self._dialling[peer]
+            done.set()
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await self._network.close_peer(_peer_id(peer))
+
+    def block(self, peer: PeerId) -> None:
+        self._blocked.add(_peer_id(peer))
+        self._pubsub.blacklisted_peers.add(_peer_id(peer))
+        self._running().start_soon(self._network.close_peer, _peer_id(peer))
+
+    async def _accept_connection(self, socket: TrioTCPStream) -> None:
+        await self._network._handle_inbound_connection(socket, self._listen[0])
+
+    # Streams
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        async def serve(stream: INetStream) -> None:
+            await self._serve(handler, Libp2pStream(cast(NetStream, stream), str(stream.muxed_conn.peer_id)))
+
+        self._host.set_stream_handler(TProtocol(protocol), serve)
+
+    async def _serve(self, handler: StreamHandler, stream: Libp2pStream) -> None:
+        try:
+            await handler(stream)
+        except StarlingError as failure:
+            self.faults[failure.reason] += 1
+            await stream.reset()
+        except Exception as bug:  # noqa: BLE001  raised again out of run(), away from the library's tasks
+            await stream.reset()
+            self._raise_out_of_run(bug)
+        else:
+            await stream.finish(linger_seconds=LINGER_SECONDS)
+
+    async def _accept_stream(self, stream: INetStream) -> None:
+        """Between the library's multiplexer and its negotiation of protocols: bounds and contains."""
+        peer = stream.muxed_conn.peer_id
+        if self._incoming[peer] >= INCOMING_STREAMS_PER_PEER:
+            await stream.reset()
+            return
+        self._incoming[peer] += 1
+        try:
+            await self._host._swarm_stream_handler(stream)
+        except Exception as error:  # noqa: BLE001  the library serving a stranger
+            self.failures.note("incoming stream", error)
+            await stream.reset()
+        finally:
+            self._incoming[peer] -= 1
+            if not self._incoming[peer]:
+                del self._incoming[peer]
+
+    async def open_stream(self, peer: PeerId, protocol: str, *, deadline_seconds: float) -> Stream:
+        if self._connection(_peer_id(peer)) is None:
+            raise UnreachableError(f"not connected to {peer}")
+        with deadline(deadline_seconds, f"opening {protocol} to {peer}"):
+            try:
+                stream = await self._host.new_stream(_peer_id(peer), [TProtocol(protocol)])
+            except PEER_FAILURES as error:
+                raise UnreachableError(f"{peer} opened no {protocol}: {_reasons(error)}") from error
+        return Libp2pStream(cast(NetStream, stream), peer)
+
+    # Gossip and provider records
+
+    def gossip_score(self, peer: PeerId, topic: str) -> float:
+        """What the mesh thinks of a peer: first deliveries add, rejected messages subtract, both decay."""
+        return self._pubsub.mesh.peer_scorer.topic_score(_peer_id(peer), topic)
+
+    async def subscribe(self, topic: str, validate: Validator, receive: Receiver) -> None:
+        self._running()
+        await self._pubsub.receive_topic(topic, validate, receive)
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        if len(message) > limits.ANNOUNCEMENT_BYTES:
+            raise ValueError(f"message of {len(message)} bytes; at most {limits.ANNOUNCEMENT_BYTES} can be published")
+        self._running()
+        await self._pubsub.publish(topic, message)
+
+    async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
+        self._running()
+        with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):
+            await self._dht.provider_store.provide(key)
+
+    async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
+        self._running()
+        with deadline(deadline_seconds, f"looking for providers of {key.hex()[:16]}"):
+            return await find_providers(self._dht, key, limit=limit)
+
+
+def _parse(address: Address) -> tuple[Multiaddr, ID]:
+    """The part to dial, and the peer expected there."""
+    where, separator, peer = address.rpartition("/p2p/")
+    if not separator:
+        raise UnreachableError(f"{address} names no peer; an address ends in /p2p/<peer id>")
+    try:
+        return Multiaddr(where), _peer_id(peer)
+    except (MultiaddrError, ValueError) as error:
+        raise UnreachableError(f"{address} is no address: {error}") from error
+
+
+def _peer_id(peer: PeerId) -> ID:
+    return ID.from_string(peer)
+
+
+def _is_loopback(address: Address) -> bool:
+    return address.startswith(("/ip4/127.", "/ip6/::1/"))
+
+
+def _reasons(error: BaseException) -> str:
+    """The innermost cause: the library wraps it in general words."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

@@ -1,0 +1,104 @@
+"""Keeps what goes wrong inside py-libp2p inside py-libp2p.
+
+The library runs its work in service managers that cancel the whole service when one task raises, and one malformed
+frame of a stranger is enough for that. Here a failure of a library task is counted, logged at debug level and ends that
+task alone; a task that must go on (a heartbeat) is started again. Exceptions of our own code never come this way: they
+are taken out where the library calls us (see ``Libp2pHost``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import trio
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.tools.anyio_service import Service
+from libp2p.tools.anyio_service.trio_manager import TrioManager
+from libp2p.tools.anyio_service.utils import get_task_name
+
+log = logging.getLogger(__name__)
+
+# What calls of the library raise when a peer or the network fails. EOFError and OSError come up from the transport.
+PEER_FAILURES = (BaseLibp2pError, OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError)
+RESTART_SECONDS = 1.0
+
+
+class Failures:
+    """Counts, by the place they surfaced in, exceptions that library tasks raised."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def note(self, place: str, error: BaseException) -> None:
+        self.counts[place] += 1
+        log.debug("library task %s failed: %r", place, error, exc_info=error)
+
+
+class ContainedManager(TrioManager):
+    """A service manager whose tasks fail one by one."""
+
+    def __init__(self, service: Service, failures: Failures) -> None:
+        super().__init__(service)
+        self._failures = failures
+
+    def run_task(
+        self,
+        async_fn: Callable[..., Awaitable[Any]],
+        *args: Any,
+        daemon: bool = False,
+        name: str | None = None,
+        _internal: bool = False,
+    ) -> None:
+        task_name = get_task_name(async_fn, name)
+
+        async def contained() -> None:
+            while True:
+                try:
+                    await async_fn(*args)
+                    return
+                except Exception as error:  # noqa: BLE001  whatever the library raises in its own task
+                    self._failures.note(task_name, error)
+                if not daemon:
+                    return
+                await trio.sleep(RESTART_SECONDS)
+
+        if _internal:  # the service itself: without it nothing works, so its failure is raised to the owner
+            super().run_task(async_fn, *args, daemon=daemon, name=task_name, _internal=True)
+        else:
+            super().run_task(contained, daemon=daemon, name=task_name)
+
+
+@asynccontextmanager
+async def run_contained(service: Service, failures: Failures) -> AsyncIterator[None]:
+    """Runs a library service from entry to exit."""
+    async with trio.open_nursery() as nursery:
+        manager = ContainedManager(service, failures)
+        service._manager = manager
+        nursery.start_soon(manager.run)
+        await manager.wait_started()
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await manager.stop()
+
+
+class _Demote(logging.Handler):
+    """Hands the library's log lines on at debug level: what it calls an error is mostly a peer that left."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.debug("%s: %s", record.name, record.getMessage())
+
+
+def quieten_library_logs() -> None:
+    """The library's lines reach our log at debug level only. Without a handler Python would print them on stderr."""
+    for name in ("libp2p", "multiaddr"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [_Demote()]
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)

@@ -1,0 +1,111 @@
+"""``swarm.host.Stream`` over a py-libp2p stream.
+
+What the library leaves to its caller is done here: waiting for the peer's window without its limit of five seconds,
+telling a reset or a lost connection from the end of the stream (the library reports all three as the end), and giving
+back the stream's slot once both directions have ended.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import anyio
+from libp2p.network.stream.exceptions import StreamEOF
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.stream_muxer.yamux.yamux import YamuxStream
+
+from protocol.errors import UnreachableError
+from swarm.host import PeerId
+from swarm.hosts.libp2p_containment import PEER_FAILURES
+from swarm.hosts.libp2p_yamux import PAYLOAD_BYTES
+
+POLL_SECONDS = (0.001, 0.02)  # first and longest wait for the peer's window; the library signals no change
+
+
+class Libp2pStream:
+    """One stream to one peer. Made by ``Libp2pHost``."""
+
+    def __init__(self, stream: NetStream, peer: PeerId) -> None:
+        self.peer = peer
+        self._stream = stream
+        self._yamux = cast(YamuxStream, stream.muxed_stream)
+        self._sent_all = False
+        self._received_all = False
+
+    async def send(self, payload: bytes) -> None:
+        if self._sent_all:
+            raise RuntimeError("send after close: this end of the stream is closed")
+        start = 0
+        while start < len(payload):
+            piece = payload[start : start + min(await self._window(), PAYLOAD_BYTES)]
+            try:
+                await self._stream.write(piece)
+            except PEER_FAILURES as error:
+                raise self._gone() from error
+            start += len(piece)
+
+    async def _window(self) -> int:
+        """How many bytes the peer takes now; waits until it is at least one, or the stream is dead."""
+        wait_seconds, longest_seconds = POLL_SECONDS
+        while self._yamux.send_window <= 0:
+            if self._yamux.closed or self._yamux.reset_received or self._is_connection_down():
+                raise self._gone()
+            await anyio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, longest_seconds)
+        return self._yamux.send_window
+
+    async def receive(self, max_bytes: int) -> bytes:
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes is {max_bytes}; at least 1 is needed to tell data from the end of the stream")
+        if self._received_all:
+            return b""
+        try:
+            return await self._stream.read(max_bytes)
+        except StreamEOF as error:
+            if self._yamux.reset_received or not self._yamux.recv_closed or self._is_connection_down():
+                raise self._gone() from error
+        except PEER_FAILURES as error:
+            raise self._gone() from error
+        self._received_all = True
+        await self._release_if_done()
+        return b""
+
+    async def close(self) -> None:
+        if self._sent_all:
+            return
+        self._sent_all = True
+        try:
+            await self._stream.close_write()
+        except PEER_FAILURES as error:
+            raise self._gone() from error
+        await self._release_if_done()
+
+    async def reset(self) -> None:
+        self._sent_all = True
+        with anyio.CancelScope(shield=True):
+            await self._stream.reset()
+
+    async def finish(self, *, linger_seconds: float) -> None:
+        """Closes, lets the peer end its direction for at most ``linger_seconds``, discarding, and then resets."""
+        try:
+            await self.close()
+            with anyio.move_on_after(linger_seconds):
+                while await self.receive(1 << 16):
+                    pass
+        except UnreachableError:
+            return
+        if not self._received_all:
+            await self.reset()
+
+    async def _release_if_done(self) -> None:
+        """The library forgets an outgoing stream only when told; both directions have ended, so nothing is lost."""
+        if self._sent_all and self._received_all:
+            with anyio.CancelScope(shield=True):
+                await self._stream.close()
+
+    def _is_connection_down(self) -> bool:
+        return self._yamux.conn.event_shutting_down.is_set()
+
+    def _gone(self) -> UnreachableError:
+        what = "the connection is closed" if self._is_connection_down() else "the stream was reset"
+        return UnreachableError(f"{self.peer} is gone: {what}")

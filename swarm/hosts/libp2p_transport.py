@@ -1,0 +1,189 @@
+"""TCP + Noise + Yamux for py-libp2p, with what the library's own classes lack.
+
+- Every byte over the sockets is counted, handshakes and all overhead included (``Meter``).
+- A port that is taken is an error. The library listens with SO_REUSEPORT, under which a second node on the same port
+  would silently take half of the first one's connections.
+- An incoming connection gives back its slot when it ends. The library holds the slot for as long as the host runs, and
+  so would accept no more connections after the first three hundred.
+- Only Noise and Yamux are offered; the library's default would also accept plaintext.
+- Blocked peers are refused inside the handshake, so that their dial fails instead of succeeding for a moment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from libp2p.abc import IListener, IMuxedConn, IRawConnection, ISecureConn
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL
+from libp2p.transport.exceptions import MuxerUpgradeFailure, OpenConnectionError, SecurityUpgradeFailure
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from swarm.hosts.libp2p_containment import Failures
+from swarm.hosts.libp2p_yamux import SteadyYamux
+
+CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
+
+StreamHandler = Callable[[TrioTCPStream], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes over all sockets of a host, and the sockets that are open."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    open: set[MeteredSocket] = field(default_factory=set)
+
+    async def close_all(self) -> None:
+        for socket in list(self.open):
+            await trio.aclose_forcefully(socket.stream)
+            self.open.discard(socket)
+
+
+class MeteredSocket(TrioTCPStream):
+    """A socket that counts its bytes and says when it was closed."""
+
+    def __init__(self, stream: trio.SocketStream, meter: Meter) -> None:
+        super().__init__(stream)
+        self.closed = trio.Event()
+        self._meter = meter
+        meter.open.add(self)
+
+    async def write(self, data: bytes) -> None:
+        await super().write(data)
+        self._meter.sent_bytes += len(data)
+
+    async def read(self, n: int | None = None) -> bytes:
+        data = await super().read(n)
+        self._meter.received_bytes += len(data)
+        return data
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            self.closed.set()
+            self._meter.open.discard(self)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        try:
+            host, port = self.stream.socket.getpeername()[:2]
+        except OSError:
+            return None
+        return str(host), int(port)
+
+
+class Listener(IListener):
+    """Accepts connections on one address. ``listen`` takes the address, ``serve`` accepts until cancelled or closed."""
+
+    def __init__(self, handler: StreamHandler, meter: Meter, failures: Failures) -> None:
+        self._handler = handler
+        self._meter = meter
+        self._failures = failures
+        self._scope = trio.CancelScope()
+        self._sockets: Sequence[trio.SocketListener] = ()
+        self._addresses: tuple[Multiaddr, ...] = ()
+
+    async def listen(self, maddr: Multiaddr) -> None:
+        """Raises OSError if the address cannot be had."""
+        self._sockets = await trio.open_tcp_listeners(int(_value(maddr, "tcp")), host=_ip(maddr))
+        self._addresses = tuple(_socket_address(listener.socket) for listener in self._sockets)
+
+    async def serve(self) -> None:
+        with self._scope:
+            await trio.serve_listeners(self._accept, list(self._sockets))
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        socket = MeteredSocket(stream, self._meter)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._handle, socket, nursery.cancel_scope)
+            await socket.closed.wait()
+            await trio.sleep(CLOSE_SECONDS)
+            nursery.cancel_scope.cancel()
+
+    async def _handle(self, socket: MeteredSocket, accepted: trio.CancelScope) -> None:
+        try:
+            await self._handler(socket)
+        except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
+            self._failures.note("incoming connection", error)
+        accepted.cancel()
+        await socket.close()
+
+    def get_addrs(self) -> tuple[Multiaddr, ...]:
+        return self._addresses
+
+    async def close(self) -> None:
+        self._scope.cancel()
+        for socket in self._sockets:
+            await socket.aclose()
+
+
+class MeteredTcp(TCP):
+    """The library's TCP dialling, over counted sockets. Listening is ``Listener``'s."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()
+        self._meter = meter
+
+    async def _dial_resolved(self, maddr: Multiaddr, source: tuple[str, int] | None = None) -> IRawConnection:
+        try:
+            stream = await trio.open_tcp_stream(_ip(maddr), int(_value(maddr, "tcp")))
+        except OSError as error:
+            raise OpenConnectionError(str(error)) from error
+        return RawConnection(MeteredSocket(stream, self._meter), True)
+
+
+class Upgrader(TransportUpgrader):
+    """Noise, then Yamux, with anyone who is not blocked."""
+
+    def __init__(self, key_pair: KeyPair, blocked: set[ID]) -> None:
+        noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
+        super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
+        self._blocked = blocked
+
+    async def upgrade_security(
+        self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
+    ) -> ISecureConn:
+        connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
+        if connection.get_remote_peer() in self._blocked:
+            await connection.close()
+            raise SecurityUpgradeFailure(f"{connection.get_remote_peer()} is blocked here")
+        return connection
+
+    async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
+        try:
+            await self.muxer_multistream.select_transport(conn)
+        except (MultiselectError, MultiselectClientError) as error:
+            raise MuxerUpgradeFailure("no common stream multiplexer") from error
+        return SteadyYamux(conn, peer_id, is_initiator=conn.is_initiator)
+
+
+def _value(maddr: Multiaddr, protocol: str) -> str:
+    return str(maddr.value_for_protocol(protocol))
+
+
+def _ip(maddr: Multiaddr) -> str:
+    kind: Any = maddr.protocols()[0].name
+    if kind not in ("ip4", "ip6"):
+        raise OpenConnectionError(f"{maddr} has no IP address")
+    return _value(maddr, kind)
+
+
+def _socket_address(socket: trio.socket.SocketType) -> Multiaddr:
+    host, port = socket.getsockname()[:2]
+    return Multiaddr(f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}")

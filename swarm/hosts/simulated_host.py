@@ -1,0 +1,303 @@
+"""One host of the simulated network: connections, streams, flooded gossip, provider records.
+
+Every call of a host that has ended, crashed or left raises ``UnreachableError``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+
+from protocol import limits
+from protocol.errors import StarlingError, UnreachableError
+from protocol.identity import NodeKey
+from swarm.host import Address, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator, Verdict
+from swarm.hosts.deadlines import deadline
+from swarm.hosts.simulated_streams import Link, SimulatedStream
+from swarm.hosts.unwrapping import unwrapped
+
+if TYPE_CHECKING:
+    from swarm.hosts.simulated import SimulatedNetwork
+
+DETECTION_SECONDS = 15.0  # until a connection that carries nothing is given up: keep-alive of a real transport
+SEEN_SECONDS = 120.0  # how long GossipSub remembers a message
+
+
+@dataclass(slots=True)
+class Score:
+    """What one neighbour forwarded to one host, by verdict."""
+
+    accepted: int = 0
+    ignored: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+
+
+class SimulatedHost:
+    """One ``swarm.host.Host`` on a ``SimulatedNetwork``. Made by ``SimulatedNetwork.host``.
+
+    ``scores`` counts verdicts by forwarding peer, ``faults`` the failures of peers that stream handlers met, by reason.
+    """
+
+    def __init__(self, network: SimulatedNetwork, key: NodeKey, address: Address) -> None:
+        self.key = key
+        self.scores: defaultdict[PeerId, Score] = defaultdict(Score)
+        self.faults: Counter[str] = Counter()
+        self._network = network
+        self._address = address
+        self._tasks: TaskGroup | None = None
+        self._ended_because: str | None = None
+        self._links: dict[PeerId, Link] = {}
+        self._blocked: set[PeerId] = set()
+        self._handlers: dict[str, StreamHandler] = {}
+        self._topics: dict[str, tuple[Validator, Receiver]] = {}
+        self._seen: dict[bytes, float] = {}  # hash of topic and content -> when
+        self._provided: defaultdict[bytes, dict[PeerId, Address]] = defaultdict(dict)
+        self._sent_bytes = 0
+        self._received_bytes = 0
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.key.peer_id
+
+    @property
+    def is_running(self) -> bool:
+        return self._tasks is not None and self._ended_because is None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended_because is not None
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        if self._tasks is not None or self.has_ended:
+            raise RuntimeError("run() once a host: restart() gives a fresh one")
+        with unwrapped():
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                try:
+                    yield
+                finally:
+                    self.end("left the network")
+
+    def end(self, because: str) -> None:
+        if not self.has_ended:
+            self._ended_because = because
+            for peer in list(self._links):
+                self._unlink(peer, f"{self.peer_id} {because}")
+            if self._tasks is not None:
+                self._tasks.cancel_scope.cancel(because)
+
+    def _require_running(self) -> TaskGroup:
+        if self._tasks is None or self.has_ended:
+            raise UnreachableError(f"{self.peer_id} {self._ended_because or 'is not running yet'}")
+        return self._tasks
+
+    def addresses(self) -> Sequence[Address]:
+        return [self._address]
+
+    def peers(self) -> Sequence[PeerId]:
+        return list(self._links)
+
+    def heard_on_lan(self) -> Sequence[Address]:
+        return [host._address for host in self._network.same_lan(self.peer_id)]
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._sent_bytes, self._received_bytes)
+
+    def count_sent(self, size_bytes: int) -> None:
+        self._sent_bytes += size_bytes
+
+    def count_received(self, size_bytes: int) -> None:
+        self._received_bytes += size_bytes
+
+    def round_trip_seconds(self, peer: PeerId) -> float | None:
+        link = self._links.get(peer)
+        return link.round_trip_seconds if link else None
+
+    # Connections
+
+    async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
+        self._require_running()
+        peer = address.rpartition("/p2p/")[2]
+        if peer in self._links:
+            return peer
+        if peer == self.peer_id or peer in self._blocked:
+            raise UnreachableError(f"{address} is {'this host itself' if peer == self.peer_id else 'blocked here'}")
+        with deadline(deadline_seconds, f"connecting to {address}"):
+            await self._dial(address, peer)
+        return peer
+
+    async def _dial(self, address: Address, peer: PeerId) -> None:
+        await anyio.sleep(2 * max(self._network._delay_seconds))
+        self._require_running()
+        if self._network.is_partitioned(self.peer_id, peer):
+            await anyio.sleep_forever()
+        target = self._network.running(peer)
+        if target is None or target._address != address:
+            raise UnreachableError(f"nobody listens at {address}")
+        if self.peer_id in target._blocked:
+            raise UnreachableError(f"{address} refused the connection")
+        if peer not in self._links:
+            link = self._network.link(self, target)
+            self._links[peer] = target._links[self.peer_id] = link
+
+    async def disconnect(self, peer: PeerId) -> None:
+        self._unlink(peer, f"{self.peer_id} disconnected")
+        await anyio.lowlevel.checkpoint()
+
+    def block(self, peer: PeerId) -> None:
+        self._blocked.add(peer)
+        self._unlink(peer, f"{self.peer_id} disconnected")
+
+    def _unlink(self, peer: PeerId, because: str) -> None:
+        link = self._links.pop(peer, None)
+        if link is not None:
+            self._network._hosts[peer]._links.pop(self.peer_id, None)
+            link.shatter(because)
+
+    def notice_cut_links(self) -> None:
+        """Gives up links that stay cut for ``DETECTION_SECONDS``."""
+        for peer, link in self._links.items():
+            if self._network.is_partitioned(self.peer_id, peer):
+                self._require_running().start_soon(self._give_up, peer, link)
+
+    async def _give_up(self, peer: PeerId, link: Link) -> None:
+        await anyio.sleep(DETECTION_SECONDS)
+        if self._links.get(peer) is link and self._network.is_partitioned(self.peer_id, peer):
+            self._unlink(peer, f"no sign of {peer} for {DETECTION_SECONDS:g} s")
+
+    def wake(self) -> None:
+        for link in self._links.values():
+            link.wake()
+
+    # Streams
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        self._handlers[protocol] = handler
+
+    async def open_stream(self, peer: PeerId, protocol: str, *, deadline_seconds: float) -> Stream:
+        self._require_running()
+        with deadline(deadline_seconds, f"opening {protocol} to {peer}"):
+            return await self._negotiate(peer, protocol)
+
+    async def _negotiate(self, peer: PeerId, protocol: str) -> SimulatedStream:
+        link = self._link_to(peer)
+        await anyio.sleep(link.roads[self.peer_id].delay())
+        if self._network.is_partitioned(self.peer_id, peer):
+            await anyio.sleep_forever()
+        link = self._link_to(peer)
+        target = self._network._hosts[peer]
+        handler = target._handlers.get(protocol)
+        if handler is None:
+            raise UnreachableError(f"{peer} does not know {protocol}")
+        ours, theirs = link.open_stream(self.peer_id)
+        if not self._network.is_silent(peer):
+            target._require_running().start_soon(target._serve, handler, theirs)
+        return ours
+
+    def _link_to(self, peer: PeerId) -> Link:
+        if peer not in self._links:
+            raise UnreachableError(f"not connected to {peer}")
+        return self._links[peer]
+
+    async def _serve(self, handler: StreamHandler, stream: SimulatedStream) -> None:
+        try:
+            await handler(stream)
+        except StarlingError as failure:
+            self.faults[failure.reason] += 1
+            stream.drop(f"{self.peer_id} reset the stream")
+        except BaseException:
+            stream.drop(f"{self.peer_id} reset the stream")
+            raise
+        else:
+            await stream.close()
+
+    # Gossip
+
+    async def subscribe(self, topic: str, validate: Validator, receive: Receiver) -> None:
+        self._topics[topic] = (validate, receive)
+        await anyio.lowlevel.checkpoint()
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        if len(message) > limits.ANNOUNCEMENT_BYTES:
+            raise ValueError(f"message of {len(message)} bytes; at most {limits.ANNOUNCEMENT_BYTES} can be published")
+        self._require_running()
+        self._is_new(topic, message)
+        self._forward(topic, message, forwarder=None)
+        await anyio.lowlevel.checkpoint()
+
+    def _is_new(self, topic: str, message: bytes) -> bool:
+        now = anyio.current_time()
+        digest = sha256(topic.encode() + b"\0" + message).digest()
+        if now - self._seen.get(digest, -SEEN_SECONDS) < SEEN_SECONDS:
+            return False
+        self._seen[digest] = now
+        return True
+
+    def _forward(self, topic: str, message: bytes, forwarder: PeerId | None) -> None:
+        for peer, link in self._links.items():
+            target = self._network._hosts[peer]
+            if peer == forwarder or topic not in target._topics or self._network.is_cut(self.peer_id, peer):
+                continue
+            road = link.roads[self.peer_id]
+            for forgotten in self._network.copies(road):
+                arrival_seconds = road.arrival_seconds(len(message)) + (SEEN_SECONDS if forgotten else 0.0)
+                target._require_running().start_soon(
+                    target._arrive, arrival_seconds, self.peer_id, topic, message, forgotten
+                )
+
+    async def _arrive(
+        self, arrival_seconds: float, forwarder: PeerId, topic: str, message: bytes, forgotten: bool
+    ) -> None:
+        await anyio.sleep_until(arrival_seconds)
+        if forwarder not in self._links or self._network.is_cut(forwarder, self.peer_id) or self._is_silent():
+            return
+        self.count_received(len(message))
+        score = self.scores[forwarder]
+        if not self._is_new(topic, message) and not forgotten:
+            score.duplicates += 1
+            return
+        validate, receive = self._topics[topic]
+        verdict = validate(forwarder, message)
+        if verdict is Verdict.REJECT:
+            score.rejected += 1
+        elif verdict is Verdict.IGNORE:
+            score.ignored += 1
+        else:
+            score.accepted += 1
+            receive(forwarder, message)
+            self._forward(topic, message, forwarder)
+
+    def _is_silent(self) -> bool:
+        return self._network.is_silent(self.peer_id)
+
+    # Provider records
+
+    async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
+        self._require_running()
+        with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):
+            await self._ask_dht()
+            for host in self._network.component(self.peer_id):
+                host._provided[key][self.peer_id] = self._address
+
+    async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
+        self._require_running()
+        found: dict[PeerId, Address] = {}
+        with deadline(deadline_seconds, f"looking for providers of {key.hex()[:16]}"):
+            await self._ask_dht()
+            for host in self._network.component(self.peer_id):
+                found.update(host._provided[key])
+        found.pop(self.peer_id, None)
+        return list(found.values())[:limit]
+
+    async def _ask_dht(self) -> None:
+        """Two hops there and back: as long as one iterative look-up in a small network."""
+        await anyio.sleep(4 * max(self._network._delay_seconds))

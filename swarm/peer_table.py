@@ -1,0 +1,46 @@
+"""What each peer said of itself and how its groups fared: bounded, the peer least lately heard of goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from protocol.messages import Heartbeat
+
+PEERS = 4096
+
+
+@dataclass(slots=True)
+class PeerNotes:
+    heartbeat: Heartbeat | None = None
+    heartbeat_at_seconds: float = 0.0  # Unix time by our clock
+    groups_received: int = 0
+    groups_used: int = 0
+    groups_rejected: int = 0
+
+
+class PeerTable:
+    def __init__(self) -> None:
+        self._notes: OrderedDict[str, PeerNotes] = OrderedDict()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._notes))
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def of(self, peer: str) -> PeerNotes:
+        """The notes on ``peer``, begun now if there are none; it counts as heard of."""
+        notes = self._notes.setdefault(peer, PeerNotes())
+        self._notes.move_to_end(peer)
+        if len(self._notes) > PEERS:
+            self._notes.popitem(last=False)
+        return notes
+
+    def known(self, peer: str) -> PeerNotes:
+        """The notes on ``peer``, or empty ones that are not kept."""
+        return self._notes.get(peer) or PeerNotes()
+
+    def forget(self, peer: str) -> None:
+        self._notes.pop(peer, None)

@@ -1,0 +1,34 @@
+"""A token bucket: ``rate`` a second on average, ``burst`` at once. The clock is the caller's."""
+
+from __future__ import annotations
+
+
+class TokenBucket:
+    """Starts full. One amount is taken at a time; amounts above ``burst`` are never granted by ``take``."""
+
+    __slots__ = ("_at_seconds", "_level", "burst", "rate")
+
+    def __init__(self, rate: float, burst: float, *, now_seconds: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._level = burst
+        self._at_seconds = now_seconds
+
+    def take(self, amount: float, *, now_seconds: float) -> bool:
+        """Takes ``amount`` if it is there."""
+        self._refill(now_seconds)
+        if self._level < amount:
+            return False
+        self._level -= amount
+        return True
+
+    def reserve(self, amount: float, *, now_seconds: float) -> float:
+        """Takes ``amount`` even if it is not there yet; returns the seconds after which it will have been."""
+        self._refill(now_seconds)
+        self._level -= amount
+        return max(0.0, -self._level / self.rate)
+
+    def _refill(self, now_seconds: float) -> None:
+        elapsed_seconds = max(0.0, now_seconds - self._at_seconds)
+        self._level = min(self.burst, self._level + elapsed_seconds * self.rate)
+        self._at_seconds = max(self._at_seconds, now_seconds)

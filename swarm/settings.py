@@ -1,0 +1,52 @@
+"""What the swarm process is told on its first line of standard input, as JSON. Unknown fields are refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol.errors import ConfigurationError
+from protocol.messages import Name
+
+
+class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where this node lives, which swarm it is in, and what that may cost."""
+
+    home: str  # the data directory; holds identity.key, swarm.sock, blobs/, peers.json, trust.json
+    swarm_name: Name
+    swarm_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]  # hex of ``Manifest.swarm_id``
+    name: Name = ""  # the node's, for people; the learner's heartbeat replaces it
+    software: Name = ""
+    listen: str = "/ip4/0.0.0.0/tcp/0"
+    peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
+    lan_discovery: bool = True
+    store_bytes: Annotated[int, Meta(ge=1 << 20)] = 2 << 30
+    upload_bytes_per_second: Annotated[float, Meta(ge=0.0)] = 0.0  # of blobs; 0: no limit
+    heartbeat_seconds: Annotated[float, Meta(gt=0.0)] = 5.0
+    mesh_degree: Annotated[int, Meta(ge=1)] = 4
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def home_path(self) -> Path:
+        return Path(self.home)
+
+    @property
+    def swarm_id_bytes(self) -> bytes:
+        return bytes.fromhex(self.swarm_id)
+
+    @property
+    def log_number(self) -> int:
+        """The level as ``logging`` counts it."""
+        return logging.getLevelNamesMapping()[self.log_level.upper()]
+
+
+def decode_settings(line: bytes) -> ServiceSettings:
+    """Raises ``ConfigurationError`` that names the field."""
+    try:
+        return msgspec.json.decode(line, type=ServiceSettings)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"the swarm process cannot use its settings: {error}") from error

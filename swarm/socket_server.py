@@ -1,0 +1,92 @@
+"""Serves clients on the Unix socket of the data directory: a u32 length (big-endian) and MessagePack, both ways.
+
+Connections are served side by side, the requests of one connection in turn. Only the owner may connect (mode 0600). A
+socket file that a killed process left behind is replaced; one that answers is another node's, and an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio.abc import SocketStream
+
+from protocol.errors import ConfigurationError, StarlingError, StorageError
+from swarm import api
+
+log = logging.getLogger(__name__)
+
+SOCKET_PATH_BYTES = 103  # of macOS, the strictest; Linux has four more
+_LENGTH = struct.Struct(">I")
+
+Answer = Callable[[api.Request], Awaitable[api.Reply]]
+
+
+@asynccontextmanager
+async def serving(path: Path, answer: Answer) -> AsyncIterator[None]:
+    """Serves until the block ends, then removes the socket. Raises ``ConfigurationError`` or ``StorageError``."""
+    _check_free(path)
+    try:
+        listener = await anyio.create_unix_listener(path, mode=0o600)
+    except OSError as error:
+        raise StorageError(f"cannot make the socket {path}: {error.strerror or error}") from error
+    try:
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, lambda stream: _serve(stream, answer), tasks)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        path.unlink(missing_ok=True)  # noqa: ASYNC240  one name, no waiting
+
+
+def _check_free(path: Path) -> None:
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
+        raise ConfigurationError(
+            f"the path of the socket {path} has {len(os.fsencode(path))} bytes, at most {SOCKET_PATH_BYTES} are "
+            "allowed: choose a shorter data directory (STARLING_HOME)"
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return
+    raise ConfigurationError(f"another swarm process answers on {path}: stop it, or choose another data directory")
+
+
+async def _serve(stream: SocketStream, answer: Answer) -> None:
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async with stream:
+            while True:
+                (length,) = _LENGTH.unpack(await _receive_exactly(stream, _LENGTH.size))
+                if length > api.MAX_FRAME_BYTES:
+                    log.warning("a client sent a frame of %d bytes, over %d: closed", length, api.MAX_FRAME_BYTES)
+                    return
+                reply = msgspec.msgpack.encode(await _reply(await _receive_exactly(stream, length), answer))
+                await stream.send(_LENGTH.pack(len(reply)) + reply)
+
+
+async def _reply(frame: bytes, answer: Answer) -> api.Reply:
+    try:
+        request: api.Request = msgspec.msgpack.decode(frame, type=api.Request)
+    except msgspec.DecodeError as error:
+        return api.Refused(
+            "malformed", f"the swarm process does not understand the request ({error}): restart the node"
+        )
+    try:
+        return await answer(request)
+    except StarlingError as error:
+        return api.Refused(error.reason, str(error))
+
+
+async def _receive_exactly(stream: SocketStream, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        received += await stream.receive(min(size - len(received), 1 << 20))
+    return bytes(received)

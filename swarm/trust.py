@@ -1,0 +1,178 @@
+"""Reputation: what a peer's past says of its next claim.
+
+    reputation = (1 + good) / (2 + good + bad)          ½ for a stranger, toward 1 trusted, toward 0 not
+    good, bad  = Σ weight(event) · 2^(−age / half-life)  so that everybody drifts back to ½
+
+A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests; each decayed
+alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall or a missing blob costs reputation, and is
+never a reason for a ban: it proves nothing. A ban lasts ``BAN_SECONDS``, doubled each time up to ``BAN_SECONDS_MOST``,
+and is remembered on disk; afterwards the peer is a stranger again.
+
+Nothing here reads a clock: ``now_seconds`` is Unix time, since it is kept over restarts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol.errors import StorageError
+from swarm.api import Judgement
+from swarm.atomic_file import write_atomically
+
+HALF_LIFE_SECONDS = 3600.0
+BAN_FAULTS = 2.5  # three within about twenty minutes
+BAN_SHARE = 0.1
+BAN_SECONDS = 3600.0
+BAN_SECONDS_MOST = 24 * 3600.0
+PEERS_REMEMBERED = 4096
+
+
+class Conduct(StrEnum):
+    """What a peer was seen to do. The values of ``Judgement`` are among them."""
+
+    USED = "used"
+    UNUSED = "unused"
+    FALSE_REWARD = "false_reward"
+    MALFORMED = "malformed"
+    SERVED = "served"  # sent a blob that verified
+    WRONG_CHUNK = "wrong_chunk"  # sent bytes that do not match their hash
+    HOSTILE_REQUEST = "hostile_request"  # asked for what no honest peer asks for
+    STALLED = "stalled"  # accepted a request and went silent
+    MISSING = "missing"  # did not have what it advertised
+
+
+_GOOD = {Conduct.USED: 1.0, Conduct.UNUSED: 0.5, Conduct.SERVED: 0.1}
+_BAD = {
+    Conduct.FALSE_REWARD: 4.0,
+    Conduct.MALFORMED: 4.0,
+    Conduct.WRONG_CHUNK: 4.0,
+    Conduct.HOSTILE_REQUEST: 2.0,
+    Conduct.STALLED: 0.5,
+    Conduct.MISSING: 0.2,
+}
+_PROVEN = {
+    Conduct.FALSE_REWARD: "false rewards",
+    Conduct.MALFORMED: "undecodable groups",
+    Conduct.WRONG_CHUNK: "chunks that do not match their hash",
+    Conduct.HOSTILE_REQUEST: "hostile requests",
+}
+
+Weight = Annotated[float, Meta(ge=0.0)]
+
+
+class Standing(Struct, frozen=True):
+    """Everything remembered of one peer; amounts are decayed up to ``at_seconds``."""
+
+    at_seconds: float
+    good: Weight = 0.0
+    bad: Weight = 0.0
+    judged: Weight = 0.0  # number of events that prove something, either way
+    faults: dict[Conduct, float] = {}
+    bans: int = 0
+    banned_until_seconds: float = 0.0
+    banned_because: str = ""
+
+
+def decayed(standing: Standing, now_seconds: float) -> Standing:
+    """The standing as of ``now_seconds``; a clock that went backwards changes nothing."""
+    age_seconds = max(0.0, now_seconds - standing.at_seconds)
+    kept = 0.5 ** (age_seconds / HALF_LIFE_SECONDS)
+    return msgspec.structs.replace(
+        standing,
+        at_seconds=max(now_seconds, standing.at_seconds),
+        good=standing.good * kept,
+        bad=standing.bad * kept,
+        judged=standing.judged * kept,
+        faults={kind: count * kept for kind, count in standing.faults.items()},
+    )
+
+
+def reputation(standing: Standing, now_seconds: float) -> float:
+    """0 banned, ½ unknown, toward 1 trusted."""
+    if is_banned(standing, now_seconds):
+        return 0.0
+    now = decayed(standing, now_seconds)
+    return (1.0 + now.good) / (2.0 + now.good + now.bad)
+
+
+def is_banned(standing: Standing, now_seconds: float) -> bool:
+    return now_seconds < standing.banned_until_seconds
+
+
+def observed(standing: Standing, conduct: Conduct, now_seconds: float) -> Standing:
+    """The standing after one more event; banned, with the reason in words, where that event was one too many."""
+    now = decayed(standing, now_seconds)
+    faults = dict(now.faults)
+    if conduct in _PROVEN:
+        faults[conduct] = faults.get(conduct, 0.0) + 1.0
+    now = msgspec.structs.replace(
+        now,
+        good=now.good + _GOOD.get(conduct, 0.0),
+        bad=now.bad + _BAD.get(conduct, 0.0),
+        judged=now.judged + (conduct in _PROVEN or conduct in (Conduct.USED, Conduct.UNUSED)),
+        faults=faults,
+    )
+    proven = sum(faults.values())
+    if is_banned(now, now_seconds) or proven < BAN_FAULTS or proven < BAN_SHARE * now.judged:
+        return now
+    lasting_seconds = min(BAN_SECONDS * 2.0**now.bans, BAN_SECONDS_MOST)
+    counts = ", ".join(f"{count:.0f} {_PROVEN[kind]}" for kind, count in faults.items() if count >= 0.5)
+    return Standing(
+        at_seconds=now_seconds,
+        bans=now.bans + 1,
+        banned_until_seconds=now_seconds + lasting_seconds,
+        banned_because=f"{counts} within the last hours; banned for {lasting_seconds / 3600:g} h",
+    )
+
+
+class Trust:
+    """The standings of at most ``PEERS_REMEMBERED`` peers, kept in ``path``; the least lately observed goes first."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._standings: OrderedDict[str, Standing] = OrderedDict()
+        self._unsaved = False
+        if path is not None and path.exists():
+            try:
+                self._standings.update(msgspec.json.decode(path.read_bytes(), type=dict[str, Standing]))
+            except (OSError, msgspec.DecodeError) as error:
+                raise StorageError(
+                    f"cannot read {path} ({error}): delete it, and peers' reputations start anew"
+                ) from error
+
+    def observe(self, peer: str, conduct: Conduct | Judgement, now_seconds: float) -> str | None:
+        """Records one event. Returns why the peer is banned if this event made it so, else None."""
+        before = self._standings.get(peer) or Standing(at_seconds=now_seconds)
+        after = observed(before, Conduct(conduct), now_seconds)
+        self._standings[peer] = after
+        self._standings.move_to_end(peer)
+        while len(self._standings) > PEERS_REMEMBERED:
+            # A ban outlives the crowd: strangers without number must not be able to push it out.
+            free = (p for p, s in self._standings.items() if not is_banned(s, now_seconds))
+            self._standings.pop(next(free, next(iter(self._standings))))
+        self._unsaved = True
+        newly_banned = is_banned(after, now_seconds) and not is_banned(before, now_seconds)
+        return after.banned_because if newly_banned else None
+
+    def reputation(self, peer: str, now_seconds: float) -> float:
+        standing = self._standings.get(peer)
+        return 0.5 if standing is None else reputation(standing, now_seconds)
+
+    def banned_because(self, peer: str, now_seconds: float) -> str | None:
+        standing = self._standings.get(peer)
+        return standing.banned_because if standing is not None and is_banned(standing, now_seconds) else None
+
+    def banned(self, now_seconds: float) -> list[str]:
+        return [peer for peer, standing in self._standings.items() if is_banned(standing, now_seconds)]
+
+    def save(self) -> None:
+        """Writes what changed since the last time. Raises ``StorageError``."""
+        if self._path is not None and self._unsaved:
+            write_atomically(self._path, msgspec.json.encode(self._standings))
+            self._unsaved = False

@@ -1,0 +1,306 @@
+"""The swarm process as a process: started, spoken to over its socket, killed, replaced, and ended in every way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from protocol.errors import TransportError, UnreachableError
+from protocol.messages import PromptRef
+from protocol.rollouts import Completion, FinishReason, Group, decode_group
+from swarm import api
+from swarm.client import SwarmClient
+
+pytestmark = pytest.mark.processes
+
+HANG_SECONDS = 60.0  # only to end a test that would never end
+
+
+class SwarmProcess:
+    def __init__(self, home: Path, **settings: object) -> None:
+        self.home = home
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "swarm.service"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        fields = {
+            "home": str(home), "swarm_name": "test", "swarm_id": "cd" * 16, "listen": "/ip4/127.0.0.1/tcp/0",
+            "lan_discovery": False, "heartbeat_seconds": 0.5, **settings,
+        }  # fmt: skip
+        self._tell(json.dumps(fields).encode() + b"\n")
+        self.client = SwarmClient(home / "swarm.sock", timeout_seconds=HANG_SECONDS)
+
+    def _tell(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def ready(self) -> list[str]:
+        """Its addresses, once it is up."""
+        assert self.process.stdout is not None
+        event = json.loads(self.process.stdout.readline())
+        assert event["event"] == "ready"
+        return list(event["addresses"])
+
+    def ended(self) -> tuple[int, str]:
+        """Exit code and standard error."""
+        _, errors = self.process.communicate(timeout=HANG_SECONDS)
+        return self.process.returncode, errors.decode()
+
+    def close(self) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=HANG_SECONDS)
+
+
+class Processes:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._all: list[SwarmProcess] = []
+
+    def start(self, name: str, **settings: object) -> SwarmProcess:
+        process = SwarmProcess(self._directory / name, **settings)
+        self._all.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._all:
+            process.close()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    all_processes = Processes(tmp_path)
+    yield all_processes
+    all_processes.close()
+
+
+def wait_until(what: str, condition) -> None:  # type: ignore[no-untyped-def]
+    until = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < until, f"never came true: {what}"
+        time.sleep(0.02)
+
+
+def group(seed: int, tokens: int = 64) -> Group:
+    random = np.random.default_rng(seed)
+    completions = tuple(
+        Completion(
+            text=b"ab" * tokens,
+            token_ids=random.integers(0, 4000, tokens),
+            token_bytes=np.full(tokens, 2, dtype=np.int64),
+            logps=-random.random(tokens, dtype=np.float32),
+            finish=FinishReason.LENGTH,
+            reward=float(index % 2),
+        )
+        for index in range(8)
+    )
+    return Group(PromptRef("reverse", 1, bytes(16), seed), bytes(16), bytes(16), 1, completions)
+
+
+def test_two_processes_meet_share_and_fetch_over_real_sockets(processes: Processes) -> None:
+    first = processes.start("a")
+    second = processes.start("b", peers=first.ready())
+    second.ready()
+    wait_until("b is connected", lambda: second.client.status().connected_peers == 1)
+    shared = [group(seed) for seed in range(4)] + [group(99, tokens=60_000)]
+    second.client.share(shared)
+    wait_until("a has seen all groups", lambda: len(first.client.seen_groups(0, 100)) == 5)
+    seen = first.client.seen_groups(0, 100)
+    wanted = [api.Wanted(s.advert.blob, s.advert.size, (s.peer,)) for s in seen]
+    fetched = first.client.fetch(wanted, deadline_seconds=HANG_SECONDS)
+    assert [f.reason for f in fetched] == [None] * 5
+    for original, outcome in zip(shared, fetched, strict=True):
+        assert outcome.path is not None
+        arrived = decode_group(Path(outcome.path).read_bytes())
+        assert arrived.prompt == original.prompt
+        np.testing.assert_array_equal(arrived.completions[3].token_ids, original.completions[3].token_ids)
+    assert wanted[4].size > 256 * 1024
+    first.client.judge(seen[0].peer, seen[0].advert.blob, api.Judgement.USED)
+    (peer,) = first.client.peers()
+    assert (peer.groups_received, peer.groups_used) == (5, 1)
+
+
+def test_the_process_imports_nothing_heavy(processes: Processes) -> None:
+    code = (
+        "import sys, swarm.service; print([m for m in ('torch', 'transformers', 'numpy.random') if m in sys.modules])"
+    )
+    heavy = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=HANG_SECONDS)
+    assert heavy.stdout.strip() == b"[]"
+
+
+@pytest.mark.parametrize("how", ["terminated", "interrupted", "input closed", "told to leave"])
+def test_it_says_goodbye_and_exits_with_0_however_it_is_asked_to_end(processes: Processes, how: str) -> None:
+    first = processes.start("a")
+    second = processes.start("b", peers=first.ready())
+    second.ready()
+    wait_until("a has heard of b", lambda: any(p.heartbeat is not None for p in first.client.peers()))
+    if how == "terminated":
+        second.process.terminate()
+    elif how == "interrupted":
+        second.process.send_signal(signal.SIGINT)
+    elif how == "input closed":
+        assert second.process.stdin is not None
+        second.process.stdin.close()
+        second.process.stdin = None
+    else:
+        second.client.leave("told to")
+    code, _ = second.ended()
+    assert code == 0
+    wait_until("a has forgotten b", lambda: first.client.peers() == [])
+    assert not (second.home / "swarm.sock").exists()
+
+
+def test_after_a_kill_its_socket_is_replaced_its_identity_and_blobs_stay_and_the_client_finds_it(
+    processes: Processes,
+) -> None:
+    first = processes.start("a")
+    addresses = first.ready()
+    first.client.share([group(1)])
+    before = first.client.status()
+    first.process.kill()
+    first.ended()
+    assert (first.home / "swarm.sock").exists()
+    with pytest.raises(UnreachableError, match="is the node up"):
+        first.client.status()
+    again = processes.start("a")
+    assert again.ready()[0].rpartition("/")[2] == addresses[0].rpartition("/")[2]
+    after = first.client.status()
+    assert after.peer == before.peer
+    assert after.store_bytes == before.store_bytes > 0
+
+
+def test_a_restarted_peer_is_found_again_and_its_new_announcements_are_no_replays(processes: Processes) -> None:
+    first = processes.start("a")
+    second = processes.start("b", peers=first.ready())
+    second.ready()
+    wait_until("connected", lambda: second.client.status().connected_peers == 1)
+    second.client.share([group(1)])
+    wait_until("seen", lambda: len(first.client.seen_groups(0, 10)) == 1)
+    second.process.kill()
+    second.ended()
+    back = processes.start("b", peers=first.client.status().addresses)
+    back.ready()
+    wait_until("connected again", lambda: back.client.status().connected_peers == 1)
+    back.client.share([group(2)])
+    wait_until("seen again", lambda: len(first.client.seen_groups(0, 10)) == 2)
+    assert first.client.status().rejected.get("replay", 0) == 0
+
+
+def test_a_second_process_on_one_data_directory_is_refused_and_the_first_goes_on(processes: Processes) -> None:
+    first = processes.start("a")
+    first.ready()
+    code, errors = processes.start("a").ended()
+    assert code == 78
+    assert "another swarm process answers" in errors
+    assert first.client.status().connected_peers == 0
+
+
+def test_a_port_in_use_is_named_with_a_remedy(processes: Processes) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, errors = processes.start("a", listen=f"/ip4/127.0.0.1/tcp/{port}").ended()
+    assert code == 69
+    assert f"/ip4/127.0.0.1/tcp/{port}" in errors
+    assert "another port" in errors
+
+
+def test_a_foreign_key_file_is_refused_and_left_as_it_is(processes: Processes, tmp_path: Path) -> None:
+    key = tmp_path / "a" / "identity.key"
+    key.parent.mkdir()
+    key.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    key.chmod(0o600)
+    code, errors = processes.start("a").ended()
+    assert code == 77
+    assert str(key) in errors
+    assert key.read_text() == "-----BEGIN OPENSSH PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize("wrong", [{"swarm_id": "zz"}, {"store_byte": 5}, {"peers": ["10.0.0.1:4001"]}])
+def test_settings_that_cannot_be_used_are_refused_by_name(processes: Processes, wrong: dict[str, object]) -> None:
+    code, errors = processes.start("a", **wrong).ended()
+    assert code == 78
+    assert next(iter(wrong)) in errors or "10.0.0.1:4001" in errors
+    assert "Traceback" not in errors
+
+
+def test_only_the_owner_may_use_the_socket_and_garbage_on_it_harms_nobody(processes: Processes) -> None:
+    first = processes.start("a")
+    first.ready()
+    path = first.home / "swarm.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for garbage in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x03abc", b"\x00\x00", os.urandom(500)):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(HANG_SECONDS)
+            client.connect(str(path))
+            client.sendall(garbage)
+            with suppress(ConnectionResetError, BrokenPipeError):  # closed on the first wrong length
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(65536):
+                    pass
+    assert first.client.status().connected_peers == 0
+
+
+def test_clients_are_served_side_by_side_while_one_waits_for_a_peer_that_hangs(processes: Processes) -> None:
+    first = processes.start("a")
+    second = processes.start("b", peers=first.ready())
+    second.ready()
+    wait_until("connected", lambda: first.client.status().connected_peers == 1)
+    second.client.share([group(1)])
+    wait_until("seen", lambda: len(first.client.seen_groups(0, 10)) == 1)
+    (seen,) = first.client.seen_groups(0, 10)
+    second.process.send_signal(signal.SIGSTOP)
+    try:
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.settimeout(HANG_SECONDS)
+            waiting.connect(str(first.home / "swarm.sock"))
+            body = msgspec.msgpack.encode(
+                api.Fetch((api.Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)),), 2.0)
+            )
+            waiting.sendall(len(body).to_bytes(4, "big") + body)
+            assert first.client.status().peer != seen.peer
+            waiting.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                waiting.recv(1)
+            waiting.settimeout(HANG_SECONDS)
+            assert waiting.recv(4) != b""
+    finally:
+        second.process.send_signal(signal.SIGCONT)
+
+
+def test_a_client_without_a_service_says_so(tmp_path: Path) -> None:
+    with (
+        SwarmClient(tmp_path / "swarm.sock") as client,
+        pytest.raises(TransportError, match="no swarm process answers"),
+    ):
+        client.status()
+
+
+def test_a_client_of_a_service_that_hangs_gives_up_at_its_deadline(processes: Processes) -> None:
+    first = processes.start("a")
+    first.ready()
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        hasty = SwarmClient(first.home / "swarm.sock", timeout_seconds=0.2)
+        with hasty, pytest.raises(TransportError, match="did not answer within"):
+            hasty.status()
+    finally:
+        first.process.send_signal(signal.SIGCONT)

@@ -1,0 +1,124 @@
+"""One set of promises, held by every host: gossip. Worlds are in ``conftest``."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+
+from protocol import limits
+from swarm.host import Host, PeerId, Verdict
+
+TOPIC = "test"
+
+
+class Ear:
+    """Subscribes a host and keeps what it hears."""
+
+    def __init__(self, host: Host, verdict: Verdict = Verdict.ACCEPT) -> None:
+        self.host = host
+        self.judged: list[tuple[PeerId, bytes]] = []
+        self.heard: list[tuple[PeerId, bytes]] = []
+        self._verdict = verdict
+
+    def validate(self, peer: PeerId, message: bytes) -> Verdict:
+        self.judged.append((peer, message))
+        return self._verdict
+
+    async def open(self) -> None:
+        await self.host.subscribe(TOPIC, self.validate, lambda peer, message: self.heard.append((peer, message)))
+
+
+async def listening(world: Any, tasks: trio.Nursery, verdicts: list[Verdict]) -> list[Ear]:
+    """A chain of subscribed hosts."""
+    hosts = await world.start(tasks, len(verdicts))
+    ears = [Ear(host, verdict) for host, verdict in zip(hosts, verdicts, strict=True)]
+    for ear in ears:
+        await ear.open()
+    for one, other in pairwise(hosts):
+        await one.connect(other.addresses()[0], deadline_seconds=10)
+    return ears
+
+
+def test_accepted_message_reaches_everyone_once_and_never_its_publisher(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        first, middle, last = await listening(world, tasks, [Verdict.ACCEPT] * 3)
+        await first.host.publish(TOPIC, b"news")
+        await world.eventually(lambda: bool(middle.heard and last.heard))
+        await trio.sleep(1.2)  # a heartbeat, in which nothing may come twice
+        assert middle.heard == [(first.host.peer_id, b"news")]
+        assert last.heard == [(middle.host.peer_id, b"news")]
+        assert not first.heard
+        assert not first.judged
+
+    tell(story)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.IGNORE, Verdict.REJECT])
+def test_message_that_is_not_accepted_is_neither_delivered_nor_forwarded(tell, verdict: Verdict) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        first, middle, last = await listening(world, tasks, [Verdict.ACCEPT, verdict, Verdict.ACCEPT])
+        await first.host.publish(TOPIC, b"rumour")
+        await world.eventually(lambda: bool(middle.judged))
+        await trio.sleep(1.2)
+        assert middle.judged == [(first.host.peer_id, b"rumour")]
+        assert not middle.heard
+        assert not last.judged
+        rejected = world.rejections(middle.host, first.host.peer_id)
+        assert (rejected > 0.5) == (verdict is Verdict.REJECT)
+
+    tell(story)
+
+
+def test_equal_content_from_two_publishers_is_one_message(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        first, middle, last = await listening(world, tasks, [Verdict.ACCEPT] * 3)
+        await first.host.publish(TOPIC, b"twice")
+        await world.eventually(lambda: bool(last.heard))
+        await last.host.publish(TOPIC, b"twice")
+        await trio.sleep(1.2)
+        assert [message for _, message in middle.heard] == [b"twice"]
+        assert not first.heard
+
+    tell(story)
+
+
+def test_burst_of_messages_arrives_whole(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        first, _, last = await listening(world, tasks, [Verdict.ACCEPT] * 3)
+        for number in range(200):
+            await first.host.publish(TOPIC, b"%d" % number)
+        await world.eventually(lambda: len(last.heard) == 200)
+        assert {message for _, message in last.heard} == {b"%d" % number for number in range(200)}
+
+    tell(story)
+
+
+def test_message_over_the_limit_is_refused_before_it_is_sent(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        first, other = await listening(world, tasks, [Verdict.ACCEPT] * 2)
+        with pytest.raises(ValueError, match=str(limits.ANNOUNCEMENT_BYTES)):
+            await first.host.publish(TOPIC, bytes(limits.ANNOUNCEMENT_BYTES + 1))
+        await first.host.publish(TOPIC, bytes(limits.ANNOUNCEMENT_BYTES))
+        await world.eventually(lambda: bool(other.heard))
+
+    tell(story)
+
+
+def test_bug_in_a_validator_comes_out_of_run(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.start(tasks, 2)
+        await Ear(one).open()
+
+        def divide(peer: PeerId, message: bytes) -> Verdict:
+            raise ZeroDivisionError("our own fault")
+
+        await other.subscribe(TOPIC, divide, lambda peer, message: None)
+        await one.connect(other.addresses()[0], deadline_seconds=10)
+        await one.publish(TOPIC, b"news")
+        await world.ended(other)
+        assert [str(bug) for bug in world.bugs] == ["our own fault"]
+
+    tell(story)

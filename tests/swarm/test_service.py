@@ -1,0 +1,374 @@
+"""A whole member of a swarm, in virtual time: sharing, judging, banning, leaving, being alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from protocol import limits
+from protocol.blob_id import blob_id
+from protocol.errors import ConfigurationError, StorageError
+from protocol.messages import GroupAdvert, Heartbeat, PromptRef
+from swarm import api, composition
+from swarm.api import Judgement
+from swarm.composition import SwarmService
+from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.settings import ServiceSettings, decode_settings
+
+FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
+EPOCH = 1_700_000_000.0
+
+
+def now_seconds() -> float:
+    return EPOCH + anyio.current_time()
+
+
+def content(seed: int, size: int = 2000) -> bytes:
+    return Random(seed).randbytes(size)
+
+
+def heartbeat(name: str, **changes: object) -> Heartbeat:
+    fields: dict[str, object] = {
+        "name": name, "software": "starling 0", "model": "builtin:wren", "family": FAMILY, "tokenizer": TOKENIZER,
+        "round": 3, "policy_version": 3, "phase": "learning", "tokens_per_second": 10.0, "groups_shared": 1,
+        "groups_used": 2, "tasks": (),
+    }  # fmt: skip
+    return Heartbeat(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+class Swarm:
+    """Members on one simulated network, each with a data directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.network = SimulatedNetwork(seed=3)
+        self.events: dict[str, list[str]] = {}
+        self._directory = directory
+
+    @asynccontextmanager
+    async def member(
+        self, name: str, *peers: SwarmService, host: SimulatedHost | None = None, **changes: object
+    ) -> AsyncIterator[SwarmService]:
+        home = self._directory / name
+        home.mkdir(exist_ok=True)
+        fields: dict[str, object] = {
+            "home": str(home), "swarm_name": "test", "swarm_id": "ab" * 16, "name": name,
+            "peers": tuple(p.host.addresses()[0] for p in peers),
+        }  # fmt: skip
+        settings = ServiceSettings(**{**fields, **changes})  # type: ignore[arg-type]
+        host = host or self.network.host(name)
+        events = self.events.setdefault(name, [])
+        service = SwarmService(
+            host,
+            host.key,
+            settings,
+            wall_clock=now_seconds,
+            random=Random(name),
+            emit=lambda event, fields: events.append(event),
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.run)
+            await service.started.wait()
+            yield service
+            tasks.cancel_scope.cancel()
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(story, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+
+
+async def share(service: SwarmService, *seeds: int, reward: float = 1.0) -> None:
+    """What ``SwarmClient.share`` does: blobs into the store, then their adverts."""
+    adverts = []
+    for seed in seeds:
+        blob = service.store.put(content(seed))
+        prompt = PromptRef("reverse", 1, bytes(16), seed)
+        adverts.append(GroupAdvert(blob, len(content(seed)), prompt, (reward, 0.0), (5, 6), (-0.5, -0.25)))
+    assert await service.answer(api.Share(FAMILY, TOKENIZER, 7, tuple(adverts))) == api.Done()
+
+
+async def seen(service: SwarmService, after: int = 0, limit: int = 100) -> list[api.SeenGroup]:
+    reply = await service.answer(api.AskSeenGroups(after, limit))
+    assert isinstance(reply, api.SeenGroups)
+    return list(reply.groups)
+
+
+async def fetch(service: SwarmService, groups: list[api.SeenGroup]) -> list[api.Fetched]:
+    wanted = tuple(api.Wanted(g.advert.blob, g.advert.size, (g.peer,)) for g in groups)
+    reply = await service.answer(api.Fetch(wanted, 60.0))
+    assert isinstance(reply, api.FetchedList)
+    return list(reply.fetched)
+
+
+async def status(service: SwarmService) -> api.SwarmStatus:
+    reply = await service.answer(api.AskStatus())
+    assert isinstance(reply, api.SwarmStatus)
+    return reply
+
+
+async def peer(service: SwarmService, other: SwarmService) -> api.PeerStatus | None:
+    reply = await service.answer(api.AskPeers())
+    assert isinstance(reply, api.PeerList)
+    return next((p for p in reply.peers if p.peer == other.host.peer_id), None)
+
+
+async def judge(service: SwarmService, other: SwarmService, judgement: Judgement) -> None:
+    await service.answer(api.Judge(other.host.peer_id, bytes(32), judgement, "recomputed 0.0, claimed 1.0"))
+
+
+def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b, swarm.member("c", a) as c:
+            await anyio.sleep(10.0)
+            await share(b, 1, 2)
+            await anyio.sleep(1.0)
+            assert await seen(b) == []
+            for other in (a, c):
+                groups = await seen(other)
+                assert [g.advert.blob for g in groups] == [blob_id(content(1)), blob_id(content(2))]
+                assert {(g.peer, g.family, g.tokenizer, g.policy_version) for g in groups} == {
+                    (b.host.peer_id, FAMILY, TOKENIZER, 7)
+                }
+                fetched = await fetch(other, groups)
+                assert [Path(f.path or "").read_bytes() for f in fetched] == [content(1), content(2)]  # noqa: ASYNC240
+            assert await seen(c, after=2) == []
+            received = await peer(a, b)
+            assert received is not None
+            assert received.groups_received == 2
+
+    play(story)
+
+
+def test_our_own_group_advertised_by_another_is_not_offered_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(5.0)
+            await share(a, 1)
+            await share(b, 1, 2)
+            await anyio.sleep(1.0)
+            assert [g.advert.blob for g in await seen(a)] == [blob_id(content(2))]
+
+    play(story)
+
+
+def test_more_groups_than_fit_one_announcement_all_arrive(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(5.0)
+            await share(a, *range(3 * limits.GROUPS_PER_ADVERT + 1))
+            await anyio.sleep(1.0)
+            assert len(await seen(b, limit=4096)) == 3 * limits.GROUPS_PER_ADVERT + 1
+            assert (await status(b)).accepted["rollouts"] == 4
+
+    play(story)
+
+
+def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(10.0)
+            before = await peer(b, a)
+            assert before is not None
+            assert before.heartbeat is not None
+            assert (before.heartbeat.name, before.heartbeat.phase) == ("a", "starting")
+            await a.answer(api.Beat(heartbeat("a", round=4)))
+            await anyio.sleep(6.0)
+            now = await peer(b, a)
+            assert now is not None
+            assert now.heartbeat == heartbeat("a", round=4)
+            assert 0.0 <= (now.heartbeat_age_seconds or -1.0) <= 6.0
+            assert now.connected
+            await anyio.sleep(composition.LEARNER_SILENT_SECONDS + 10.0)
+            silent = await peer(b, a)
+            assert silent is not None
+            assert silent.heartbeat == heartbeat("a", round=4, phase="learner silent", tokens_per_second=0.0)
+
+    play(story)
+
+
+def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_connection(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("honest") as honest, swarm.member("liar", honest) as liar:
+            await anyio.sleep(5.0)
+            await share(liar, *range(5))
+            await anyio.sleep(1.0)
+            for count in range(3):
+                assert len(await seen(honest)) == 5
+                assert (await peer(honest, liar)).banned_because is None, count  # type: ignore[union-attr]
+                await judge(honest, liar, Judgement.FALSE_REWARD)
+            assert await seen(honest) == []
+            banned = await peer(honest, liar)
+            assert banned is not None
+            assert "3 false rewards" in (banned.banned_because or "")
+            assert (banned.reputation, banned.groups_rejected, banned.connected) == (0.0, 3, False)
+            assert swarm.events["honest"].count("banned") == 1
+            await anyio.sleep(10.0)
+            assert liar.host.peer_id not in honest.host.peers()
+            (refused,) = await fetch(honest, [group(liar)])
+            assert refused.path is None
+
+        async with (
+            swarm.member("honest", host=swarm.network.restart(honest.host)) as again,
+            swarm.member("liar", again, host=swarm.network.restart(liar.host)),
+        ):
+            await anyio.sleep(30.0)
+            assert again.host.peers() == []
+            assert again.trust.banned(now_seconds()) == [liar.host.peer_id]
+
+    def group(of: SwarmService) -> api.SeenGroup:
+        advert = GroupAdvert(bytes(32), 10, PromptRef("reverse", 1, bytes(16), 0), (1.0,), (1,), (0.0,))
+        return api.SeenGroup(1, of.host.peer_id, EPOCH, FAMILY, TOKENIZER, 1, advert)
+
+    play(story)
+
+
+def test_a_banned_liar_is_not_heard_through_others_either(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with (
+            swarm.member("honest") as honest,
+            swarm.member("between", honest) as between,
+            swarm.member("liar", between) as liar,
+        ):
+            await anyio.sleep(10.0)
+            for _ in range(3):
+                await judge(honest, liar, Judgement.MALFORMED)
+            await share(liar, 1)
+            await anyio.sleep(2.0)
+            assert len(await seen(between)) == 1
+            assert await seen(honest) == []
+            assert (await status(honest)).rejected["banned"] >= 1
+            assert between.host.scores[honest.host.peer_id].rejected == 0  # type: ignore[attr-defined]
+
+    play(story)
+
+
+def test_good_judgements_raise_reputation_and_are_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(5.0)
+            await judge(a, b, Judgement.USED)
+            await judge(a, b, Judgement.UNUSED)
+            known = await peer(a, b)
+            assert known is not None
+            assert known.reputation > 0.5
+            assert (known.groups_used, known.groups_rejected) == (1, 0)
+
+    play(story)
+
+
+def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a:
+            async with swarm.member("b", a) as b:
+                await anyio.sleep(10.0)
+                await share(b, 1)
+                await anyio.sleep(1.0)
+                assert len(await seen(a)) == 1
+                assert await b.answer(api.Leave("maintenance")) == api.Done()
+                await anyio.sleep(composition.FAREWELL_SECONDS / 2)
+                assert await peer(a, b) is None
+                assert await seen(a) == []
+                await anyio.sleep(5.0)
+            assert swarm.events["b"] == ["ready", "connected", "left"]
+            async with swarm.member("b", a, host=swarm.network.restart(b.host)) as back:
+                await anyio.sleep(10.0)
+                assert (await peer(a, back)) is not None
+
+    play(story)
+
+
+def test_a_peer_that_crashes_is_no_longer_connected_and_its_groups_say_why_they_are_not_here(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(10.0)
+            await share(b, 1)
+            await anyio.sleep(1.0)
+            swarm.network.crash(b.host)  # type: ignore[arg-type]
+            (lost,) = await fetch(a, await seen(a))
+            assert lost.path is None
+            assert b.host.peer_id in (lost.reason or "")
+            gone = await peer(a, b)
+            assert gone is not None
+            assert not gone.connected
+
+    play(story)
+
+
+def test_a_lonely_member_says_why_and_stops_saying_it_in_company(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a:
+            await anyio.sleep(10.0)
+            assert "give one with --peer" in ((await status(a)).alone_because or "")
+            assert swarm.events["a"] == ["ready", "alone"]
+            async with swarm.member("b", a):
+                await anyio.sleep(10.0)
+                alone = await status(a)
+                assert alone.alone_because is None
+                assert alone.connected_peers == 1
+                assert alone.received_bytes > 0
+            await anyio.sleep(10.0)
+            assert swarm.events["a"] == ["ready", "alone", "connected", "alone"]
+
+    play(story)
+
+
+def test_a_group_fetched_by_one_peer_is_served_by_it_when_its_maker_is_gone(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b, swarm.member("maker", a) as maker:
+            await anyio.sleep(10.0)
+            await share(maker, 1)
+            await anyio.sleep(1.0)
+            groups = await seen(a)
+            assert (await fetch(b, groups))[0].reason is None
+            swarm.network.crash(maker.host)  # type: ignore[arg-type]
+            assert (await fetch(a, groups))[0].reason is None
+
+    play(story)
+
+
+def test_reputation_survives_a_full_disk_and_is_saved_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(5.0)
+            await judge(a, b, Judgement.USED)
+            with monkeypatch.context() as full:
+                full.setattr("swarm.trust.write_atomically", no_space)
+                await anyio.sleep(2 * composition.MAINTENANCE_SECONDS)
+            assert not (tmp_path / "a" / "trust.json").exists()
+            await anyio.sleep(2 * composition.MAINTENANCE_SECONDS)
+            assert (tmp_path / "a" / "trust.json").exists()
+            assert (await status(a)).connected_peers == 1
+
+    def no_space(path: Path, content: bytes) -> None:
+        raise StorageError(f"cannot write {path}: no space left on device")
+
+    play(story)
+
+
+def test_settings_with_a_typo_or_a_wrong_value_are_refused_by_name() -> None:
+    for line, named in (
+        (b'{"home": "/h", "swarm_name": "s", "swarm_id": "abc"}', "swarm_id"),
+        (b'{"home": "/h", "swarm_name": "s", "swarm_id": "' + b"0" * 32 + b'", "heartbeat": 1}', "heartbeat"),
+        (b"", "truncated"),
+    ):
+        with pytest.raises(ConfigurationError, match=named):
+            decode_settings(line)
