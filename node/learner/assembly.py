@@ -1,0 +1,94 @@
+"""From a data directory and a configuration to a learner that is ready for its first round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from node.checkpoints import BackgroundCheckpoints, read_newest
+from node.config import Config
+from node.engines.torch import TorchEngine
+from node.events import Event, Loading, Ready
+from node.home import Home
+from node.learner.exchange import Exchange
+from node.learner.forward import Network, check_network
+from node.learner.loop import Learner, RewardScorer
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import Persistence, restore
+from node.policy import Policy
+from node.tasks.registry import load_tasks
+from swarm.client import SwarmClient
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def assembled(
+    path: Path, config: Config, scorer: RewardScorer, report: Callable[[Event], None], began: float
+) -> Iterator[Learner]:
+    """A learner on what lies in data directory ``path``; on leaving, threads end and nothing is lost.
+
+    ``began`` is ``time.monotonic()`` when the process started. Raises ``ConfigurationError`` or ``StorageError``.
+    """
+
+    def loading(what: str) -> None:
+        report(Loading(time_seconds=time.time(), what=what, seconds=time.monotonic() - began))
+
+    home = Home(path)
+    loading("policy")
+    policy = Policy.load(config.policy, seed=config.seed)
+    check_network(policy.model, Network.of(policy.model), policy.vocabulary)
+    loading("tasks")
+    tasks = load_tasks(config.tasks)
+    loading("checkpoint")
+    optimizer = MasterAdamW(policy.trainable(), config.learner)
+    newest = read_newest(home.checkpoints)
+    for warning in newest.warnings:
+        _log.warning("%s; the one before is used", warning)
+    state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
+    loading("engine")
+    engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed)
+    checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
+    client = SwarmClient(home.swarm_socket)
+    exchange = Exchange(client, tasks, config.learner, time.time, pool_position)
+    persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time)
+    learner = Learner(
+        config,
+        policy,
+        tasks,
+        engine,
+        scorer,
+        exchange,
+        optimizer,
+        state,
+        report=report,
+        clock=time.time,
+        persistence=persistence,
+    )
+    report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
+    try:
+        yield learner
+    finally:
+        exchange.close()
+        checkpoints.close()
+
+
+def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | None, seconds: float) -> Ready:
+    trainable = policy.trainable().values()
+    return Ready(
+        time_seconds=time.time(),
+        model=config.policy.model,
+        family=policy.family.hex(),
+        tokenizer=policy.tokens.fingerprint.hex(),
+        parameters=sum(p.numel() for p in policy.model.parameters()),
+        trainable_parameters=sum(p.numel() for p in trainable),
+        device=str(policy.device),
+        dtype=str(policy.dtype).removeprefix("torch."),
+        tasks=tuple(learner.tasks),
+        round=learner.state.round,
+        checkpoint=str(checkpoint) if checkpoint is not None else None,
+        seconds=seconds,
+    )

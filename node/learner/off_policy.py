@@ -1,0 +1,111 @@
+"""How far the policy that sampled a completion is from ours, and what that makes of the completion's weight.
+
+Byte-aligned importance sampling. For completion text s let B be the byte offsets at which both the generator's and the
+learner's tokenization have a boundary (|s| always). A span lies between neighbours in B; its ratio is
+
+    ρ(span) = exp( Σ log π_θ(own tokens in span) − Σ log μ(generator's tokens in span) )
+    w(span) = min(ρ, C), for foreign completions with A > 0 raised to at least c_low
+
+Equal tokenizations give one token a span, which is token-level truncated importance sampling (F-TIS, arXiv 2605.22537)
+exactly. A sampled end of sequence is a span of its own. Tokens without text (padding, beginning of sequence) belong to
+the span that ends where they stand, and to the first span when they open the completion.
+
+The filter keeps a completion if A > 0 or D(π_θ‖μ) < γ. The paper does not say which estimator of D it sums; both usual
+ones are here, summed over the completion's spans:  k3: Σ e^d − d − 1,  log-ratio: Σ d,  d = log π_θ − log μ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+DivergenceEstimator = Literal["k3", "log_ratio"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """One completion's own tokens, grouped into the spans that both tokenizations share."""
+
+    span_of_token: NDArray[np.int64]  # (T,) ascending from 0 to S - 1
+    behaviour_logps: NDArray[np.float32]  # (S,) Σ log μ over the generator's tokens of each span
+    multi_token: int  # spans with more than one token on either side
+
+    @property
+    def spans(self) -> int:
+        return len(self.behaviour_logps)
+
+
+def align(
+    own_bytes: NDArray[np.int64],
+    behaviour_bytes: NDArray[np.int64],
+    behaviour_logps: NDArray[np.float32],
+    *,
+    end_of_sequence: bool,
+) -> Alignment | None:
+    """Aligns two tokenizations of one text by the byte lengths of their tokens.
+
+    ``own_bytes`` (T,), ``behaviour_bytes`` and ``behaviour_logps`` (U,). With ``end_of_sequence`` both end in that
+    token, of zero bytes. Both must sum to the same number of bytes (ValueError otherwise). None where nothing can be
+    aligned: no own token at all, or none of the generator's.
+    """
+    if int(own_bytes.sum()) != int(behaviour_bytes.sum()):
+        raise ValueError(f"tokenizations of {own_bytes.sum()} and {behaviour_bytes.sum()} bytes cannot be of one text")
+    if len(own_bytes) == 0 or len(behaviour_bytes) == 0:
+        return None
+    if np.array_equal(own_bytes, behaviour_bytes):
+        return Alignment(np.arange(len(own_bytes)), behaviour_logps.astype(np.float32), 0)
+    own_spans, behaviour_spans, spans = _common_spans(own_bytes, behaviour_bytes, end_of_sequence)
+    own_count = np.bincount(own_spans, minlength=spans)
+    behaviour_count = np.bincount(behaviour_spans, minlength=spans)
+    if (own_count == 0).any() or (behaviour_count == 0).any():
+        return None  # a text of zero bytes, with tokens on one side only
+    sums = np.bincount(behaviour_spans, weights=behaviour_logps, minlength=spans)
+    multi_token = int(((own_count > 1) | (behaviour_count > 1)).sum())
+    return Alignment(own_spans, sums.astype(np.float32), multi_token)
+
+
+def _common_spans(
+    own_bytes: NDArray[np.int64], behaviour_bytes: NDArray[np.int64], end_of_sequence: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Span of each own token (T,), of each of the generator's (U,), and how many spans there are."""
+    own_ends, behaviour_ends = np.cumsum(own_bytes), np.cumsum(behaviour_bytes)
+    boundaries = np.intersect1d(own_ends, behaviour_ends)
+    boundaries = boundaries[boundaries > 0]
+    spans = len(boundaries)
+    # A token that ends at offset e lies in the first span that ends at e or later. A token without text "ends" where
+    # it stands, so it falls to the span before it.
+    own_spans = np.searchsorted(boundaries, own_ends)
+    behaviour_spans = np.searchsorted(boundaries, behaviour_ends)
+    if end_of_sequence:
+        own_spans[-1] = behaviour_spans[-1] = spans
+        spans += 1
+    return own_spans, behaviour_spans, max(spans, 1)
+
+
+def span_sums(values: Tensor, span_of_token: Tensor, spans: int) -> Tensor:
+    """Sums ``values`` (N,) over the spans given by ``span_of_token`` (N,); returns (S,)."""
+    return values.new_zeros(spans).index_add(0, span_of_token, values)
+
+
+def importance_weights(log_ratios: Tensor, *, cap: float, floor: float, raise_to_floor: Tensor) -> Tensor:
+    """w = min(e^{log_ratio}, cap), at least ``floor`` where ``raise_to_floor`` (S,) says so; (S,), never infinite."""
+    weights = log_ratios.exp().clamp(max=cap)
+    return torch.where(raise_to_floor, weights.clamp(min=min(floor, cap)), weights)
+
+
+def divergences(
+    log_ratios: Tensor, sequence_of_span: Tensor, sequences: int, estimator: DivergenceEstimator = "k3"
+) -> Tensor:
+    """D(π_θ‖μ) of each completion (B,), summed over spans, from log π_θ − log μ (S,). May be infinite, never NaN."""
+    terms = log_ratios if estimator == "log_ratio" else torch.expm1(log_ratios) - log_ratios
+    return span_sums(terms, sequence_of_span, sequences)
+
+
+def keep_mask(advantages: Tensor, divergence: Tensor, gamma: float) -> Tensor:
+    """The filter: True (B,) where A > 0 or D < γ. A completion taken out still counted in its group's mean and std."""
+    return (advantages > 0) | (divergence < gamma)

@@ -1,0 +1,98 @@
+"""AdamW on float32 weights, whatever the policy computes in.
+
+A policy in bfloat16 would lose most small steps: at learning rate 1e-6 an update is below half a unit in the last place
+of nearly every weight. So AdamW keeps a float32 master copy of each such parameter and rounds after every step. A step
+whose gradient is not finite changes nothing, neither weights nor moments, and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from node.config import LearnerSection
+from protocol.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    gradient_norm: float  # before clipping; may be infinite or NaN when the step was skipped
+    taken: bool
+
+
+class MasterAdamW:
+    """AdamW over named parameters, with clipping by the global norm."""
+
+    def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection) -> None:
+        self._parameters = dict(trainable)
+        self._masters = {
+            name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone())
+            for name, p in self._parameters.items()
+        }
+        self._gradient_clip = section.gradient_clip
+        self._adamw = torch.optim.AdamW(
+            self._masters.values(),
+            lr=section.learning_rate,
+            weight_decay=section.weight_decay,
+            fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
+        )
+        self.steps_skipped = 0
+
+    @torch.no_grad()
+    def step(self) -> StepReport:
+        """Takes one step on the gradients that lie in the parameters, and clears them."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None and self._masters[name] is not parameter:
+                self._masters[name].grad = parameter.grad.float()
+                parameter.grad = None
+        gradients = [m.grad for m in self._masters.values() if m.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        taken = math.isfinite(norm)
+        if taken:
+            masters = list(self._masters.values())
+            torch.nn.utils.clip_grads_with_norm_(masters, self._gradient_clip, torch.tensor(norm))
+            self._adamw.step()
+            self._round_to_parameters()
+        else:
+            self.steps_skipped += 1
+        self._adamw.zero_grad(set_to_none=True)
+        return StepReport(norm, taken)
+
+    def _round_to_parameters(self) -> None:
+        for name, parameter in self._parameters.items():
+            if self._masters[name] is not parameter:
+                parameter.copy_(self._masters[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a continued run needs, as live tensors by name: master weights where there are any, moments."""
+        tensors: dict[str, Tensor] = {}
+        for name, master in self._masters.items():
+            if master is not self._parameters[name]:
+                tensors[f"master.{name}"] = master.detach()
+            for key, value in self._adamw.state.get(master, {}).items():
+                tensors[f"{key}.{name}"] = value
+        return tensors
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes over what ``state`` returned. Raises ``StorageError`` where a tensor is missing or misshapen."""
+        for name, master in self._masters.items():
+            if master is not self._parameters[name]:
+                master.copy_(_of_shape(tensors, f"master.{name}", master.shape))
+            if f"step.{name}" in tensors:  # absent where no step was taken before
+                moments = {key: _of_shape(tensors, f"{key}.{name}", master.shape) for key in ("exp_avg", "exp_avg_sq")}
+                moments["step"] = _of_shape(tensors, f"step.{name}", torch.Size([]))
+                self._adamw.state[master] = {k: v.clone().to(master.device) for k, v in moments.items()}
+        self._round_to_parameters()
+
+
+def _of_shape(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
+    tensor = tensors.get(name)
+    if tensor is None or tensor.shape != shape:
+        found = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
+        raise StorageError(f"the optimizer's {name} is {found}, expected shape {tuple(shape)}")
+    return tensor

@@ -1,0 +1,148 @@
+"""The learner's state between rounds, and its way into checkpoints and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from node.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
+from node.config import Config
+from node.events import CheckpointSaved, Event, Fault
+from node.learner.optimizer import MasterAdamW
+from node.learner.round_record import RoundRecord
+from node.learner.success import SuccessTracker
+from node.policy import Policy
+from protocol.errors import ConfigurationError, StorageError
+
+
+@dataclass(slots=True)
+class LearnerState:
+    """What a round changes, apart from weights and the optimizer's moments."""
+
+    round: int = 0  # rounds done
+    policy_version: int = 0
+    tokens_generated: int = 0
+    groups_shared: int = 0
+    foreign_groups_used: int = 0
+    success: SuccessTracker = field(default_factory=SuccessTracker)
+
+    def advance(self, record: RoundRecord, rewards_by_task: Mapping[str, Sequence[float]]) -> None:
+        """Counts one more round."""
+        self.round += 1
+        self.tokens_generated += record.tokens_generated
+        self.groups_shared += record.groups_shared
+        self.foreign_groups_used += record.foreign_groups_used
+        self.success.observe(rewards_by_task)
+
+
+SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of the replay pool
+
+
+class Persistence:
+    """Writes a checkpoint every so many rounds, in the background, and reports how it went."""
+
+    def __init__(
+        self,
+        checkpoints: BackgroundCheckpoints,
+        config: Config,
+        policy: Policy,
+        optimizer: MasterAdamW,
+        report: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._checkpoints, self._config, self._policy, self._optimizer = checkpoints, config, policy, optimizer
+        self._report, self._clock = report, clock
+        self._newest: tuple[int, str] | None = None  # round, path
+
+    def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
+        """Starts a checkpoint when it is time, unless one is still being written, and reports those that ended."""
+        if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
+            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
+        self._tell(wait=False)
+
+    def save_last(self, inputs: SnapshotInputs) -> str | None:
+        """Writes the state as it is, unless it has been, and waits; the path, or None where it could not be written."""
+        self._tell(wait=True)
+        if self._newest is None or self._newest[0] != inputs[0].round:
+            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
+            self._tell(wait=True)
+        return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
+
+    def _tell(self, *, wait: bool) -> None:
+        for written in self._checkpoints.finished(wait=wait):
+            now_seconds = self._clock()
+            if written.error is not None:
+                detail = str(written.error)
+                self._report(
+                    Fault(time_seconds=now_seconds, kind="checkpoint", detail=detail, round=written.round, fatal=False)
+                )
+                continue
+            self._newest = (written.round, str(written.path))
+            self._report(
+                CheckpointSaved(
+                    time_seconds=now_seconds,
+                    round=written.round,
+                    path=str(written.path),
+                    size_bytes=written.size_bytes,
+                    seconds=written.seconds,
+                )
+            )
+
+
+def snapshot_of(
+    config: Config, policy: Policy, optimizer: MasterAdamW, state: LearnerState, pool_position: Mapping[str, Any]
+) -> Snapshot:
+    """All that a continued run needs; the tensors are live, to be copied by whoever keeps them."""
+    tensors = {f"weights.{name}": p.detach() for name, p in policy.trainable().items()}
+    tensors |= {f"optimizer.{name}": t for name, t in optimizer.state().items()}
+    record = {
+        "policy_version": state.policy_version,
+        "tokens_generated": state.tokens_generated,
+        "groups_shared": state.groups_shared,
+        "foreign_groups_used": state.foreign_groups_used,
+        "steps_skipped": optimizer.steps_skipped,
+        "success": state.success.snapshot(),
+        "pool": dict(pool_position),
+    }
+    return Snapshot(state.round, policy.family, tensors | random_state(), record, config.model_dump(mode="json"))
+
+
+@torch.no_grad()
+def restore(
+    newest: Newest, folder: Path, policy: Policy, optimizer: MasterAdamW
+) -> tuple[LearnerState, Mapping[str, Any] | None]:
+    """Puts the newest checkpoint's tensors in place; the learner's state and its pool position, or a fresh start.
+
+    Raises ``ConfigurationError`` for a checkpoint of another policy, ``StorageError`` for one that lacks a tensor.
+    """
+    snapshot = newest.snapshot
+    if snapshot is None:
+        return LearnerState(), None
+    if snapshot.family != policy.family:
+        trained = snapshot.config.get("policy", {}).get("model", "another model")
+        raise ConfigurationError(
+            f"{folder} holds checkpoints of {trained} (family {snapshot.family.hex()[:8]}), and policy.model is now "
+            f"{policy.label} (family {policy.family.hex()[:8]}): use another data directory, or move it away"
+        )
+    for name, parameter in policy.trainable().items():
+        saved = snapshot.tensors.get(f"weights.{name}")
+        if saved is None or saved.shape != parameter.shape:
+            raise StorageError(f"{newest.path} has no weights of the right shape for {name}: move it away")
+        parameter.copy_(saved)
+    prefix = "optimizer."
+    optimizer.restore({n.removeprefix(prefix): t for n, t in snapshot.tensors.items() if n.startswith(prefix)})
+    optimizer.steps_skipped = int(snapshot.state["steps_skipped"])
+    restore_random_state(snapshot.tensors)
+    state = LearnerState(
+        round=snapshot.round,
+        policy_version=int(snapshot.state["policy_version"]),
+        tokens_generated=int(snapshot.state["tokens_generated"]),
+        groups_shared=int(snapshot.state["groups_shared"]),
+        foreign_groups_used=int(snapshot.state["foreign_groups_used"]),
+        success=SuccessTracker.restored(snapshot.state["success"]),
+    )
+    return state, snapshot.state["pool"]
