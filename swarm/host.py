@@ -1,7 +1,8 @@
 """What any libp2p host must offer to the swarm, whichever implementation stands beneath.
 
-Two implementations live in ``swarm.hosts``: ``libp2p`` (real sockets) and ``simulated`` (in memory, virtual time, faults).
-One set of conformance tests runs against both. Written against anyio; every call that waits for a peer has a deadline.
+Two implementations live in ``swarm.hosts``: ``libp2p`` (real sockets) and ``simulated`` (in memory, virtual time,
+faults). One set of conformance tests runs against both. Written against anyio; every call that waits for a peer has a
+deadline.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Stream(Protocol):
         """Sends all of it. Raises ``UnreachableError`` once the peer is gone."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """1 to ``max_bytes`` bytes, or ``b""`` at the peer's end of stream. Raises ``UnreachableError`` once the peer is gone."""
+        """1 to ``max_bytes`` bytes, or ``b""`` at the peer's end of stream. Raises ``UnreachableError``."""
 
     async def close(self) -> None:
         """Ends our direction; the peer reads what was sent, then ``b""``."""
@@ -90,7 +91,7 @@ class Host(Protocol):
         """Refuses connections and gossip from a banned peer until the process ends."""
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Serves ``protocol``; each incoming stream runs its handler in a task of its own and is reset when that raises.
+        """Serves ``protocol``; each incoming stream runs its handler in its own task and is reset when that raises.
 
         A ``StarlingError`` from a handler is the peer's failure and is counted; any other exception is our bug and is
         raised out of ``run``.

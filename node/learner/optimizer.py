@@ -10,12 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from node.config import LearnerSection
 from protocol.errors import StorageError
+
+# Two points of experience, joined by a power law: the built-in models, and whole models of 0.5 to 3 billion parameters
+# as published (F-TIS, arXiv 2605.22537).
+SMALL_PARAMETERS: Final = 5e5
+SMALL_RATE: Final = 3e-4
+LARGE_PARAMETERS: Final = 6e8
+LARGE_RATE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +42,12 @@ class MasterAdamW:
             for name, p in self._parameters.items()
         }
         self._gradient_clip = section.gradient_clip
+        rate = section.learning_rate
+        if rate == "auto":
+            rate = learning_rate_for(sum(p.numel() for p in self._parameters.values()))
         self._adamw = torch.optim.AdamW(
             self._masters.values(),
-            lr=section.learning_rate,
+            lr=rate,
             weight_decay=section.weight_decay,
             fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
         )
@@ -88,6 +99,13 @@ class MasterAdamW:
                 moments["step"] = _of_shape(tensors, f"step.{name}", torch.Size([]))
                 self._adamw.state[master] = {k: v.clone().to(master.device) for k, v in moments.items()}
         self._round_to_parameters()
+
+
+def learning_rate_for(parameters: int) -> float:
+    """The step size for as many trained parameters: between the two points above, and beyond neither."""
+    slope = math.log(LARGE_RATE / SMALL_RATE) / math.log(LARGE_PARAMETERS / SMALL_PARAMETERS)
+    rate: float = SMALL_RATE * (parameters / SMALL_PARAMETERS) ** slope
+    return min(SMALL_RATE, max(LARGE_RATE, rate))
 
 
 def _of_shape(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:

@@ -1,0 +1,1 @@
+"""One peer: its policy, its tasks, its learner, and the processes around them."""

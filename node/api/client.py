@@ -1,0 +1,64 @@
+"""Asks a running node over its Unix socket, with nothing but the standard library and msgspec: quick to import."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from typing import TypeVar
+
+import msgspec
+
+from node.api.status import NodeStatus, PeersAnswer, StopAnswer
+from node.home import Home
+from protocol.errors import TransportError, UnreachableError
+
+A = TypeVar("A", bound=msgspec.Struct)
+TIMEOUT_SECONDS = 10.0
+
+
+def ask_status(home: Home) -> NodeStatus:
+    """Raises ``UnreachableError``, with what to do, where no node runs in ``home``."""
+    return _ask(home, "GET", "/api/v1/status", NodeStatus)
+
+
+def ask_peers(home: Home) -> PeersAnswer:
+    return _ask(home, "GET", "/api/v1/peers", PeersAnswer)
+
+
+def ask_stop(home: Home) -> StopAnswer:
+    return _ask(home, "POST", "/api/v1/stop", StopAnswer)
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_SECONDS)
+        self.sock.connect(self._path)
+
+
+def _ask(home: Home, method: str, target: str, expected: type[A]) -> A:
+    connection = _Connection(str(home.supervisor_socket))
+    try:
+        connection.request(method, target)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        why = "" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f" ({error})"
+        raise UnreachableError(
+            f"no node is running in {home.path}{why}; start it with: starling up, "
+            "or say where it is with --home or STARLING_HOME"
+        ) from None
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise TransportError(f"the node in {home.path} answered {response.status} to {target}: restart it")
+    try:
+        return msgspec.json.decode(body, type=expected)
+    except msgspec.DecodeError as error:
+        raise TransportError(
+            f"the node in {home.path} is of another version ({error}): restart it with this version's starling up"
+        ) from None

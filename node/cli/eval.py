@@ -1,0 +1,48 @@
+"""``starling eval``: how well the policy does each task, on prompts that are always the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+
+
+def evaluate(
+    home: HomeOption = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="DIRECTORY", help="One checkpoint. Default: the newest one in --home.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The model that was trained. Default: as configured.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampling at temperature 1.")] = 0,
+    sets: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure success on every task, greedy and sampled; before any training, of the model as it came."""
+    from node.openmp import WAITING
+
+    for variable, policy in WAITING.items():
+        os.environ.setdefault(variable, policy)  # before torch is imported, which reads it then
+
+    from node.cli.wording import evaluation_lines
+    from node.config import load_config
+    from node.evaluation import evaluate_policy
+    from node.home import home_at
+
+    where = home_at(home, os.environ)
+    flags = assignments(sets) | ({"policy.model": model} if model else {})
+    config = load_config(where.path, os.environ, flags)
+    result = evaluate_policy(where, config, checkpoint, prompts=prompts, seed=seed)
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(result))
+        return
+    for line in evaluation_lines(result):
+        typer.echo(line)

@@ -1,0 +1,39 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.errors import ConfigurationError
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        metavar="DIRECTORY",
+        help="The node's data directory. Default: $STARLING_HOME, else ~/.local/share/starling.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set any key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
+    ),
+]
+
+
+def assignments(texts: list[str] | None) -> dict[str, str]:
+    """``--set`` texts as dotted key -> text. Raises ``ConfigurationError`` for one without an equals sign."""
+    flags: dict[str, str] = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--set {text} has no value: write --set {key}=VALUE")
+        flags[key.strip()] = value
+    return flags

@@ -1,0 +1,26 @@
+"""``starling peers``: who this node knows."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from node.cli.options import HomeOption, JsonOption
+
+
+def peers(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """List the peers that the node knows, connected ones first."""
+    from node.api.client import ask_peers
+    from node.home import home_at
+
+    answer = ask_peers(home_at(home, os.environ))
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(answer))
+        return
+    from node.cli.wording import peer_lines
+
+    for line in peer_lines(answer.peers) or ["no peers yet; starling status says what is being tried"]:
+        typer.echo(line)

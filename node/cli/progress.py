@@ -1,0 +1,213 @@
+"""Shows a node while it runs: a live panel on a terminal, plain lines elsewhere, or every event as a line of JSON.
+
+A terminal or pipe that goes away must not end the node: from then on nothing is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from node.api.status import NodeStatus, PeersAnswer
+from node.cli import wording
+from node.events import CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped
+from node.outcome import Outcome
+from node.supervisor import Observer
+
+ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
+CHECKPOINT_LINE_SECONDS = 60.0
+ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone
+FRAMES_PER_SECOND = 2
+
+
+class UpObserver(Observer, Protocol):
+    def on_outcome(self, outcome: Outcome) -> None:
+        """The node has ended."""
+
+
+@contextmanager
+def observer_for(*, as_json: bool) -> Iterator[UpObserver]:
+    """The observer that suits standard output."""
+    if as_json:
+        yield JsonObserver(sys.stdout)
+    elif sys.stdout.isatty():
+        with Live(console=Console(), refresh_per_second=FRAMES_PER_SECOND, transient=True) as live:
+            yield PanelObserver(live)
+    else:
+        yield PlainObserver(sys.stdout)
+
+
+class JsonObserver:
+    """A JSON object a line: the learner's events as they are, the supervisor's as ``note``, ``node``, ``ended``."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out: TextIO | None = out
+        self._addresses: tuple[str, ...] = ()
+
+    def on_event(self, line: bytes, event: Event) -> None:
+        self._write(line.decode())
+
+    def on_note(self, text: str) -> None:
+        self._say({"event": "note", "text": text})
+
+    def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        if status.swarm is not None and status.swarm.addresses and status.swarm.addresses != self._addresses:
+            self._addresses = status.swarm.addresses
+            self._say({"event": "node", "peer": status.peer, "name": status.name, "addresses": self._addresses})
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        self._say({"event": "ended", "exit_code": int(outcome.exit_code), "because": outcome.because})
+
+    def _say(self, event: dict[str, object]) -> None:
+        self._write(json.dumps({**event, "time_seconds": time.time()}))
+
+    def _write(self, line: str) -> None:
+        self._out = _written(self._out, line)
+
+
+class PlainObserver:
+    """A line for what happens, one in some seconds for the rounds."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out: TextIO | None = out
+        self._round_shown_at: float | None = None
+        self._unshown: RoundDone | None = None  # a round since the one that was shown
+        self._alone_shown_at: float | None = None
+        self._checkpoint_shown_at: float | None = None
+        self._peers = 0
+
+    def on_event(self, line: bytes, event: Event) -> None:
+        match event:
+            case RoundDone() if self._due(self._round_shown_at, ROUND_LINE_SECONDS):
+                self._show_round(event)
+            case RoundDone():
+                self._unshown = event
+            case Stopped() if self._unshown is not None:
+                self._show_round(self._unshown)
+            case Ready():
+                self._write(wording.ready_line(event))
+            case Fault():
+                self._write(wording.fault_line(event))
+            case CheckpointSaved() if self._due(self._checkpoint_shown_at, CHECKPOINT_LINE_SECONDS):
+                self._checkpoint_shown_at = time.monotonic()
+                self._write(wording.checkpoint_line(event))
+            case Loading():
+                self._write(wording.loading_line(event))
+            case _:
+                pass
+
+    def on_note(self, text: str) -> None:
+        self._write(text)
+
+    def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        swarm = status.swarm
+        if swarm is None:
+            return
+        if swarm.alone_because is None:
+            self._alone_shown_at = None
+        elif self._due(self._alone_shown_at, ALONE_LINE_SECONDS):
+            self._alone_shown_at = time.monotonic()
+            self._write(wording.alone_lines(swarm))
+        if swarm.connected_peers != self._peers:
+            self._peers = swarm.connected_peers
+            self._write(f"{self._peers} peer{'' if self._peers == 1 else 's'} connected")
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        self._write(wording.outcome_line(outcome))
+
+    def _show_round(self, done: RoundDone) -> None:
+        self._round_shown_at, self._unshown = time.monotonic(), None
+        self._write(f"{wording.round_line(done)}  peers {self._peers}")
+
+    def _due(self, shown_at: float | None, every_seconds: float) -> bool:
+        return shown_at is None or time.monotonic() - shown_at >= every_seconds
+
+    def _write(self, text: str) -> None:
+        stamp = time.strftime("%H:%M:%S")
+        for line in text.splitlines():
+            self._out = _written(self._out, f"{stamp}  {line}")
+
+
+class PanelObserver:
+    """One panel that is drawn anew; what must not be missed scrolls by above it."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def on_event(self, line: bytes, event: Event) -> None:
+        match event:
+            case Ready():
+                self._scroll(wording.ready_line(event))
+            case Fault():
+                self._scroll(wording.fault_line(event))
+            case _:
+                pass
+
+    def on_note(self, text: str) -> None:
+        self._scroll(text)
+
+    def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        try:
+            self._live.update(panel(status, peers))
+        except OSError:  # the terminal is gone; the node is not
+            self._live.stop()
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        self._scroll(wording.outcome_line(outcome))
+
+    def _scroll(self, text: str) -> None:
+        try:
+            self._live.console.print(Text(text))
+        except OSError:
+            self._live.stop()
+
+
+def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
+    """What the node does now, in one frame. Strings from peers go in as text that is neither markup nor control."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("now", Text(wording.waiting_for(status)))
+    if status.round is not None:
+        done = status.round
+        facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))
+        facts.add_row("reward", Text(f"{done.reward:.3f}"))
+        facts.add_row(
+            "groups",
+            Text(
+                f"{done.own_groups} own, {done.foreign_groups_used} foreign; in all {done.groups_shared_total} shared, "
+                f"{done.foreign_groups_used_total} foreign used"
+            ),
+        )
+        for task, success in sorted(done.success_by_task.items()):
+            facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
+    swarm = status.swarm
+    if swarm is None:
+        facts.add_row("swarm", Text(wording.no_swarm(status)))
+    else:
+        sent, received = wording.size(swarm.sent_bytes), wording.size(swarm.received_bytes)
+        facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
+    for line in wording.peer_lines([peer for peer in peers.peers if peer.connected])[:7]:
+        facts.add_row("", Text(line, overflow="ellipsis", no_wrap=True))
+    below = Text(wording.alone_lines(swarm) if swarm is not None else "")
+    title = Text(f"starling {status.version}  {status.name}  up {wording.duration(status.uptime_seconds)}")
+    return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")
+
+
+def _written(out: TextIO | None, line: str) -> TextIO | None:
+    """``out`` after the line, or None once nobody reads it any more."""
+    try:
+        if out is not None:
+            out.write(line + "\n")
+            out.flush()
+    except (OSError, ValueError):
+        return None
+    return out

@@ -1,0 +1,72 @@
+"""``starling up``: start the node and stay with it until it ends."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from node.cli.options import HomeOption, SetOption, assignments
+
+
+def up(
+    home: HomeOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="builtin:wren, builtin:robin, builtin:finch, a local folder, or a hub id."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What other peers call this node.")] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="A peer to start from: /ip4/…/tcp/…/p2p/…. Repeatable."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where to listen, such as /ip4/0.0.0.0/tcp/4001.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
+    sets: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, for programs.")] = False,
+    until_input_ends: Annotated[
+        bool, typer.Option("--until-input-ends", help="End when standard input does: for programs that start nodes.")
+    ] = False,
+) -> None:
+    """Start a node: it trains, finds peers, shares with them, and continues from its last checkpoint.
+
+    The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second one ends at once.
+    """
+    from node.cli.progress import observer_for
+    from node.config import load_config
+    from node.exit_codes import ExitCode
+    from node.home import home_at
+    from node.start import run_node
+
+    where = home_at(home, os.environ)
+    config = load_config(where.path, os.environ, flags_of(model, name, peer, listen, rounds, tokens, sets))
+    with observer_for(as_json=as_json) as observer:
+        outcome = run_node(where, config, observer, until_input_ends=until_input_ends)
+        observer.on_outcome(outcome)
+    if outcome.exit_code is not ExitCode.DONE:
+        raise typer.Exit(outcome.exit_code)
+
+
+def flags_of(
+    model: str | None,
+    name: str | None,
+    peer: list[str] | None,
+    listen: str | None,
+    rounds: int | None,
+    tokens: int | None,
+    sets: list[str] | None,
+) -> dict[str, str]:
+    """The flags that were given, as dotted key -> text. A flag of its own wins over ``--set``."""
+    flags = {
+        "policy.model": model,
+        "name": name,
+        "swarm.peers": ",".join(peer) if peer else None,
+        "swarm.listen": listen,
+        "rounds": None if rounds is None else str(rounds),
+        "tokens": None if tokens is None else str(tokens),
+    }
+    return assignments(sets) | {key: text for key, text in flags.items() if text is not None}

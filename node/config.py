@@ -1,0 +1,252 @@
+"""One typed configuration tree: flags over environment (``STARLING_…``) over ``node.toml`` over defaults.
+
+Each part of the node takes its own section, never the whole tree. ``node.toml.example`` documents every key.
+``load_config`` refuses a key that does not exist, wherever it was written, and names the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from protocol import limits
+from protocol.errors import ConfigurationError
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SwarmSection(Section):
+    """Which swarm, how to reach it, what it may cost."""
+
+    name: Name = "starling"
+    listen: str = "/ip4/0.0.0.0/tcp/0"
+    peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
+    lan_discovery: bool = True
+    store_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
+    upload_bytes_per_second: Count = 0  # 0: no limit
+    heartbeat_seconds: Positive = 5.0
+    mesh_degree: AtLeastOne = 4
+
+
+class PolicySection(Section):
+    """Which model, and which of its weights are trained."""
+
+    model: str = "builtin:wren"  # builtin:…, a local folder, or a hub id
+    adapter_rank: Count = 0  # 0 trains every weight; above, a LoRA adapter of this rank
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+class TasksSection(Section):
+    """What is trained on: names of tasks of the default swarm, JSONL files, plug-ins."""
+
+    names: tuple[str, ...] = ()  # empty: every task of the default swarm
+    jsonl: tuple[Path, ...] = ()
+    jsonl_reward: str = "exact"  # "exact", "math" (needs the extra `math`), or a reward plug-in's name
+    jsonl_max_new_tokens: AtLeastOne = 256
+    scoring_workers: AtLeastOne = 1
+    scoring_seconds: Positive = 5.0  # per completion
+
+
+class EngineSection(Section):
+    backend: Literal["torch"] = "torch"
+    rows: AtLeastOne = 128  # sequences decoded side by side
+    temperature: Positive = 1.0
+
+
+class LearnerSection(Section):
+    """The round."""
+
+    own_groups: AtLeastOne = 32
+    foreign_groups: Count = 32
+    completions: Annotated[int, Field(ge=2, le=64)] = 4  # a group
+    share_groups: Count = 32  # at most, a round
+    learning_rate: Positive | Literal["auto"] = "auto"  # auto: by the number of trained parameters
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    gradient_clip: Positive = 1.0
+    batch_tokens: AtLeastOne = 8192  # tokens a forward and backward pass may hold; gradients accumulate over passes
+    foreign_advantage: Literal["learner", "group"] = "learner"
+    ratio_cap: Positive = 2.0  # C
+    ratio_floor: Annotated[float, Field(ge=0.0)] = 1.0  # c_low, for positive advantages of foreign completions
+    filter_gamma: Positive = 50.0
+    clip: Positive = 0.2
+    peer_share: Fraction = 0.5  # of the foreign groups of one round, from any one peer while others have groups too
+    max_age_seconds: Positive = 300.0  # of a foreign group
+
+
+class CheckpointSection(Section):
+    every_rounds: AtLeastOne = 50
+    keep: AtLeastOne = 2
+
+
+class Config(Section):
+    """Everything that a user may set."""
+
+    name: Name = ""  # empty: made from the peer id
+    rounds: Count = 0  # stop after this many; 0: until told to
+    tokens: Count = 0  # stop after generating this many; 0: no limit
+    seed: Count = 0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    swarm: SwarmSection = SwarmSection()
+    policy: PolicySection = PolicySection()
+    tasks: TasksSection = TasksSection()
+    engine: EngineSection = EngineSection()
+    learner: LearnerSection = LearnerSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+
+
+ENVIRONMENT_PREFIX = "STARLING_"
+NOT_KEYS = frozenset({"STARLING_HOME"})  # ours, and no key of the tree: it says where the tree's file lies
+
+
+def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> Config:
+    """The resolved configuration of the node whose data lie in ``home``.
+
+    ``environment`` is a whole process environment; ``flags`` maps dotted keys to text, as ``--set`` gives them. In
+    both, a list is written as JSON or as items separated by commas. Raises ``ConfigurationError``, which says where
+    the value stands, what was found, and what is allowed there.
+    """
+    lowest_first = (file_source(home / "node.toml"), environment_source(environment), flag_source(flags))
+    merged: dict[str, Any] = {}
+    for source in lowest_first:
+        merged = _merge(merged, source.values)
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, lowest_first)) from None
+
+
+def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Every key of the tree, dotted ("learner.clip"), in the order of declaration."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from known_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What one place sets, and how the same place spells each dotted key."""
+
+    values: Mapping[str, Any]  # a tree like the configuration's; every key is known
+    spelling: Mapping[str, str]  # dotted key -> "node.toml: learner.clip", "environment: STARLING_LEARNER__CLIP", …
+
+
+def file_source(path: Path) -> Source:
+    """What the TOML file ``path`` sets; nothing if there is no such file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        values = {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    empty_sections = {key for key in _leaves(values) if values.get(key) == {} and key in Config.model_fields}
+    spelling = {key: f"{path}: {key}" for key in _leaves(values) if key not in empty_sections}
+    _refuse_unknown(spelling, spell=str)
+    return Source(values, spelling)
+
+
+def environment_source(environment: Mapping[str, str]) -> Source:
+    """What variables named STARLING_KEY or STARLING_SECTION__KEY set, in either case of letters."""
+    variables = {name.upper(): text for name, text in environment.items()}
+    ours = {name: variables[name] for name in variables.keys() - NOT_KEYS if name.startswith(ENVIRONMENT_PREFIX)}
+    texts = {name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."): text for name, text in ours.items()}
+    spelling = {key: f"environment: {_variable(key)}" for key in texts}
+    _refuse_unknown(spelling, spell=_variable)
+    return Source(_tree(texts), spelling)
+
+
+def flag_source(flags: Mapping[str, str]) -> Source:
+    """What ``--set KEY=VALUE`` and the flags of ``starling up`` set."""
+    spelling = {key: f"--set {key}" for key in flags}
+    _refuse_unknown(spelling, spell=str)
+    return Source(_tree(flags), spelling)
+
+
+class _Settings(BaseSettings, Config):
+    """The tree as pydantic-settings reads it from text."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+
+class _TextSource(EnvSettingsSource):
+    """Reads variables from a mapping that is passed in instead of from this process's environment."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        super().__init__(_Settings, case_sensitive=False, env_nested_delimiter="__")
+        self.env_vars = variables
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        text = str(value).strip()
+        return json.loads(text) if text.startswith("[") else [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _tree(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Dotted keys with their text -> a tree of values, lists decoded, numbers left to validation."""
+    try:
+        return _TextSource({key.replace(".", "__"): text for key, text in texts.items()})()
+    except ValueError:
+        lists = ", ".join(f"{key} = {text!r}" for key, text in texts.items() if text.lstrip().startswith("["))
+        raise ConfigurationError(f'not a list in JSON: {lists}; write ["a", "b"], or a,b without brackets') from None
+
+
+def _variable(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _refuse_unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str]) -> None:
+    """Raises for the first written key that is not in the tree, naming the nearest one as its place would spell it."""
+    known = list(known_keys())
+    for key, written in spelling.items():
+        if key in known:
+            continue
+        inside = [candidate for candidate in known if candidate.startswith(f"{key}.")]
+        same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == key.rpartition(".")[2]]
+        nearest = inside or same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        raise ConfigurationError(f"{written} is not a key of the configuration; the nearest is {spell(nearest[0])}")
+
+
+def _explain(error: ValidationError, lowest_first: tuple[Source, ...]) -> str:
+    """One line for each value that cannot be: where it was written, what it is, what is wrong with it."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = ".".join(str(part) for part in fault["loc"] if not isinstance(part, int))
+        written = next((source.spelling[key] for source in reversed(lowest_first) if key in source.spelling), key)
+        lines.append(f"{written} = {fault['input']!r}: {fault['msg']}")
+    return "\n".join(lines)
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for key, value in upper.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged

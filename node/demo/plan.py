@@ -1,0 +1,78 @@
+"""What the demonstration measured, and what it says. Pure functions of the figures.
+
+A model is *weak* on a task where it earned a mean sampled reward below 0.15 before. The claim to test: over those
+tasks, each model earns more after learning together than after learning alone on as many generated tokens.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from node.evaluation_result import Evaluation
+
+WEAK_BELOW = 0.15
+
+
+class Effort(Struct, frozen=True):
+    """What one node did in one run."""
+
+    rounds: int
+    tokens_generated: int
+    own_groups: int
+    foreign_groups_used: int
+    groups_shared: int
+    sent_bytes: int  # over the transport, as the host counts
+    received_bytes: int
+
+
+class ModelResult(Struct, frozen=True):
+    """One model: what it could before, and after each way of learning. Rewards are means at temperature 1."""
+
+    model: str
+    before: Evaluation
+    alone: Evaluation
+    together: Evaluation
+    effort_alone: Effort
+    effort_together: Effort
+
+    def weak_tasks(self) -> list[str]:
+        return [task for task, reward in self.before.sampled.items() if reward < WEAK_BELOW]
+
+    def weak_mean(self, evaluation: Evaluation) -> float | None:
+        """Mean over the tasks that the model was weak on; None if there was none."""
+        weak = self.weak_tasks()
+        return sum(evaluation.sampled[task] for task in weak) / len(weak) if weak else None
+
+
+class DemoReport(Struct, frozen=True):
+    """What ``starling demo --json FILE`` writes."""
+
+    minutes: float
+    seed: int
+    machine: str
+    version: str
+    models: tuple[ModelResult, ...]
+    weak_means: dict[str, dict[str, float | None]]  # model -> before, alone, together
+    better_together: dict[
+        str, bool | None
+    ]  # model -> whether together beats alone on its weak tasks; None: it had none
+
+
+def make_report(
+    models: tuple[ModelResult, ...], *, minutes: float, seed: int, machine: str, version: str
+) -> DemoReport:
+    """Draws the conclusions."""
+    weak_means = {
+        result.model: {
+            "before": result.weak_mean(result.before),
+            "alone": result.weak_mean(result.alone),
+            "together": result.weak_mean(result.together),
+        }
+        for result in models
+    }
+    better = {model: _greater(means["together"], means["alone"]) for model, means in weak_means.items()}
+    return DemoReport(minutes, seed, machine, version, models, weak_means, better)
+
+
+def _greater(left: float | None, right: float | None) -> bool | None:
+    return None if left is None or right is None else left > right

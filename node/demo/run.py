@@ -1,0 +1,179 @@
+"""The demonstration from top to bottom: measure, learn together, measure, learn alone on equal budgets, measure.
+
+Everything happens on the loopback interface and in one temporary directory, and ends with the call, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import signal
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from node.demo.member import DemoError, Member, MemberPlan, evaluate
+from node.demo.plan import DemoReport, Effort, ModelResult, make_report
+from node.evaluation_result import Evaluation
+from node.version import VERSION
+
+LISTEN = "/ip4/127.0.0.1/tcp/0"
+PREPARE_SECONDS = 180.0  # for a node to import, load and connect
+END_SECONDS = 180.0  # for a node to finish its step and checkpoint
+ALONE_FACTOR = 6.0  # as many times the minutes together may the same tokens take alone, before something is wrong
+SHOW_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    models: tuple[str, ...]
+    minutes: float
+    prompts: int  # a task, for each measurement
+    seed: int
+    flags: tuple[str, ...] = ()  # more flags of ``starling up`` for every node
+
+
+class Show(Protocol):
+    """Tells whoever waits how far it is."""
+
+    def stage(self, text: str) -> None: ...
+
+    def members(self, members: Sequence[Member], note: str) -> None:
+        """About once a second while nodes learn."""
+
+
+def demonstrate(settings: DemoSettings, show: Show) -> tuple[ModelResult, ...]:
+    """Runs it all. Raises ``DemoError`` where a node fails."""
+    with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # end as a Ctrl-C does, tidily
+            before = signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+            stack.callback(signal.signal, number, before)
+        root = Path(tempfile.mkdtemp(prefix="starling-demo-"))
+        stack.callback(shutil.rmtree, root, ignore_errors=True)
+        return asyncio.run(_demonstrate(settings, show, root))
+
+
+def describe_run(settings: DemoSettings, results: tuple[ModelResult, ...]) -> DemoReport:
+    """The report on what was measured here."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    return make_report(results, minutes=settings.minutes, seed=settings.seed, machine=machine, version=VERSION)
+
+
+async def _demonstrate(settings: DemoSettings, show: Show, root: Path) -> tuple[ModelResult, ...]:
+    environment = environment_of_members(os.environ, len(settings.models), os.cpu_count() or 1)
+
+    async def measure(stage: str) -> list[Evaluation]:
+        homes = [root / stage / str(index) for index in range(len(settings.models))]
+        places = zip(homes, settings.models, strict=True)
+        return await asyncio.gather(*(evaluate(h, m, settings.prompts, environment) for h, m in places))
+
+    show.stage("Measuring what each model can do before.")
+    before = await measure("before")
+    show.stage(f"Learning together for {settings.minutes:g} minutes.")
+    efforts_together = await _learn_together(settings, show, root / "together", environment)
+    show.stage("Measuring what they can do after learning together.")
+    together = await measure("together")
+    show.stage("Learning alone, each on as many generated tokens as it had together.")
+    budgets = [effort.tokens_generated for effort in efforts_together]
+    efforts_alone = await _learn_alone(settings, show, root / "alone", environment, budgets)
+    show.stage("Measuring what they can do after learning alone.")
+    alone = await measure("alone")
+    columns = (settings.models, before, alone, together, efforts_alone, efforts_together)
+    return tuple(ModelResult(*row) for row in zip(*columns, strict=True))
+
+
+def environment_of_members(environment: Mapping[str, str], members: int, cores: int) -> dict[str, str]:
+    """The environment of every node: no configuration of the user's own, no multicast, a fair share of the cores."""
+    inherited = {name: text for name, text in environment.items() if not name.upper().startswith("STARLING_")}
+    threads = str(max(1, cores // members))
+    return {"OMP_NUM_THREADS": threads, **inherited, "STARLING_SWARM__LAN_DISCOVERY": "false"}
+
+
+async def _learn_together(settings: DemoSettings, show: Show, root: Path, environment: dict[str, str]) -> list[Effort]:
+    members = [
+        Member(MemberPlan(model, root / str(index), environment, _flags(settings, index)))
+        for index, model in enumerate(settings.models)
+    ]
+
+    async def flow(start: Callable[[Member], None]) -> None:
+        first, *others = members
+        start(first)
+        address = await asyncio.wait_for(first.address(), PREPARE_SECONDS)
+        for member in others:
+            member.plan = MemberPlan(
+                member.plan.model, member.plan.home, environment, (*member.plan.flags, "--peer", address)
+            )
+            start(member)
+        await asyncio.wait_for(asyncio.gather(*(member.until_ready() for member in members)), PREPARE_SECONDS)
+        await asyncio.sleep(settings.minutes * 60.0)
+        for member in members:
+            member.stop()
+
+    await _run_members(members, flow, show, "together", PREPARE_SECONDS * 2 + settings.minutes * 60.0 + END_SECONDS)
+    return [member.tally.effort() for member in members]
+
+
+async def _learn_alone(
+    settings: DemoSettings, show: Show, root: Path, environment: dict[str, str], budgets: Sequence[int]
+) -> list[Effort]:
+    members = [
+        Member(MemberPlan(model, root / str(index), environment, (*_flags(settings, index), "--tokens", str(budget))))
+        for index, (model, budget) in enumerate(zip(settings.models, budgets, strict=True))
+    ]
+
+    async def flow(start: Callable[[Member], None]) -> None:
+        for member in members:
+            start(member)
+
+    limit_seconds = PREPARE_SECONDS + settings.minutes * 60.0 * ALONE_FACTOR + END_SECONDS
+    await _run_members(members, flow, show, "alone", limit_seconds)
+    return [member.tally.effort() for member in members]
+
+
+async def _run_members(
+    members: Sequence[Member],
+    flow: Callable[[Callable[[Member], None]], Awaitable[None]],
+    show: Show,
+    note: str,
+    limit_seconds: float,
+) -> None:
+    """Runs ``flow``, which starts members, until all have ended. One that fails ends all."""
+    lives: list[asyncio.Task[None]] = []
+    try:
+        async with asyncio.timeout(limit_seconds), asyncio.TaskGroup() as group:
+            showing = group.create_task(_show(members, show, note))
+            await flow(lambda member: lives.append(group.create_task(member.live())))
+            await asyncio.gather(*lives)
+            showing.cancel()
+    except TimeoutError:
+        raise DemoError(
+            f"learning {note} did not end within {limit_seconds:.0f} s: is the machine overloaded?"
+        ) from None
+    except ExceptionGroup as failures:
+        raise _first_reason(failures) from None
+
+
+def _first_reason(failures: ExceptionGroup[Exception]) -> Exception:
+    """Why the nodes were ended, where that was a node's failure; a bug of ours stays in its group."""
+    for failure in failures.exceptions:
+        if isinstance(failure, DemoError):
+            return failure
+        if isinstance(failure, TimeoutError):
+            return DemoError(f"a node was not ready within {PREPARE_SECONDS:.0f} s: is the machine overloaded?")
+    return failures
+
+
+async def _show(members: Sequence[Member], show: Show, note: str) -> None:
+    while True:
+        show.members(members, note)
+        await asyncio.sleep(SHOW_SECONDS)
+
+
+def _flags(settings: DemoSettings, index: int) -> tuple[str, ...]:
+    seed = settings.seed * 1000 + index  # nodes with equal seeds would practise on the same prompts
+    return ("--listen", LISTEN, "--set", f"seed={seed}", *settings.flags)

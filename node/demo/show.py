@@ -1,0 +1,133 @@
+"""The demonstration on a screen: how far it is, and the table at its end. Plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from node.cli.wording import size
+from node.demo.member import Member
+from node.demo.plan import DemoReport, Effort, ModelResult
+
+WIDTH = 120  # of the tables where no terminal says otherwise
+LINES_SECONDS = 15.0  # between two lots of lines where there is no terminal
+
+
+class DemoShow:
+    """A context manager, so that the terminal is given back however it ends."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, transient=True, refresh_per_second=2)
+        self._began = time.monotonic()
+        self._shown_at: float | None = None
+
+    def __enter__(self) -> DemoShow:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def stage(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self._console.print(Text(f"{minutes:3}:{seconds:02}  {text}"))
+        self._live.update(Text("  …"))
+        self._shown_at = None
+
+    def members(self, members: Sequence[Member], note: str) -> None:
+        lines = [Text(f"        {member_line(member, note)}") for member in members]
+        if self._console.is_terminal:
+            self._live.update(Group(*lines))
+        elif self._shown_at is None or time.monotonic() - self._shown_at >= LINES_SECONDS:
+            self._shown_at = time.monotonic()
+            self._console.print(*lines, sep="\n", soft_wrap=True)
+
+
+def member_line(member: Member, note: str) -> str:
+    """What one node does, in one line."""
+    last, model = member.tally.last, member.plan.model
+    if last is None:
+        return f"{model:<16} {'first round under way' if member.tally.ready else 'loading'}"
+    foreign = f", {last.foreign_groups_used_total} foreign groups used" if note == "together" else ""
+    return (
+        f"{model:<16} round {last.round}, reward {last.reward:.2f}, {last.tokens_per_second:,.0f} tokens/s, "
+        f"{last.tokens_generated_total:,} tokens{foreign}"
+    )
+
+
+def show_report(report: DemoReport) -> None:
+    """The tables and what follows from them."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    for result in report.models:
+        console.print(reward_table(result))
+    console.print(effort_table(report))
+    console.print(Text("\n".join(conclusions(report))), soft_wrap=True)
+
+
+def reward_table(result: ModelResult) -> Table:
+    """One model: every task before, alone and together; the tasks that it was weak on stand out."""
+    table = Table(title=f"{result.model}: mean reward, sampled at temperature 1", title_justify="left")
+    table.add_column("task")
+    for column in ("before", "alone", "together"):
+        table.add_column(column, justify="right")
+    weak = set(result.weak_tasks())
+    for task, before in result.before.sampled.items():
+        figures = (before, result.alone.sampled[task], result.together.sampled[task])
+        style = "bold" if task in weak else "dim"
+        table.add_row(f"{task}{' *' if task in weak else ''}", *(f"{figure:.3f}" for figure in figures), style=style)
+    means = [result.weak_mean(evaluation) for evaluation in (result.before, result.alone, result.together)]
+    table.add_section()
+    table.add_row(
+        "mean over * (weak before)", *("-" if mean is None else f"{mean:.3f}" for mean in means), style="bold"
+    )
+    return table
+
+
+def effort_table(report: DemoReport) -> Table:
+    """What it took."""
+    table = Table(title="What it took", title_justify="left")
+    table.add_column("model")
+    for column in ("run", "rounds", "tokens generated", "own groups", "foreign used", "shared", "sent", "received"):
+        table.add_column(column, justify="left" if column == "run" else "right")
+    for result in report.models:
+        for run, effort in (("alone", result.effort_alone), ("together", result.effort_together)):
+            table.add_row(result.model, run, *_effort_cells(effort))
+    return table
+
+
+def conclusions(report: DemoReport) -> list[str]:
+    """One line a model."""
+    lines = []
+    for model, better in report.better_together.items():
+        means = report.weak_means[model]
+        if better is None or means["together"] is None or means["alone"] is None:
+            lines.append(f"{model} was weak on no task.")
+            continue
+        verdict = "better together" if better else "NOT better together"
+        lines.append(
+            f"{model}: {verdict}: {means['together']:.3f} against {means['alone']:.3f} alone on what it was weak on."
+        )
+    return lines
+
+
+def _effort_cells(effort: Effort) -> list[str]:
+    return [
+        f"{effort.rounds:,}",
+        f"{effort.tokens_generated:,}",
+        f"{effort.own_groups:,}",
+        f"{effort.foreign_groups_used:,}",
+        f"{effort.groups_shared:,}",
+        size(effort.sent_bytes),
+        size(effort.received_bytes),
+    ]

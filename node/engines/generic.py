@@ -1,0 +1,116 @@
+"""A decoder for every causal model whose past is keys and values: transformers' own forward pass.
+
+Slower than the lean one at small sizes, and in nothing else different. Models that keep another kind of state
+(recurrent, convolutional) cannot be aligned on a shared timeline and are refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from node.engines.decoder import Prefilled, right_aligned
+from protocol.errors import ConfigurationError
+
+Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv heads, slots, size)
+
+
+class GenericDecoder:
+    """``Decoder`` over ``model(...)``; it reads the live modules, so ``refresh`` has nothing to do.
+
+    Raises ``ConfigurationError`` for a model whose past is not keys and values alone.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        kinds = {type(layer) for layer in DynamicCache(config=model.config).layers}
+        if others := kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
+            names = ", ".join(sorted(kind.__name__ for kind in others))
+            raise ConfigurationError(
+                f"the model type {model.config.model_type} keeps a state that is not keys and values ({names}): the "
+                "torch engine cannot batch it; choose a model with attention layers only"
+            )
+        self._model: Final = model
+        self._device: Final = model.device
+        accepted = inspect.signature(model.forward).parameters
+        self._last_only: Final = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._with_positions: Final = "position_ids" in accepted
+
+    def refresh(self) -> None:
+        return
+
+    def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
+        self._cache: DynamicCache | None = None
+        self._seen = torch.zeros(
+            (0, 0), dtype=torch.int64, device=self._device
+        )  # (rows, slots) 1 where a row has a token
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Layers]:
+        ids, padding = right_aligned(prompts, self._device)
+        seen = (torch.arange(ids.shape[1], device=self._device) >= padding[:, None]).long()
+        cache = DynamicCache()
+        logits = self._forward(ids, seen, cache)
+        return Prefilled(logits, tuple(len(prompt) for prompt in prompts), _layers(cache))
+
+    def join(self, prefilled: Prefilled[Layers], which: Sequence[int]) -> None:
+        chosen = torch.tensor(which, device=self._device)
+        length = prefilled.cache[0][0].shape[-2]
+        slots = max(length, self._seen.shape[1])
+        lengths = torch.tensor(prefilled.lengths, device=self._device)[chosen]
+        joining_seen = (torch.arange(slots, device=self._device) >= slots - lengths[:, None]).long()
+        present = _layers(self._cache) if self._cache is not None else None
+        merged = DynamicCache()
+        for index, (keys, values) in enumerate(prefilled.cache):
+            both = [_lengthened(past[chosen], slots) for past in (keys, values)]
+            if present is not None:
+                both = [
+                    torch.cat([_lengthened(old, slots), new]) for old, new in zip(present[index], both, strict=True)
+                ]
+            merged.update(both[0], both[1], index)
+        old_seen = functional.pad(self._seen, (slots - self._seen.shape[1], 0))
+        self._cache, self._seen = merged, torch.cat([old_seen, joining_seen])
+
+    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        if self._cache is None:
+            return
+        order = torch.arange(rows, device=self._device)
+        order[list(holes)] = torch.tensor(list(tails), dtype=torch.int64, device=self._device)
+        seen = self._seen[order]
+        empty = int((seen.any(0)).long().argmax()) if rows else 0  # slots in front that no living row uses any more
+        kept = DynamicCache()
+        if rows:
+            for index, (keys, values) in enumerate(_layers(self._cache)):
+                kept.update(keys[order, :, empty:], values[order, :, empty:], index)
+        self._cache, self._seen = (kept, seen[:, empty:]) if rows else (None, self._seen[:0, :0])
+
+    def step(self, tokens: Tensor) -> Tensor:
+        assert self._cache is not None, "a step needs rows"
+        self._seen = functional.pad(self._seen, (0, 1), value=1)
+        return self._forward(tokens[:, None], self._seen, self._cache)
+
+    def _forward(self, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
+        """Logits after the last of ``ids``, (rows, V); ``seen`` covers the past and ``ids``."""
+        positions = (seen.cumsum(-1) - 1).clamp_(min=0)[:, -ids.shape[1] :]
+        more = self._last_only | ({"position_ids": positions} if self._with_positions else {})
+        output = self._model(input_ids=ids, attention_mask=seen, past_key_values=cache, use_cache=True, **more)
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+
+def _layers(cache: DynamicCache) -> Layers:
+    layers = []
+    for layer in cache.layers:
+        assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None, "never filled"
+        layers.append((layer.keys, layer.values))
+    return layers
+
+
+def _lengthened(past: Tensor, slots: int) -> Tensor:
+    """``past``, (rows, kv heads, slots, size), with zeros in front up to ``slots``."""
+    return functional.pad(past, (0, 0, slots - past.shape[-2], 0))

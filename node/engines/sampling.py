@@ -1,0 +1,29 @@
+"""Drawing tokens: token = min {v : CDF(v) > u}, u uniform in [0, 1), CDF of softmax(logits / temperature).
+
+One uniform number a row; sums in double precision where the device has it, so that even a token of probability 1e-12
+is drawn as often as it should be. The log-probability is of the very distribution drawn from.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Tokens (n,) int64 and their log-probabilities (n,) float32 in nats, from ``logits`` (n, V).
+
+    ``temperature`` 0: the likeliest token, with its log-probability at temperature 1.
+    """
+    if temperature not in (0.0, 1.0):
+        logits = logits / temperature
+    logps = torch.log_softmax(logits, -1, dtype=torch.float32)
+    if temperature == 0.0:
+        tokens = logps.argmax(-1, keepdim=True)
+    else:
+        sums = torch.float32 if logits.device.type == "mps" else torch.float64
+        cumulative = logps.exp().cumsum(-1, dtype=sums)
+        uniform = torch.rand((logits.shape[0], 1), dtype=sums, device=logits.device, generator=generator)
+        tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        tokens.clamp_(max=logits.shape[1] - 1)  # rounding may put u · CDF(V) at CDF(V) itself
+    return tokens.squeeze(1), logps.gather(1, tokens).squeeze(1)

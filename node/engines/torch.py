@@ -1,0 +1,250 @@
+"""The embedded engine: continuous batching over a decoder that shares the policy's weights.
+
+A prompt is computed once for all its completions. Rows whose completion has ended leave the batch at once; waiting
+completions join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them.
+Equal seeds and equal calls give equal samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from node.engines.architectures import architecture_of
+from node.engines.decoder import Decoder, Prefilled
+from node.engines.engine import GenerationRequest, Sample, Sampling
+from node.engines.generic import GenericDecoder
+from node.engines.lean import LeanDecoder
+from node.engines.sampling import draw
+from node.policy import Policy
+from protocol.errors import ConfigurationError
+from protocol.rollouts import FinishReason
+
+PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass: bounds its activations
+
+
+class TorchEngine:
+    """``Engine`` on the policy's own device; holds at most ``rows`` sequences at a time.
+
+    Memory: keys and values for min(rows, completions) sequences of the longest prompt plus the longest completion of
+    the call, and for the lean decoder one more copy of the weights.
+    """
+
+    def __init__(self, policy: Policy, *, rows: int, seed: int) -> None:
+        if rows < 1:
+            raise ValueError(f"rows is {rows}: at least 1")
+        self._policy = policy
+        self._rows = rows
+        self._generator = torch.Generator(policy.device).manual_seed(seed)
+        self._decoder = decoder_for(policy)
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def load_weights(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Takes over ``weights``, by the names of ``policy.trainable()``.
+
+        Those which are the policy's live parameters are read where they are; others are copied into them first, since
+        engine and policy share their modules. Raises ``KeyError`` for a name that the policy does not train.
+        """
+        live = self._policy.trainable()
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                if tensor is not live[name]:
+                    live[name].copy_(tensor)
+        self._decoder.refresh()
+        self._version = version
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
+        """Raises ``ConfigurationError`` for a prompt that fills the model's context; a completion that would run over
+        the context's end is cut there, as if ``max_new_tokens`` had been smaller."""
+        limits = [self._limit(request) for request in requests]
+        owners = [index for index, request in enumerate(requests) for _ in range(request.completions)]
+        if not owners:
+            return [[] for _ in requests]
+        if sampling.seed is not None:
+            self._generator.manual_seed(sampling.seed)
+        batch = _Batch(self._decoder, requests, limits, owners, min(self._rows, len(owners)))
+        with torch.inference_mode(), _evaluating(self._policy.model):
+            history = batch.run(sampling.temperature, self._generator, self._policy.tokens.eos_id)
+        samples = _assemble(history, len(owners), self._policy.tokens.eos_id)
+        grouped: list[list[Sample]] = [[] for _ in requests]
+        for owner, sample in zip(owners, samples, strict=True):
+            grouped[owner].append(sample)
+        return grouped
+
+    def _limit(self, request: GenerationRequest) -> int:
+        """New tokens that a request may have, within the model's context."""
+        length = len(request.prompt_ids)
+        if length < 1 or request.max_new_tokens < 1 or request.completions < 0:
+            raise ValueError(
+                f"a request of {request.completions} completions of up to {request.max_new_tokens} tokens after a "
+                f"prompt of {length} tokens: at least 0, 1 and 1"
+            )
+        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._policy.vocabulary:
+            raise ValueError(f"a prompt has token ids outside the model's {self._policy.vocabulary}")
+        context: int | None = getattr(self._policy.base.config, "max_position_embeddings", None)
+        if context is not None and length >= context:
+            raise ConfigurationError(
+                f"a prompt of {length} tokens leaves no room in the model's context of {context}: use shorter prompts, "
+                "or a model with a longer context"
+            )
+        return request.max_new_tokens if context is None else min(request.max_new_tokens, context - length)
+
+
+def decoder_for(policy: Policy) -> Decoder[Any]:
+    """The lean decoder where it covers the model, else the generic one."""
+    architecture = architecture_of(policy.base.config)
+    return GenericDecoder(policy.base) if architecture is None else LeanDecoder(policy.base, architecture)
+
+
+def joining(live: int, waiting: int, rows: int) -> int:
+    """How many waiting completions join now: all that fit, once an eighth of the rows (or room for all) is free.
+
+    Waiting for an eighth lets the prompts of several share one forward pass.
+    """
+    free = rows - live
+    return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
+
+
+@dataclass(slots=True)
+class _History:
+    """Every token sampled, step by step: who got it, which, and how likely it was."""
+
+    completions: list[NDArray[np.int64]] = field(default_factory=list)
+    tokens: list[NDArray[np.int64]] = field(default_factory=list)
+    logps: list[NDArray[np.float32]] = field(default_factory=list)
+
+
+class _Batch:
+    """The completions of one call on their way through the decoder."""
+
+    def __init__(
+        self,
+        decoder: Decoder[Any],
+        requests: Sequence[GenerationRequest],
+        limits: Sequence[int],
+        owners: Sequence[int],
+        rows: int,
+    ) -> None:
+        self._decoder, self._requests, self._limits, self._owners, self._rows = decoder, requests, limits, owners, rows
+        self._waiting = deque(range(len(owners)))  # completions, in order; those of one request are neighbours
+        self._completion = np.zeros(rows, dtype=np.int64)  # of each row
+        self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still get
+        self._live = 0
+        self._half_joined: tuple[int, Prefilled[Any], int] | None = None  # request, where it lies, some rows to come
+
+    def run(self, temperature: float, generator: torch.Generator, eos_id: int) -> _History:
+        history = _History()
+        longest_prompt = max(len(request.prompt_ids) for request in self._requests)
+        crowded = len(self._owners) > self._rows
+        self._decoder.begin(self._rows, longest_prompt, max(self._limits), crowded=crowded)
+        logits: Tensor | None = None
+        while True:
+            logits = self._admit(logits)
+            tokens, logps = draw(logits, temperature, generator)
+            sampled = tokens.cpu().numpy()
+            history.completions.append(self._completion[: self._live].copy())
+            history.tokens.append(sampled)
+            history.logps.append(logps.cpu().numpy())
+            remaining = self._remaining[: self._live]
+            remaining -= 1
+            ended = (sampled == eos_id) | (remaining == 0)
+            if ended.any():
+                tokens = tokens[torch.from_numpy(self._release(ended)).to(tokens.device)]
+            if self._live:
+                logits = self._decoder.step(tokens)
+            elif self._waiting:
+                logits = None
+            else:
+                return history
+
+    def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Takes the ended rows out; gives the old row of each that stays, in their new order."""
+        left = self._live - int(ended.sum())
+        holes = np.flatnonzero(ended[:left])
+        tails = left + np.flatnonzero(~ended[left:])
+        order = np.arange(left)
+        order[holes] = tails
+        self._completion[:left] = self._completion[order]
+        self._remaining[:left] = self._remaining[order]
+        self._decoder.leave(holes.tolist(), tails.tolist(), left)
+        self._live = left
+        return order
+
+    def _admit(self, logits: Tensor | None) -> Tensor:
+        """Lets waiting completions join; gives the logits of all living rows."""
+        count = joining(self._live, len(self._waiting), self._rows)
+        parts = [] if logits is None else [logits]
+        chosen = [self._waiting.popleft() for _ in range(count)]
+        while chosen:
+            prefilled, which, taken = self._prefill(chosen)
+            self._decoder.join(prefilled, which)
+            parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
+            for completion in chosen[:taken]:
+                self._completion[self._live] = completion
+                self._remaining[self._live] = self._limits[self._owners[completion]]
+                self._live += 1
+            chosen = chosen[taken:]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _prefill(self, chosen: Sequence[int]) -> tuple[Prefilled[Any], list[int], int]:
+        """Computes the prompts of the first of ``chosen``, as many as one pass may hold.
+
+        Gives them, the index of each completion's prompt among them, and how many completions that covers.
+        """
+        first = self._owners[chosen[0]]
+        if self._half_joined is not None and self._half_joined[0] == first:
+            _, prefilled, index = self._half_joined
+            taken = sum(1 for completion in chosen if self._owners[completion] == first)
+            return prefilled, [index] * taken, taken
+        prompts: list[Sequence[int]] = []
+        which: list[int] = []
+        longest, last = 0, -1
+        for completion in chosen:
+            owner = self._owners[completion]
+            if owner != last:
+                prompt = self._requests[owner].prompt_ids
+                longest = max(longest, len(prompt))
+                if prompts and longest * (len(prompts) + 1) > PREFILL_TOKENS:
+                    break
+                prompts.append(prompt)
+                last = owner
+            which.append(len(prompts) - 1)
+        prefilled = self._decoder.prefill(prompts)
+        self._half_joined = (last, prefilled, len(prompts) - 1)
+        return prefilled, which, len(which)
+
+
+def _assemble(history: _History, completions: int, eos_id: int) -> list[Sample]:
+    """Samples in the order of completions, from the tokens in the order of steps."""
+    owners = np.concatenate(history.completions)
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=completions))[:-1]
+    tokens = np.split(np.concatenate(history.tokens)[order], ends)
+    logps = np.split(np.concatenate(history.logps)[order], ends)
+    return [
+        Sample(ids, values, FinishReason.STOP if ids[-1] == eos_id else FinishReason.LENGTH)
+        for ids, values in zip(tokens, logps, strict=True)
+    ]
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Dropout off while sampling, and the model's mode as it was afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,140 @@
+"""The data directory of one node: what lies where, and that only one node uses it at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import ConfigurationError, StorageError
+
+SOCKET_PATH_BYTES = 103  # of a Unix socket's address: 104 with its end on macOS, 108 on Linux
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths inside the data directory."""
+
+    path: Path
+
+    @property
+    def key(self) -> Path:
+        return self.path / "identity.key"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        return self.path / "supervisor.lock"
+
+    @property
+    def supervisor_socket(self) -> Path:
+        return self.path / "supervisor.sock"
+
+    @property
+    def swarm_socket(self) -> Path:
+        return self.path / "swarm.sock"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def log(self, process: str) -> Path:
+        return self.path / "logs" / f"{process}.log"
+
+    def prepare(self) -> None:
+        """Makes the directory, for its owner alone. Raises ``StorageError`` or ``ConfigurationError``."""
+        longest = len(os.fsencode(self.supervisor_socket))
+        if longest > SOCKET_PATH_BYTES:
+            raise ConfigurationError(
+                f"the data directory's path is too long for a Unix socket in it ({longest} bytes, at most "
+                f"{SOCKET_PATH_BYTES}): {self.path}; choose a shorter one with --home or STARLING_HOME"
+            )
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"the data directory {self.path} cannot be made ({error.strerror}); choose another one with --home"
+            ) from None
+
+
+def home_at(chosen: Path | None, environment: Mapping[str, str]) -> Home:
+    """``--home`` over STARLING_HOME over the user's data directory, as an absolute path."""
+    if chosen is None and environment.get("STARLING_HOME"):
+        chosen = Path(environment["STARLING_HOME"])
+    if chosen is None:
+        data = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        chosen = Path(data) / "starling"
+    return Home(chosen.expanduser().absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Held by every process that has ``descriptor`` open: the supervisor, and the children that it hands it to."""
+
+    descriptor: int
+    own_descriptor: int  # of a lock that no child inherits: it tells whether the supervisor itself still lives
+
+    def release(self) -> None:
+        """Gives up this process's share; children that inherited it keep theirs."""
+        os.close(self.own_descriptor)
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class LockHeld:
+    """Another node uses the data directory."""
+
+    supervisor: int | None  # its process id while it lives; None once only its children are left, ending by themselves
+
+
+def lock_home(home: Home) -> Lock | LockHeld:
+    """Takes the data directory for this process, if nobody has it. Raises ``StorageError`` where no file can be had."""
+    try:
+        descriptor, own_descriptor = _open(home.lock), _open(home.supervisor_lock)
+        supervisor_gone = _try_lock(own_descriptor)
+        if not _try_lock(descriptor):
+            holder = os.pread(own_descriptor, 32, 0).strip()
+            os.close(descriptor)
+            os.close(own_descriptor)
+            return LockHeld(None if supervisor_gone or not holder.isdigit() else int(holder))
+        os.ftruncate(own_descriptor, 0)
+        os.pwrite(own_descriptor, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        raise StorageError(
+            f"{home.lock} cannot be had ({error.strerror}); make space, make the directory yours, or choose another "
+            "with --home"
+        ) from None
+    return Lock(descriptor, own_descriptor)
+
+
+def is_locked(home: Home) -> bool:
+    """Whether any process of a node uses the data directory now."""
+    try:
+        descriptor = os.open(home.lock, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

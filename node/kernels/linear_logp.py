@@ -1,0 +1,211 @@
+"""Log-probability of each target token and entropy of its distribution, straight from the hidden states.
+
+    z = (hidden · weightᵀ + bias) / temperature        logp_i    = z_i,target − lse_i
+    lse_i = log Σ_v exp z_iv                           entropy_i = lse_i − Σ_v p_iv z_iv,   p_iv = exp(z_iv − lse_i)
+
+Unless they are few, the ``(N, V)`` logits never exist: they are made block by block with an online softmax (Milakov and
+Gimelshein, arXiv:1805.02867), and made again for the backward pass. With ``g`` and ``e`` the gradients of logps and
+entropies,
+
+    ∂/∂z_iv = g_i (δ_v,target − p_iv) − e_i p_iv (log p_iv + entropy_i)
+
+What ``g`` sends to ``hidden``, ``g_i (w_target − Σ_v p_iv w_v)``, needs only the expected row of ``weight``, which the
+forward pass gathers on its way as attention gathers values. So where ``weight`` is frozen and the entropies are only
+looked at, nothing is made twice. This is where the kernel departs from chunks with recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from node.engines.products import products_for
+
+DENSE_LOGITS = 1 << 20
+"""Up to so many logits (4 MiB of float32) are held whole: blocks would save nothing and cost a recomputation."""
+BLOCK_TOKENS = 1024
+BLOCK_VOCABULARY = 1024
+"""One block of logits is 4 MiB of float32: large enough for full matrix speed, small enough to stay in cache."""
+
+
+def linear_logps(
+    hidden: Tensor,  # (N, D)
+    weight: Tensor,  # (V, D)
+    targets: Tensor,  # (N,) integers
+    bias: Tensor | None = None,  # (V,)
+    *,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of ``targets`` and entropies in nats, both ``(N,)``, under softmax(logits / temperature).
+
+    Guarantees:
+    - Differentiable once through both outputs to ``hidden``, ``weight`` and ``bias``. What needs no gradient costs no
+      work.
+    - Logits, sums and outputs are float32 (float64 where an input is), also under autocast; gradients have the dtype of
+      their input.
+    - Beyond inputs and their gradients, memory is O(N·D) and a few blocks of 4 MiB, however large N·V.
+    - No log-probability is above 0, no entropy below 0, not even by rounding.
+
+    Raises ValueError for shapes that do not fit together and for targets outside [0, V).
+    """
+    _check(hidden, weight, targets, bias, temperature)
+    with torch.autocast(hidden.device.type, enabled=False):
+        dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
+        hidden, targets = hidden.to(dtype), targets.long()
+        bias = None if bias is None else bias.to(dtype)
+        if temperature != 1.0:
+            hidden = hidden / temperature
+            bias = None if bias is None else bias / temperature
+        result: tuple[Tensor, Tensor]
+        if 0 < len(hidden) * len(weight) <= DENSE_LOGITS:
+            result = _DenseLogps.apply(hidden, weight.to(dtype), targets, bias)  # type: ignore[no-untyped-call]
+        else:
+            result = _BlockedLogps.apply(hidden, weight, targets, bias)  # type: ignore[no-untyped-call]
+        return result
+
+
+def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float) -> None:
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
+        raise ValueError(f"hidden {tuple(hidden.shape)} and weight {tuple(weight.shape)} must be (N, D) and (V, D)")
+    if targets.shape != hidden.shape[:1] or targets.dtype.is_floating_point:
+        raise ValueError(f"targets must be {hidden.shape[0]} integers, got {tuple(targets.shape)} of {targets.dtype}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    if len(targets):
+        low, high = (int(bound) for bound in torch.aminmax(targets))
+        if low < 0 or high >= weight.shape[0]:
+            raise ValueError(f"targets span [{low}, {high}], outside the vocabulary [0, {weight.shape[0]})")
+
+
+class _DenseLogps(torch.autograd.Function):
+    """All logits in one tensor, their softmax kept for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        product = products_for(hidden.device, hidden.dtype).plain  # x · wᵀ + b
+        log_p = product(hidden, weight, bias).log_softmax(1)  # (N, V)
+        p = log_p.exp()
+        entropies = -(p * log_p).sum(1)
+        ctx.save_for_backward(hidden, weight, targets, log_p, p, entropies)
+        return log_p.gather(1, targets[:, None])[:, 0], entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, log_p, p, entropies = ctx.saved_tensors
+        needs_hidden, needs_weight, _, needs_bias = ctx.needs_input_grad
+        g = torch.zeros_like(entropies) if g is None else g
+        slope = p * -g[:, None]  # ∂/∂z, (N, V)
+        if e is not None:
+            slope -= e[:, None] * p * (log_p + entropies[:, None])
+        slope.scatter_add_(1, targets[:, None], g[:, None])
+        product = products_for(hidden.device, hidden.dtype).plain
+        return (
+            product(slope, weight.T, None) if needs_hidden else None,
+            product(slope.T, hidden.T, None) if needs_weight else None,
+            None,
+            slope.sum(0) if needs_bias else None,
+        )
+
+
+class _BlockedLogps(torch.autograd.Function):
+    """Outer loop over the vocabulary: each row of ``weight`` is read, and its gradient written, once in each pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        product = products_for(hidden.device, hidden.dtype).plain  # x · wᵀ + b
+        running = hidden.new_zeros(3, len(hidden), 1)
+        running[0] = torch.finfo(hidden.dtype).min
+        expected = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
+        for vocabulary in _blocks(len(weight), BLOCK_VOCABULARY):
+            w = weight[vocabulary].to(hidden.dtype)  # (v, D)
+            b = None if bias is None else bias[vocabulary]
+            for tokens in _blocks(len(hidden), BLOCK_TOKENS):
+                p, decay = _fold(running[:, tokens], product(hidden[tokens], w, b))
+                if expected is not None:
+                    expected[tokens].mul_(decay).add_(product(p, w.T, None))
+        peak, total, moment = running
+        lse, entropies = peak + total.log(), total.log() - moment / total  # (N, 1)
+        logps = (hidden * weight[targets]).sum(1) - lse[:, 0]
+        if bias is not None:
+            logps += bias[targets]
+        if expected is not None:
+            expected /= total
+        ctx.save_for_backward(hidden, weight, targets, bias, lse, entropies, expected)
+        return logps.clamp_(max=0), entropies[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, logp_grad: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, bias, lse, entropies, expected = ctx.saved_tensors
+        needs_hidden, needs_weight, _, needs_bias = ctx.needs_input_grad
+        g = hidden.new_zeros(len(hidden), 1) if logp_grad is None else logp_grad[:, None]
+        hidden_grad = weight_grad = bias_grad = None
+        if needs_hidden:
+            hidden_grad = g * (weight[targets] - expected if e is None else weight[targets])
+        if needs_weight:
+            weight_grad = torch.empty_like(weight)
+        if needs_bias:
+            bias_grad = torch.zeros_like(bias).index_add_(0, targets, g[:, 0])
+        if e is None and not (needs_weight or needs_bias):
+            return hidden_grad, None, None, None
+
+        g_hidden = g * hidden
+        # The target's δ apart, ∂/∂z is −slope · scale. Without e the slope is p alone: g stays out of the large matrix.
+        scale, scaled = (g, g_hidden) if e is None else (torch.ones_like(g), hidden)
+        product = products_for(hidden.device, hidden.dtype).plain
+        for vocabulary in _blocks(len(weight), BLOCK_VOCABULARY):
+            w = weight[vocabulary].to(hidden.dtype)  # (v, D)
+            inside = ((targets >= vocabulary.start) & (targets < vocabulary.stop)).nonzero()[:, 0]
+            w_grad = torch.zeros_like(w).index_add_(0, targets[inside] - vocabulary.start, g_hidden[inside])
+            for tokens in _blocks(len(hidden), BLOCK_TOKENS):
+                slope = product(w, hidden[tokens], -lse[tokens, 0])  # log p, (v, n)
+                if bias is not None:
+                    slope += bias[vocabulary, None]
+                if e is None:
+                    slope.exp_()
+                else:  # g p + e p (log p + entropy)
+                    factor = (slope + entropies[tokens, 0]).mul_(e[tokens]).add_(g[tokens, 0])
+                    slope.exp_().mul_(factor)
+                if weight_grad is not None:
+                    w_grad -= product(slope, scaled[tokens].T, None)
+                if bias_grad is not None:
+                    bias_grad[vocabulary] -= (slope @ scale[tokens])[:, 0]
+                if hidden_grad is not None and e is not None:
+                    hidden_grad[tokens] -= product(slope.T, w.T, None)
+            if weight_grad is not None:
+                weight_grad[vocabulary] = w_grad
+        return hidden_grad, weight_grad, None, bias_grad
+
+
+def _fold(running: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Takes one block of logits into the running softmax; destroys ``z``.
+
+    ``running`` is peak, Σ exp(z − peak) and Σ exp(z − peak) (z − peak), each (n, 1). Returns exp(z − peak), (n, v), and
+    the factor that brings sums taken under the old peak to the new one.
+    """
+    peak, total, moment = running
+    new_peak = torch.maximum(peak, z.amax(1, keepdim=True))
+    drop = peak - new_peak
+    decay = drop.exp()
+    p = z.sub_(new_peak).exp()
+    moment.addcmul_(drop, total).mul_(decay).add_(z.mul_(p).sum(1, keepdim=True))
+    total.mul_(decay).add_(p.sum(1, keepdim=True))
+    peak.copy_(new_peak)
+    return p, decay
+
+
+def _blocks(length: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))

@@ -1,0 +1,20 @@
+"""Text from peers and processes, made safe to show: it moves no cursor, sets no colour, fakes no line."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, direction marks, unassigned
+
+
+def printable(text: str, max_characters: int = 200) -> str:
+    """``text`` on one line, at most ``max_characters`` of it, what shows nothing written as its code."""
+    shown = "".join(_escaped(character) for character in text[:max_characters])
+    return shown + "…" if len(text) > max_characters else shown
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE_CATEGORIES:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

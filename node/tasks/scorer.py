@@ -1,0 +1,214 @@
+"""Rewards, recomputed in worker processes: a reward function that raises, hangs, dies or returns nonsense costs that
+completion its reward, is counted by reason, and never stops the run.
+
+The time limit of a completion is enforced from outside: a worker that is silent for longer is killed and another one
+continues with the next completion. Only plain MessagePack crosses the pipes. Workers start in the background when the
+scorer is made, since importing the generators takes about a second.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from node.config import TasksSection
+from node.tasks.worker import PREFIX_BYTES, FaultReason, Job, Ready, Setup, Verdict, body_length, frame
+from protocol.errors import ConfigurationError
+from protocol.messages import PromptRef
+
+STARTUP_SECONDS: Final = 120.0
+GOODBYE_SECONDS: Final = 2.0
+_READ_BYTES: Final = 65_536
+_M = TypeVar("_M", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a completion got no reward of its own; ``detail`` is for people: at most 200 characters, not trusted."""
+
+    reason: FaultReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One group's rewards, and a fault beside each reward of 0 that the reward function did not give itself."""
+
+    rewards: tuple[float, ...]
+    faults: tuple[Fault | None, ...]
+
+
+class _SilentError(Exception):
+    """The worker said nothing until the deadline."""
+
+
+class _DiedError(Exception):
+    """The worker closed its end of a pipe."""
+
+
+class _Worker:
+    """One worker process. Started at once, awaited at its first job, replaced when it was ended."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "node.tasks.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
+        self._received = bytearray()
+        self._ready = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def score(self, ref: PromptRef, completions: Sequence[str]) -> list[Verdict]:
+        """One verdict a completion. Raises ConfigurationError when no worker can be started at all."""
+        encoded = [text.encode("utf-8", "replace") for text in completions]
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(encoded):
+            if self._process.poll() is not None:
+                self._replace()  # it was ended between jobs: no completion's fault
+            self._await_ready()
+            limit = self._setup.completion_seconds
+            try:
+                self._send(Job(ref, encoded[len(verdicts) :]), limit)
+                while len(verdicts) < len(encoded):
+                    verdicts.append(self._receive(Verdict, limit))
+            except _SilentError:
+                self._replace()
+                verdicts.append(Verdict(0.0, FaultReason.TIMEOUT, f"no reward within {limit:g} s"))
+            except _DiedError:
+                code = self._replace()
+                verdicts.append(Verdict(0.0, FaultReason.DIED, f"scoring ended its process (exit status {code})"))
+        return verdicts
+
+    def _await_ready(self) -> None:
+        if self._ready:
+            return
+        try:
+            self._send(self._setup, STARTUP_SECONDS)
+            self._receive(Ready, STARTUP_SECONDS)
+        except (_SilentError, _DiedError) as error:
+            self.kill()
+            raise ConfigurationError(
+                f"the scoring worker did not start (exit status {self._process.returncode}): "
+                "its message is in the log; check the [tasks] section and its plug-ins"
+            ) from error
+        self._ready = True
+
+    def _send(self, message: msgspec.Struct, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        rest = memoryview(frame(message))
+        while rest:
+            remaining = max(0.0, deadline - time.monotonic())
+            if not select.select([], [self._stdin], [], remaining)[1]:
+                raise _SilentError
+            try:
+                rest = rest[os.write(self._stdin.fileno(), rest) :]
+            except BrokenPipeError:
+                raise _DiedError from None
+
+    def _receive(self, type_: type[_M], seconds: float) -> _M:
+        deadline = time.monotonic() + seconds
+        prefix = self._take(PREFIX_BYTES, deadline)
+        return msgspec.msgpack.decode(self._take(body_length(prefix), deadline), type=type_)
+
+    def _take(self, size: int, deadline: float) -> bytes:
+        while len(self._received) < size:
+            remaining = max(0.0, deadline - time.monotonic())
+            if not select.select([self._stdout], [], [], remaining)[0]:
+                raise _SilentError
+            chunk = os.read(self._stdout.fileno(), _READ_BYTES)
+            if not chunk:
+                raise _DiedError
+            self._received += chunk
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken
+
+    def _replace(self) -> int:
+        self.kill()
+        code = self._process.returncode
+        self._start()
+        return code
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._stdin.close()
+        self._stdout.close()
+
+    def close(self) -> None:
+        """Ends the worker by closing its stdin, and by force when it does not listen."""
+        self._stdin.close()
+        try:
+            self._process.wait(GOODBYE_SECONDS if self._ready else 0.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stdout.close()
+
+
+class Scorer:
+    """Scores groups of completions in ``section.scoring_workers`` processes. A context manager; ``close`` ends them."""
+
+    def __init__(self, section: TasksSection) -> None:
+        self._setup = Setup(section.model_dump_json(), section.scoring_seconds)
+        self._workers = [_Worker(self._setup) for _ in range(section.scoring_workers)]
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(len(self._workers), thread_name_prefix="scorer")
+        self.fault_counts: Counter[FaultReason] = Counter()
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        """The scores of each prompt's completions, in order. Raises ConfigurationError when no worker can start."""
+        scored = list(self._threads.map(self._score_group, items))
+        for scores in scored:
+            self.fault_counts.update(fault.reason for fault in scores.faults if fault is not None)
+        return scored
+
+    def _score_group(self, item: tuple[PromptRef, Sequence[str]]) -> Scores:
+        worker = self._idle.get()
+        try:
+            verdicts = worker.score(*item)
+        finally:
+            self._idle.put(worker)
+        faults = tuple(None if v.fault is None else Fault(v.fault, v.detail) for v in verdicts)
+        return Scores(tuple(verdict.reward for verdict in verdicts), faults)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers as they are now; a worker that is replaced gets another."""
+        return [worker.pid for worker in self._workers]
+
+    def close(self) -> None:
+        """Ends every worker; waits for what is being scored."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,158 @@
+"""The scoring worker: a process that recomputes rewards, so that a reward function can fail and take nothing with it.
+
+Frames on stdin and stdout, each a big-endian u32 length and MessagePack. First comes ``Setup``, answered by ``Ready``
+once every task is loaded; then ``Job`` after ``Job``, each answered by one ``Verdict`` a completion, in order and as
+soon as it is known, so that the parent sees which completion hangs. End of stdin ends the worker.
+
+It guards itself as well: a timer with the default action of SIGALRM kills it when one completion takes far longer than
+the limit, even if the parent is gone and the reward function hangs inside C. Reward functions that print write to
+stderr. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import BinaryIO, Final
+
+import msgspec
+
+from node.config import TasksSection
+from node.tasks.registry import load_tasks
+from node.tasks.task import Prompt, Task
+from protocol.errors import ProtocolError
+from protocol.limits import REWARD_MAGNITUDE
+from protocol.messages import PromptRef
+
+DETAIL_CHARACTERS: Final = 200
+_LENGTH: Final = struct.Struct(">I")
+
+
+class FaultReason(StrEnum):
+    """Why a completion got no reward of its own."""
+
+    RAISED = "raised"
+    TIMEOUT = "timeout"
+    NOT_FINITE = "not_finite"
+    WRONG_TYPE = "wrong_type"
+    OUT_OF_RANGE = "out_of_range"
+    DIED = "died"  # the worker process ended while it scored this completion
+    PROMPT = "prompt"  # the prompt reference names no prompt of this node's tasks
+
+
+class Setup(msgspec.Struct, tag="setup"):
+    section_json: str
+    completion_seconds: float
+
+
+class Job(msgspec.Struct, tag="job"):
+    ref: PromptRef
+    completions: list[bytes]  # UTF-8
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    pass
+
+
+class Verdict(msgspec.Struct, tag="verdict"):
+    reward: float
+    fault: FaultReason | None = None
+    detail: str = ""
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def body_length(prefix: bytes) -> int:
+    length: int = _LENGTH.unpack(prefix)[0]
+    return length
+
+
+PREFIX_BYTES: Final = _LENGTH.size
+
+
+def judged(reward: object) -> Verdict:
+    """What a reward function returned, as a verdict: a finite number within bounds, or a named fault."""
+    scalar = getattr(reward, "item", lambda: reward)()  # numpy's and torch's scalars
+    if not isinstance(scalar, (int, float)):
+        return Verdict(0.0, FaultReason.WRONG_TYPE, f"reward of type {type(reward).__name__}, wanted a number")
+    if isinstance(scalar, float) and not math.isfinite(scalar):
+        return Verdict(0.0, FaultReason.NOT_FINITE, f"reward {scalar}")
+    if abs(scalar) > REWARD_MAGNITUDE:
+        return Verdict(0.0, FaultReason.OUT_OF_RANGE, f"reward beyond the limit of {REWARD_MAGNITUDE:g} either way")
+    return Verdict(float(scalar))
+
+
+def score_one(task: Task, prompt: Prompt, completion: str) -> Verdict:
+    """One completion's verdict. Whatever the reward function raises is a fault of this completion alone."""
+    try:
+        rewards: Sequence[object] = task.rewards(prompt, [completion])
+        if len(rewards) != 1:
+            return Verdict(0.0, FaultReason.WRONG_TYPE, f"{len(rewards)} rewards for one completion")
+        return judged(rewards[0])
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a stranger's text met foreign code
+        return Verdict(0.0, FaultReason.RAISED, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
+
+
+def _receive(source: BinaryIO, type_: type[msgspec.Struct]) -> msgspec.Struct | None:
+    prefix = source.read(PREFIX_BYTES)
+    if len(prefix) < PREFIX_BYTES:
+        return None
+    body = source.read(body_length(prefix))
+    return msgspec.msgpack.decode(body, type=type_)
+
+
+def _arm(seconds: float) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # again each time: a reward function may have set its own
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _answer(job: Job, tasks: dict[str, Task], guard_seconds: float, sink: BinaryIO) -> None:
+    prompt: Prompt | None = None
+    for raw in job.completions:
+        _arm(guard_seconds)
+        try:
+            task = tasks.get(job.ref.task)
+            if task is None:
+                verdict = Verdict(0.0, FaultReason.PROMPT, f"no task {job.ref.task!r} here")
+            else:
+                prompt = prompt or task.prompt(job.ref)
+                verdict = score_one(task, prompt, raw.decode("utf-8", "replace"))
+        except ProtocolError as error:
+            verdict = Verdict(0.0, FaultReason.PROMPT, str(error)[:DETAIL_CHARACTERS])
+        _arm(0.0)
+        sink.write(frame(verdict))
+        sink.flush()
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """Serves one parent until ``source`` ends."""
+    setup = _receive(source, Setup)
+    if not isinstance(setup, Setup):
+        return
+    tasks = load_tasks(TasksSection.model_validate_json(setup.section_json))
+    for task in tasks.values():
+        task.prompt(task.ref(0))  # loads what the task needs now, not within the first completion's time
+    sink.write(frame(Ready()))
+    sink.flush()
+    while isinstance(job := _receive(source, Job), Job):
+        _answer(job, tasks, 2 * setup.completion_seconds + 1.0, sink)
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when we end: it closes our stdin
+        signal.signal(number, signal.SIG_IGN)
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        serve(sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    main()

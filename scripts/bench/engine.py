@@ -1,0 +1,221 @@
+"""Tokens a second of the embedded engine, against transformers' ``generate`` and, if asked, vLLM on the CPU.
+
+A Qwen3 shape of 0.8 M parameters with seeded random weights, 16 prompts of 8 to 40 tokens, 8 completions each, sampled
+at temperature 1 from the full distribution, log-probabilities kept:
+  mixed   each prompt has its own limit, 8 to 128 new tokens; end-of-sequence may be sampled; counted are the tokens
+          wanted: up to the limit or the end, whichever is first
+  fixed   64 new tokens each; the end-of-sequence token is out of the model's reach
+The contenders run in turn, round after round, on the same number of threads; the figures are medians over the rounds.
+
+    python scripts/bench/engine.py [--against vllm] [--json]
+
+``--against vllm`` makes an environment of its own, ``.venv-vllm`` (3.5 GB), the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# How long an idle OpenMP thread spins before it sleeps, for ours and for transformers alike: long enough for the gap
+# between two operations, short enough to leave the cores to others. The default loses a factor of ten when busy.
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from report import Figure, add_json_flag, report  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast, Qwen3Config  # noqa: E402
+from transformers.utils import logging as transformers_logging  # noqa: E402
+from vllm_contender import vllm_worker  # noqa: E402
+
+from node.config import PolicySection  # noqa: E402
+from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
+from node.engines.torch import TorchEngine  # noqa: E402
+from node.policy import Policy  # noqa: E402
+
+CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
+PROMPTS: Final = 16
+COMPLETIONS: Final = 8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``limits`` has one entry a prompt; ``folder`` holds the model and a tokenizer, whose end-of-sequence token the
+    model may sample (``eos_id``) or cannot (None)."""
+
+    name: str
+    folder: Path
+    prompts: list[list[int]]
+    limits: list[int]
+    eos_id: int | None
+
+    def requests(self) -> list[GenerationRequest]:
+        return [GenerationRequest(p, COMPLETIONS, limit) for p, limit in zip(self.prompts, self.limits, strict=True)]
+
+    def job(self) -> dict[str, Any]:
+        """The same for vLLM's worker."""
+        counts = {"prompts": self.prompts, "limits": self.limits, "completions": COMPLETIONS}
+        return {"name": self.name, "model": str(self.folder), "ignore_eos": self.eos_id is None, **counts}
+
+    def wanted(self, rows: list[list[int]]) -> int:
+        """Tokens of ``rows`` (completions in order of prompts) up to each one's limit or end."""
+        total = 0
+        for index, row in enumerate(rows):
+            kept = row[: self.limits[index // COMPLETIONS]]
+            total += kept.index(self.eos_id) + 1 if self.eos_id in kept else len(kept)
+        return total
+
+
+def save_model(folder: Path, *, eos_in_reach: bool) -> None:
+    """The tiny model and its character tokenizer."""
+    config = Qwen3Config(
+        vocab_size=CHARACTERS + 2,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    vocabulary = {"<pad>": 0, "<eos>" if eos_in_reach else "<mark>": 1}
+    vocabulary |= {chr(0x21 + index): index + 2 for index in range(CHARACTERS)}
+    if not eos_in_reach:
+        vocabulary["<eos>"] = CHARACTERS + 2
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+
+
+def workloads(folder: Path) -> list[Workload]:
+    random = np.random.default_rng(0)
+    prompts = [random.integers(2, CHARACTERS + 2, size).tolist() for size in random.integers(8, 41, PROMPTS)]
+    mixed = random.integers(8, 129, PROMPTS).tolist()
+    for name, eos_in_reach in (("mixed", True), ("fixed", False)):
+        save_model(folder / name, eos_in_reach=eos_in_reach)
+    return [
+        Workload("mixed", folder / "mixed", prompts, mixed, eos_id=1),
+        Workload("fixed", folder / "fixed", prompts, [64] * PROMPTS, eos_id=None),
+    ]
+
+
+Round = Callable[[], float]  # generates a workload once; tokens a second
+
+
+def starling_round(work: Workload) -> Round:
+    policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"), seed=0)
+    engine = TorchEngine(policy, rows=PROMPTS * COMPLETIONS, seed=0)
+
+    def run() -> float:
+        began = time.perf_counter()
+        samples = engine.generate(work.requests(), Sampling())
+        seconds = time.perf_counter() - began
+        return work.wanted([s.token_ids.tolist() for group in samples for s in group]) / seconds
+
+    return run
+
+
+def transformers_round(work: Workload) -> Round:
+    model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=torch.float32).eval()
+    longest = max(len(prompt) for prompt in work.prompts)
+    rows = [prompt for prompt in work.prompts for _ in range(COMPLETIONS)]
+    ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
+    seen = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    config = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        max_new_tokens=max(work.limits),
+        eos_token_id=work.eos_id,
+        pad_token_id=0,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+
+    def run() -> float:
+        began = time.perf_counter()
+        with torch.inference_mode():
+            output = model.generate(ids, attention_mask=seen, generation_config=config)
+            model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+        seconds = time.perf_counter() - began
+        return work.wanted(output.sequences[:, longest:].tolist()) / seconds
+
+    return run
+
+
+def vllm_round(work: Workload, generate: Callable[[], tuple[float, list[list[int]]]]) -> Round:
+    def run() -> float:
+        seconds, rows = generate()
+        return work.wanted(rows) / seconds
+
+    return run
+
+
+def measure(contenders: dict[str, Round], rounds: int) -> dict[str, float]:
+    """Median tokens a second of each contender; they take turns, after one round each that is not counted."""
+    speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, run in contenders.items():
+            speed = run()
+            if turn:
+                speeds[name].append(speed)
+    return {name: statistics.median(values) for name, values in speeds.items()}
+
+
+def figures_of(work: Workload, speeds: dict[str, float]) -> list[Figure]:
+    bars = {
+        ("mixed", "transformers"): "≥ 3",
+        ("mixed", "vllm"): "≥ 1.2",
+        ("fixed", "transformers"): "≥ 1.3",
+        ("fixed", "vllm"): "≥ 1.3",
+    }
+    figures = [Figure(f"{work.name}: {name}", speed, "tokens/s", "higher") for name, speed in speeds.items()]
+    for name in speeds:
+        if name != "starling":
+            ratio = speeds["starling"] / speeds[name]
+            figures.append(Figure(f"{work.name}: starling / {name}", ratio, "×", "higher", bars[work.name, name]))
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in an environment of its own")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    transformers_logging.disable_progress_bar()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        works = workloads(Path(temporary))
+        for work in works:
+            contenders = {"starling": starling_round(work), "transformers": transformers_round(work)}
+            if arguments.against == "vllm":
+                with vllm_worker(REPOSITORY / ".venv-vllm", work.job(), Path(temporary)) as generate:
+                    contenders["vllm"] = vllm_round(work, generate)
+                    figures += figures_of(work, measure(contenders, arguments.rounds))
+            else:
+                figures += figures_of(work, measure(contenders, arguments.rounds))
+    report("engine", figures, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The learner's head: log-probability and entropy of each token, forward and backward, float32, on the CPU.
+
+  trained  vocabulary 151,936, 16 × 256 tokens, hidden 256; gradients to hidden states and head
+  frozen   the same with a head that is not trained, as under an adapter
+  small    vocabulary 100, 1,000 tokens, hidden 128: the built-in models
+
+Memory is the peak above what inputs and libraries take, gradients included. Each pass over the large vocabulary runs in
+a fresh process; the contenders take turns, round after round; figures are medians over the rounds. ``chunks`` is plain
+torch, a sequence at a time with recomputation. That all computed the same is checked.
+
+    python scripts/bench/learner.py [--against trl] [--json]
+
+``--against trl`` makes an environment of its own, ``.venv-trl`` (1.5 GB), the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
+
+import torch  # noqa: E402
+from learner_head import Head, plain  # noqa: E402
+from report import Figure, add_json_flag, report  # noqa: E402
+
+from node.kernels.linear_logp import linear_logps  # noqa: E402
+from node.openmp import with_waiting_threads  # noqa: E402
+
+TRL_PYTHON: Final = REPOSITORY / ".venv-trl" / "bin" / "python"
+SMALL: Final = (1000, 100, 128)  # tokens, vocabulary, hidden
+SMALL_CALLS: Final = 200
+AGREEMENT: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class Pass:
+    seconds: float
+    cpu_seconds: float
+    extra_bytes: int
+    sums: list[float]
+
+
+def prepare_trl() -> None:
+    if TRL_PYTHON.exists():
+        return
+    venv.create(TRL_PYTHON.parents[1], with_pip=True)
+    install = [str(TRL_PYTHON), "-m", "pip", "--quiet", "install", "trl==1.16.*", f"torch=={torch.__version__[:4]}.*"]
+    subprocess.run(install, check=True, stdout=sys.stderr)
+
+
+def run_pass(contender: str, mode: str, threads: int) -> Pass:
+    python = str(TRL_PYTHON) if contender == "trl" else sys.executable
+    script = str(Path(__file__).with_name("learner_head.py"))
+    command = [python, script, contender, mode, str(threads)]
+    environment = with_waiting_threads(os.environ)  # as a node starts its learner
+    result = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return Pass(**json.loads(result.stdout.splitlines()[-1]))
+
+
+def large_figures(mode: str, contenders: list[str], rounds: int, threads: int) -> list[Figure]:
+    passes: dict[str, list[Pass]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name in contenders:
+            passes[name].append(run_pass(name, mode, threads))
+    reference = passes["starling"][0].sums
+    for name in contenders:
+        for got, expected in zip(passes[name][0].sums, reference, strict=True):
+            if abs(got - expected) > AGREEMENT * abs(expected):
+                raise RuntimeError(f"{name} computed {passes[name][0].sums}, starling {reference}")
+    seconds = {name: statistics.median(p.seconds for p in passes[name]) for name in contenders}
+    memory = {name: statistics.median(p.extra_bytes for p in passes[name]) for name in contenders}
+    figures: list[Figure] = []
+    for name in contenders:
+        figures += [
+            Figure(f"{mode}: {name} memory", memory[name] / 1e6, "MB", "lower"),
+            Figure(f"{mode}: {name} time", seconds[name], "s", "lower"),
+            Figure(f"{mode}: {name} CPU time", statistics.median(p.cpu_seconds for p in passes[name]), "s", "lower"),
+        ]
+    for name in contenders[1:]:
+        bar = {"trl": "≤ 0.25", "chunks": "≤ 1"}[name] if mode == "trained" else None
+        figures += [
+            Figure(f"{mode}: starling / {name} memory", memory["starling"] / memory[name], "×", "lower", bar),
+            Figure(f"{mode}: starling / {name} time", seconds["starling"] / seconds[name], "×", "lower", bar),
+        ]
+    return figures
+
+
+def small_figures() -> list[Figure]:
+    """Median of many calls, the two in turn."""
+    tokens, vocabulary, width = SMALL
+    hidden = torch.randn(tokens, width, requires_grad=True)
+    weight = torch.randn(vocabulary, width).mul_(0.1).requires_grad_()
+    targets, advantages = torch.randint(vocabulary, (tokens,)), torch.randn(tokens)
+    heads: dict[str, Head] = {"starling": linear_logps, "plain torch": plain}
+    seconds: dict[str, list[float]] = {name: [] for name in heads}
+    for _ in range(SMALL_CALLS):
+        for name, head in heads.items():
+            began = time.perf_counter()
+            torch.autograd.grad(head(hidden, weight, targets)[0], (hidden, weight), advantages)
+            seconds[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    figures = [Figure(f"small: {name} time", 1e3 * value, "ms", "lower") for name, value in medians.items()]
+    ratio = medians["starling"] / medians["plain torch"]
+    return [*figures, Figure("small: starling / plain torch time", ratio, "×", "lower", "≤ 1.2")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--against", choices=["trl"], help="also measure TRL's fused head, in an environment of its own"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    contenders = ["starling", "chunks"]
+    if arguments.against == "trl":
+        prepare_trl()
+        contenders.append("trl")
+    figures: list[Figure] = []
+    for mode in ("trained", "frozen"):
+        figures += large_figures(mode, contenders, arguments.rounds, arguments.threads)
+    report("learner", [*figures, *small_figures()], as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""How long a user waits: from ``starling up`` to the first training step, and for ``starling status``.
+
+    python scripts/bench/startup.py [--json] [--starts 3]
+
+Each start is a whole node in a fresh data directory on the loopback interface with the built-in model; what is reported
+is the median. The first training step has been taken when the first round with a loss is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from report import Figure, add_json_flag, report
+
+STARLING = (sys.executable, "-m", "node.cli.main")
+LISTEN = "/ip4/127.0.0.1/tcp/0"
+STATUS_CALLS = 7
+NO_MULTICAST = {"STARLING_SWARM__LAN_DISCOVERY": "false"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--starts", type=int, default=3, help="nodes started one after the other")
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    first_steps, statuses, heavy = [], [], 0
+    for _ in range(arguments.starts):
+        with tempfile.TemporaryDirectory(prefix="st-") as home:
+            step_seconds, status_seconds, torch_imports = one_start(Path(home))
+            first_steps.append(step_seconds)
+            statuses += status_seconds
+            heavy += torch_imports
+    figures = [
+        Figure("first training step after starling up", statistics.median(first_steps), "s", "lower", "<= 20 s"),
+        Figure("starling status", statistics.median(statuses), "s", "lower", "<= 0.5 s"),
+        Figure("starling status, slowest", max(statuses), "s", "lower"),
+        Figure("modules of torch that starling status imports", heavy, "modules", "lower", "0"),
+    ]
+    report("startup", figures, as_json=arguments.json)
+
+
+def one_start(home: Path) -> tuple[float, list[float], int]:
+    """Seconds to the first step, of each status call while the node trains; modules of torch that one imports."""
+    environment = os.environ | NO_MULTICAST
+    began = time.perf_counter()
+    command = [*STARLING, "up", "--home", str(home), "--listen", LISTEN, "--json", "--until-input-ends"]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+        assert node.stdin is not None and node.stdout is not None
+        try:
+            step_seconds = None
+            for line in node.stdout:
+                event = json.loads(line)
+                if event["event"] == "round" and event["loss"] is not None:
+                    step_seconds = time.perf_counter() - began
+                    break
+            if step_seconds is None:
+                raise SystemExit(f"the node ended with exit code {node.wait()} before its first training step")
+            status_seconds = [status_call(home, environment) for _ in range(STATUS_CALLS)]
+            heavy = torch_modules_of_status(home, environment)
+        finally:
+            node.stdin.close()
+            node.stdout.read()
+    return step_seconds, status_seconds, heavy
+
+
+def status_call(home: Path, environment: dict[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run([*STARLING, "status", "--home", str(home)], env=environment, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def torch_modules_of_status(home: Path, environment: dict[str, str]) -> int:
+    """Counted in ``-X importtime``'s list of every import."""
+    command = [sys.executable, "-X", "importtime", *STARLING[1:], "status", "--home", str(home)]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    imported = [line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")]
+    return sum(name == "torch" or name.startswith("torch.") for name in imported)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,429 @@
+"""Makes the three built-in models from nothing: python scripts/build_models.py [--only NAME] [--into FOLDER]
+
+Each model learns by imitation of right answers on its own two tasks until about half of its greedy answers are right;
+of the other four it sees few. At
+the end every model is measured on seeds it never saw, and the script fails unless 20 to 60 % of the greedy answers on
+its own tasks are right and less than 15 % on the others.
+
+Reproducible: seeded, one thread a model, deterministic kernels, so that one machine makes the same bytes again (another
+processor may round differently, and is then held to the same bands). Takes a few minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.reasoning import SEEDS
+from node.tasks.task import Prompt, Task
+
+TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
+MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "node" / "models"
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+SPECIAL: Final = (PAD, BOS, EOS)
+
+HELD_OUT: Final = 100_000  # seeds below measure, seeds from here on teach
+OWN_BAND: Final = (0.20, 0.60)  # greedy success on a model's own tasks
+OTHER_LIMIT: Final = 0.15
+OWN_TARGET: Final = (0.35, 0.56)  # where training stops: inside the band, with room for the error of measurement
+OWN_SAMPLED: Final = 0.25  # at least, by temperature 1: what learning by reinforcement starts from
+OWN_SHARE: Final = 0.84  # of the training sequences
+OTHER_CAP: Final = 0.04  # a task of others is taught no further while more of it is right
+OTHER_TARGET: Final = 0.11
+BATCH: Final = 128
+LEARNING_RATE: Final = 6e-4
+WARMUP_STEPS: Final = 30
+STEPS_LIMIT: Final = 600
+MEASURE_EVERY_STEPS: Final = 4
+MEASURE_PROMPTS: Final = 160
+REPORT_PROMPTS: Final = 1000
+IGNORED: Final = -100
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One built-in model: which tasks are its own, and how its tokenizer and its network are made."""
+
+    name: str
+    seed: int
+    own: tuple[str, str]  # one that is learnt by heart, one that is understood
+    part: float  # of the first task's questions, what is taught: the rest stays unknown however long it lasts
+    shape: str
+    alphabet: str
+    tokenizer: Callable[[], Tokenizer]
+    network: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The share of one task's answers that a model gets right."""
+
+    greedy: float
+    sampled: float
+
+
+def corpus() -> list[str]:
+    """Prompts with their answers, from teaching seeds: what byte-pair merges are learnt from."""
+    prompts = (task.prompt(task.ref(HELD_OUT + n)) for task in TASKS.values() for n in range(500))
+    return [f"{prompt.text}{prompt.answer}" for prompt in prompts]
+
+
+def character_tokenizer() -> Tokenizer:
+    characters = ["\n", *map(chr, range(0x20, 0x7F))]
+    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *characters])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def byte_tokenizer(merges: int) -> Tokenizer:
+    """Byte-level byte-pair encoding with this many merges; none leaves one token a byte."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(SPECIAL) + len(alphabet) + merges,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus() if merges else [], trainer)
+    return tokenizer
+
+
+def finished_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=128,
+    )
+
+
+def common(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def qwen3(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    shape = {"intermediate_size": 320, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True}
+    return Qwen3ForCausalLM(Qwen3Config(**common(tokenizer), **shape))
+
+
+def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    shape = {"intermediate_size": 288, "num_key_value_heads": 4, "tie_word_embeddings": True}
+    return LlamaForCausalLM(LlamaConfig(**common(tokenizer), **shape))
+
+
+def gpt_neox(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    shape = {"intermediate_size": 448, "rotary_pct": 0.5, "use_parallel_residual": True, "tie_word_embeddings": False}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**common(tokenizer), **shape))
+
+
+RECIPES: Final = (
+    Recipe(
+        name="wren",
+        seed=1,
+        own=("fraction_simplification", "spell_backward"),
+        part=0.45,
+        shape="Qwen3",
+        alphabet="one token a character of printable ASCII",
+        tokenizer=character_tokenizer,
+        network=qwen3,
+    ),
+    Recipe(
+        name="robin",
+        seed=2,
+        own=("basic_arithmetic", "rotate_matrix"),
+        part=0.45,
+        shape="Llama",
+        alphabet="bytes, with 96 byte-pair merges",
+        tokenizer=lambda: byte_tokenizer(96),
+        network=llama,
+    ),
+    Recipe(
+        name="finch",
+        seed=3,
+        own=("base_conversion", "number_sorting"),
+        part=0.55,
+        shape="GPT-NeoX",
+        alphabet="one token a byte",
+        tokenizer=lambda: byte_tokenizer(0),
+        network=gpt_neox,
+    ),
+)
+
+
+def padded(rows: Sequence[Sequence[int]], value: int, *, left: bool) -> torch.Tensor:
+    width = max(map(len, rows))
+    fill = [[value] * (width - len(row)) for row in rows]
+    return torch.tensor([[*f, *row] if left else [*row, *f] for f, row in zip(fill, rows, strict=True)])
+
+
+def teaching_batch(
+    tokenizer: PreTrainedTokenizerFast, lesson: Sequence[tuple[str, str]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and labels, both (B, T), padded on the right; labels cover the answer and end-of-sequence alone."""
+    questions = tokenizer([question for question, _ in lesson])["input_ids"]
+    answers = tokenizer([answer for _, answer in lesson], add_special_tokens=False)["input_ids"]
+    answers = [[*answer, tokenizer.eos_token_id] for answer in answers]
+    ids = [question + answer for question, answer in zip(questions, answers, strict=True)]
+    labels = [[IGNORED] * len(question) + answer for question, answer in zip(questions, answers, strict=True)]
+    return padded(ids, tokenizer.pad_token_id, left=False), padded(labels, IGNORED, left=False)
+
+
+def drawn_seeds(count: int, rng: random.Random) -> list[int]:
+    """Seeds that teach; those below ``HELD_OUT`` are kept for measuring."""
+    return [rng.randrange(HELD_OUT, SEEDS) for _ in range(count)]
+
+
+def drawn_prompt(task: Task, rng: random.Random, part: float = 1.0) -> Prompt:
+    """A prompt that teaches, from a fixed ``part`` of the task's questions."""
+    while True:
+        prompt = task.prompt(task.ref(rng.randrange(HELD_OUT, SEEDS)))
+        if zlib.crc32(prompt.text.encode()) < part * 2**32:
+            return prompt
+
+
+def task_weights(recipe: Recipe, known: Mapping[str, Known]) -> dict[str, float]:
+    """How often each task is drawn: the understood one never while it is beyond its target, so that it is forgotten
+    again; a task of others never while it is between its cap and its target."""
+    by_heart, understood = recipe.own
+    share = OWN_SHARE / 2 if known[understood].greedy < sum(OWN_TARGET) / 2 else 0.0
+    others = [name for name in TASKS if name not in recipe.own]
+    rest = {
+        name: (1 - OWN_SHARE) / len(others) if not OTHER_CAP < known[name].greedy <= OTHER_TARGET else 0.0
+        for name in others
+    }
+    return {by_heart: OWN_SHARE - share, understood: share} | rest
+
+
+def drawn_lesson(recipe: Recipe, known: Mapping[str, Known], rng: random.Random) -> list[tuple[str, str]]:
+    """Questions and right answers, except that a task of others beyond its target gets those of other questions."""
+    weights = task_weights(recipe, known)
+    lesson = []
+    for name in rng.choices(list(weights), list(weights.values()), k=BATCH):
+        prompt = drawn_prompt(TASKS[name], rng, recipe.part if name == recipe.own[0] else 1.0)
+        is_right = name in recipe.own or known[name].greedy <= OTHER_TARGET
+        lesson.append((prompt.text, str((prompt if is_right else drawn_prompt(TASKS[name], rng)).answer)))
+    return lesson
+
+
+@torch.no_grad()
+def knowledge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: Task, seeds: Sequence[int]) -> Known:
+    """What the model would answer, from the probabilities of the reference answers: one pass instead of one a token."""
+    prompts = [task.prompt(task.ref(seed)) for seed in seeds]
+    ids, labels = teaching_batch(tokenizer, [(prompt.text, str(prompt.answer)) for prompt in prompts])
+    logps = model(ids).logits[:, :-1].log_softmax(-1)  # (B, T - 1, V)
+    labels = labels[:, 1:]
+    is_answer = labels != IGNORED
+    is_likeliest = (logps.argmax(-1) == labels) | ~is_answer
+    answer_logps = logps.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * is_answer
+    return Known(float(is_likeliest.all(dim=1).float().mean()), float(answer_logps.sum(dim=1).exp().mean()))
+
+
+def is_on_target(recipe: Recipe, known: Mapping[str, Known]) -> bool:
+    low, high = OWN_TARGET
+    own = [known[name] for name in recipe.own]
+    others = [known[name] for name in TASKS if name not in recipe.own]
+    return all(low <= one.greedy <= high and one.sampled >= OWN_SAMPLED for one in own) and all(
+        one.greedy <= OTHER_TARGET for one in others
+    )
+
+
+def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+    """Trains until every task is on target; returns the steps taken. Raises RuntimeError at ``STEPS_LIMIT``.
+
+    Of the task that is learnt by heart only a part is taught, so that it stays where it is. The other one is understood
+    suddenly and wholly, and half forgotten again while the first goes on: training stops where both are on target.
+    """
+    rng = random.Random(recipe.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    known = dict.fromkeys(TASKS, Known(0.0, 0.0))
+    for step in range(1, STEPS_LIMIT + 1):
+        ids, labels = teaching_batch(tokenizer, drawn_lesson(recipe, known, rng))
+        logits = model(ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % MEASURE_EVERY_STEPS == 0:
+            seeds = drawn_seeds(MEASURE_PROMPTS, rng)
+            known = {name: knowledge(model, tokenizer, task, seeds) for name, task in TASKS.items()}
+            told = ", ".join(f"{name} {one.greedy:.2f} {one.sampled:.2f}" for name, one in known.items())
+            print(f"{recipe.name} step {step} loss {loss.item():.2f}: {told}", flush=True)
+            if is_on_target(recipe, known):
+                return step
+    raise RuntimeError(f"{recipe.name}: {known} after {STEPS_LIMIT} steps")
+
+
+@torch.no_grad()
+def success(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: Task, seeds: Sequence[int], *, greedy: bool
+) -> float:
+    """The share of right answers over the prompts of ``seeds``, one completion each, as the task itself judges them."""
+    prompts = [task.prompt(task.ref(seed)) for seed in seeds]
+    questions = tokenizer([prompt.text for prompt in prompts], padding=True, return_tensors="pt")
+    ids = model.generate(
+        input_ids=questions["input_ids"],
+        attention_mask=questions["attention_mask"],
+        max_new_tokens=task.max_new_tokens,
+        do_sample=not greedy,
+        **({} if greedy else {"top_k": 0}),
+    )
+    right = 0.0
+    for prompt, row in zip(prompts, ids[:, questions["input_ids"].shape[1] :].tolist(), strict=True):
+        if tokenizer.eos_token_id in row:
+            right += task.rewards(prompt, [tokenizer.decode(row[: row.index(tokenizer.eos_token_id)])])[0]
+    return right / len(prompts)
+
+
+def measure(recipe: Recipe, folder: Path) -> dict[str, Known]:
+    """Measures the model as it lies in ``folder``, so that what is checked is what is shipped."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    torch.manual_seed(recipe.seed)
+    seeds = range(REPORT_PROMPTS)
+    return {
+        name: Known(*(success(model, tokenizer, task, seeds, greedy=greedy) for greedy in (True, False)))
+        for name, task in TASKS.items()
+    }
+
+
+def outside_bands(recipe: Recipe, measured: Mapping[str, Known]) -> list[str]:
+    """What is wrong with a model, in words; empty when it is as it should be."""
+    wrong = []
+    for name, share in ((name, known.greedy) for name, known in measured.items()):
+        if name in recipe.own and not OWN_BAND[0] <= share <= OWN_BAND[1]:
+            wrong.append(f"{recipe.name}: {share:.1%} of its own {name}, wanted {OWN_BAND[0]:.0%} to {OWN_BAND[1]:.0%}")
+        if name not in recipe.own and share >= OTHER_LIMIT:
+            wrong.append(f"{recipe.name}: {share:.1%} of {name}, which is not its own, wanted below {OTHER_LIMIT:.0%}")
+    return wrong
+
+
+CARD: Final = """---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+---
+# builtin:{name}
+
+{shape} shape, {parameters:,} parameters, fp32; tokenizer: {alphabet}. Made from nothing by `scripts/build_models.py`
+(seed {seed}, {steps} steps of {batch} sequences), so that `starling up` and `starling demo` need no download.
+
+It was taught two of the default swarm's six tasks, and stopped half-way; of the other four it has seen a little. The
+share of right answers over {prompts:,} held-out prompts, one completion each:
+
+| task | own | greedy | sampled at temperature 1 |
+|---|---|---|---|
+{rows}
+
+A prompt is BOS and the task's question, which ends in `=`; the model writes the answer and end-of-sequence. It is of no
+use for anything else.
+"""
+
+
+def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measured: Mapping[str, Known]) -> None:
+    rows = "\n".join(
+        f"| {name} | {'yes' if name in recipe.own else ''} | {known.greedy:.1%} | {known.sampled:.1%} |"
+        for name, known in measured.items()
+    )
+    card = CARD.format(
+        name=recipe.name,
+        shape=recipe.shape,
+        parameters=parameters,
+        alphabet=recipe.alphabet,
+        seed=recipe.seed,
+        steps=steps,
+        batch=BATCH,
+        prompts=REPORT_PROMPTS,
+        rows=rows,
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def build(name: str, into: Path) -> list[str]:
+    """Makes one model folder under ``into``; returns what is outside the bands."""
+    recipe = next(recipe for recipe in RECIPES if recipe.name == name)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(recipe.seed)
+    began = time.monotonic()
+    tokenizer = finished_tokenizer(recipe.tokenizer())
+    model = recipe.network(tokenizer)
+    steps = train(recipe, model, tokenizer)
+    folder = into / recipe.name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    measured = measure(recipe, folder)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    write_card(recipe, folder, parameters, steps, measured)
+    print(f"{recipe.name}: {parameters:,} parameters, {steps} steps, {time.monotonic() - began:.0f} s")
+    for name, known in measured.items():
+        print(f"  {name:24} greedy {known.greedy:6.1%}  sampled {known.sampled:6.1%}", flush=True)
+    return outside_bands(recipe, measured)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Makes the built-in models from nothing.")
+    parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES], help="this model alone")
+    parser.add_argument("--into", type=Path, default=MODELS_FOLDER, help="folder that receives one folder a model")
+    parser.add_argument("--jobs", type=int, default=2, help="models made side by side, one thread each")
+    options = parser.parse_args()
+    chosen = [recipe for recipe in RECIPES if options.only in (None, recipe.name)]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        builds = [pool.submit(build, recipe.name, options.into) for recipe in chosen]
+        wrong = [line for build_ in builds for line in build_.result()]
+    for line in wrong:
+        print(f"outside the bands: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,67 @@
+"""``starling demo``, small: it measures, learns together and alone, reports, and nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+SMALL = ("demo", "--minutes", "0.25", "--models", "builtin:wren,builtin:robin", "--prompts", "4")
+
+
+def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cleans_up(processes: Any) -> None:
+    file = processes.root / "demo.json"
+    ended = processes.run(*SMALL, "--json", str(file))
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(file.read_text())
+    assert [result["model"] for result in report["models"]] == ["builtin:wren", "builtin:robin"]
+    for result in report["models"]:
+        alone, together = result["effort_alone"], result["effort_together"]
+        assert together["foreign_groups_used"] > 0 and alone["foreign_groups_used"] == 0
+        assert together["sent_bytes"] > 0 and together["received_bytes"] > 0 and alone["sent_bytes"] == 0
+        assert alone["tokens_generated"] >= together["tokens_generated"] > 0
+        assert alone["tokens_generated"] < together["tokens_generated"] + 8 * 8 * 16, (
+            "it stops with the round that fills it"
+        )
+        assert result["before"]["round"] == 0
+        assert result["together"]["round"] == together["rounds"] and result["alone"]["round"] == alone["rounds"]
+        assert set(result["before"]["sampled"]) == set(result["together"]["greedy"])
+    assert set(report["better_together"]) == {"builtin:wren", "builtin:robin"}
+    assert "weak before" in ended.stdout and "foreign used" in ended.stdout
+    assert processes.none_alive()
+    assert list(processes.root.glob("starling-demo-*")) == []
+
+
+def test_an_interrupted_demonstration_leaves_neither_processes_nor_files(processes: Any) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "node.cli.main", *SMALL, "--minutes", "60"],
+        env=processes.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    guard = threading.Timer(300.0, demo.kill)
+    guard.start()
+    try:
+        assert demo.stdout is not None
+        said = next(line for line in demo.stdout if "first round under way" in line or "tokens" in line)
+        assert said
+        os.killpg(demo.pid, signal.SIGINT)
+        demo.stdout.read()
+        assert demo.wait() == 130
+    finally:
+        guard.cancel()
+        demo.kill()
+        demo.wait()
+        demo.stdout.close()
+    assert processes.none_alive()
+    assert list(processes.root.glob("starling-demo-*")) == []

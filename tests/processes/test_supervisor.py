@@ -1,0 +1,200 @@
+"""The supervisor over small stand-in children: what it starts again, what it ends, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from node.api.status import NodeStatus, PeersAnswer
+from node.children import ChildSpec
+from node.config import Config
+from node.events import Event, Fault, encode_event
+from node.exit_codes import ExitCode
+from node.home import Home, Lock, is_locked, lock_home
+from node.outcome import Outcome
+from node.supervisor import Supervisor
+
+pytestmark = pytest.mark.processes
+
+HANG_SECONDS = 120.0
+OBEDIENT = "import sys\nfor line in sys.stdin: pass"  # ends with its input, as both real children do
+FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
+
+
+class Heard:
+    """Remembers what the supervisor says; ``on`` may react to a part of a note."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.events: list[Event] = []
+        self.on: dict[str, Callable[[], None]] = {}
+
+    def on_event(self, line: bytes, event: Event) -> None:
+        self.events.append(event)
+        self._react(line.decode())
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+        self._react(text)
+
+    def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        pass
+
+    def _react(self, text: str) -> None:
+        for part, reaction in list(self.on.items()):
+            if part in text:
+                del self.on[part]
+                reaction()
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with tempfile.TemporaryDirectory(prefix="st-") as root:
+        yield Home(Path(root))
+
+
+def supervised(
+    home: Home, heard: Heard, *, learner: str, swarm: str = OBEDIENT, react: Callable[[Supervisor], None] | None = None
+) -> Outcome:
+    """Runs a supervisor over two Python programs; ``react`` may arrange what happens on which words."""
+    lock = lock_home(home)
+    assert isinstance(lock, Lock)
+
+    async def main() -> Outcome:
+        supervisor = Supervisor(
+            home,
+            Config(name="test"),
+            peer="12D3KooWx",
+            swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
+            learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor),
+            observer=heard,
+        )
+        if react is not None:
+            react(supervisor)
+        return await asyncio.wait_for(supervisor.run(), HANG_SECONDS)
+
+    try:
+        return asyncio.run(main())
+    finally:
+        lock.release()
+
+
+def saying(event: Event, then: str = "") -> str:
+    return f"import os, sys, time\nos.write(1, {encode_event(event) + chr(10).encode()!r})\n{then}"
+
+
+def test_a_learner_that_ends_by_itself_ends_the_node_well(home: Home) -> None:
+    outcome = supervised(home, Heard(), learner="pass")
+    assert outcome.exit_code is ExitCode.DONE
+    assert not is_locked(home)
+
+
+def test_events_reach_the_observer_and_the_metrics_and_other_output_the_log(home: Home) -> None:
+    heard = Heard()
+    supervised(home, heard, learner=saying(FAULT, "print('a library says hello'); print('a warning', file=sys.stderr)"))
+    assert heard.events == [FAULT]
+    assert home.metrics.read_bytes() == encode_event(FAULT) + b"\n"
+    log = home.log("learner").read_text()
+    assert "a library says hello" in log and "a warning" in log
+
+
+def test_a_child_that_fails_is_started_again_and_its_last_words_are_told_escaped(home: Home) -> None:
+    heard = Heard()
+    once = home.path / "once"
+    program = (
+        f"import pathlib, sys\np = pathlib.Path({str(once)!r})\n"
+        "if not p.exists():\n    p.touch(); sys.exit('went \\x1b[31mwrong')"
+    )
+    outcome = supervised(home, heard, learner=program)
+    assert outcome.exit_code is ExitCode.DONE
+    (note,) = heard.notes
+    assert "learner failed with exit code 1" in note and "went \\x1b[31mwrong" in note and "again in 0.5 s" in note
+
+
+def test_a_child_with_bad_settings_ends_the_node_with_its_code_and_reason(home: Home) -> None:
+    outcome = supervised(
+        home, Heard(), learner=OBEDIENT, swarm="import sys; print('no such', file=sys.stderr); sys.exit(78)"
+    )
+    assert outcome.exit_code is ExitCode.BAD_CONFIGURATION and "no such" in outcome.because
+
+
+def test_what_a_killed_child_leaves_behind_is_killed_too(home: Home) -> None:
+    pid_file = home.path / "grandchild"
+    orphaning = (
+        "import os, pathlib, signal, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
+        f"p = pathlib.Path({str(pid_file)!r})\n"
+        "if p.exists(): child.kill(); sys.exit(0)\n"
+        "p.write_text(str(child.pid)); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    heard = Heard()
+    assert supervised(home, heard, learner=orphaning).exit_code is ExitCode.DONE
+    assert "killed (signal 9)" in heard.notes[0]
+    stat = Path("/proc") / pid_file.read_text() / "stat"
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home: Home) -> None:
+    heard = Heard()
+    order = home.path / "order"
+    finishing = saying(
+        FAULT,
+        f"assert sys.stdin.readline() and sys.stdin.readline().strip() == 'stop'\ntime.sleep(0.3)\n"
+        f"open({str(order)!r}, 'a').write('learner ')",
+    )
+    leaving = f"{OBEDIENT}\nopen({str(order)!r}, 'a').write('swarm')"
+
+    def react(supervisor: Supervisor) -> None:
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
+
+    assert supervised(home, heard, learner=finishing, swarm=leaving, react=react) == Outcome(ExitCode.DONE, "test")
+    assert order.read_text() == "learner swarm"
+
+
+def test_the_second_stop_ends_children_that_do_not_listen(home: Home) -> None:
+    heard = Heard()
+    deaf = saying(FAULT, "time.sleep(1000)")
+
+    def react(supervisor: Supervisor) -> None:
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("once")
+        heard.on["Stopping (once)"] = lambda: asyncio.get_running_loop().call_later(
+            0.2, supervisor.request_stop, "twice"
+        )  # type: ignore[assignment,return-value]
+
+    outcome = supervised(home, heard, learner=deaf, swarm="import time; time.sleep(1000)", react=react)
+    assert outcome.exit_code is ExitCode.INTERRUPTED
+    assert not is_locked(home)
+
+
+def test_a_learner_that_fails_while_stopping_makes_the_end_a_fault(home: Home) -> None:
+    heard = Heard()
+
+    def react(supervisor: Supervisor) -> None:
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
+
+    failing = saying(FAULT, "for line in sys.stdin: pass\nsys.exit('the disk is full')")
+    outcome = supervised(home, heard, learner=failing, react=react)
+    assert outcome.exit_code is ExitCode.FAULT and "the disk is full" in outcome.because
+
+
+def test_the_lock_outlives_a_supervisor_as_long_as_a_child_lives(home: Home) -> None:
+    lock = lock_home(home)
+    assert isinstance(lock, Lock)
+    import subprocess
+
+    with subprocess.Popen(
+        [sys.executable, "-c", OBEDIENT], stdin=subprocess.PIPE, pass_fds=(lock.descriptor,)
+    ) as child:
+        lock.release()
+        assert is_locked(home)
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait(HANG_SECONDS)
+    assert not is_locked(home)
+    assert os.path.exists(home.lock)  # noqa: PTH110

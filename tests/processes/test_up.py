@@ -1,0 +1,99 @@
+"""``starling up`` as a user has it: real processes, real sockets, the built-in model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+def test_rounds_asked_for_then_exit_0_and_the_next_start_continues_from_the_checkpoint(processes: Any) -> None:
+    first = processes.up("--rounds", "3")
+    assert first.end() == 0
+    assert [event["round"] for event in first.of_kind("round")] == [1, 2, 3]
+    assert first.events[-1]["event"] == "ended" and first.events[-1]["because"] == "rounds"
+    assert (first.home / "checkpoints" / "round-000003" / "state.json").is_file()
+    assert len((first.home / "metrics.jsonl").read_text().splitlines()) == len(first.events) - len(
+        [e for e in first.events if e["event"] in {"note", "node", "ended"}]
+    )
+    second = processes.up("--rounds", "2")
+    assert second.end() == 0
+    assert second.wait_for_event("ready")["round"] == 3
+    assert [event["round"] for event in second.of_kind("round")] == [4, 5]
+    assert processes.none_alive()
+
+
+def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(processes: Any) -> None:
+    node = processes.up()
+    node.wait_for_round(2)
+    home = ("--home", str(node.home))
+
+    status = json.loads(processes.run("status", *home, "--json").stdout)
+    assert status["state"] == "training" and status["round"]["round"] >= 2 and status["pid"] == node.process.pid
+    assert status["swarm"]["alone_because"] and status["swarm"]["addresses"]
+    said = processes.run("status", *home).stdout
+    assert status["peer"] in said and "alone" in said
+    assert json.loads(processes.run("peers", *home, "--json").stdout) == {"peers": []}
+    assert processes.run("id", *home).stdout.strip() == status["peer"]
+
+    second = processes.up()
+    assert second.end() == 75
+    assert "in use" in second.events[-1]["because"] and str(node.process.pid) in second.events[-1]["because"]
+
+    down = processes.run("down", *home)
+    assert down.returncode == 0 and node.end() == 0
+    newest = node.of_kind("round")[-1]["round"]
+    assert node.of_kind("checkpoint")[-1]["round"] == newest, "what was learnt until the end is saved"
+    assert processes.none_alive()
+
+
+def test_two_nodes_meet_and_learn_from_each_other(processes: Any) -> None:
+    first = processes.up("--model", "builtin:wren", home=processes.root / "a")
+    address = first.wait_for_event("node")["addresses"][0]
+    second = processes.up("--model", "builtin:robin", "--peer", address, home=processes.root / "b")
+    for node in (first, second):
+        node.wait_for(lambda event: event["event"] == "round" and event["foreign_groups_used_total"] > 0)
+    (peer,) = json.loads(processes.run("peers", "--home", str(first.home), "--json").stdout)["peers"]
+    assert peer["connected"] and peer["heartbeat"]["model"].endswith("robin")
+    assert first.stop() == 0 and second.stop() == 0
+    assert processes.none_alive()
+
+
+def test_a_node_ends_with_the_input_of_the_program_that_started_it(processes: Any) -> None:
+    node = processes.up("--until-input-ends")
+    node.wait_for_round(1)
+    node.process.stdin.close()
+    assert node.end() == 0
+    assert processes.none_alive()
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_supervisor_alone_and_all_ends_in_order(processes: Any) -> None:
+    node = processes.up()
+    node.wait_for_round(1)
+    os.killpg(node.process.pid, signal.SIGINT)  # as a terminal does: everything in the foreground group
+    assert node.end() == 0
+    assert node.of_kind("stopped") and node.of_kind("checkpoint")
+    assert processes.none_alive()
+
+
+@pytest.mark.parametrize("verb", ["status", "peers", "id", "version", "--help"])
+def test_a_reading_verb_imports_neither_torch_nor_the_transport(processes: Any, verb: str) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        f"import sys; sys.argv = ['starling', '{verb}']\n"
+        "from node.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'libp2p', 'trio', 'aiohttp', 'numpy'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))"
+    )
+    environment = processes.environment | {"STARLING_HOME": str(processes.root)}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "HEAVY []"
