@@ -184,11 +184,11 @@ class Gossip:
 def split_adverts(
     family: bytes, tokenizer: bytes, policy_version: int, groups: Sequence[GroupAdvert]
 ) -> list[RolloutAdvert]:
-    """As few announcements as hold all groups, each within the limits of one."""
+    """As few announcements as hold all groups, each within the limits of one, each number in its shortest form."""
     adverts: list[RolloutAdvert] = []
     part: list[GroupAdvert] = []
     part_bytes = 0
-    for group in groups:
+    for group in map(shortened, groups):
         group_bytes = len(msgspec.msgpack.encode(group))
         full = part_bytes + group_bytes > limits.ANNOUNCEMENT_BYTES - ENVELOPE_BYTES
         if part and (full or len(part) == limits.GROUPS_PER_ADVERT):
@@ -199,3 +199,9 @@ def split_adverts(
     if part:
         adverts.append(RolloutAdvert(family, tokenizer, policy_version, tuple(part)))
     return adverts
+
+
+def shortened(group: GroupAdvert) -> GroupAdvert:
+    """The same advert with whole rewards as integers: one byte each instead of nine, read as equal floats."""
+    rewards = tuple(int(reward) if float(reward).is_integer() else reward for reward in group.rewards)
+    return msgspec.structs.replace(group, rewards=rewards)

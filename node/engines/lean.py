@@ -24,6 +24,7 @@ from node.engines.products import products_for
 Cache = tuple[Tensor, Tensor]  # keys and values
 # oneDNN compiles a kernel for each number of rows it meets; multiples of this keep them few.
 ROW_MULTIPLE: Final = 8
+SLOT_MULTIPLE: Final = 32  # so that calls of nearly one length share a cache
 
 
 class LeanDecoder:
@@ -46,7 +47,7 @@ class LeanDecoder:
         # bmm on small float32 matrices beats the fused attention kernel of the CPU, which wants long queries.
         self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
         self._rotations = torch.empty(0)
-        self._keys = self._values = torch.empty(0)  # (layers, room, kv heads, slots, size)
+        self._room = self._slots = 0
         self._rows = 0
         self.refresh()
 
@@ -55,20 +56,13 @@ class LeanDecoder:
             self._weights = pack(self._model, self._architecture, self._shape, self._order)
 
     def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
-        shape = self._shape
         longest = longest_prompt + longest_completion
         # A crowded batch outlives its first rows: spare slots let the timeline run on before it must be moved back.
-        self._slots = longest + max(64, longest // 4) if crowded else longest
+        slots = longest + max(64, longest // 4) if crowded else longest
+        self._make_room(-(-rows // ROW_MULTIPLE) * ROW_MULTIPLE, slots)
         self._longest_prompt = longest_prompt
-        self._room = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
-        wanted = (shape.layers, self._room, shape.kv_heads, self._slots, shape.head_size)
-        if tuple(self._keys.shape) != wanted:
-            self._keys, self._values = self._empty_cache(wanted)
-            self._mask = torch.zeros((self._room, shape.kv_heads, self._slots), dtype=self._dtype, device=self._device)
         if self._rotations.shape[0] < self._slots:
             self._rotations = self._rotation_table(self._slots)
-        self._layer_keys = self._keys.flatten(1, 2).unbind(0)  # a layer: (room × kv heads, slots, size)
-        self._layer_values = self._values.flatten(1, 2).unbind(0)
         self._tokens = torch.zeros(self._room, dtype=torch.int64, device=self._device)
         self._start = torch.zeros(self._room, dtype=torch.int64, device=self._device)  # slot of each row's first token
         self._starts = np.zeros(self._room, dtype=np.int64)  # the same, where reading it costs no transfer
@@ -84,8 +78,8 @@ class LeanDecoder:
         rotations = self._rotation_table(length)[(slots - padding[:, None]).clamp_(min=0)]  # (P, L, size / 2)
         seen = (slots[None, :] <= slots[:, None]) & (slots >= padding[:, None, None])  # (P, L, L)
         seen |= torch.eye(length, dtype=torch.bool, device=self._device)  # padding sees itself: no empty softmax
-        all_keys = self._keys.new_empty((shape.layers, count, shape.kv_heads, length, shape.head_size))
-        all_values = torch.empty_like(all_keys)
+        size = (shape.layers, count, shape.kv_heads, length, shape.head_size)
+        all_keys, all_values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
         x = functional.embedding(ids.flatten(), self._weights.embedding)
         rotations = rotations.flatten(0, 1)
         for index, layer in enumerate(self._weights.layers):
@@ -213,17 +207,28 @@ class LeanDecoder:
         self._now = moved
         self._membership_changed(slice(0, self._room))
 
-    def _empty_cache(self, shape: tuple[int, ...]) -> Cache:
-        """Keys and values, (layers, room, kv heads, slots, size).
+    def _make_room(self, rows: int, slots: int) -> None:
+        """A cache of at least this size; the one at hand is kept unless it is too small or twice too large.
 
         Zeros, not whatever was there: a masked slot has weight 0, and 0 times a NaN would be a NaN. For small products
         the keys lie transposed in memory: reading them is what a step waits for, and so it goes twice as fast.
         """
-        values = torch.zeros(shape, dtype=self._dtype, device=self._device)
-        if not self._small_products:
-            return torch.zeros_like(values), values
-        *outer, slots, size = shape
-        return torch.zeros((*outer, size, slots), dtype=self._dtype, device=self._device).transpose(-1, -2), values
+        if rows <= self._room <= 2 * rows and slots <= self._slots <= 2 * slots:
+            return
+        self._room, self._slots = rows, -(-slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
+        layers, heads, size = self._shape.layers, self._shape.kv_heads, self._shape.head_size
+
+        def zeros(*dimensions: int) -> Tensor:
+            return torch.zeros(dimensions, dtype=self._dtype, device=self._device)
+
+        if self._small_products:
+            self._keys = zeros(layers, rows, heads, size, self._slots).transpose(-1, -2)
+        else:
+            self._keys = zeros(layers, rows, heads, self._slots, size)
+        self._values = zeros(layers, rows, heads, self._slots, size)
+        self._layer_keys = self._keys.flatten(1, 2).unbind(0)  # a layer: (room × kv heads, slots, size)
+        self._layer_values = self._values.flatten(1, 2).unbind(0)
+        self._mask = zeros(rows, heads, self._slots)
 
     def _angles(self, length: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's angles as the model itself makes them, (length, rotated) float32."""

@@ -114,7 +114,7 @@ async def measure(there: dict[str, str], size: int, rounds: int, directory: Path
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=64, help="size of the blob")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     add_json_flag(parser)
     arguments = parser.parse_args()

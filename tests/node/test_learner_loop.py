@@ -309,9 +309,9 @@ def test_own_completions_are_on_policy() -> None:
 
 
 def test_node_alone_gets_better_at_its_tasks() -> None:
-    node = Node("ann", learner=LearnerSection(own_groups=8, completions=8, learning_rate=1e-2))
-    rounds = [node.round() for _ in range(25)]
-    first, last = np.mean([r.reward for r in rounds[:5]]), np.mean([r.reward for r in rounds[-5:]])
+    node = Node("ann", learner=LearnerSection(own_groups=8, completions=8, learning_rate=3e-3))
+    rounds = [node.round() for _ in range(80)]
+    first, last = np.mean([r.reward for r in rounds[:10]]), np.mean([r.reward for r in rounds[-20:]])
     assert last > first + 0.2
 
 

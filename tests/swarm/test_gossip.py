@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import anyio
+import msgspec
 import pytest
 from trio.testing import MockClock
 
@@ -222,6 +223,18 @@ def test_adverts_are_split_to_fit_an_announcement_and_lose_no_group() -> None:
         raw = wire.seal(key, swarm_id=SWARM, sequence=2**60, time_seconds=NOW, body=part)
         assert wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body == part
     assert split_adverts(bytes(16), bytes(16), 3, []) == []
+
+
+def test_whole_rewards_travel_in_one_byte_and_arrive_as_the_same_floats() -> None:
+    rewards = (0.0, 1.0, -3.0, 0.5, 1000.0)
+    group = msgspec.structs.replace(advert(1, completions=5), rewards=rewards)
+    (part,) = split_adverts(bytes(16), bytes(16), 3, [group])
+    raw = wire.seal(NodeKey(bytes([2]) * 32), swarm_id=SWARM, sequence=1, time_seconds=NOW, body=part)
+    arrived = wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body
+    assert isinstance(arrived, RolloutAdvert)
+    assert arrived.groups[0] == group
+    assert all(type(reward) is float for reward in arrived.groups[0].rewards)
+    assert len(msgspec.msgpack.encode(part.groups[0])) <= len(msgspec.msgpack.encode(group)) - 30
 
 
 def test_gossip_crosses_a_lossless_network_to_everybody_once_despite_duplicates() -> None:

@@ -124,6 +124,14 @@ def test_long_crowded_batch_moves_its_timeline_back_and_stays_exact(load_policy:
     assert sum(len(sample.token_ids) for samples in given for sample in samples) / 4 > decoder._slots
 
 
+def test_one_engine_serves_calls_of_many_sizes_and_what_they_leave_behind_does_no_harm(load_policy: Load) -> None:
+    policy = load_policy("neox")
+    engine = TorchEngine(policy, rows=24, seed=0)
+    for count, completions, longest in ((12, 4, 30), (2, 3, 4), (8, 3, 20), (1, 1, 1), (12, 2, 26)):
+        asked = requests(count, completions, longest)
+        check(policy, asked, engine.generate(asked, Sampling()))
+
+
 def test_prompt_is_computed_once_for_all_its_completions(load_policy: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(load_policy("qwen3"), rows=5, seed=0)
     computed: list[list[int]] = []
