@@ -30,12 +30,15 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
 
+from node.openmp import with_waiting_threads  # noqa: E402
+
+os.environ |= with_waiting_threads(os.environ)  # as a node starts its learner; read when torch is imported
+
 import torch  # noqa: E402
 from learner_head import Head, plain  # noqa: E402
 from report import Figure, add_json_flag, report  # noqa: E402
 
 from node.kernels.linear_logp import linear_logps  # noqa: E402
-from node.openmp import with_waiting_threads  # noqa: E402
 
 TRL_PYTHON: Final = REPOSITORY / ".venv-trl" / "bin" / "python"
 SMALL: Final = (1000, 100, 128)  # tokens, vocabulary, hidden
@@ -63,8 +66,7 @@ def run_pass(contender: str, mode: str, threads: int) -> Pass:
     python = str(TRL_PYTHON) if contender == "trl" else sys.executable
     script = str(Path(__file__).with_name("learner_head.py"))
     command = [python, script, contender, mode, str(threads)]
-    environment = with_waiting_threads(os.environ)  # as a node starts its learner
-    result = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
     return Pass(**json.loads(result.stdout.splitlines()[-1]))
 
 
