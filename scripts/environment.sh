@@ -22,7 +22,7 @@ find_python() {
 prefer_cpu_torch() {
     [ "$(uname -s)" = Linux ] && [ ! -e /dev/nvidiactl ] || return 0
     [ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ] || return 0
-    "$VENV/bin/python" -m pip config list 2>/dev/null | grep -q 'index-url' && return 0
+    case "$("$VENV/bin/python" -m pip config list 2>/dev/null)" in *index-url*) return 0 ;; esac
     export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 }
 
