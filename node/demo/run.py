@@ -103,13 +103,15 @@ async def _learn_together(settings: DemoSettings, show: Show, root: Path, enviro
     async def flow(start: Callable[[Member], None]) -> None:
         first, *others = members
         start(first)
-        address = await asyncio.wait_for(first.address(), PREPARE_SECONDS)
+        async with asyncio.timeout(PREPARE_SECONDS):  # wait_for of Python 3.11 can lose a Ctrl-C that comes at its end
+            address = await first.address()
         for member in others:
             member.plan = MemberPlan(
                 member.plan.model, member.plan.home, environment, (*member.plan.flags, "--peer", address)
             )
             start(member)
-        await asyncio.wait_for(asyncio.gather(*(member.until_ready() for member in members)), PREPARE_SECONDS)
+        async with asyncio.timeout(PREPARE_SECONDS):
+            await asyncio.gather(*(member.until_ready() for member in members))
         await asyncio.sleep(settings.minutes * 60.0)
         for member in members:
             member.stop()
