@@ -74,6 +74,7 @@ class SwarmService:
         )
         self._beaten_at_seconds = wall_clock()
         self._started_at_seconds = wall_clock()
+        self._changed = anyio.Event()  # what we are; peers shall know at once
         self._leaving = anyio.Event()
         self._goodbye = "left"
         self._tasks: TaskGroup | None = None
@@ -131,6 +132,8 @@ class SwarmService:
             case api.Fetch():
                 return await self._fetch(request)
             case api.Beat(heartbeat):
+                if heartbeat.model != self._heartbeat.model:
+                    self._changed.set()
                 self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
             case api.Judge(peer, _, judgement, detail):
                 self._judge(peer, judgement, detail)
@@ -208,7 +211,9 @@ class SwarmService:
             if silent_seconds > LEARNER_SILENT_SECONDS:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
             await self._say(heartbeat)
-            await anyio.sleep(self._settings.heartbeat_seconds)
+            with anyio.move_on_after(self._settings.heartbeat_seconds):
+                await self._changed.wait()
+            self._changed = anyio.Event()
 
     async def _watch_company(self) -> None:
         """Says, when it changes, whether anybody is connected: a node must not be alone in silence."""

@@ -26,9 +26,6 @@ from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from report import Figure, add_json_flag, report
 
 from protocol.identity import NodeKey

@@ -136,6 +136,16 @@ class Processes:
             check=False,
         )
 
+    def peers_once(self, home: Path, wanted: Callable[[Event], bool]) -> list[Event]:
+        """What ``starling peers`` of the node in ``home`` lists, once every one of them is ``wanted``."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while True:
+            peers: list[Event] = json.loads(self.run("peers", "--home", str(home), "--json").stdout)["peers"]
+            if peers and all(map(wanted, peers)):
+                return peers
+            assert time.monotonic() < deadline, peers
+            time.sleep(0.1)
+
     def alive(self) -> dict[int, str]:
         """Every living process with the mark: process id -> command line."""
         found = {}

@@ -58,8 +58,8 @@ def test_two_nodes_meet_and_learn_from_each_other(processes: Any) -> None:
     second = processes.up("--model", "builtin:robin", "--peer", address, home=processes.root / "b")
     for node in (first, second):
         node.wait_for(lambda event: event["event"] == "round" and event["foreign_groups_used_total"] > 0)
-    (peer,) = json.loads(processes.run("peers", "--home", str(first.home), "--json").stdout)["peers"]
-    assert peer["connected"] and peer["heartbeat"]["model"].endswith("robin")
+    (peer,) = processes.peers_once(first.home, lambda p: p["heartbeat"] and p["heartbeat"]["model"].endswith("robin"))
+    assert peer["connected"]
     assert first.stop() == 0 and second.stop() == 0
     assert processes.none_alive()
 

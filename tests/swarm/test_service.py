@@ -195,6 +195,19 @@ def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> Non
     play(story)
 
 
+def test_a_model_that_has_loaded_is_told_at_once_not_with_the_next_regular_heartbeat(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(10.0)
+            await a.answer(api.Beat(heartbeat("a", model="wren")))
+            await anyio.sleep(1.0)
+            now = await peer(b, a)
+            assert now is not None and now.heartbeat == heartbeat("a", model="wren")
+
+    play(story)
+
+
 def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_connection(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
