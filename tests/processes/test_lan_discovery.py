@@ -36,12 +36,12 @@ async def main(ip):
 
     host.handle("/test/done/1", note_done)
     async with host.run():
-        while not host.heard_on_lan():
+        while not (heard := host.heard_on_lan()):  # as it is now: who has met us may leave before we say so
             await trio.sleep(0.05)
-        peer = await host.connect(host.heard_on_lan()[0], deadline_seconds=60)
+        peer = await host.connect(heard[0], deadline_seconds=60)
         stream = await host.open_stream(peer, "/test/done/1", deadline_seconds=60)
         await stream.close()
-        said = json.dumps({"ip": ip, "peer": host.peer_id, "heard": host.heard_on_lan(), "met": peer})
+        said = json.dumps({"ip": ip, "peer": host.peer_id, "heard": heard, "met": peer})
         os.write(1, said.encode() + b"\\n")  # whole, since both nodes write into one pipe
         await other_is_done.wait()
 
