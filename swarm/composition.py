@@ -185,7 +185,9 @@ class SwarmService:
         match announcement.body:
             case Heartbeat() as heartbeat:
                 notes = self._table.of(peer)
-                notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
+                if announcement.sequence > notes.heartbeat_sequence:
+                    notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
+                    notes.heartbeat_sequence = announcement.sequence
             case RolloutAdvert() as advert:
                 foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
                 if foreign:

@@ -38,6 +38,7 @@ from swarm.trust import Conduct
 AHEAD_BYTES = 4 * 1024 * 1024  # asked for and not yet received, a peer
 PEERS_AT_ONCE = 8
 CONNECT_SECONDS = 10.0
+LINGER_SECONDS = 1.0  # for a peer to end a stream on which it has sent all
 BUSY_SECONDS = 1.0  # until a peer that said BUSY is asked again
 
 Reach = Callable[[PeerId, float], Awaitable[None]]  # (peer, deadline in seconds); connects or raises TransportError
@@ -151,7 +152,7 @@ class _Round:
             if asked:
                 self._notify()
             with anyio.CancelScope(shield=True), suppress(TransportError):
-                await (stream.close() if ended else stream.reset())
+                await (stream.finish(linger_seconds=LINGER_SECONDS) if ended else stream.reset())
 
     async def _exchange(self, peer: PeerId, stream: Stream, asked: deque[Range]) -> None:
         reader = Reader(stream, stall_seconds=self._fetcher.stall_seconds)

@@ -47,6 +47,10 @@ class Stream(Protocol):
     async def reset(self) -> None:
         """Drops both directions at once."""
 
+    async def finish(self, *, linger_seconds: float) -> None:
+        """Closes, discards what the peer still sends until it has ended its direction, and lets go of the stream; of
+        one whose peer takes longer, by a reset. Whoever opened a stream ends it with this or with ``reset``."""
+
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
 

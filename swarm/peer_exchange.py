@@ -30,6 +30,7 @@ FRAME_BYTES = 32 * 1024
 ADDRESSES_TOLD = 64
 PEERS_SOUGHT = 8
 EXCHANGE_SECONDS = 10.0
+LINGER_SECONDS = 1.0  # for a peer to end a stream on which it has answered
 _LENGTH = struct.Struct(">I")
 
 _Address = Annotated[str, Meta(max_length=ADDRESS_CHARACTERS)]
@@ -69,7 +70,7 @@ class PeerExchange:
         try:
             await _send(stream, Question(self._swarm_id, self._own(), tuple(sought[:PEERS_SOUGHT])))
             answer = await _receive(stream, Answer)
-            await stream.close()
+            await stream.finish(linger_seconds=LINGER_SECONDS)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await stream.reset()

@@ -7,6 +7,7 @@ back the stream's slot once both directions have ended.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import cast
 
 import anyio
@@ -19,6 +20,7 @@ from swarm.host import PeerId
 from swarm.hosts.libp2p_containment import PEER_FAILURES
 from swarm.hosts.libp2p_yamux import PAYLOAD_BYTES
 
+DISCARDED_BYTES = 1 << 16  # at a time
 POLL_SECONDS = (0.001, 0.02)  # first and longest wait for the peer's window; the library signals no change
 
 
@@ -86,14 +88,11 @@ class Libp2pStream:
             await self._stream.reset()
 
     async def finish(self, *, linger_seconds: float) -> None:
-        """Closes, lets the peer end its direction for at most ``linger_seconds``, discarding, and then resets."""
-        try:
+        with suppress(UnreachableError):
             await self.close()
             with anyio.move_on_after(linger_seconds):
-                while await self.receive(1 << 16):
+                while await self.receive(DISCARDED_BYTES):
                     pass
-        except UnreachableError:
-            return
         if not self._received_all:
             await self.reset()
 

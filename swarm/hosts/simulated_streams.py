@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from weakref import WeakSet
@@ -21,6 +22,7 @@ from swarm.host import PeerId
 
 WINDOW_BYTES = 256 * 1024  # sent and not yet read by the peer, per stream and direction: Yamux's initial window
 PIECE_BYTES = 64 * 1024
+DISCARDED_BYTES = 1 << 16  # at a time
 
 
 @dataclass(slots=True)
@@ -141,6 +143,14 @@ class SimulatedStream:
 
     async def reset(self) -> None:
         self.drop(f"the stream with {self.peer} was reset")
+
+    async def finish(self, *, linger_seconds: float) -> None:
+        await self.close()
+        with anyio.move_on_after(linger_seconds), suppress(UnreachableError):
+            while await self.receive(DISCARDED_BYTES):
+                pass
+            return
+        await self.reset()
 
     def drop(self, because: str) -> None:
         self._outgoing.shatter(because)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import trio
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
 
 from protocol.errors import TransportError, UnreachableError
 from protocol.identity import NodeKey
+from swarm.api import Wanted
+from swarm.blobs import BlobServer
+from swarm.fetch import Fetcher
 from swarm.host import Stream
 from swarm.hosts.interfaces import dialable
 from swarm.hosts.lan import decode_txt, encode_txt
 from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.libp2p_streams import Libp2pStream
 from swarm.hosts.libp2p_yamux import UNREAD_BYTES
+from swarm.peer_exchange import PeerExchange
+from swarm.store import ContentStore
+from swarm.trust import Conduct
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
+
+
+def held_streams(*hosts: Libp2pHost) -> list[str]:
+    """Protocols of the streams that the library holds on to, but for gossip's, which are meant to last."""
+    streams = [stream for host in hosts for c in host._network.get_connections() for stream in c.get_streams()]
+    return [str(s.get_protocol()) for s in streams if s.get_protocol() != PROTOCOL_ID_V11]
 
 
 def test_port_that_is_taken_is_an_error_that_names_it_and_the_remedy(tell_on_sockets) -> None:
@@ -125,3 +139,30 @@ def test_lan_record_carries_addresses_and_nonsense_in_it_is_skipped() -> None:
     assert len(decode_txt(encode_txt(addresses * 50), exclude="nobody")) == 16
     for nonsense in (b"\xff", b"\x05dnsad", b"\x08dnsaddr=", b"\x0ednsaddr=\xff/p2p/", b"\x00" * 300):
         assert decode_txt(nonsense + b"", exclude="nobody") == ()
+
+
+def test_fetches_and_peer_exchanges_leave_no_stream_behind_on_either_side(tell_on_sockets, tmp_path: Path) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.chain(tasks, 2)
+
+        async def reach(peer: str, deadline_seconds: float) -> None:
+            assert peer in one.peers()
+
+        def report(peer: str, conduct: Conduct, detail: str) -> None:
+            raise AssertionError(f"{conduct}: {detail}")
+
+        stores = [ContentStore(tmp_path / name) for name in ("one", "other")]
+        server = BlobServer(other, stores[1], upload_bytes_per_second=0.0, report=report)
+        fetcher = Fetcher(one, stores[0], reach=reach, report=report)
+        asking = PeerExchange(one, bytes(16), learn=lambda *_: None, tell=lambda *_: ())
+        PeerExchange(other, bytes(16), learn=lambda *_: None, tell=lambda *_: ())
+        for number in range(5):
+            content = bytes([number]) * 1000
+            wanted = Wanted(stores[1].put(content), len(content), (other.peer_id,))
+            (fetched,) = await fetcher.fetch([wanted], deadline_seconds=30)
+            assert fetched.path is not None
+            await asking.ask(other.peer_id)
+        assert server.refused == {}
+        await world.eventually(lambda: not held_streams(one, other))
+
+    tell_on_sockets(story)
