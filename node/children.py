@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from node.openmp import with_waiting_threads
+from node.compute_environment import compute_environment
 from node.restarts import End
 from node.rolling_log import RollingLog
 
@@ -61,7 +61,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=with_waiting_threads(os.environ),
+            env=compute_environment(os.environ),
             start_new_session=True,
             pass_fds=(self._spec.lock_descriptor,),
         )

@@ -364,6 +364,9 @@ share of right answers over {prompts:,} held-out prompts, one completion each:
 |---|---|---|---|
 {rows}
 
+Held out are seeds, not questions: basic_arithmetic, base_conversion and fraction_simplification have 121, 62 and 138
+questions in all, so that most of theirs were met in training.
+
 A prompt is BOS and the task's question, which ends in `=`; the model writes the answer and end-of-sequence. It is of no
 use for anything else.
 """

@@ -25,10 +25,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure success on every task, greedy and sampled; before any training, of the model as it came."""
-    from node.openmp import WAITING
+    from node.compute_environment import COMPUTE_DEFAULTS
 
-    for variable, policy in WAITING.items():
-        os.environ.setdefault(variable, policy)  # before torch is imported, which reads it then
+    for variable, value in COMPUTE_DEFAULTS.items():
+        os.environ.setdefault(variable, value)  # before torch is imported, which reads it then
 
     from node.cli.wording import evaluation_lines
     from node.config import load_config

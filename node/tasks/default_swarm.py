@@ -2,7 +2,12 @@
 
 Each has a short question, an answer of at most nine characters, and no constant answer right more often than one time
 in ten. Three are among SAPO's nine (arXiv 2509.08721): ``base_conversion``, ``basic_arithmetic`` and
-``fraction_simplification``. Changing any line of this table makes another swarm: raise the task's version with it.
+``fraction_simplification``.
+
+They are made easy: words of three or four letters, one rotation of a 2 × 2 matrix, sums of two digits. Three have few
+questions: 121 of ``basic_arithmetic``, 62 of ``base_conversion``, 138 of ``fraction_simplification``; seeds that were
+never trained on repeat questions that were, so there success shows recall as much as understanding. The other three
+have thousands. Changing any line of this table makes another swarm: raise the task's version with it.
 """
 
 from __future__ import annotations

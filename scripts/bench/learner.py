@@ -22,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import time
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,17 +29,17 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
 
-from node.openmp import with_waiting_threads  # noqa: E402
+from node.compute_environment import compute_environment  # noqa: E402
 
-os.environ |= with_waiting_threads(os.environ)  # as a node starts its learner; read when torch is imported
+os.environ |= compute_environment(os.environ)  # as a node starts its learner; read when torch is imported
 
 import torch  # noqa: E402
 from learner_head import Head, plain  # noqa: E402
 from report import Figure, add_json_flag, report  # noqa: E402
+from trl_environment import TRL_PYTHON, prepare_trl  # noqa: E402
 
 from node.kernels.linear_logp import linear_logps  # noqa: E402
 
-TRL_PYTHON: Final = REPOSITORY / ".venv-trl" / "bin" / "python"
 SMALL: Final = (1000, 100, 128)  # tokens, vocabulary, hidden
 SMALL_CALLS: Final = 200
 AGREEMENT: Final = 1e-3
@@ -52,14 +51,6 @@ class Pass:
     cpu_seconds: float
     extra_bytes: int
     sums: list[float]
-
-
-def prepare_trl() -> None:
-    if TRL_PYTHON.exists():
-        return
-    venv.create(TRL_PYTHON.parents[1], with_pip=True)
-    install = [str(TRL_PYTHON), "-m", "pip", "--quiet", "install", "trl==1.16.*", f"torch=={torch.__version__[:4]}.*"]
-    subprocess.run(install, check=True, stdout=sys.stderr)
 
 
 def run_pass(contender: str, mode: str, threads: int) -> Pass:
