@@ -10,7 +10,8 @@
     │   ├── UnknownKindError       a kind of announcement that this version does not know
     │   ├── ClockError             outside the window of accepted times
     │   ├── ReplayError            a sequence number already seen
-    │   └── IntegrityError         bytes do not match their hash, or a group does not match its advert
+    │   ├── IntegrityError         bytes do not match their hash, or a group does not match its advert
+    │   └── StaleBaseError         a weight diff for other weights than those that are here
     ├── TransportError           a peer or the network did not do what was asked in time
     │   ├── UnreachableError       no connection to be had
     │   └── DeadlineError          connected, and silent until the deadline
@@ -70,6 +71,10 @@ class ReplayError(ProtocolError):
 
 class IntegrityError(ProtocolError):
     reason = "integrity"
+
+
+class StaleBaseError(ProtocolError):
+    reason = "stale_base"
 
 
 class TransportError(StarlingError):

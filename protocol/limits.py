@@ -34,6 +34,12 @@ TOKEN_TEXT_BYTES: Final = 255  # longest byte string that one token may stand fo
 TOKEN_ID: Final = 2**24 - 1
 REWARD_MAGNITUDE: Final = 1_000.0
 
+# Tensors: sparse updates and weight diffs
+TENSORS: Final = 65_536
+TENSOR_ELEMENTS: Final = 2**32 - 1  # of one tensor
+TENSOR_HEADER_BYTES: Final = 4 * 1024 * 1024
+UPDATE_MAGNITUDE: Final = 65_536.0  # of one value of an update
+
 # Blobs
 BLOB_BYTES: Final = 1 << 40
 CHUNK_BYTES: Final = 256 * 1024

@@ -1,8 +1,8 @@
 """Writes the test vectors under tests/vectors: values beside the bytes that stand for them on the wire.
 
 Another implementation is right if it makes these bytes of these values, these values of these bytes, and refuses what
-is listed as refused for the reason given. In the JSON, byte strings are hexadecimal. The zstd frame of a group is the
-one part that need not be equal: its decompressed content must be.
+is listed as refused for the reason given. In the JSON, byte strings are hexadecimal. zstd frames, in a group
+and in a weight diff, are the one part that need not be equal: their decompressed content must be.
 
 Run it after a change of the protocol that is meant: ``python scripts/make_vectors.py``; ``--check`` only compares.
 """
@@ -10,6 +10,7 @@ Run it after a change of the protocol that is meant: ``python scripts/make_vecto
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from dataclasses import fields, is_dataclass
@@ -26,6 +27,10 @@ from protocol.identity import NodeKey
 from protocol.manifest import Manifest
 from protocol.messages import Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert, TaskSuccess
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
+from protocol.sparse_update import encode_update
+from protocol.sparsify import sparsify
+from protocol.tensor_layout import TensorLayout
+from protocol.weight_diff import Patterns, encode_diff, weights_hash
 from protocol.wire import ANNOUNCEMENT_DOMAIN, seal
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"
@@ -222,6 +227,65 @@ def refused() -> list[Json]:
     return [{"name": name, "reason": name.split(":")[0], "announcement": raw.hex()} for name, raw in cases.items()]
 
 
+def ramp(size: int, multiplier: int) -> list[float]:
+    """Values without a random generator: entry i is ((i · multiplier) mod 2003 − 1001) / 1024, exact in float32."""
+    return [((index * multiplier) % 2003 - 1001) / 1024 for index in range(size)]
+
+
+UPDATE_SHAPES = {"bias": (5,), "embedding": (3, 1400), "scale": ()}
+
+
+def sparse_updates() -> list[Json]:
+    """Residual and change of every tensor, the codebooks, the blob, and the hash of what is left, tensors in order."""
+    layout = TensorLayout.of(UPDATE_SHAPES)
+    vectors = []
+    for kept, decay in ((64, 0.95), (128, 1.0), (1, 0.5)):
+        residuals = [np.array(ramp(size, 577), np.float32) for size in layout.sizes]
+        tensors = [
+            sparsify(residual, np.array(ramp(size, 1201), np.float32), decay=decay, kept=kept)
+            for residual, size in zip(residuals, layout.sizes, strict=True)
+        ]
+        vectors.append(
+            {
+                "layout": plain(layout.tensors),
+                "layout_digest": layout.digest.hex(),
+                "residuals": "entry i is ((i * 577) mod 2003 - 1001) / 1024",
+                "deltas": "entry i is ((i * 1201) mod 2003 - 1001) / 1024",
+                "decay": decay,
+                "kept": kept,
+                "codebooks": [plain(tensor.codebook) for tensor in tensors],
+                "residuals_left_sha256": hashlib.sha256(np.concatenate(residuals).astype("<f4").tobytes()).hexdigest(),
+                "blob": encode_update(layout, tensors).hex(),
+            }
+        )
+    return vectors
+
+
+def weight_diffs() -> list[Json]:
+    """bf16 patterns of base and target, their hashes, and a blob that leads from one to the other."""
+    layout = TensorLayout.of({"bias": (5,), "embedding": (3, 1400), "frozen": (2, 2), "new": (40,)})
+
+    def patterns(multiplier: int) -> list[Patterns]:
+        return [(np.arange(size) * multiplier % 65_521).astype(np.uint16) for size in layout.sizes]
+
+    base = patterns(40_503)
+    target = [tensor.copy() for tensor in base]
+    target[0][[0, 4]] ^= 0x8000
+    target[1][::101] += np.uint16(1)
+    target[1][50::303] -= np.uint16(2)
+    target[3] = patterns(30_011)[3]
+    return [
+        {
+            "layout": plain(layout.tensors),
+            "base": [tensor.astype("<u2").tobytes().hex() for tensor in base],
+            "target": [tensor.astype("<u2").tobytes().hex() for tensor in target],
+            "base_hash": weights_hash(layout, base).hex(),
+            "target_hash": weights_hash(layout, target).hex(),
+            "blob": encode_diff(layout, base, target).hex(),
+        }
+    ]
+
+
 def all_vectors() -> dict[str, list[Json]]:
     """Every file of vectors by its name."""
     return {
@@ -231,6 +295,8 @@ def all_vectors() -> dict[str, list[Json]]:
         "groups.json": groups(),
         "announcements.json": announcements(),
         "refused_announcements.json": refused(),
+        "sparse_updates.json": sparse_updates(),
+        "weight_diffs.json": weight_diffs(),
     }
 
 

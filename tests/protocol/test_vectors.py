@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,10 @@ from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
 from protocol.manifest import Manifest, decode_manifest
 from protocol.messages import Body, GroupAdvert, PromptRef
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, decode_group, encode_group
+from protocol.sparse_update import decode_update, encode_update
+from protocol.sparsify import sparsify
+from protocol.tensor_layout import TensorLayout
+from protocol.weight_diff import Patterns, apply_diff, weights_hash
 from protocol.wire import open_announcement, seal
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
@@ -122,6 +127,41 @@ def test_refused_announcement(vector: Any) -> None:
     assert refusal.value.reason == vector["reason"]
 
 
+def built_layout(value: Any) -> TensorLayout:
+    return TensorLayout(tuple((name, tuple(shape)) for name, shape in value))
+
+
+@pytest.mark.parametrize("vector", vectors("sparse_updates"), ids=lambda v: v["kept"])
+def test_sparse_update(vector: Any, make_vectors: ModuleType) -> None:
+    layout = built_layout(vector["layout"])
+    assert layout.digest.hex() == vector["layout_digest"]
+    residuals = [np.array(make_vectors.ramp(size, 577), np.float32) for size in layout.sizes]
+    deltas = [np.array(make_vectors.ramp(size, 1201), np.float32) for size in layout.sizes]
+    tensors = [
+        sparsify(residual, delta, decay=vector["decay"], kept=vector["kept"])
+        for residual, delta in zip(residuals, deltas, strict=True)
+    ]
+    assert encode_update(layout, tensors).hex() == vector["blob"]
+    left = hashlib.sha256(np.concatenate(residuals).astype("<f4").tobytes())
+    assert left.hexdigest() == vector["residuals_left_sha256"]
+    decoded = decode_update(bytes.fromhex(vector["blob"]), layout)
+    assert [tensor.codebook.tolist() for tensor in decoded] == vector["codebooks"]
+    for found, tensor in zip(decoded, tensors, strict=True):
+        assert (found.positions == tensor.positions).all()
+        assert (found.codes == tensor.codes).all()
+
+
+@pytest.mark.parametrize("vector", vectors("weight_diffs"), ids=lambda v: v["target_hash"][:8])
+def test_weight_diff(vector: Any) -> None:
+    layout = built_layout(vector["layout"])
+    base, target = ([bytes.fromhex(tensor) for tensor in vector[which]] for which in ("base", "target"))
+    weights: list[Patterns] = [np.frombuffer(tensor, "<u2").astype(np.uint16) for tensor in base]
+    assert weights_hash(layout, weights).hex() == vector["base_hash"]
+    assert apply_diff(bytes.fromhex(vector["blob"]), layout, weights)
+    assert weights_hash(layout, weights).hex() == vector["target_hash"]
+    assert [tensor.astype("<u2").tobytes() for tensor in weights] == target
+
+
 def test_every_kind_of_announcement_has_a_vector() -> None:
     assert {vector["kind"] for vector in vectors("announcements")} == set(KINDS)
 
@@ -129,7 +169,7 @@ def test_every_kind_of_announcement_has_a_vector() -> None:
 def test_files_are_those_that_the_script_writes(make_vectors: ModuleType) -> None:
     for name, expected in make_vectors.all_vectors().items():
         found = vectors(Path(name).stem)
-        if name == "groups.json":  # the zstd frame may differ between releases of zstd; what is in it may not
-            for vector in (*found, *expected):
-                del vector["blob"], vector["advert"]
+        for vector in (*found, *expected):  # a zstd frame may differ between releases of zstd; what is in it may not
+            for frame in {"groups.json": ("blob", "advert"), "weight_diffs.json": ("blob",)}.get(name, ()):
+                del vector[frame]
         assert found == expected, f"run scripts/make_vectors.py if {name} was meant to change"
