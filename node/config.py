@@ -12,9 +12,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
@@ -69,6 +69,7 @@ class EngineSection(Section):
     backend: Literal["torch"] = "torch"
     rows: AtLeastOne = 128  # sequences decoded side by side
     temperature: Positive = 1.0
+    weights_behind: Annotated[int, Field(ge=0, le=1024)] = 0  # versions that the weights are held back; 0: newest
 
 
 class LearnerSection(Section):
@@ -78,17 +79,124 @@ class LearnerSection(Section):
     foreign_groups: Count = 32
     completions: Annotated[int, Field(ge=2, le=64)] = 4  # a group
     share_groups: Count = 32  # at most, a round
+    resample: Count = 0  # × own_groups: prompts drawn at most to replace own groups of equal rewards; 0 keeps those
+    overprovision: Annotated[float, Field(ge=0.0, le=4.0)] = 0.0  # share of groups launched beyond own_groups
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0  # versions that generation may lag behind; 0: on-policy
     learning_rate: Positive | Literal["auto"] = "auto"  # auto: by the number of trained parameters
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     gradient_clip: Positive = 1.0
     batch_tokens: AtLeastOne = 8192  # tokens a forward and backward pass may hold; gradients accumulate over passes
-    foreign_advantage: Literal["learner", "group"] = "learner"
-    ratio_cap: Positive = 2.0  # C
-    ratio_floor: Annotated[float, Field(ge=0.0)] = 1.0  # c_low, for positive advantages of foreign completions
-    filter_gamma: Positive = 50.0
-    clip: Positive = 0.2
     peer_share: Fraction = 0.5  # of the foreign groups of one round, from any one peer while others have groups too
     max_age_seconds: Positive = 300.0  # of a foreign group
+    foreign_uses: Annotated[int, Field(ge=1, le=64)] = 4  # of one foreign group, in as many rounds
+    foreign_choice: Literal["gain", "uniform"] = "gain"
+
+
+class AllocationSection(Section):
+    """Which prompts, and how many completions of each, within own_groups × completions a round."""
+
+    method: Literal["uniform", "posterior", "sgpo", "dps"] = "uniform"
+    forgetting: Fraction = 0.7  # share of what was observed that is kept from one round to the next
+    exploration: Annotated[float, Field(ge=0.0)] = 0.25  # × posterior deviation, beside E[p(1−p)]
+    peer_prior: Annotated[float, Field(ge=0.0)] = 8.0  # completions that others' success weighs; 0: not used
+    most_completions: Annotated[int, Field(ge=2, le=64)] = 12  # a group; raised to learner.completions where below
+
+
+class ObjectiveSection(Section):
+    """What one step minimises. A combination that means nothing is refused, with the reason."""
+
+    loss: Literal["dapo", "grpo", "bnpo", "dr_grpo", "gspo", "cispo"] = "dapo"
+    advantage: Literal["group", "mean", "median", "batch", "min_variance"] = "group"
+    correction: Literal[
+        "byte_aligned",
+        "none",
+        "ppo",
+        "token_tis",
+        "sequence_tis",
+        "icepop",
+        "masked_is",
+        "sequence_mask",
+        "f_tis",
+        "decoupled_ppo",
+        "ppo_ewma",
+    ] = "byte_aligned"
+    divergence: Literal["k3", "log_ratio"] = "k3"  # the estimator that filter_gamma is compared with
+    steps: AtLeastOne = 1  # optimizer steps on each batch
+    clip: Positive = 0.2  # ε
+    clip_high: Annotated[float, Field(ge=0.0)] = 0.0  # ε_high; 0: as clip
+    clip_negative: Annotated[float, Field(ge=0.0)] = 0.0  # δ; 0: off
+    ratio_cap: Positive = 2.0  # C
+    ratio_floor: Annotated[float, Field(ge=0.0)] = 1.0  # c_low, for positive advantages of foreign completions
+    floor_annealed: bool = False  # c_low · (1 − V_θ)
+    filter_gamma: Positive = 50.0
+    kl_weight: Annotated[float, Field(ge=0.0)] = 0.0  # β; 0 keeps no reference
+    proximal_window: Positive = 8.0  # W of ppo_ewma, in steps
+    ess_learning_rate: bool = False
+    foreign_advantage: Literal["learner", "group"] = "learner"
+    foreign_value: Literal["class", "prompt"] = "class"
+    unusable_logps: Literal["drop", "as_text"] = "drop"
+
+    @model_validator(mode="after")
+    def _refuse_what_means_nothing(self) -> Self:
+        for meaningless, reason in (*self._contradictions_of_loss(), *self._contradictions_of_correction()):
+            if meaningless:
+                raise ValueError(reason)
+        return self
+
+    def _contradictions_of_loss(self) -> Iterator[tuple[bool, str]]:
+        """Each combination that means nothing, whether it is this one, and why."""
+        loss, correction, high = self.loss, self.correction, self.clip_high or self.clip
+        yield (
+            loss == "gspo" and correction not in ("none", "ppo", "sequence_tis", "sequence_mask"),
+            f'loss "gspo" holds one ratio a completion, and correction "{correction}" weighs each span by its own: '
+            'choose correction "none", "ppo", "sequence_tis" or "sequence_mask"',
+        )
+        yield (
+            loss == "cispo" and self.clip_high < 1,
+            f'loss "cispo" caps the ratio itself at clip_high, here {self.clip_high:g}: set it above 1, to about 5',
+        )
+        yield (
+            loss == "cispo" and self.clip_negative > 0,
+            'loss "cispo" caps the ratio for either sign of the advantage: clip_negative must be 0',
+        )
+        yield (
+            0 < self.clip_negative <= 1 + high,
+            f"clip_negative = {self.clip_negative:g} would cut into the range up to 1 + clip_high = {1 + high:g}: "
+            "set it above, or to 0",
+        )
+        yield (
+            self.clip_negative > 0 and self.steps == 1 and correction not in ("ppo", "ppo_ewma"),
+            f'clip_negative never acts: with steps = 1 and correction "{correction}" the ratio is 1',
+        )
+
+    def _contradictions_of_correction(self) -> Iterator[tuple[bool, str]]:
+        correction = self.correction
+        unweighted = correction in ("none", "ppo", "sequence_mask")
+        yield (
+            self.advantage == "min_variance" and unweighted,
+            f'advantage "min_variance" weighs rewards by squared importance weights, which correction "{correction}" '
+            'does not have: choose another correction, or advantage "mean"',
+        )
+        yield (
+            self.ess_learning_rate and correction in ("none", "sequence_mask"),
+            f'ess_learning_rate answers the variance of importance weights, and correction "{correction}" uses none',
+        )
+        yield (
+            self.floor_annealed and (unweighted or self.ratio_floor == 0),
+            f'floor_annealed has no floor to anneal: ratio_floor = {self.ratio_floor:g}, correction "{correction}"',
+        )
+        yield (
+            not unweighted and self.ratio_floor > self.ratio_cap,
+            f"ratio_floor = {self.ratio_floor:g} lies above ratio_cap = {self.ratio_cap:g}",
+        )
+        yield (
+            correction == "ppo_ewma" and self.ratio_cap <= 1,
+            f'correction "ppo_ewma" keeps ratios from 1/ratio_cap to ratio_cap: {self.ratio_cap:g} is not above 1',
+        )
+        yield (
+            self.foreign_value == "prompt" and self.foreign_advantage == "group",
+            'foreign_value "prompt" is the baseline of foreign_advantage "learner"; "group" has its own',
+        )
 
 
 class CheckpointSection(Section):
@@ -109,6 +217,8 @@ class Config(Section):
     tasks: TasksSection = TasksSection()
     engine: EngineSection = EngineSection()
     learner: LearnerSection = LearnerSection()
+    objective: ObjectiveSection = ObjectiveSection()
+    allocation: AllocationSection = AllocationSection()
     checkpoint: CheckpointSection = CheckpointSection()
 
 
@@ -134,7 +244,7 @@ def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, 
 
 
 def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Every key of the tree, dotted ("learner.clip"), in the order of declaration."""
+    """Every key of the tree, dotted ("objective.clip"), in the order of declaration."""
     for name, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from known_keys(field.annotation, f"{prefix}{name}.")
@@ -147,7 +257,7 @@ class Source:
     """What one place sets, and how the same place spells each dotted key."""
 
     values: Mapping[str, Any]  # a tree like the configuration's; every key is known
-    spelling: Mapping[str, str]  # dotted key -> "node.toml: learner.clip", "environment: STARLING_LEARNER__CLIP", …
+    spelling: Mapping[str, str]  # dotted key -> "node.toml: objective.clip", "environment: STARLING_OBJECTIVE__CLIP", …
 
 
 def file_source(path: Path) -> Source:
@@ -239,6 +349,10 @@ def _explain(error: ValidationError, lowest_first: tuple[Source, ...]) -> str:
     lines = []
     for fault in error.errors(include_url=False):
         key = ".".join(str(part) for part in fault["loc"] if not isinstance(part, int))
+        if fault["type"] == "value_error":  # of a section as a whole: a combination of its keys
+            inside = [written for source in lowest_first for k, written in source.spelling.items() if k.startswith(key)]
+            lines.append(f"{fault['ctx']['error']} (from {', '.join(inside)})")
+            continue
         written = next((source.spelling[key] for source in reversed(lowest_first) if key in source.spelling), key)
         lines.append(f"{written} = {fault['input']!r}: {fault['msg']}")
     return "\n".join(lines)

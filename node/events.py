@@ -68,9 +68,15 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     phases: Phases
     reward: float  # mean over own completions
     reward_by_task: dict[str, float]  # own groups of this round
+    completions_by_task: dict[str, int] = {}  # of own groups: what was allocated
     success_by_task: dict[str, float]  # running, V_θ
     own_groups: int
     own_groups_informative: int  # with a non-zero advantage
+    own_groups_dropped: int = 0  # for all their rewards were equal (learner.resample)
+    own_groups_resumed: int = 0  # begun in an earlier round (learner.overprovision)
+    own_groups_unfinished: int = 0  # left for later rounds
+    staleness_mean: float | None = None  # versions from the oldest token of an own completion to the weights that learn
+    staleness_max: int | None = None
     foreign_groups_used: int  # for the first time
     foreign_groups_replayed: int = 0  # used in an earlier round too
     foreign_rejected: dict[str, int]  # candidates and fetched groups not used, by reason
@@ -82,14 +88,23 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     tokens_trained: int  # completion tokens with a non-zero advantage
     tokens_per_second: float  # generated, over the whole round
     bytes_fetched: int
+    bytes_fetched_total: int = 0
+    foreign_completions: int = 0  # trained on: of foreign groups, those with a non-zero advantage
+    foreign_completions_total: int = 0  # each as often as it was trained on
+    bytes_per_foreign_completion: float | None = None  # of the totals
     scoring_failures: int
     loss: float | None
     gradient_norm: float | None  # before clipping
     steps_skipped_total: int  # optimizer steps skipped for a non-finite gradient
     effective_sample_share: float | None  # (Σw)² / (n Σw²) over spans
-    clip_share: float | None  # spans whose weight was truncated at the cap
+    effective_sequence_share: float | None = None  # VCPO's ESS / B, of completions' untruncated weights
+    clip_share: float | None  # spans whose weight was truncated at the cap, or masked out for it
+    ratio_clip_share: float | None = None  # tokens without a gradient for their ratio to the proximal policy
     floor_share: float | None  # spans whose weight was raised to the floor
-    filter_share: float | None  # completions with a non-zero advantage that the divergence filter took out
+    filter_share: float | None  # completions with a non-zero advantage that a filter or a veto took out
+    text_share: float | None = None  # completions learnt from as text, without behaviour log-probabilities
+    foreign_unusable: int = 0  # foreign completions whose log-probabilities cannot be: dropped, or taken as text
+    kl: float | None = None  # to the reference, a token, over own completions; None without objective.kl_weight
     multi_token_span_share: float | None  # of foreign spans, those longer than one token on either side
     entropy: float | None  # mean over trained tokens
     divergence_by_peer: dict[str, float]  # mean over trained completions, own ones under "self"

@@ -7,13 +7,14 @@ and whatever dtype they are loaded in, so a policy keeps its family while it lea
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import mmap
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +70,11 @@ class Policy:
     def trainable(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that learning changes, live, by name, in a fixed order; tied weights appear once."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def separate(self) -> Policy:
+        """A copy with trained parameters of its own; those that are never trained are shared, for they never change."""
+        shared = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        return replace(self, model=copy.deepcopy(self.model, shared))
 
     @classmethod
     def load(cls, section: PolicySection, *, seed: int) -> Policy:

@@ -1,8 +1,18 @@
-"""What a generation engine offers to the learner."""
+"""What a generation engine offers to the learner.
+
+Generation can be interrupted and gone on with (APRIL, arXiv 2509.18521). What has been sampled of a group when
+``advance`` stops is its ``Progress``; given back as ``GenerationRequest.begun``, its ended completions are kept as they
+are, and its begun ones continue: prompt and tokens are computed anew under the weights of that call, and only tokens
+after them are sampled. The log-probabilities of a completion are those under which each of its tokens was sampled,
+
+    μ(y_t | y_<t) = π_v(t)(y_t | y_<t),   v(t) the version of the segment that t lies in,
+
+so that the behaviour policy of a completion resumed under newer weights is known exactly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +24,11 @@ from protocol.rollouts import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One prompt and how many completions to sample of it."""
+class Segment:
+    """Neighbouring tokens of one completion that were sampled from one version of the policy."""
 
-    prompt_ids: Sequence[int]  # at least one
-    completions: int
-    max_new_tokens: int
+    version: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +38,47 @@ class Sample:
     token_ids: NDArray[np.int64]  # (T,), end-of-sequence included when sampled
     logps: NDArray[np.float32]  # (T,) under the distribution that was sampled from, nats
     finish: FinishReason
+    segments: tuple[Segment, ...]  # in order, at least one; T tokens together
+
+    @property
+    def oldest_version(self) -> int:
+        """The version that sampled the first of its tokens."""
+        return self.segments[0].version
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """A completion that was begun and has not ended."""
+
+    token_ids: NDArray[np.int64]  # (T,), T >= 1, no end-of-sequence among them
+    logps: NDArray[np.float32]  # (T,)
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """How far the completions of one prompt have come. Those in neither list have not been begun."""
+
+    samples: tuple[Sample, ...] = ()
+    partials: tuple[Partial, ...] = ()
+
+    @property
+    def sequences(self) -> tuple[Sample | Partial, ...]:
+        return (*self.samples, *self.partials)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(each.token_ids) for each in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and how many completions to sample of it."""
+
+    prompt_ids: Sequence[int]  # at least one
+    completions: int  # those in ``begun`` included
+    max_new_tokens: int  # of each completion, those it has already included
+    begun: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +93,28 @@ class Sampling:
     seed: int | None = None
 
 
+Enough = Callable[[int], bool]  # of the number of groups that are complete, asked before the first and after each token
+
+
 class Engine(Protocol):
     @property
     def version(self) -> int:
         """The policy version whose weights the engine holds."""
 
+    @property
+    def owns_weights(self) -> bool:
+        """Whether weights can be loaded that are not the learner's present ones, and while the learner changes them."""
+
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
         """``completions`` samples of each request, in the order of the requests."""
+
+    def advance(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+    ) -> list[Progress]:
+        """Samples until every completion has ended or ``enough`` says so; how far each request has come.
+
+        Requests that stand first are served first. What was begun is in the progress too.
+        """
 
     def load_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
         """Takes over new weights; later samples are of this version."""

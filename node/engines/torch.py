@@ -2,7 +2,8 @@
 
 A prompt is computed once for all its completions. Rows whose completion has ended leave the batch at once; waiting
 completions join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them.
-Equal seeds and equal calls give equal samples.
+Equal seeds and equal calls give equal samples. Keys and values live for one call: whatever is gone on with in a later
+one is computed anew, so that none made by old weights is ever read under new ones.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from torch import Tensor
 
 from node.engines.architectures import architecture_of
 from node.engines.decoder import Decoder, Prefilled
-from node.engines.engine import GenerationRequest, Sample, Sampling
+from node.engines.engine import Enough, GenerationRequest, Progress, Sample, Sampling
 from node.engines.generic import GenericDecoder
 from node.engines.lean import LeanDecoder
+from node.engines.resumption import Start, progress_of, starts_of
 from node.engines.sampling import draw
 from node.policy import Policy
 from protocol.errors import ConfigurationError
-from protocol.rollouts import FinishReason
 
 PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass: bounds its activations
 
@@ -35,13 +36,17 @@ class TorchEngine:
     """``Engine`` on the policy's own device; holds at most ``rows`` sequences at a time.
 
     Memory: keys and values for min(rows, completions) sequences of the longest prompt plus the longest completion of
-    the call, and for the lean decoder one more copy of the weights.
+    the call (what a request has begun counts as prompt), and for the lean decoder one more copy of the weights.
+
+    With ``owns_weights`` the engine samples from a copy of the policy that has trained weights of its own: one more
+    copy of those. Without, it shares the policy's modules, and must not run while the learner changes them.
     """
 
-    def __init__(self, policy: Policy, *, rows: int, seed: int) -> None:
+    def __init__(self, policy: Policy, *, rows: int, seed: int, owns_weights: bool = False) -> None:
         if rows < 1:
             raise ValueError(f"rows is {rows}: at least 1")
-        self._policy = policy
+        self.owns_weights: Final = owns_weights
+        self._policy = policy = policy.separate() if owns_weights else policy
         self._rows = rows
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._decoder = decoder_for(policy)
@@ -54,8 +59,8 @@ class TorchEngine:
     def load_weights(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Takes over ``weights``, by the names of ``policy.trainable()``.
 
-        Those which are the policy's live parameters are read where they are; others are copied into them first, since
-        engine and policy share their modules. Raises ``KeyError`` for a name that the policy does not train.
+        Those which are the live parameters of the modules that the engine samples from are read where they are; others
+        are copied into them first. Raises ``KeyError`` for a name that the policy does not train.
         """
         live = self._policy.trainable()
         with torch.no_grad():
@@ -68,20 +73,26 @@ class TorchEngine:
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
         """Raises ``ConfigurationError`` for a prompt that fills the model's context; a completion that would run over
         the context's end is cut there, as if ``max_new_tokens`` had been smaller."""
+        return [list(progress.samples) for progress in self.advance(requests, sampling)]
+
+    def advance(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+    ) -> list[Progress]:
+        """Raises as ``generate``; a begun completion that may have no more tokens is ended as it is."""
         limits = [self._limit(request) for request in requests]
-        owners = [index for index, request in enumerate(requests) for _ in range(request.completions)]
-        if not owners:
-            return [[] for _ in requests]
+        starts = starts_of(requests, limits)
         if sampling.seed is not None:
             self._generator.manual_seed(sampling.seed)
-        batch = _Batch(self._decoder, requests, limits, owners, min(self._rows, len(owners)))
-        with torch.inference_mode(), _evaluating(self._policy.model):
-            history = batch.run(sampling.temperature, self._generator, self._policy.tokens.eos_id)
-        samples = _assemble(history, len(owners), self._policy.tokens.eos_id)
-        grouped: list[list[Sample]] = [[] for _ in requests]
-        for owner, sample in zip(owners, samples, strict=True):
-            grouped[owner].append(sample)
-        return grouped
+        if starts:
+            count = sum(start.completions for start in starts)
+            stop = None if enough is None else _Stop(enough, starts, len(requests))
+            batch = _Batch(self._decoder, starts, min(self._rows, count), stop)
+            with torch.inference_mode(), _evaluating(self._policy.model):
+                history = batch.run(sampling.temperature, self._generator, self._policy.tokens.eos_id)
+        else:
+            history = _History()
+        sequences = _sequences(history, sum(start.completions for start in starts))
+        return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_id)
 
     def _limit(self, request: GenerationRequest) -> int:
         """New tokens that a request may have, within the model's context."""
@@ -117,6 +128,22 @@ def joining(live: int, waiting: int, rows: int) -> int:
     return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
 
 
+class _Stop:
+    """Counts the groups that are complete and asks whether they are enough."""
+
+    def __init__(self, enough: Enough, starts: Sequence[Start], groups: int) -> None:
+        self._enough = enough
+        owners = [start.request for start in starts for _ in range(start.completions)]
+        self._group = np.array(owners, dtype=np.int64)  # of each completion
+        self._missing = np.bincount(self._group, minlength=groups)  # completions of each group that have not ended
+
+    def ended(self, completions: NDArray[np.int64]) -> None:
+        np.subtract.at(self._missing, self._group[completions], 1)
+
+    def now(self) -> bool:
+        return self._enough(int((self._missing == 0).sum()))
+
+
 @dataclass(slots=True)
 class _History:
     """Every token sampled, step by step: who got it, which, and how likely it was."""
@@ -132,23 +159,26 @@ class _Batch:
     def __init__(
         self,
         decoder: Decoder[Any],
-        requests: Sequence[GenerationRequest],
-        limits: Sequence[int],
-        owners: Sequence[int],
+        starts: Sequence[Start],
         rows: int,
+        stop: _Stop | None,
     ) -> None:
-        self._decoder, self._requests, self._limits, self._owners, self._rows = decoder, requests, limits, owners, rows
-        self._waiting = deque(range(len(owners)))  # completions, in order; those of one request are neighbours
+        self._decoder, self._starts, self._rows, self._stop = decoder, starts, rows, stop
+        self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
+        self._waiting = deque(range(len(self._owners)))  # completions, in order; those of one start are neighbours
         self._completion = np.zeros(rows, dtype=np.int64)  # of each row
         self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still get
         self._live = 0
-        self._half_joined: tuple[int, Prefilled[Any], int] | None = None  # request, where it lies, some rows to come
+        self._half_joined: tuple[int, Prefilled[Any], int] | None = None  # start, where it lies, some rows to come
 
     def run(self, temperature: float, generator: torch.Generator, eos_id: int) -> _History:
         history = _History()
-        longest_prompt = max(len(request.prompt_ids) for request in self._requests)
+        if self._stop is not None and self._stop.now():
+            return history
+        longest_prompt = max(len(start.prefix_ids) for start in self._starts)
+        longest_completion = max(start.limit for start in self._starts)
         crowded = len(self._owners) > self._rows
-        self._decoder.begin(self._rows, longest_prompt, max(self._limits), crowded=crowded)
+        self._decoder.begin(self._rows, longest_prompt, longest_completion, crowded=crowded)
         logits: Tensor | None = None
         while True:
             logits = self._admit(logits)
@@ -161,7 +191,11 @@ class _Batch:
             remaining -= 1
             ended = (sampled == eos_id) | (remaining == 0)
             if ended.any():
+                if self._stop is not None:
+                    self._stop.ended(history.completions[-1][ended])
                 tokens = tokens[torch.from_numpy(self._release(ended)).to(tokens.device)]
+            if self._stop is not None and self._stop.now():
+                return history
             if self._live:
                 logits = self._decoder.step(tokens)
             elif self._waiting:
@@ -193,7 +227,7 @@ class _Batch:
             parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
             for completion in chosen[:taken]:
                 self._completion[self._live] = completion
-                self._remaining[self._live] = self._limits[self._owners[completion]]
+                self._remaining[self._live] = self._starts[self._owners[completion]].limit
                 self._live += 1
             chosen = chosen[taken:]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -214,7 +248,7 @@ class _Batch:
         for completion in chosen:
             owner = self._owners[completion]
             if owner != last:
-                prompt = self._requests[owner].prompt_ids
+                prompt = self._starts[owner].prefix_ids
                 longest = max(longest, len(prompt))
                 if prompts and longest * (len(prompts) + 1) > PREFILL_TOKENS:
                     break
@@ -226,17 +260,16 @@ class _Batch:
         return prefilled, which, len(which)
 
 
-def _assemble(history: _History, completions: int, eos_id: int) -> list[Sample]:
-    """Samples in the order of completions, from the tokens in the order of steps."""
+def _sequences(history: _History, completions: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Tokens and log-probabilities in the order of completions, from those in the order of steps; some may be empty."""
+    if not history.completions:
+        return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in range(completions)]
     owners = np.concatenate(history.completions)
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=completions))[:-1]
     tokens = np.split(np.concatenate(history.tokens)[order], ends)
     logps = np.split(np.concatenate(history.logps)[order], ends)
-    return [
-        Sample(ids, values, FinishReason.STOP if ids[-1] == eos_id else FinishReason.LENGTH)
-        for ids, values in zip(tokens, logps, strict=True)
-    ]
+    return list(zip(tokens, logps, strict=True))
 
 
 @contextmanager

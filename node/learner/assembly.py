@@ -15,7 +15,10 @@ from node.events import Event, Loading, Ready
 from node.home import Home
 from node.learner.exchange import Exchange
 from node.learner.forward import Network, check_network
-from node.learner.loop import Learner, RewardScorer
+from node.learner.generation import RewardScorer
+from node.learner.generation_schedule import needs_own_weights
+from node.learner.loop import Learner
+from node.learner.objective_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import Persistence, restore
 from node.policy import Policy
@@ -45,15 +48,18 @@ def assembled(
     tasks = load_tasks(config.tasks)
     loading("checkpoint")
     optimizer = MasterAdamW(policy.trainable(), config.learner)
+    others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
     newest = read_newest(home.checkpoints)
     for warning in newest.warnings:
         _log.warning("%s; the one before is used", warning)
     state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
     loading("engine")
-    engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed)
+    own_weights = needs_own_weights(config)
+    engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=own_weights)
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
-    exchange = Exchange(client, tasks, config.learner, time.time, pool_position)
+    advantage = config.objective.foreign_advantage
+    exchange = Exchange(client, tasks, config.learner, time.time, pool_position, foreign_advantage=advantage)
     persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time)
     learner = Learner(
         config,
@@ -67,11 +73,13 @@ def assembled(
         report=report,
         clock=time.time,
         persistence=persistence,
+        others=others,
     )
     report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
     try:
         yield learner
     finally:
+        learner.close()
         exchange.close()
         checkpoints.close()
 

@@ -15,20 +15,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from node.config import LearnerSection
-from node.learner.replay import Choice, ReplayPool, choose
+from node.learner.foreign_choice import ForeignAdvantage, choose
+from node.learner.peer_success import Announced, announced_success
+from node.learner.replay import Choice, ReplayPool
 from node.tasks.task import Task
 from protocol.errors import OversizedError, ProtocolError, StarlingError, StorageError, TransportError
 from protocol.messages import Heartbeat
 from protocol.rollouts import Group, check_against_advert, decode_group
-from swarm.api import Fetched, Judgement, SeenGroup, SwarmStatus, Wanted
+from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 FETCH_DEADLINE_SECONDS = 10.0
-SEEN_AT_ONCE = 1024
+SEEN_AT_ONCE = 4096  # all that the swarm process keeps
 BACKLOG = 256  # calls that may wait while the swarm process is silent
 CLOSE_SECONDS = 2.0
 SHARE_EVERY_SECONDS = 0.2  # at least; half the rate of announcements that peers accept from one sender
@@ -42,6 +44,7 @@ class Swarm(Protocol):
     """What is used of ``swarm.client.SwarmClient``."""
 
     def status(self) -> SwarmStatus: ...
+    def peers(self) -> Sequence[PeerStatus]: ...
     def share(self, groups: Sequence[Group]) -> None: ...
     def seen_groups(self, after: int, limit: int) -> list[SeenGroup]: ...
     def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]: ...
@@ -65,6 +68,7 @@ class Incoming:
     rejected: Counter[str] = field(default_factory=Counter)  # candidates and fetched groups not used, by reason
     bytes_fetched: int = 0
     alone_because: str | None = None
+    peer_success: Mapping[str, Announced] | None = None  # by task, as announced; None: not known now
 
 
 class Exchange:
@@ -77,10 +81,13 @@ class Exchange:
         section: LearnerSection,
         clock: Callable[[], float],
         position: Mapping[str, Any] | None = None,
+        *,
+        foreign_advantage: ForeignAdvantage = "learner",
     ) -> None:
         self._swarm = swarm
         self._tasks = tasks
         self._section = section
+        self._foreign_advantage = foreign_advantage
         self._clock = clock
         self._pool = ReplayPool() if position is None else ReplayPool.restored(position)
         self._pool_lock = threading.Lock()
@@ -125,7 +132,15 @@ class Exchange:
             self._later(lambda swarm: swarm.beat(heartbeat))
 
     def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
+        """Tells what checking a group showed, and remembers it for choosing."""
+        with self._pool_lock:
+            self._pool.checked(peer, held=judgement in (Judgement.USED, Judgement.UNUSED))
         self._later(lambda swarm: swarm.judge(peer, blob, judgement, detail))
+
+    def measured(self, divergence_by_peer: Mapping[str, float]) -> None:
+        """Remembers how far the policies of others are from ours, for choosing; nats a completion."""
+        with self._pool_lock:
+            self._pool.measured(divergence_by_peer)
 
     def faults(self) -> list[StarlingError]:
         """What went wrong since the last call, oldest first. Raises what was a bug of ours."""
@@ -184,12 +199,13 @@ class Exchange:
 
     def _gather(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> Incoming:
         try:
+            peer_success = announced_success(swarm.peers())
             choice, used_before = self._choose(swarm, success, draws)
             if not choice.chosen:
-                return Incoming((), choice.reasons(), 0, self._why_alone(swarm))
+                return Incoming((), choice.reasons(), 0, self._why_alone(swarm), peer_success)
             wanted = [Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)) for seen in choice.chosen]
             fetched = swarm.fetch(wanted, deadline_seconds=FETCH_DEADLINE_SECONDS)
-            return self._opened(swarm, choice, used_before, fetched)
+            return replace(self._opened(swarm, choice, used_before, fetched), peer_success=peer_success)
         except TransportError as error:
             self._note(error)
             return Incoming(alone_because=f"the swarm process does not answer: {error}")
@@ -201,9 +217,17 @@ class Exchange:
         seen = swarm.seen_groups(self._pool.cursor, SEEN_AT_ONCE)
         with self._pool_lock:
             self._pool.add(seen)
-            choice = choose(self._clock(), self._pool, self._tasks, success, self._section, draws)
+            choice = choose(
+                self._clock(),
+                self._pool,
+                self._tasks,
+                success,
+                self._section,
+                draws,
+                foreign_advantage=self._foreign_advantage,
+            )
             used_before = frozenset(self._pool.uses)
-            self._pool.settle(choice)
+            self._pool.settle(choice, self._section.foreign_uses)
         return choice, used_before
 
     def _why_alone(self, swarm: Swarm) -> str:
@@ -219,12 +243,14 @@ class Exchange:
         groups: list[ForeignGroup] = []
         unusable: list[bytes] = []
         malformed: list[tuple[SeenGroup, str]] = []
+        missed: list[str] = []  # peers
         rejected, bytes_fetched = choice.reasons(), 0
         for seen, outcome in zip(choice.chosen, fetched, strict=True):
             blob = seen.advert.blob
             if outcome.path is None:
                 rejected["not_fetched"] += 1
                 unusable.append(blob)
+                missed.append(seen.peer)
                 _log.debug("group %s of %s not fetched: %s", seen.advert.blob.hex()[:12], seen.peer, outcome.reason)
                 continue
             try:
@@ -248,6 +274,10 @@ class Exchange:
         with self._pool_lock:
             for blob in unusable:
                 self._pool.drop(blob)
+            for peer in missed:
+                self._pool.missed(peer)
+            for seen, _ in malformed:
+                self._pool.checked(seen.peer, held=False)
         for seen, detail in malformed:
             swarm.judge(seen.peer, seen.advert.blob, Judgement.MALFORMED, detail)
         return Incoming(tuple(groups), rejected, bytes_fetched, None)

@@ -2,10 +2,10 @@
 
 Prompts are often longer than answers and every group repeats its prompt G times. Here a pass runs its K distinct
 prompts once, right-padded, (K, P); hands each prompt's keys and values to its completions, through which gradients
-flow back; and runs the completions, right-padded, (B, T−1), on top. Causal attention makes right padding exact: what
-is real never looks at padding behind it, and completions mask the padding of their prompts. Log-probabilities and
-gradients equal those of plain full sequences up to rounding. The head is applied to real tokens alone and never holds
-(N, V).
+flow back; and runs the completions, batches of similar length right-padded, (B, T−1), on top. Causal attention makes
+right padding exact: what is real never looks at padding behind it, and completions mask the padding of their prompts.
+Log-probabilities and gradients equal those of plain full sequences up to rounding. The head is applied to real tokens
+alone and never holds (N, V).
 """
 
 from __future__ import annotations
@@ -113,23 +113,53 @@ def completion_logps(network: Network, part: Pass, *, temperature: float = 1.0) 
 
     Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
     """
+    hidden, targets = completion_hidden(network, part)
+    return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
+
+
+def completion_hidden(network: Network, part: Pass) -> tuple[Tensor, Tensor]:
+    """What the head reads where it is to say each completion token, (N, D), and these tokens, (N,)."""
     device = network.head.weight.device
     cache = DynamicCache()
     prompt_lengths = torch.tensor([len(p) for p in part.prompts], device=device)  # (K,)
     prompt_hidden = _run(network, _right_padded(part.prompts).to(device), cache)  # (K, P, D)
     last_hidden = prompt_hidden[torch.arange(len(part.prompts), device=device), prompt_lengths - 1]  # (K, D)
-    prompt_of = torch.tensor(part.prompt_of, device=device)  # (B,)
-    tokens = _right_padded([c.token_ids.tolist() for c in part.completions]).to(device)  # (B, T)
-    lengths = torch.tensor([len(c.token_ids) for c in part.completions], device=device)  # (B,)
-    inputs = tokens[:, :-1]  # the last token needs no forward pass: nothing follows it
-    hidden = last_hidden[prompt_of][:, None]  # (B, 1, D)
-    if inputs.shape[1] > 0:
-        cache.batch_select_indices(prompt_of)
-        later = _run_on_prompts(network, inputs, lengths - 1, prompt_lengths[prompt_of], cache)  # (B, T-1, D)
-        hidden = torch.cat([hidden, later], dim=1)  # (B, T, D)
-    real = torch.arange(tokens.shape[1], device=device) < lengths[:, None]  # (B, T)
-    head = network.head
-    return linear_logps(hidden[real], head.weight, tokens[real], head.bias, temperature=temperature)
+    starts = np.cumsum([0, *(len(c.token_ids) for c in part.completions)])
+    places, hidden, targets = list[Tensor](), list[Tensor](), list[Tensor]()
+    for rows in rows_by_length([len(c.token_ids) for c in part.completions]):
+        prompt_of = torch.tensor([part.prompt_of[row] for row in rows], device=device)  # (B,)
+        tokens = _right_padded([part.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
+        lengths = torch.tensor([len(part.completions[row].token_ids) for row in rows], device=device)  # (B,)
+        inputs = tokens[:, :-1]  # the last token needs no forward pass: nothing follows it
+        states = last_hidden[prompt_of][:, None]  # (B, 1, D)
+        if inputs.shape[1] > 0:
+            before = prompt_lengths[prompt_of]  # (B,)
+            of_prompts = _selected(cache, prompt_of, int(before.max()))
+            later = _run_on_prompts(network, inputs, lengths - 1, before, of_prompts)  # (B, T-1, D)
+            states = torch.cat([states, later], dim=1)  # (B, T, D)
+        columns = torch.arange(tokens.shape[1], device=device)  # (T,)
+        real = columns < lengths[:, None]  # (B, T)
+        places.append((torch.from_numpy(starts[rows]).to(device)[:, None] + columns)[real])
+        hidden.append(states[real])
+        targets.append(tokens[real])
+    order = torch.cat(places).argsort()  # from batches by length back to the completions' order
+    return torch.cat(hidden)[order], torch.cat(targets)[order]
+
+
+def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows 0 to B - 1 in batches whose tokens behind the first are within a factor of two, so that little is padded."""
+    batches: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        batches.setdefault((length - 1).bit_length(), []).append(row)
+    return [batches[size] for size in sorted(batches)]
+
+
+def _selected(cache: DynamicCache, prompt_of: Tensor, columns: int) -> DynamicCache:
+    """The first ``columns`` keys and values of each completion's prompt; gradients flow back to ``cache``."""
+    layers: list[Any] = cache.layers
+    return DynamicCache(
+        [(layer.keys[prompt_of, :, :columns], layer.values[prompt_of, :, :columns]) for layer in layers]
+    )
 
 
 def _run(network: Network, ids: Tensor, cache: DynamicCache) -> Tensor:

@@ -7,37 +7,42 @@
 ``Learner.round`` is that, in this order; what each step does is in the module that it calls. With no peers nothing
 foreign arrives, and the round trains alone and says why. A round is a pure function of the state before it, the
 configuration and what arrives: every random draw is seeded by (node, round), so one repeated after a restart is the
-same round.
+same round. With ``learner.max_staleness`` above 0 generation runs ahead, on a thread of its own: what a round learns
+from then depends on which of the two was faster, and what was generated ahead when the process ends is lost.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from node.config import Config
-from node.engines.engine import Engine, Sampling
+from node.engines.engine import Engine
 from node.events import Event, Fault, RoundDone, Stopped
-from node.learner.allocator import Allocation, allocate
+from node.learner.advantages import AdvantageRule
+from node.learner.allocator import Allocation, Known, allocate
 from node.learner.exchange import Exchange, ForeignGroup, Incoming
 from node.learner.forward import Network
+from node.learner.generation import Generated, Generation, Plan, RewardScorer, launched_for
+from node.learner.generation_schedule import schedule_of
+from node.learner.objective_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
+from node.learner.peer_success import Announced
 from node.learner.persistence import LearnerState, Persistence
-from node.learner.rollouts import Rollout, generate, group_of, scoring_item, worth_sharing
+from node.learner.rollouts import Rollout, group_of, scoring_item, worth_sharing
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
 from node.learner.step import LearnReport, learn
-from node.learner.training_batch import TrainingGroup, foreign_training_group, own_training_group
+from node.learner.training_batch import SELF, TrainingGroup, foreign_training_group, own_training_group
 from node.learner.verification import Refusal, check_rewards, regenerated_prompt
 from node.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError
-from protocol.messages import PromptRef
 from swarm.api import Judgement
 
 LEAST_PATIENCE_SECONDS = 0.25
@@ -45,10 +50,7 @@ LEAST_PATIENCE_SECONDS = 0.25
 _log = logging.getLogger(__name__)
 
 
-class RewardScorer(Protocol):
-    """What is used of ``node.tasks.scorer.Scorer``."""
-
-    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
+Scored = tuple[Rollout, Scores]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,29 +78,36 @@ class Learner:
         report: Callable[[Event], None],
         clock: Callable[[], float],
         persistence: Persistence | None = None,
+        others: OtherPolicies | None = None,
     ) -> None:
-        """``clock`` gives Unix time. ``state`` may come from a checkpoint whose tensors are loaded already."""
+        """``clock`` gives Unix time. ``state`` may come from a checkpoint whose tensors are loaded already; then
+        ``others`` were made before they were. Without ``others`` the policy as it is now is the reference."""
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
-        self._engine, self._scorer, self._exchange, self._optimizer = engine, scorer, exchange, optimizer
+        self._scorer, self._exchange, self._optimizer = scorer, exchange, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
         self._network = Network.of(policy.model)
+        self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._seed = f"{config.seed}/{config.name}"  # the name sets nodes apart that share a configuration
+        self._peer_success: Mapping[str, Announced] = {}  # what others said of themselves when last heard
         self._told: set[str] = set()  # faults told already and not gone since
-        engine.load_weights(state.policy_version, policy.trainable())
+        generation = Generation(
+            engine,
+            tasks,
+            policy.tokens,
+            scorer,
+            config.learner,
+            temperature=config.engine.temperature,
+            context=self._network.context,
+        )
+        self._schedule = schedule_of(config, generation)
+        self._schedule.publish(state.policy_version, policy.trainable())
 
     def run(self, should_stop: Callable[[], str | None]) -> Stopped:
         """Rounds until the configuration's limit, counted from here, is reached or ``should_stop`` gives a reason."""
-        first_round, first_token = self.state.round, self.state.tokens_generated
-        self._exchange.beat(heartbeat(self.config, self.policy, self.state, "starting", 0.0))
-        while True:
-            because = should_stop()
-            if self.config.rounds and self.state.round - first_round >= self.config.rounds:
-                because = "rounds"
-            elif self.config.tokens and self.state.tokens_generated - first_token >= self.config.tokens:
-                because = "tokens"
-            if because is not None:
-                break
-            self.round()
+        try:
+            because = self._rounds_until(should_stop)
+        finally:
+            self.close()
         path = self._persistence.save_last(self._snapshot_inputs()) if self._persistence else None
         return Stopped(
             time_seconds=self._clock(),
@@ -108,39 +117,65 @@ class Learner:
             checkpoint=path,
         )
 
+    def close(self) -> None:
+        """Ends what generates ahead, promptly. ``run`` does so; who calls ``round`` alone does it himself."""
+        self._schedule.close()
+
+    def _rounds_until(self, should_stop: Callable[[], str | None]) -> str:
+        first_round, first_token = self.state.round, self.state.tokens_generated
+        self._exchange.beat(heartbeat(self.config, self.policy, self.state, "starting", 0.0))
+        while True:
+            because = should_stop()
+            if self.config.rounds and self.state.round - first_round >= self.config.rounds:
+                because = "rounds"
+            elif self.config.tokens and self.state.tokens_generated - first_token >= self.config.tokens:
+                because = "tokens"
+            if because is not None:
+                return because
+            self.round()
+
     def round(self) -> RoundDone:
         """One round; returns what it also reports."""
         watch, record = Stopwatch(), RoundRecord()
 
         # Which prompts. The swarm is asked for groups of others meanwhile.
-        self._exchange.begin(self.state.success.copy().of, self._draws("choose"))
-        allocations = self._allocate()
+        self._exchange.begin(self.state.success.copy().of, self._draws("choose", self.state.round))
+        self._schedule.launch(self.state.round, self.state.unfinished, self._plan)
         watch.lap("allocate")
 
-        own = self._generate(allocations)
-        record.own_groups, record.tokens_generated = len(own), sum(rollout.tokens for rollout in own)
+        # Own groups; where generation runs ahead, they may be waiting already.
+        generated = self._schedule.take()
+        self.state.unfinished = generated.unfinished
+        record.generated(generated, self.state.policy_version)
         generate_seconds = watch.lap("generate")
 
         # Foreign groups that have arrived; one waits for them no longer than generating took.
         incoming = self._exchange.collect(max(LEAST_PATIENCE_SECONDS, generate_seconds))
         record.incoming(incoming)
+        if incoming.peer_success is not None:
+            self._peer_success = incoming.peer_success
         candidates = self._regenerate(incoming, record)
+        if self.config.learner.max_staleness:  # no time to fetch in while generating: the next ones come while learning
+            self._exchange.begin(self.state.success.copy().of, self._draws("choose", self.state.round + 1))
         watch.lap("collect")
 
         # Own and foreign completions are scored together; a claim that does not hold costs its sender.
-        own_scores, checked = self._score(own, candidates, record)
-        rewards_by_task = _rewards_by_task(own, own_scores)
-        record.rewards(rewards_by_task, own_scores)
+        own, checked = self._score(generated, candidates, record)
+        everything = [*own, *generated.dropped]
+        rewards_by_task = _rewards_by_task(everything)
+        record.rewards(rewards_by_task, [scores for _, scores in everything])
         watch.lap("score")
 
-        learnt = self._learn(own, own_scores, checked, record)
+        learnt = self._learn(own, checked, record)
+        self._exchange.measured(_of_others(learnt.objective.divergence_by_peer()))
         watch.lap("learn")
 
-        self._share(own, own_scores, record)
-        self.state.advance(record, rewards_by_task)
+        self._share(everything, record)
+        groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
+        self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
         if learnt.step is not None and learnt.step.taken:
             self.state.policy_version += 1
-            self._engine.load_weights(self.state.policy_version, self.policy.trainable())
+            self._schedule.publish(self.state.policy_version, self.policy.trainable())
         watch.lap("publish")
 
         done = round_done(self._clock(), watch, record, learnt, self.state, self._optimizer.steps_skipped)
@@ -151,19 +186,31 @@ class Learner:
             self._persistence.after_round(self.state.round, self._snapshot_inputs)
         return done
 
-    def _draws(self, purpose: str) -> random.Random:
-        """This round's random numbers for one purpose."""
-        return random.Random(f"starling/{purpose}/{self._seed}/{self.state.round}")
+    def _draws(self, purpose: str, round_number: int) -> random.Random:
+        """A round's random numbers for one purpose."""
+        return random.Random(f"starling/{purpose}/{self._seed}/{round_number}")
 
-    def _allocate(self) -> list[Allocation]:
+    def _plan(self, round_number: int) -> Plan:
+        """What a round, this or a later one, may generate. Prompts beyond the first lot are for ``resample``."""
         section = self.config.learner
-        tasks = list(self.tasks)
-        return allocate(self.state.round, self._seed, tasks, groups=section.own_groups, completions=section.completions)
+        launched = launched_for(section.own_groups, section.overprovision)
+        first = self._allocate(round_number, self._seed, launched)
+        # An allocator may spread the completions over more or fewer prompts than it was asked for.
+        groups = max(1, round(section.own_groups * len(first) / launched))
+        for lot in range(1, section.resample):
+            first += self._allocate(round_number, f"{self._seed}/lot {lot}", section.own_groups)
+        return Plan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
 
-    def _generate(self, allocations: Sequence[Allocation]) -> list[Rollout]:
-        sampling = Sampling(self.config.engine.temperature, self._draws("sample").getrandbits(63))
-        context = self._network.context
-        return generate(allocations, self.tasks, self.policy.tokens, self._engine, sampling, context=context)
+    def _allocate(self, round_number: int, seed: str, groups: int) -> list[Allocation]:
+        return allocate(
+            round_number,
+            seed,
+            list(self.tasks),
+            groups=groups,
+            completions=self.config.learner.completions,
+            section=self.config.allocation,
+            known=Known(self.state.evidence, self._peer_success),
+        )
 
     def _regenerate(self, incoming: Incoming, record: RoundRecord) -> list[_Candidate]:
         candidates: list[_Candidate] = []
@@ -177,9 +224,10 @@ class Learner:
         return candidates
 
     def _score(
-        self, own: Sequence[Rollout], candidates: Sequence[_Candidate], record: RoundRecord
-    ) -> tuple[list[Scores], list[tuple[_Candidate, Scores]]]:
-        """Scores of our own groups, and those foreign groups whose claims hold, with theirs."""
+        self, generated: Generated, candidates: Sequence[_Candidate], record: RoundRecord
+    ) -> tuple[list[Scored], list[tuple[_Candidate, Scores]]]:
+        """Our own groups to learn from, and those foreign groups whose claims hold, each with its scores."""
+        own = generated.rollouts if generated.scores is None else ()
         items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in own]
         items += [scoring_item(c.prompt.ref, [x.text for x in c.foreign.group.completions]) for c in candidates]
         scores = self._scorer.score(items)
@@ -191,7 +239,8 @@ class Learner:
                 checked.append((candidate, recomputed))
             else:
                 self._refuse(candidate.foreign, refusal, record)
-        return scores[: len(own)], checked
+        own_scores = scores[: len(own)] if generated.scores is None else generated.scores
+        return list(zip(generated.rollouts, own_scores, strict=True)), checked
 
     def _refuse(self, foreign: ForeignGroup, refusal: Refusal, record: RoundRecord) -> None:
         record.foreign_rejected[refusal.reason] += 1
@@ -200,20 +249,31 @@ class Learner:
 
     def _learn(
         self,
-        own: Sequence[Rollout],
-        own_scores: Sequence[Scores],
+        own: Sequence[Scored],
         checked: Sequence[tuple[_Candidate, Scores]],
         record: RoundRecord,
     ) -> LearnReport:
         """One optimizer step on I own and J foreign groups; tells the swarm which of the latter were of use."""
-        own_batch = [own_training_group(r, s.rewards) for r, s in zip(own, own_scores, strict=True)]
-        foreign_batch = [self._training_group(candidate, scores) for candidate, scores in checked]
+        objective = self.config.objective
+        alike = [s.rewards for _, s in checked] if objective.foreign_advantage == "group" else []
+        rule = AdvantageRule.of(objective.advantage, [*(s.rewards for _, s in own), *alike])
+        own_batch = [own_training_group(r, s.rewards, objective, rule) for r, s in own]
+        foreign_batch = [self._training_group(candidate, scores, rule) for candidate, scores in checked]
         for (candidate, _), group in zip(checked, foreign_batch, strict=True):
-            self._account(candidate.foreign, used=bool(group.completions), record=record)
-        record.own_groups_informative = sum(1 for group in own_batch if group.completions)
-        temperature = self.config.engine.temperature
-        batch = own_batch + foreign_batch
-        return learn(self._network, self._optimizer, batch, self.config.learner, temperature=temperature)
+            self._account(candidate.foreign, used=group.informative, record=record)
+        record.own_groups_informative = sum(1 for group in own_batch if group.informative)
+        learnt = learn(
+            self._network,
+            self._optimizer,
+            own_batch + foreign_batch,
+            self.config.learner,
+            objective,
+            self._others,
+            temperature=self.config.engine.temperature,
+            longest=max(task.max_new_tokens for task in self.tasks.values()),
+        )
+        record.foreign_completions = learnt.foreign_completions
+        return learnt
 
     def _account(self, foreign: ForeignGroup, *, used: bool, record: RoundRecord) -> None:
         """Counts a foreign group whose claims held; its sender hears of it once, however often it is replayed."""
@@ -227,28 +287,26 @@ class Learner:
             verdict = Judgement.USED if used else Judgement.UNUSED
             self._exchange.judge(foreign.peer, foreign.blob, verdict)
 
-    def _training_group(self, candidate: _Candidate, scores: Scores) -> TrainingGroup:
+    def _training_group(self, candidate: _Candidate, scores: Scores, rule: AdvantageRule) -> TrainingGroup:
         return foreign_training_group(
             candidate.foreign.group,
             tuple(self.policy.tokens.prompt_ids(candidate.prompt.text)),
             scores.rewards,
             peer=candidate.foreign.peer,
             tokens=self.policy.tokens,
-            advantage=self.config.learner.foreign_advantage,
+            section=self.config.objective,
+            rule=rule,
             success=self.state.success.of(candidate.prompt.ref.task),
             context=self._network.context,
         )
 
-    def _share(self, own: Sequence[Rollout], scores: Sequence[Scores], record: RoundRecord) -> None:
+    def _share(self, own: Sequence[Scored], record: RoundRecord) -> None:
         if not self._exchange.may_share():
             return
-        rewards = [each.rewards for each in scores]
-        chosen = worth_sharing(rewards, [r.prompt.ref.task for r in own], self.config.learner.share_groups)
+        rewards = [scores.rewards for _, scores in own]
+        chosen = worth_sharing(rewards, [r.prompt.ref.task for r, _ in own], self.config.learner.share_groups)
         if chosen:
-            family, version = self.policy.family, self._engine.version
-            groups = [
-                group_of(own[i], rewards[i], self.policy.tokens, family=family, policy_version=version) for i in chosen
-            ]
+            groups = [group_of(own[i][0], rewards[i], self.policy.tokens, family=self.policy.family) for i in chosen]
             self._exchange.share(groups)
             record.groups_shared = len(groups)
 
@@ -268,8 +326,12 @@ class Learner:
         return self.state, self._exchange.position()
 
 
-def _rewards_by_task(own: Sequence[Rollout], scores: Sequence[Scores]) -> dict[str, list[float]]:
+def _rewards_by_task(own: Sequence[Scored]) -> dict[str, list[float]]:
     by_task: dict[str, list[float]] = {}
-    for rollout, each in zip(own, scores, strict=True):
-        by_task.setdefault(rollout.prompt.ref.task, []).extend(each.rewards)
+    for rollout, scores in own:
+        by_task.setdefault(rollout.prompt.ref.task, []).extend(scores.rewards)
     return by_task
+
+
+def _of_others(by_peer: Mapping[str, float]) -> dict[str, float]:
+    return {peer: value for peer, value in by_peer.items() if peer != SELF and math.isfinite(value)}

@@ -1,182 +1,158 @@
-"""The objective: filtered, truncated importance sampling (F-TIS, arXiv 2605.22537), normalised by tokens.
+"""The objective of one step: L = Σ_i Σ_t c_it · ( −w_it · gain(u_it, Ã_i) + β·1[own]·k3_it ).
 
-    L = − 1/N Σ_i Σ_t  w(span of t) · min( r_t Ã_i, clip(r_t, 1−ε, 1+ε) Ã_i ),     r = π_θ / sg(π_θ)
-    Ã_i = A_i where A_i > 0 or D(π_θ‖μ) < γ, else 0
+    u = π_θ/π_prox    the ratio that carries the gradient; π_prox is the policy when the step began, or with ppo_ewma
+                      an average of the last ones; with correction "ppo" u = π_θ/μ, of a token's byte-aligned span
+    w                 the off-policy correction, without gradient                                  (objective_weights)
+    Ã                 A, or 0 where a filter takes the completion out
+    gain              min( min(u, δ)·A, clip(u, 1−ε, 1+ε_high)·A )          δ only where clip_negative is set
+                      cispo: sg(min(u, ε_high))·A·log π_θ
+                      gspo: the first, with u = exp(mean over the completion's tokens of log u)
+    k3                e^d − d − 1, d = log π_ref − log π_θ, own completions alone: others are no sample of π_θ
+    c                 dapo, bnpo, cispo: 1/(tokens of the batch)    grpo, gspo: 1/(completions · own tokens)
+                      dr_grpo: 1/(completions · longest answer allowed)
 
-w is the truncated ratio to the behaviour policy (``off_policy``), without gradient; all tokens of a span share it.
+As in TRL 1.16, with which a test agrees to 1e-6. Tokens and completions are those of the whole batch, A = 0 included,
+so losses and gradients of passes add up; bnpo, which elsewhere divides by the tokens of each pass, is therefore dapo.
 
-Departures from the paper: Σ over all tokens of the batch divided by their number N, completions with A = 0 included,
-where the paper averages over tokens within a completion first; ratios per byte-aligned span, so that the tokenizers may
-differ; a floor under w for foreign completions with A > 0. One step is taken on each batch, so π_θ in the denominator
-of r is the policy of this very pass, r is 1 and the clip binds nothing: it has its place for several steps a batch.
+With correction "byte_aligned" or "f_tis" and one step a batch this is F-TIS (arXiv 2605.22537): u = π_θ/sg(π_θ) is 1,
+the clip binds nothing, and w = min(π_θ/μ, C). Departures: dapo's c by default, where the paper averages over the tokens
+of each completion first; weights of spans instead of tokens; a floor under w.
+
+A span's or a completion's u has its value from all its tokens, and each token's gradient goes through its own
+log-probability, so all weigh alike. For gspo this is the gradient of the published ratio exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from node.config import LearnerSection
-from node.learner.off_policy import DivergenceEstimator, divergences, importance_weights, keep_mask, span_sums
-from node.learner.training_batch import TrainingCompletion
+from node.config import ObjectiveSection
+from node.learner.objective_report import ObjectiveReport, report_of_pass
+from node.learner.objective_weights import Weights, span_weights
+from node.learner.off_policy import divergences, span_sums
+from node.learner.ragged_spans import RaggedSpans
+
+LOG_RATIO_BOUND: Final = 20.0  # nats; u up to 5e8, beyond which one token would make the whole step infinite
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTotals:
+    """What losses are divided by; of the whole batch, completions with A = 0 included."""
+
+    tokens: int
+    completions: int
+    longest: int  # own tokens that an answer may have at most; for dr_grpo
+
+    def divisor(self, section: ObjectiveSection) -> int:
+        """At least 1, so that a batch of nothing divides nothing by zero."""
+        if section.loss in ("grpo", "gspo"):
+            return max(1, self.completions)
+        if section.loss == "dr_grpo":
+            return max(1, self.completions * self.longest)
+        return max(1, self.tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RaggedSpans:
-    """The spans of B completions, one after the other without padding: N tokens in S spans."""
+class Anchors:
+    """Log-probabilities of one pass's tokens under other policies, (N,) each, without gradient."""
 
-    span_of_token: Tensor  # (N,) int64
-    sequence_of_span: Tensor  # (S,) int64
-    behaviour_logps: Tensor  # (S,) float32
-    advantages: Tensor  # (B,) float32
-    foreign: Tensor  # (B,) bool
-    counts: Tensor  # (B,) float32, how often each completion counts
-    peers: tuple[str, ...]  # (B,)
+    proximal: Tensor | None = None  # None: those of this very pass
+    reference: Tensor | None = None  # None where there is no KL term
+    mean_weight: float = 1.0  # over the tokens of the whole batch; for masked_is
 
-    @classmethod
-    def of(cls, completions: Sequence[TrainingCompletion], device: torch.device | str = "cpu") -> RaggedSpans:
-        """Lays the completions out in the order given; the N tokens must be laid out in the same order."""
-        counts = [c.alignment.spans for c in completions]
-        starts = np.cumsum([0, *counts[:-1]])
-        span_of_token = np.concatenate(
-            [c.alignment.span_of_token + s for c, s in zip(completions, starts, strict=True)]
-        )
-        return cls(
-            torch.from_numpy(span_of_token).to(device),
-            torch.from_numpy(np.repeat(np.arange(len(completions)), counts)).to(device),
-            torch.from_numpy(np.concatenate([c.alignment.behaviour_logps for c in completions])).to(device),
-            torch.tensor([c.advantage for c in completions], dtype=torch.float32, device=device),
-            torch.tensor([c.foreign for c in completions], dtype=torch.bool, device=device),
-            torch.tensor([c.count for c in completions], dtype=torch.float32, device=device),
-            tuple(c.peer for c in completions),
-        )
+    def with_proximal(self, logps: Tensor) -> Anchors:
+        return replace(self, proximal=logps)
 
 
-@dataclass(slots=True)
-class ObjectiveReport:
-    """Sums over the passes of one step; ratios are taken at the end. Without a trained token every ratio is None."""
-
-    loss: float = 0.0
-    tokens: int = 0
-    spans: int = 0
-    completions: int = 0
-    weights: float = 0.0
-    squared_weights: float = 0.0
-    capped_spans: int = 0
-    floored_spans: int = 0
-    filtered_completions: int = 0
-    entropy: float = 0.0
-    divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum, completions)
-
-    def add(self, other: ObjectiveReport) -> None:
-        for name in self.__slots__:
-            if name != "divergence":
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-        for peer, (total, count) in other.divergence.items():
-            before = self.divergence.get(peer, (0.0, 0))
-            self.divergence[peer] = (before[0] + total, before[1] + count)
-
-    def effective_sample_share(self) -> float | None:
-        """(Σw)² / (S Σw²), of the weights as used: 1 when all are equal."""
-        return self.weights**2 / (self.spans * self.squared_weights) if self.squared_weights > 0 else None
-
-    def share_of_spans(self, count: int) -> float | None:
-        return count / self.spans if self.spans else None
-
-    def filter_share(self) -> float | None:
-        return self.filtered_completions / self.completions if self.completions else None
-
-    def mean_entropy(self) -> float | None:
-        return self.entropy / self.tokens if self.tokens else None
-
-    def divergence_by_peer(self) -> dict[str, float]:
-        return {peer: total / count for peer, (total, count) in sorted(self.divergence.items())}
-
-
-def clipped_gain(ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """min(rA, clip(r, 1−ε, 1+ε)A), elementwise (N,)."""
-    return torch.minimum(ratios * advantages, ratios.clamp(1 - epsilon, 1 + epsilon) * advantages)
-
-
-def f_tis_loss(
+def objective_loss(
     logps: Tensor,
     entropies: Tensor,
     spans: RaggedSpans,
-    section: LearnerSection,
-    *,
-    normalizing_tokens: int,
-    estimator: DivergenceEstimator = "k3",
+    section: ObjectiveSection,
+    totals: BatchTotals,
+    anchors: Anchors = Anchors(),  # frozen
 ) -> tuple[Tensor, ObjectiveReport]:
     """The loss of one pass, a scalar with a gradient through ``logps`` (N,), and what to report of it.
 
-    ``normalizing_tokens`` is the number of completion tokens of the whole batch, so that losses and gradients of
-    passes add up to those of the batch. ``entropies`` (N,) are reported only.
+    Every completion of ``spans`` may have A = 0; such a one adds to the KL term alone. ``entropies`` (N,) are reported
+    only. Computes in the dtype of ``logps``.
     """
-    sequences, total_spans = len(spans.peers), len(spans.behaviour_logps)
     with torch.no_grad():
-        log_ratios = span_sums(logps.detach(), spans.span_of_token, total_spans) - spans.behaviour_logps  # (S,)
-        divergence = divergences(log_ratios, spans.sequence_of_span, sequences, estimator)  # (B,)
-        kept = keep_mask(spans.advantages, divergence, section.filter_gamma)  # (B,)
-        raised = (spans.foreign & (spans.advantages > 0))[spans.sequence_of_span]  # (S,)
-        weights = importance_weights(
-            log_ratios, cap=section.ratio_cap, floor=section.ratio_floor, raise_to_floor=raised
-        )  # (S,)
-        filtered_advantages = torch.where(kept, spans.advantages, 0.0)  # (B,)
-        sequence_of_token = spans.sequence_of_span[spans.span_of_token]  # (N,)
-        token_weights = weights[spans.span_of_token] * spans.counts[sequence_of_token]  # (N,)
-        token_advantages = filtered_advantages[sequence_of_token]  # (N,)
-    policy_ratios = torch.exp(logps - logps.detach())  # (N,) π_θ / sg(π_θ)
-    gain = token_weights * clipped_gain(policy_ratios, token_advantages, section.clip)  # (N,)
-    loss = -gain.sum() / normalizing_tokens
-    return loss, _report(loss, entropies, spans, section, log_ratios, weights, kept, divergence, raised)
+        here = logps.detach()
+        proximal = here if anchors.proximal is None else anchors.proximal  # (N,)
+        log_ratios = spans.log_ratios(here)  # (S,)
+        divergence = divergences(log_ratios, spans.sequence_of_span, len(spans.peers), section.divergence)  # (B,)
+        to_weigh = log_ratios if section.correction == "sequence_mask" else spans.log_ratios(proximal)  # (S,)
+        weights = span_weights(to_weigh, divergence, spans, section)
+        sequence_of_token = spans.sequence_of_token  # (N,)
+        token_weights = weights.values[spans.span_of_token] * spans.counts[sequence_of_token]  # (N,)
+        if anchors.mean_weight != 1.0:
+            token_weights = token_weights / anchors.mean_weight
+        token_advantages = torch.where(weights.kept, spans.advantages, 0.0)[sequence_of_token]  # (N,)
+        anchor = here - _log_ratio_values(here, proximal, log_ratios, spans, section)  # (N,)
+    gain, clipped = policy_gain(logps, anchor, token_advantages, section)
+    terms = -(token_weights * gain)  # (N,)
+    kl = None
+    if anchors.reference is not None:
+        gap = anchors.reference - logps
+        own = (~spans.foreign)[sequence_of_token] * spans.counts[sequence_of_token]  # (N,)
+        kl_terms = own * (torch.expm1(gap) - gap)
+        terms, kl = terms + section.kl_weight * kl_terms, kl_terms.detach()
+    if section.loss in ("grpo", "gspo"):
+        terms = terms / spans.lengths[sequence_of_token]
+    loss = terms.sum() / totals.divisor(section)
+    return loss, report_of_pass(loss, entropies, kl, spans, log_ratios, divergence, weights, clipped)
 
 
-def _report(
-    loss: Tensor,
-    entropies: Tensor,
-    spans: RaggedSpans,
-    section: LearnerSection,
-    log_ratios: Tensor,
-    weights: Tensor,
-    kept: Tensor,
-    divergence: Tensor,
-    raised: Tensor,
-) -> ObjectiveReport:
-    ratios = log_ratios.exp()
-    floored = raised & (ratios < min(section.ratio_floor, section.ratio_cap))
-    span_counts = spans.counts[spans.sequence_of_span].double()  # (S,)
-    token_counts = span_counts[spans.span_of_token]  # (N,)
-    figures = (
-        loss.detach().double(),
-        token_counts.sum(),
-        span_counts.sum(),
-        spans.counts.double().sum(),
-        (span_counts * weights).sum(),
-        (span_counts * weights.double().square()).sum(),
-        (span_counts * (ratios > section.ratio_cap)).sum(),
-        (span_counts * floored).sum(),
-        (spans.counts * ~kept).double().sum(),
-        (token_counts * entropies.detach()).sum(),
-    )
-    values: list[float] = torch.stack(figures).tolist()  # one transfer from the device instead of ten
-    by_peer: dict[str, tuple[float, int]] = {}
-    for peer, each, times in zip(spans.peers, divergence.tolist(), spans.counts.tolist(), strict=True):
-        total, count = by_peer.get(peer, (0.0, 0))
-        by_peer[peer] = (total + each * times, count + round(times))
-    return ObjectiveReport(
-        loss=values[0],
-        tokens=round(values[1]),
-        spans=round(values[2]),
-        completions=round(values[3]),
-        weights=values[4],
-        squared_weights=values[5],
-        capped_spans=round(values[6]),
-        floored_spans=round(values[7]),
-        filtered_completions=round(values[8]),
-        entropy=values[9],
-        divergence=by_peer,
-    )
+def _log_ratio_values(
+    logps: Tensor, proximal: Tensor, log_ratios: Tensor, spans: RaggedSpans, section: ObjectiveSection
+) -> Tensor:
+    """log u of each token (N,), of which ``LOG_RATIO_BOUND`` keeps u finite."""
+    return _unbounded_log_ratios(logps, proximal, log_ratios, spans, section).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def _unbounded_log_ratios(
+    logps: Tensor, proximal: Tensor, log_ratios: Tensor, spans: RaggedSpans, section: ObjectiveSection
+) -> Tensor:
+    to_behaviour = section.correction == "ppo"
+    if section.loss == "gspo":
+        sums = (
+            span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))
+            if to_behaviour
+            else span_sums(logps - proximal, spans.sequence_of_token, len(spans.peers))
+        )
+        return (sums / spans.lengths)[spans.sequence_of_token]
+    return log_ratios[spans.span_of_token] if to_behaviour else logps - proximal
+
+
+def policy_gain(logps: Tensor, anchor: Tensor, advantages: Tensor, section: ObjectiveSection) -> tuple[Tensor, Tensor]:
+    """The gain of each token (N,) for u = exp(logps − anchor), and where a bound took its gradient away (N,) bool."""
+    ratios = torch.exp(logps - anchor)
+    high = section.clip_high or section.clip
+    if section.loss == "cispo":
+        ratios = ratios.detach()
+        return ratios.clamp(max=high) * advantages * logps, (ratios > high) & (advantages != 0)
+    clipped = ((ratios < 1 - section.clip) & (advantages < 0)) | ((ratios > 1 + high) & (advantages > 0))
+    if section.clip_negative:
+        clipped = clipped | ((ratios > section.clip_negative) & (advantages < 0))
+    return clipped_gain(ratios, advantages, section.clip, high, section.clip_negative), clipped
+
+
+def clipped_gain(ratios: Tensor, advantages: Tensor, low: float, high: float, negative: float = 0.0) -> Tensor:
+    """min(min(r, δ)A, clip(r, 1−ε, 1+ε_high)A), elementwise (N,); δ = ``negative``, 0 for none."""
+    bounded = ratios.clamp(max=negative) if negative else ratios
+    return torch.minimum(bounded * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
+
+
+def mean_token_weight(weights: list[tuple[Weights, RaggedSpans]]) -> float:
+    """The mean of the weights over the tokens of completions with A ≠ 0 of all passes; 1 where it would be 0."""
+    total = tokens = 0.0
+    for each, spans in weights:
+        counts = (spans.counts * (spans.advantages != 0))[spans.sequence_of_token].double()  # (N,)
+        total += float((each.values[spans.span_of_token] * counts).sum())
+        tokens += float(counts.sum())
+    return total / tokens if total > 0 else 1.0

@@ -1,17 +1,16 @@
-"""How far the policy that sampled a completion is from ours, and what that makes of the completion's weight.
+"""How far the policy that sampled a completion is from ours: one text in two tokenizations, span by span.
 
-Byte-aligned importance sampling. For completion text s let B be the byte offsets at which both the generator's and the
-learner's tokenization have a boundary (|s| always). A span lies between neighbours in B; its ratio is
+For completion text s let B be the byte offsets at which both the generator's and the learner's tokenization have a
+boundary (|s| always). A span lies between neighbours in B; its ratio is
 
     ρ(span) = exp( Σ log π_θ(own tokens in span) − Σ log μ(generator's tokens in span) )
-    w(span) = min(ρ, C), for foreign completions with A > 0 raised to at least c_low
 
-Equal tokenizations give one token a span, which is token-level truncated importance sampling (F-TIS, arXiv 2605.22537)
-exactly. A sampled end of sequence is a span of its own. Tokens without text (padding, beginning of sequence) belong to
-the span that ends where they stand, and to the first span when they open the completion.
+Equal tokenizations give one token a span. A sampled end of sequence is a span of its own. Tokens without text (padding,
+beginning of sequence) belong to the span that ends where they stand, and to the first span when they open the
+completion. What the ratios make of the completion's weight is in ``objective_weights``.
 
-The filter keeps a completion if A > 0 or D(π_θ‖μ) < γ. The paper does not say which estimator of D it sums; both usual
-ones are here, summed over the completion's spans:  k3: Σ e^d − d − 1,  log-ratio: Σ d,  d = log π_θ − log μ.
+Both usual estimators of the divergence D(π_θ‖μ) are here, summed over the completion's spans:
+k3: Σ e^d − d − 1,  log-ratio: Σ d,  d = log π_θ − log μ.
 """
 
 from __future__ import annotations
@@ -69,6 +68,11 @@ def align(
     return Alignment(own_spans, sums.astype(np.float32), multi_token)
 
 
+def text_alignment(tokens: int) -> Alignment:
+    """Of ``tokens`` own tokens whose behaviour policy is unknown: a span a token, and nothing to sum."""
+    return Alignment(np.arange(tokens), np.zeros(tokens, dtype=np.float32), 0)
+
+
 def _common_spans(
     own_bytes: NDArray[np.int64], behaviour_bytes: NDArray[np.int64], end_of_sequence: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
@@ -90,12 +94,6 @@ def _common_spans(
 def span_sums(values: Tensor, span_of_token: Tensor, spans: int) -> Tensor:
     """Sums ``values`` (N,) over the spans given by ``span_of_token`` (N,); returns (S,)."""
     return values.new_zeros(spans).index_add(0, span_of_token, values)
-
-
-def importance_weights(log_ratios: Tensor, *, cap: float, floor: float, raise_to_floor: Tensor) -> Tensor:
-    """w = min(e^{log_ratio}, cap), at least ``floor`` where ``raise_to_floor`` (S,) says so; (S,), never infinite."""
-    weights = log_ratios.exp().clamp(max=cap)
-    return torch.where(raise_to_floor, weights.clamp(min=min(floor, cap)), weights)
 
 
 def divergences(

@@ -2,7 +2,8 @@
 
 A policy in bfloat16 would lose most small steps: at learning rate 1e-6 an update is below half a unit in the last place
 of nearly every weight. So AdamW keeps a float32 master copy of each such parameter and rounds after every step. A step
-whose gradient is not finite changes nothing, neither weights nor moments, and is counted.
+whose gradient is not finite changes nothing, neither weights nor moments, and is counted. One whose gradient is zero
+throughout, as of a batch that was filtered out, changes nothing either: momentum alone would carry the weights on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LARGE_RATE: Final = 1e-6
 @dataclass(frozen=True, slots=True)
 class StepReport:
     gradient_norm: float  # before clipping; may be infinite or NaN when the step was skipped
-    taken: bool
+    taken: bool  # False where the gradient was not finite, or zero throughout
 
 
 class MasterAdamW:
@@ -51,24 +52,30 @@ class MasterAdamW:
             weight_decay=section.weight_decay,
             fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
         )
+        self._rate = rate
         self.steps_skipped = 0
 
     @torch.no_grad()
-    def step(self) -> StepReport:
-        """Takes one step on the gradients that lie in the parameters, and clears them."""
+    def step(self, *, rate_scale: float = 1.0) -> StepReport:
+        """Takes one step on the gradients that lie in the parameters, and clears them.
+
+        The learning rate is ``rate_scale`` times the configured one.
+        """
         for name, parameter in self._parameters.items():
             if parameter.grad is not None and self._masters[name] is not parameter:
                 self._masters[name].grad = parameter.grad.float()
                 parameter.grad = None
         gradients = [m.grad for m in self._masters.values() if m.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
-        taken = math.isfinite(norm)
+        taken = math.isfinite(norm) and norm > 0
         if taken:
+            for each in self._adamw.param_groups:
+                each["lr"] = self._rate * rate_scale
             masters = list(self._masters.values())
             torch.nn.utils.clip_grads_with_norm_(masters, self._gradient_clip, torch.tensor(norm))
             self._adamw.step()
             self._round_to_parameters()
-        else:
+        elif norm != 0:
             self.steps_skipped += 1
         self._adamw.zero_grad(set_to_none=True)
         return StepReport(norm, taken)

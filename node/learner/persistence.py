@@ -12,9 +12,11 @@ import torch
 from node.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
 from node.config import Config
 from node.events import CheckpointSaved, Event, Fault
+from node.learner.evidence import Evidence
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
 from node.learner.success import SuccessTracker
+from node.learner.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
 from node.policy import Policy
 from protocol.errors import ConfigurationError, StorageError
 
@@ -28,15 +30,28 @@ class LearnerState:
     tokens_generated: int = 0
     groups_shared: int = 0
     foreign_groups_used: int = 0
+    foreign_completions: int = 0  # trained on, each as often as it was
+    bytes_fetched: int = 0
     success: SuccessTracker = field(default_factory=SuccessTracker)
+    unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups to be gone on with
+    evidence: Evidence = field(default_factory=Evidence)
 
-    def advance(self, record: RoundRecord, rewards_by_task: Mapping[str, Sequence[float]]) -> None:
-        """Counts one more round."""
+    def advance(
+        self,
+        record: RoundRecord,
+        rewards_by_task: Mapping[str, Sequence[float]],
+        groups: Sequence[tuple[str, Sequence[float]]],
+        forgetting: float,
+    ) -> None:
+        """Counts one more round. ``groups`` are all that were generated and scored, each its task and rewards."""
         self.round += 1
         self.tokens_generated += record.tokens_generated
         self.groups_shared += record.groups_shared
         self.foreign_groups_used += record.foreign_groups_used
+        self.foreign_completions += record.foreign_completions
+        self.bytes_fetched += record.bytes_fetched
         self.success.observe(rewards_by_task)
+        self.evidence.observe(groups, forgetting)
 
 
 SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of the replay pool
@@ -99,13 +114,19 @@ def snapshot_of(
     """All that a continued run needs; the tensors are live, to be copied by whoever keeps them."""
     tensors = {f"weights.{name}": p.detach() for name, p in policy.trainable().items()}
     tensors |= {f"optimizer.{name}": t for name, t in optimizer.state().items()}
+    unfinished_tensors, unfinished = snapshot_of_unfinished(state.unfinished)
+    tensors |= unfinished_tensors
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
         "groups_shared": state.groups_shared,
         "foreign_groups_used": state.foreign_groups_used,
         "steps_skipped": optimizer.steps_skipped,
+        "foreign_completions": state.foreign_completions,
+        "bytes_fetched": state.bytes_fetched,
         "success": state.success.snapshot(),
+        "unfinished": unfinished,
+        "evidence": state.evidence.snapshot(),
         "pool": dict(pool_position),
     }
     return Snapshot(state.round, policy.family, tensors | random_state(), record, config.model_dump(mode="json"))
@@ -143,6 +164,10 @@ def restore(
         tokens_generated=int(snapshot.state["tokens_generated"]),
         groups_shared=int(snapshot.state["groups_shared"]),
         foreign_groups_used=int(snapshot.state["foreign_groups_used"]),
+        foreign_completions=int(snapshot.state.get("foreign_completions", 0)),
+        bytes_fetched=int(snapshot.state.get("bytes_fetched", 0)),
         success=SuccessTracker.restored(snapshot.state["success"]),
+        unfinished=restored_unfinished(snapshot.tensors, snapshot.state.get("unfinished", [])),
+        evidence=Evidence.restored(snapshot.state.get("evidence", {})),
     )
     return state, snapshot.state["pool"]

@@ -1,36 +1,29 @@
-"""Which of the groups that others announced are worth fetching. ``choose`` is a pure function that gives its reasons.
+"""The groups that others announced, as this learner remembers them: candidates, how often each was used, who sent what.
 
-    score = gain + NUDGE · (uniform draw + 1/√(1 + groups already taken from that peer) − age / max age)
-    gain  = mean R − V_θ(class)  for learner-relative advantages,  std R  for group advantages
+Nothing grows without bound, and nobody can make it forget others: when candidates are too many, the peer with the most
+of them loses its oldest. Of each peer is kept how far its claims held,
 
-Groups not used yet come first; places that they leave go to those used before, up to ``MOST_USES`` times in all, since
-one step rarely teaches a right answer to a prompt that the learner cannot do.
+    reliability ← reliability + step · (1 if the claim held else 0 − reliability)      1 for a stranger
 
-The nudges are small: they break ties between equally useful groups towards fresh ones and peers little heard, and leave
-room for a peer to be found better than thought. Everything here is from adverts, claims not yet checked; checking and
-its consequences for the sender come after fetching.
+and how far its policy is from ours, as measured on what was trained on (``off_policy``). What to choose by all this is
+decided in ``foreign_choice``.
 """
 
 from __future__ import annotations
 
-import math
-import random
-import statistics
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from node.config import LearnerSection
-from node.learner.advantages import learner_relative_gain
-from node.tasks.task import Task
 from swarm.api import SeenGroup
 
-CANDIDATES = 1024  # kept for later rounds; the oldest make room
+CANDIDATES = 1024  # kept for later rounds
 REMEMBERED_BLOBS = 8192  # taken or passed over for good, so that a second advert of one blob is not taken again
-NUDGE = 0.05  # in units of reward
-MOST_USES = 4  # of one group, while it is fresh
-LEAST_GAIN = 0.01  # below it a group has nothing that the learner does not do itself as often
+REMEMBERED_PEERS = 1024  # those least lately heard of make room
+CHECKED_STEP = 0.25  # of reliability, for a group that was checked; three lies cost a newcomer half its word
+MISSED_STEP = 0.05  # the same for a group that could not be had, which may be the network's fault
+DIVERGENCE_STEP = 0.2  # of the running mean, a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +37,15 @@ class Choice:
         return Counter(self.passed_over.values())
 
 
+@dataclass(frozen=True, slots=True)
+class PeerRecord:
+    """What is remembered of one peer."""
+
+    groups_taken: int = 0  # each once, however often it was used
+    reliability: float = 1.0  # 0 to 1
+    divergence: float | None = None  # nats a completion; None: nothing of it was trained on yet
+
+
 @dataclass(slots=True)
 class ReplayPool:
     """Candidates and how often each was used, and which groups are out for good. Not for concurrent use."""
@@ -52,7 +54,7 @@ class ReplayPool:
     candidates: OrderedDict[bytes, SeenGroup] = field(default_factory=OrderedDict)
     uses: dict[bytes, int] = field(default_factory=dict)  # of candidates used before
     decided: OrderedDict[bytes, None] = field(default_factory=OrderedDict)  # out for good
-    taken_from: Counter[str] = field(default_factory=Counter)
+    peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
 
     def add(self, seen: Iterable[SeenGroup]) -> None:
         for group in seen:
@@ -60,18 +62,18 @@ class ReplayPool:
             blob = group.advert.blob
             if blob not in self.decided and blob not in self.candidates:
                 self.candidates[blob] = group
-        while len(self.candidates) > CANDIDATES:
-            blob, _ = self.candidates.popitem(last=False)
-            if self.uses.pop(blob, 0):
-                self._decide(blob)
+        if len(self.candidates) > CANDIDATES:
+            self._make_room()
 
-    def settle(self, choice: Choice) -> None:
-        """Counts the chosen as used once more; takes out for good what was passed over or used often enough."""
+    def settle(self, choice: Choice, most_uses: int) -> None:
+        """Counts the chosen as used once more; takes out for good what was passed over or used ``most_uses`` times."""
         for group in choice.chosen:
             blob = group.advert.blob
-            self.taken_from[group.peer] += blob not in self.uses
+            if blob not in self.uses:
+                record = self.peer(group.peer)
+                self._remember(group.peer, replace(record, groups_taken=record.groups_taken + 1))
             self.uses[blob] = self.uses.get(blob, 0) + 1
-            if self.uses[blob] >= MOST_USES:
+            if self.uses[blob] >= most_uses:
                 self._decide(blob)
         for blob in choice.passed_over:
             self._decide(blob)
@@ -80,6 +82,49 @@ class ReplayPool:
         """Takes a candidate out for good: it did not stand up to checking, or cannot be had."""
         self._decide(blob)
 
+    def peer(self, peer: str) -> PeerRecord:
+        return self.peers.get(peer, PeerRecord())
+
+    def checked(self, peer: str, *, held: bool) -> None:
+        """One of the peer's groups was checked after fetching: its claims held, or did not."""
+        self._vouch(peer, CHECKED_STEP, float(held))
+
+    def missed(self, peer: str) -> None:
+        """One of the peer's groups could not be had."""
+        self._vouch(peer, MISSED_STEP, 0.0)
+
+    def measured(self, divergences: Mapping[str, float]) -> None:
+        """Takes one round's mean divergence by peer, in nats a completion."""
+        for peer, divergence in divergences.items():
+            record = self.peer(peer)
+            before = divergence if record.divergence is None else record.divergence
+            self._remember(peer, replace(record, divergence=before + DIVERGENCE_STEP * (divergence - before)))
+
+    def position(self) -> dict[str, Any]:
+        """For a checkpoint: what a restarted learner must know so as to use no group twice and to trust no liar."""
+        decided = [blob.hex() for blob in [*self.decided, *self.uses]]
+        peers = {peer: [r.groups_taken, r.reliability, r.divergence] for peer, r in self.peers.items()}
+        return {"decided": decided[-REMEMBERED_BLOBS:], "peers": peers}
+
+    @classmethod
+    def restored(cls, position: Mapping[str, Any]) -> ReplayPool:
+        decided = OrderedDict((bytes.fromhex(blob), None) for blob in position["decided"])
+        # Candidates are not kept: the swarm process is asked for them again, from the beginning of what it holds.
+        peers = OrderedDict((peer, PeerRecord(*record)) for peer, record in position.get("peers", {}).items())
+        return cls(decided=decided, peers=peers)
+
+    def _make_room(self) -> None:
+        """Forgets candidates; one that was never used may come back with another advert."""
+        held: dict[str, deque[bytes]] = {}
+        for blob, group in self.candidates.items():
+            held.setdefault(group.peer, deque()).append(blob)
+        while len(self.candidates) > CANDIDATES:
+            blob = held[max(held, key=lambda peer: (len(held[peer]), peer))].popleft()
+            if blob in self.uses:
+                self._decide(blob)
+            else:
+                del self.candidates[blob]
+
     def _decide(self, blob: bytes) -> None:
         self.candidates.pop(blob, None)
         self.uses.pop(blob, None)
@@ -87,71 +132,12 @@ class ReplayPool:
         while len(self.decided) > REMEMBERED_BLOBS:
             self.decided.popitem(last=False)
 
-    def position(self) -> dict[str, Any]:
-        """For a checkpoint: what a restarted learner must know so as to use no group twice."""
-        decided = [blob.hex() for blob in [*self.decided, *self.uses]]
-        return {"decided": decided[-REMEMBERED_BLOBS:], "taken_from": dict(self.taken_from)}
+    def _vouch(self, peer: str, step: float, outcome: float) -> None:
+        record = self.peer(peer)
+        self._remember(peer, replace(record, reliability=record.reliability + step * (outcome - record.reliability)))
 
-    @classmethod
-    def restored(cls, position: Mapping[str, Any]) -> ReplayPool:
-        decided = OrderedDict((bytes.fromhex(blob), None) for blob in position["decided"])
-        # Candidates are not kept: the swarm process is asked for them again, from the beginning of what it holds.
-        return cls(decided=decided, taken_from=Counter(position["taken_from"]))
-
-
-def choose(
-    now_seconds: float,
-    pool: ReplayPool,
-    tasks: Mapping[str, Task],
-    success: Callable[[str], float],
-    section: LearnerSection,
-    draws: random.Random,
-) -> Choice:
-    """At most ``section.foreign_groups`` candidates. Changes nothing but the state of ``draws``."""
-    passed_over: dict[bytes, str] = {}
-    scored: list[tuple[int, float, SeenGroup]] = []
-    for blob, group in pool.candidates.items():
-        age_seconds = max(0.0, now_seconds - group.seen_at_seconds)
-        reason, gain = _usefulness(group, age_seconds, tasks, success, section)
-        if reason is not None:
-            passed_over[blob] = reason
-            continue
-        variety = 1 / math.sqrt(1 + pool.taken_from[group.peer])
-        nudge = NUDGE * (draws.random() + variety - age_seconds / section.max_age_seconds)
-        scored.append((pool.uses.get(blob, 0), -(gain + nudge), group))
-    scored.sort(key=lambda each: (each[0], each[1], each[2].advert.blob))
-    ranked = [group for _, _, group in scored]
-    return Choice(tuple(_within_peer_share(ranked, section.foreign_groups, section.peer_share)), passed_over)
-
-
-def _usefulness(
-    group: SeenGroup,
-    age_seconds: float,
-    tasks: Mapping[str, Task],
-    success: Callable[[str], float],
-    section: LearnerSection,
-) -> tuple[str | None, float]:
-    """(why it is of no use, or None; how much it promises)."""
-    prompt, rewards = group.advert.prompt, group.advert.rewards
-    if age_seconds > section.max_age_seconds:
-        return "stale", 0.0
-    task = tasks.get(prompt.task)
-    if task is None or (task.version, task.config_hash) != (prompt.version, prompt.config_hash):
-        return "unknown_task", 0.0
-    if section.foreign_advantage == "group":
-        spread = statistics.pstdev(rewards)
-        return (None, spread) if spread > 0 else ("all_equal", 0.0)
-    gain = learner_relative_gain(statistics.fmean(rewards), success(prompt.task))
-    return (None, gain) if gain >= LEAST_GAIN else ("not_better", 0.0)
-
-
-def _within_peer_share(ranked: Sequence[SeenGroup], wanted: int, peer_share: float) -> list[SeenGroup]:
-    """The first ``wanted``, from any one peer no more than its share as long as others have groups to fill the rest."""
-    limit = max(1, math.ceil(peer_share * wanted))
-    taken: Counter[str] = Counter()
-    within: list[SeenGroup] = []
-    beyond: list[SeenGroup] = []
-    for group in ranked:
-        taken[group.peer] += 1
-        (within if taken[group.peer] <= limit else beyond).append(group)
-    return [*within, *beyond][:wanted]
+    def _remember(self, peer: str, record: PeerRecord) -> None:
+        self.peers[peer] = record
+        self.peers.move_to_end(peer)
+        while len(self.peers) > REMEMBERED_PEERS:
+            self.peers.popitem(last=False)

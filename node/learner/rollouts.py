@@ -1,17 +1,15 @@
-"""Own rollouts: from an allocation to sampled completions, and from scored completions to the group that is shared."""
+"""Own rollouts: what scorers are given of them, which are worth sharing, and the group that others get."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
-from node.learner.allocator import Allocation
-from node.tasks.task import Prompt, Task
+from node.engines.engine import Sample
+from node.tasks.task import Prompt
 from node.tokens import TokenTable
-from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, Group
 
@@ -29,40 +27,10 @@ class Rollout:
     def tokens(self) -> int:
         return sum(len(sample.token_ids) for sample in self.samples)
 
-
-def generate(
-    allocations: Sequence[Allocation],
-    tasks: Mapping[str, Task],
-    tokens: TokenTable,
-    engine: Engine,
-    sampling: Sampling,
-    *,
-    context: int,
-) -> list[Rollout]:
-    """Samples every allocated prompt. One that leaves no position of the ``context`` for an answer is left out.
-
-    Raises ``ConfigurationError`` when that is all of them.
-    """
-    prompts: list[tuple[Prompt, tuple[int, ...]]] = []
-    requests: list[GenerationRequest] = []
-    for allocation in allocations:
-        task = tasks[allocation.task]
-        prompt = task.prompt(task.ref(allocation.prompt_seed))
-        prompt_ids = tuple(tokens.prompt_ids(prompt.text))
-        room = min(task.max_new_tokens, context - len(prompt_ids))
-        if room > 0:
-            prompts.append((prompt, prompt_ids))
-            requests.append(GenerationRequest(prompt_ids, allocation.completions, room))
-    if not requests:
-        raise ConfigurationError(
-            f"none of {len(allocations)} prompts leaves room for an answer in the model's context of {context} tokens: "
-            "choose shorter tasks, or a policy.model with a longer context"
-        )
-    generated = engine.generate(requests, sampling)
-    return [
-        Rollout(prompt, ids, tuple(samples), tuple(tokens.text_of(s.token_ids.tolist()) for s in samples))
-        for (prompt, ids), samples in zip(prompts, generated, strict=True)
-    ]
+    @property
+    def oldest_version(self) -> int:
+        """The version that sampled the oldest of its tokens."""
+        return min(sample.oldest_version for sample in self.samples)
 
 
 def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, list[str]]:
@@ -70,10 +38,8 @@ def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, lis
     return ref, [text.decode("utf-8", "replace") for text in texts]
 
 
-def group_of(
-    rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes, policy_version: int
-) -> Group:
-    """The rollout as others get it."""
+def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes) -> Group:
+    """The rollout as others get it, under the oldest version that had a part in it."""
     completions = tuple(
         Completion(
             text=text,
@@ -85,7 +51,7 @@ def group_of(
         )
         for sample, text, reward in zip(rollout.samples, rollout.texts, rewards, strict=True)
     )
-    return Group(rollout.prompt.ref, family, tokens.fingerprint, policy_version, completions)
+    return Group(rollout.prompt.ref, family, tokens.fingerprint, rollout.oldest_version, completions)
 
 
 def worth_sharing(rewards_of_groups: Sequence[Sequence[float]], tasks: Sequence[str], limit: int) -> list[int]:

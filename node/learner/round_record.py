@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.learner.exchange import Incoming
+from node.learner.generation import Generated
 from node.tasks.scorer import Scores
 
 
@@ -32,13 +33,20 @@ class Stopwatch:
 class RoundRecord:
     """What a round finds out on its way."""
 
-    own_groups: int = 0
+    own_groups: int = 0  # complete, dropped ones included
     own_groups_informative: int = 0
+    own_groups_dropped: int = 0  # for their rewards were all equal
+    own_groups_resumed: int = 0
+    own_groups_unfinished: int = 0  # left for later rounds
+    staleness_mean: float | None = None  # versions, over own completions that are learnt from
+    staleness_max: int | None = None
     tokens_generated: int = 0
     foreign_groups_used: int = 0  # for the first time
     foreign_groups_replayed: int = 0
     foreign_rejected: Counter[str] = field(default_factory=Counter)
+    foreign_completions: int = 0  # trained on
     bytes_fetched: int = 0
+    completions_by_task: dict[str, int] = field(default_factory=dict)  # of own groups, as allocated
     groups_shared: int = 0
     scoring_failures: int = 0
     alone_because: str | None = None
@@ -50,8 +58,20 @@ class RoundRecord:
         self.bytes_fetched = incoming.bytes_fetched
         self.alone_because = incoming.alone_because
 
+    def generated(self, generated: Generated, policy_version: int) -> None:
+        """``policy_version``: of the weights that learn from it."""
+        self.own_groups = len(generated.rollouts) + len(generated.dropped)
+        self.own_groups_dropped = len(generated.dropped)
+        self.own_groups_resumed = generated.resumed
+        self.own_groups_unfinished = len(generated.unfinished)
+        self.tokens_generated = generated.tokens
+        behind = [policy_version - sample.oldest_version for r in generated.rollouts for sample in r.samples]
+        if behind:
+            self.staleness_mean, self.staleness_max = sum(behind) / len(behind), max(behind)
+
     def rewards(self, rewards_by_task: Mapping[str, Sequence[float]], scores: Sequence[Scores]) -> None:
         self.reward_by_task = {task: sum(r) / len(r) for task, r in sorted(rewards_by_task.items()) if r}
+        self.completions_by_task = {task: len(r) for task, r in sorted(rewards_by_task.items())}
         everything = [reward for rewards in rewards_by_task.values() for reward in rewards]
         self.reward = sum(everything) / len(everything) if everything else 0.0
         self.scoring_failures = sum(fault is not None for each in scores for fault in each.faults)

@@ -42,9 +42,15 @@ def round_done(
         phases=Phases(**watch.seconds),
         reward=record.reward,
         reward_by_task=record.reward_by_task,
+        completions_by_task=record.completions_by_task,
         success_by_task={name: each.success for name, each in sorted(state.success.classes.items())},
         own_groups=record.own_groups,
         own_groups_informative=record.own_groups_informative,
+        own_groups_dropped=record.own_groups_dropped,
+        own_groups_resumed=record.own_groups_resumed,
+        own_groups_unfinished=record.own_groups_unfinished,
+        staleness_mean=record.staleness_mean,
+        staleness_max=record.staleness_max,
         foreign_groups_used=record.foreign_groups_used,
         foreign_groups_replayed=record.foreign_groups_replayed,
         foreign_rejected={reason: n for reason, n in sorted(record.foreign_rejected.items()) if n},
@@ -56,14 +62,23 @@ def round_done(
         tokens_trained=objective.tokens,
         tokens_per_second=record.tokens_generated / seconds if seconds > 0 else 0.0,
         bytes_fetched=record.bytes_fetched,
+        bytes_fetched_total=state.bytes_fetched,
+        foreign_completions=record.foreign_completions,
+        foreign_completions_total=state.foreign_completions,
+        bytes_per_foreign_completion=_ratio(state.bytes_fetched, state.foreign_completions),
         scoring_failures=record.scoring_failures,
         loss=_finite(objective.loss) if stepped else None,
         gradient_norm=_finite(learnt.step.gradient_norm) if learnt.step is not None else None,
         steps_skipped_total=steps_skipped,
         effective_sample_share=objective.effective_sample_share(),
+        effective_sequence_share=objective.effective_sequence_share(),
         clip_share=objective.share_of_spans(objective.capped_spans),
+        ratio_clip_share=objective.clipped_token_share(),
         floor_share=objective.share_of_spans(objective.floored_spans),
         filter_share=objective.filter_share(),
+        text_share=objective.text_share(),
+        foreign_unusable=learnt.foreign_unusable,
+        kl=_finite(objective.mean_kl()),
         multi_token_span_share=learnt.multi_token_span_share(),
         entropy=objective.mean_entropy(),
         divergence_by_peer={peer: value for peer, value in divergence.items() if math.isfinite(value)},
@@ -88,5 +103,9 @@ def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, t
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -69,13 +69,13 @@ def test_config_validate_ends_with_78_and_names_the_nearest_key(starling, tmp_pa
 
 
 def test_up_refuses_a_typo_before_it_starts_anything(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    code, _, complained = starling("up", "--set", "learner.clp=0.1")
-    assert code == 78 and "learner.clip" in complained and list(tmp_path.iterdir()) == []
+    code, _, complained = starling("up", "--set", "objective.clp=0.1")
+    assert code == 78 and "objective.clip" in complained and list(tmp_path.iterdir()) == []
 
 
 def test_a_setting_without_a_value_is_refused(starling) -> None:  # type: ignore[no-untyped-def]
-    code, _, complained = starling("up", "--set", "learner.clip")
-    assert code == 78 and "--set learner.clip=VALUE" in complained
+    code, _, complained = starling("up", "--set", "objective.clip")
+    assert code == 78 and "--set objective.clip=VALUE" in complained
 
 
 def test_id_prints_the_peer_id_of_the_key_file(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -111,8 +111,8 @@ def test_version_is_that_of_the_project(starling) -> None:  # type: ignore[no-un
 
 
 def test_flags_of_their_own_win_over_set() -> None:
-    flags = flags_of("builtin:finch", None, ["/a", "/b"], None, 3, None, ["policy.model=x", "learner.clip=0.1"])
-    assert flags == {"policy.model": "builtin:finch", "learner.clip": "0.1", "swarm.peers": "/a,/b", "rounds": "3"}
+    flags = flags_of("builtin:finch", None, ["/a", "/b"], None, 3, None, ["policy.model=x", "objective.clip=0.1"])
+    assert flags == {"policy.model": "builtin:finch", "objective.clip": "0.1", "swarm.peers": "/a,/b", "rounds": "3"}
 
 
 def test_demo_refuses_one_model_alone_and_a_file_in_no_directory(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

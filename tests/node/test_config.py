@@ -31,16 +31,16 @@ def test_nothing_is_set_and_defaults_apply(tmp_path: Path) -> None:
 
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
-    home = written(tmp_path, "seed = 1\nrounds = 1\ntokens = 1\n[learner]\nclip = 0.1\n")
+    home = written(tmp_path, "seed = 1\nrounds = 1\ntokens = 1\n[objective]\nclip = 0.1\n")
     config = load_config(home, {"STARLING_ROUNDS": "2", "STARLING_TOKENS": "2"}, {"tokens": "3"})
-    assert (config.seed, config.rounds, config.tokens, config.learner.clip) == (1, 2, 3, 0.1)
+    assert (config.seed, config.rounds, config.tokens, config.objective.clip) == (1, 2, 3, 0.1)
     assert config.checkpoint == Config().checkpoint
 
 
 def test_one_key_of_a_section_is_overridden_and_its_others_stay(tmp_path: Path) -> None:
-    home = written(tmp_path, "[learner]\nclip = 0.1\nown_groups = 3\n")
-    config = load_config(home, {"STARLING_LEARNER__CLIP": "0.3"}, {"learner.completions": "4"})
-    assert (config.learner.clip, config.learner.own_groups, config.learner.completions) == (0.3, 3, 4)
+    home = written(tmp_path, "[learner]\nweight_decay = 0.1\nown_groups = 3\n")
+    config = load_config(home, {"STARLING_LEARNER__WEIGHT_DECAY": "0.3"}, {"learner.completions": "4"})
+    assert (config.learner.weight_decay, config.learner.own_groups, config.learner.completions) == (0.3, 3, 4)
 
 
 @pytest.mark.parametrize("text", ["/ip4/1/tcp/2,/ip4/3/tcp/4", '["/ip4/1/tcp/2", "/ip4/3/tcp/4"]'])
@@ -63,7 +63,7 @@ def test_environment_names_are_read_in_either_case_and_home_is_no_key(tmp_path: 
         ("round = 3\n", "round", "rounds"),
         ("listen = 'x'\n", "listen", "swarm.listen"),
         ("learner = 3\n", "learner", "learner.own_groups"),
-        ("[lerner]\nclip = 0.3\n", "lerner.clip", "learner.clip"),
+        ("[lerner]\nclip = 0.3\n", "lerner.clip", "objective.clip"),
         ("[nonsense]\n", "nonsense", None),
     ],
 )
@@ -81,21 +81,21 @@ def test_an_unknown_variable_is_refused_as_the_environment_spells_it(tmp_path: P
 
 
 def test_an_unknown_flag_is_refused_naming_the_nearest(tmp_path: Path) -> None:
-    said = refusal(tmp_path, flags={"learner.clp": "3"})
-    assert "--set learner.clp is not a key" in said and said.endswith("the nearest is learner.clip")
+    said = refusal(tmp_path, flags={"objective.clp": "3"})
+    assert "--set objective.clp is not a key" in said and said.endswith("the nearest is objective.clip")
 
 
 def test_a_value_that_cannot_be_is_told_with_its_place_and_the_limit(tmp_path: Path) -> None:
-    home = written(tmp_path, "[learner]\nclip = -3.0\ncompletions = 65\n")
+    home = written(tmp_path, "[objective]\nclip = -3.0\n[learner]\ncompletions = 65\n")
     said = refusal(home, {"STARLING_ENGINE__ROWS": "many"})
-    assert "node.toml: learner.clip = -3.0: Input should be greater than 0" in said
+    assert "node.toml: objective.clip = -3.0: Input should be greater than 0" in said
     assert "node.toml: learner.completions = 65: Input should be less than or equal to 64" in said
     assert "STARLING_ENGINE__ROWS = 'many': Input should be a valid integer" in said
 
 
 def test_the_place_that_won_is_blamed_for_a_bad_value(tmp_path: Path) -> None:
-    home = written(tmp_path, "[learner]\nclip = 0.1\n")
-    assert refusal(home, {"STARLING_LEARNER__CLIP": "-1"}).startswith("environment: STARLING_LEARNER__CLIP = '-1'")
+    home = written(tmp_path, "[objective]\nclip = 0.1\n")
+    assert refusal(home, {"STARLING_OBJECTIVE__CLIP": "-1"}).startswith("environment: STARLING_OBJECTIVE__CLIP = '-1'")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -148,3 +148,47 @@ def test_the_example_explains_every_key_right_above_it() -> None:
 def test_every_key_can_be_set_from_the_environment() -> None:
     names = {f"STARLING_{key.upper().replace('.', '__')}": "1" for key in known_keys()}
     assert set(environment_source(names).spelling) == set(known_keys())
+
+
+@pytest.mark.parametrize(
+    ("toml", "reason"),
+    [
+        ('loss = "gspo"', 'correction "byte_aligned" weighs each span by its own'),
+        ('loss = "gspo"\ncorrection = "decoupled_ppo"', 'choose correction "none", "ppo", "sequence_tis"'),
+        ('loss = "cispo"', "caps the ratio itself at clip_high, here 0: set it above 1"),
+        ('loss = "cispo"\nclip_high = 5.0\nclip_negative = 7.0', "clip_negative must be 0"),
+        ('correction = "ppo"\nclip_negative = 1.2', "would cut into the range up to 1 + clip_high = 1.2"),
+        ("clip_negative = 3.0", 'with steps = 1 and correction "byte_aligned" the ratio is 1'),
+        ('advantage = "min_variance"\ncorrection = "none"', "squared importance weights"),
+        ('ess_learning_rate = true\ncorrection = "none"', "the variance of importance weights"),
+        ("floor_annealed = true\nratio_floor = 0.0", "no floor to anneal"),
+        ('floor_annealed = true\ncorrection = "ppo"', "no floor to anneal"),
+        ("ratio_floor = 3.0", "ratio_floor = 3 lies above ratio_cap = 2"),
+        ('correction = "ppo_ewma"\nratio_cap = 1.0', "1 is not above 1"),
+        ('foreign_value = "prompt"\nforeign_advantage = "group"', '"group" has its own'),
+    ],
+)
+def test_a_combination_that_means_nothing_is_refused_with_its_reason_and_its_place(
+    tmp_path: Path, toml: str, reason: str
+) -> None:
+    said = refusal(written(tmp_path, f"[objective]\n{toml}\n"))
+    assert reason in said
+    key = toml.split(" = ")[0]
+    assert f"node.toml: objective.{key}" in said
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        'loss = "gspo"\ncorrection = "sequence_tis"\nclip = 3e-4\nclip_high = 4e-4',
+        'loss = "cispo"\nclip_high = 5.0\ncorrection = "ppo"',
+        'correction = "ppo"\nclip_negative = 4.0',
+        "steps = 2\nclip_negative = 4.0",
+        'advantage = "min_variance"\ncorrection = "sequence_tis"\ness_learning_rate = true',
+        'correction = "none"\nratio_floor = 3.0',
+        'foreign_value = "prompt"\nfloor_annealed = true',
+        'loss = "dr_grpo"\nadvantage = "mean"\nkl_weight = 0.01',
+    ],
+)
+def test_a_combination_that_means_something_is_taken(tmp_path: Path, toml: str) -> None:
+    assert load_config(written(tmp_path, f"[objective]\n{toml}\n"), {}, {}).objective != Config().objective

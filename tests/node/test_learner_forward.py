@@ -18,10 +18,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from node.config import LearnerSection
-from node.learner.forward import Network, Pass, check_network, completion_logps, plan_passes
-from node.learner.objective import RaggedSpans, f_tis_loss
+from node.config import ObjectiveSection
+from node.learner.forward import Network, Pass, check_network, completion_logps, plan_passes, rows_by_length
+from node.learner.objective import BatchTotals, objective_loss
 from node.learner.off_policy import Alignment
+from node.learner.ragged_spans import RaggedSpans
 from node.learner.training_batch import SELF, TrainingCompletion, TrainingGroup
 from protocol.errors import ConfigurationError
 
@@ -97,7 +98,7 @@ def groups(seed: int = 0, prompts: int = 4, completions: int = 3) -> list[Traini
             completion(rng.integers(0, VOCABULARY, rng.integers(1, 9)).tolist(), float(rng.normal()))
             for _ in range(completions)
         )
-        result.append(TrainingGroup(prompt, each, sum(len(c.token_ids) for c in each)))
+        result.append(TrainingGroup(prompt, each, sum(len(c.token_ids) for c in each), len(each)))
     return result
 
 
@@ -149,9 +150,8 @@ def loss_gradients(model: Any, parts: Sequence[Pass], tokens: int) -> tuple[floa
     network, total = Network.of(model), 0.0
     for part in parts:
         logps, entropies = completion_logps(network, part)
-        loss, _ = f_tis_loss(
-            logps, entropies, RaggedSpans.of(part.completions), LearnerSection(), normalizing_tokens=tokens
-        )
+        spans = RaggedSpans.of(part.completions)
+        loss, _ = objective_loss(logps, entropies, spans, ObjectiveSection(), BatchTotals(tokens, 1, 1))
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     return total, gradients(model)
@@ -186,7 +186,7 @@ def test_passes_stay_within_the_bound_and_lose_no_completion() -> None:
 
 
 def test_completion_over_the_bound_gets_a_pass_of_its_own() -> None:
-    group = TrainingGroup((1, 2, 3), (completion([1] * 30), completion([2])), 31)
+    group = TrainingGroup((1, 2, 3), (completion([1] * 30), completion([2])), 31, 2)
     parts = plan_passes([group], batch_tokens=10)
     assert sorted(len(p.completions) for p in parts) == [1, 1]
 
@@ -218,3 +218,12 @@ def test_network_check_refuses_a_model_that_scales_its_logits_behind_the_head() 
     model.lm_head.register_forward_hook(lambda _module, _inputs, logits: 30 * torch.tanh(5 * logits))
     with pytest.raises(ConfigurationError, match="cannot be trained"):
         check_network(model, Network.of(model), VOCABULARY)
+
+
+def test_rows_of_one_batch_are_of_similar_length_and_none_is_lost() -> None:
+    lengths = [1, 9, 2, 3, 32, 17, 5, 1, 16, 4]
+    batches = rows_by_length(lengths)
+    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+    for batch in batches:
+        behind = [lengths[row] - 1 for row in batch]
+        assert max(behind) < 2 * min(behind) or max(behind) == 0

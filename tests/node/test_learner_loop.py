@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from node.checkpoints import BackgroundCheckpoints, read_newest
-from node.config import CheckpointSection, Config, LearnerSection
+from node.config import AllocationSection, CheckpointSection, Config, LearnerSection
 from node.engines.torch import TorchEngine
 from node.events import CheckpointSaved, Event, Fault, RoundDone, decode_event, encode_event
 from node.learner.exchange import BACKLOG, NO_SWARM_PROCESS, Exchange, Swarm
@@ -32,9 +33,9 @@ from node.tasks.worker import FaultReason
 from node.tokens import TokenTable
 from protocol.blob_id import blob_id
 from protocol.errors import UnreachableError
-from protocol.messages import Heartbeat, PromptRef
+from protocol.messages import Heartbeat, PromptRef, TaskSuccess
 from protocol.rollouts import Completion, FinishReason, Group, advert_of, encode_group
-from swarm.api import Fetched, Judgement, SeenGroup, SwarmStatus, Wanted
+from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 LETTERS = "abcdef"
 WAIT_SECONDS = 60.0  # a hang guard
@@ -170,6 +171,14 @@ class Member:
         alone = None if others else "no peer was found"
         return SwarmStatus(self.name, "test", "", (), 0.0, others, alone, 0, 0, 0, {}, {})
 
+    def peers(self) -> list[PeerStatus]:
+        self._check()
+        return [
+            PeerStatus(name, True, (), None, beat, 1.0, 0, 0, 0, 0.9, None)
+            for name, beat in self.swarm.beats.items()
+            if name != self.name
+        ]
+
     def share(self, groups: Sequence[Group]) -> None:
         self._check()
         for group in groups:
@@ -205,6 +214,7 @@ class Node:
         *,
         own_policy: Policy | None = None,
         learner: LearnerSection | None = None,
+        allocation: AllocationSection | None = None,
         rounds: int = 0,
         tokens: int = 0,
         fails: Callable[[str], bool] = lambda _: False,
@@ -212,7 +222,14 @@ class Node:
     ) -> None:
         section = learner or LearnerSection(own_groups=4, completions=4, foreign_groups=4, learning_rate=1e-2)
         checkpoint = CheckpointSection(every_rounds=2)
-        self.config = Config(name=name, learner=section, rounds=rounds, tokens=tokens, checkpoint=checkpoint)
+        self.config = Config(
+            name=name,
+            learner=section,
+            allocation=allocation or AllocationSection(),
+            rounds=rounds,
+            tokens=tokens,
+            checkpoint=checkpoint,
+        )
         self.events: list[Event] = []
         self.now_seconds = 1_000_000.0
         self.policy = own_policy or policy()
@@ -554,12 +571,14 @@ def test_run_ends_at_its_limit_or_when_asked_with_a_checkpoint(
     assert [e.round for e in node.events if isinstance(e, CheckpointSaved)][-1] == stopped.round
 
 
-def test_interrupted_run_goes_on_exactly_as_if_it_had_not_been(tmp_path: Path) -> None:
-    whole = Node("ann", folder=tmp_path / "whole", rounds=4)
+@pytest.mark.parametrize("method", ["uniform", "posterior", "sgpo", "dps"])
+def test_interrupted_run_goes_on_exactly_as_if_it_had_not_been(tmp_path: Path, method: str) -> None:
+    allocation = AllocationSection.model_validate({"method": method})
+    whole = Node("ann", allocation=allocation, folder=tmp_path / "whole", rounds=4)
     whole.learner.run(lambda: None)
-    first = Node("ann", folder=tmp_path / "parts", rounds=2)
+    first = Node("ann", allocation=allocation, folder=tmp_path / "parts", rounds=2)
     first.learner.run(lambda: None)
-    second = Node("ann", own_policy=policy(77), folder=tmp_path / "parts", rounds=2)
+    second = Node("ann", own_policy=policy(77), allocation=allocation, folder=tmp_path / "parts", rounds=2)
     second.learner.run(lambda: None)
     ours, theirs = whole.policy.trainable(), second.policy.trainable()
     assert ours.keys() == theirs.keys()
@@ -580,3 +599,29 @@ def test_restarted_node_uses_no_foreign_group_twice(swarm: MemorySwarm, tmp_path
     swarm.put("bob", right_group(first.policy, seed=1))
     assert second.round().foreign_groups_used == 1
     assert second.round().foreign_groups_used == 0
+
+
+def test_bytes_and_foreign_completions_are_counted_and_a_second_use_costs_no_bytes(swarm: MemorySwarm) -> None:
+    node = Node("ann", swarm.member("ann"))
+    sizes = [swarm.put("bob", right_group(node.policy, seed=seed)).advert.size for seed in range(2)]
+    first, second = node.round(), node.round()
+    assert (first.bytes_fetched, second.bytes_fetched) == (sum(sizes), 0)
+    assert (first.foreign_completions, second.foreign_completions) == (8, 8)
+    assert (second.bytes_fetched_total, second.foreign_completions_total) == (sum(sizes), 16)
+    assert second.bytes_per_foreign_completion == sum(sizes) / 16
+
+
+def test_learner_practises_more_at_what_another_says_it_succeeds_at(swarm: MemorySwarm) -> None:
+    """Our own success is next to none on both tasks; the other's heartbeat makes the difference."""
+    section = LearnerSection(own_groups=16, completions=4, foreign_groups=0, learning_rate=1e-6, share_groups=0)
+    allocation = AllocationSection(method="posterior", peer_prior=64.0)
+    node = Node("ann", swarm.member("ann"), learner=section, allocation=allocation)
+    before = [node.round() for _ in range(10)]
+    bob = Heartbeat("bob", "", "", bytes(16), bytes(16), 1, 1, "", 1.0, 0, 0, ())
+    claims = TaskSuccess("first", 1.0, 10_000), TaskSuccess("again", 0.0, 10_000)
+    swarm.beats["bob"] = msgspec.structs.replace(bob, tasks=claims)
+    node.round()
+    after = [node.round() for _ in range(10)]
+    assert all(sum(done.completions_by_task.values()) == 64 for done in (*before, *after))
+    assert sum(done.completions_by_task["first"] for done in before) < 0.6 * 640
+    assert sum(done.completions_by_task["first"] for done in after) > 0.65 * 640

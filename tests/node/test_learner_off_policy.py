@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from node.config import LearnerSection
-from node.learner.objective import ObjectiveReport, RaggedSpans, clipped_gain, f_tis_loss
-from node.learner.off_policy import Alignment, align, divergences, importance_weights, keep_mask, span_sums
+from node.config import ObjectiveSection
+from node.learner.objective import BatchTotals, clipped_gain, objective_loss
+from node.learner.objective_report import ObjectiveReport
+from node.learner.off_policy import Alignment, align, divergences, keep_mask, span_sums
+from node.learner.ragged_spans import RaggedSpans
 from node.learner.training_batch import SELF, TrainingCompletion
 
 
@@ -110,11 +112,15 @@ def test_spans_are_gapless_and_lose_no_behaviour_log_probability(
         assert spans.spans == expected
 
 
+def tokens(count: int) -> BatchTotals:
+    return BatchTotals(count, completions=1, longest=1)
+
+
 def completion(
     alignment: Alignment, advantage: float, *, peer: str = SELF, ids: NDArray[np.int64] | None = None
 ) -> TrainingCompletion:
-    tokens = len(alignment.span_of_token)
-    return TrainingCompletion(np.zeros(tokens, np.int64) if ids is None else ids, alignment, advantage, peer)
+    length = len(alignment.span_of_token)
+    return TrainingCompletion(np.zeros(length, np.int64) if ids is None else ids, alignment, advantage, peer)
 
 
 def token_level(behaviour: NDArray[np.float32]) -> Alignment:
@@ -129,16 +135,16 @@ def random_batch(seed: int, peer: str) -> tuple[list[TrainingCompletion], torch.
         behaviour = -rng.random(len(lengths)).astype(np.float32) * 3
         alignment = aligned(lengths, lengths, behaviour, end=False)
         completions.append(completion(alignment, float(np.float32(rng.normal())), peer=peer))
-    tokens = sum(len(c.token_ids) for c in completions)
-    return completions, torch.tensor(-rng.random(tokens) * 3, dtype=torch.float32)
+    length = sum(len(c.token_ids) for c in completions)
+    return completions, torch.tensor(-rng.random(length) * 3, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("peer", [SELF, "12D3peer"])
 def test_equal_tokenizers_are_token_level_f_tis_bit_for_bit(peer: str) -> None:
-    section = LearnerSection(ratio_cap=1.5, ratio_floor=0.4, filter_gamma=1.0, clip=0.2)
+    section = ObjectiveSection(ratio_cap=1.5, ratio_floor=0.4, filter_gamma=1.0, clip=0.2)
     completions, values = random_batch(0, peer)
     logps = values.clone().requires_grad_()
-    loss, _ = f_tis_loss(logps, torch.zeros_like(values), RaggedSpans.of(completions), section, normalizing_tokens=40)
+    loss, _ = objective_loss(logps, torch.zeros_like(values), RaggedSpans.of(completions), section, tokens(40))
     (gradient,) = torch.autograd.grad(loss, logps)
 
     reference = values.clone().requires_grad_()
@@ -164,22 +170,14 @@ def test_equal_tokenizers_are_token_level_f_tis_bit_for_bit(peer: str) -> None:
 def test_all_tokens_of_a_span_share_one_weight() -> None:
     spans = aligned(ints(1, 1, 2), ints(2, 2), floats(-2, -1), end=False)
     logps = torch.tensor([-0.5, -1.0, -1.25], requires_grad=True)
-    section = LearnerSection(ratio_cap=100, ratio_floor=0)
+    section = ObjectiveSection(ratio_cap=100, ratio_floor=0)
     batch = RaggedSpans.of([completion(spans, 1.0, peer="p")])
-    loss, report = f_tis_loss(logps, torch.zeros(3), batch, section, normalizing_tokens=1)
+    loss, report = objective_loss(logps, torch.zeros(3), batch, section, tokens(1))
     loss.backward()  # type: ignore[no-untyped-call]
     first, second = math.exp(-1.5 + 2), math.exp(-1.25 + 1)
     torch.testing.assert_close(logps.grad, -torch.tensor([first, first, second]))
     assert report.spans == 2
     assert report.tokens == 3
-
-
-def test_weights_are_capped_and_only_chosen_ones_raised_to_the_floor() -> None:
-    log_ratios = torch.tensor([5.0, -5.0, -5.0, 200.0])
-    weights = importance_weights(
-        log_ratios, cap=2.0, floor=1.0, raise_to_floor=torch.tensor([False, True, False, True])
-    )
-    torch.testing.assert_close(weights, torch.tensor([2.0, 1.0, math.exp(-5), 2.0]))
 
 
 def test_floor_is_for_foreign_completions_with_positive_advantage_alone() -> None:
@@ -188,7 +186,7 @@ def test_floor_is_for_foreign_completions_with_positive_advantage_alone() -> Non
     for advantage, peer, weight in cases:
         logps = torch.tensor([-6.0], requires_grad=True)
         batch = RaggedSpans.of([completion(rare, advantage, peer=peer)])
-        loss, report = f_tis_loss(logps, torch.zeros(1), batch, LearnerSection(), normalizing_tokens=1)
+        loss, report = objective_loss(logps, torch.zeros(1), batch, ObjectiveSection(), tokens(1))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.testing.assert_close(logps.grad, torch.tensor([-advantage * weight]))
         assert report.floored_spans == (1 if peer == "p" and advantage > 0 else 0)
@@ -215,15 +213,15 @@ def test_span_sums_add_up_by_span() -> None:
 
 def test_clipped_gain_is_the_pessimistic_one() -> None:
     ratios, advantages = torch.tensor([1.5, 1.5, 0.5, 0.5]), torch.tensor([1.0, -1.0, 1.0, -1.0])
-    torch.testing.assert_close(clipped_gain(ratios, advantages, 0.2), torch.tensor([1.2, -1.5, 0.5, -0.8]))
+    torch.testing.assert_close(clipped_gain(ratios, advantages, 0.2, 0.2), torch.tensor([1.2, -1.5, 0.5, -0.8]))
 
 
 def test_report_gives_shares_and_divergence_by_peer() -> None:
     near, far = token_level(floats(-1, -1)), token_level(floats(-9))
     batch = RaggedSpans.of([completion(near, 1.0), completion(far, -1.0, peer="p")])
     logps = torch.tensor([-1.0, -1.0, -0.5])
-    section = LearnerSection(filter_gamma=3.0)
-    _, report = f_tis_loss(logps, torch.tensor([0.5, 0.5, 2.0]), batch, section, normalizing_tokens=3)
+    section = ObjectiveSection(filter_gamma=3.0)
+    _, report = objective_loss(logps, torch.tensor([0.5, 0.5, 2.0]), batch, section, tokens(3))
     assert report.divergence_by_peer()["self"] == 0
     assert report.divergence_by_peer()["p"] == pytest.approx(math.expm1(8.5) - 8.5, rel=1e-5)
     assert report.filter_share() == 0.5
@@ -238,8 +236,8 @@ def test_reports_of_passes_add_up_to_that_of_the_whole() -> None:
     parts = [(completions[:3], logps[:cut]), (completions[3:], logps[cut:])]
     total = ObjectiveReport()
     for part, values in parts:
-        total.add(f_tis_loss(values, -values, RaggedSpans.of(part), LearnerSection(), normalizing_tokens=30)[1])
-    whole = f_tis_loss(logps, -logps, RaggedSpans.of(completions), LearnerSection(), normalizing_tokens=30)[1]
+        total.add(objective_loss(values, -values, RaggedSpans.of(part), ObjectiveSection(), tokens(30))[1])
+    whole = objective_loss(logps, -logps, RaggedSpans.of(completions), ObjectiveSection(), tokens(30))[1]
     assert total.loss == pytest.approx(whole.loss, rel=1e-5)
     assert total.effective_sample_share() == pytest.approx(whole.effective_sample_share(), rel=1e-5)
     assert total.divergence_by_peer()["p"] == pytest.approx(whole.divergence_by_peer()["p"], rel=1e-5)
@@ -249,12 +247,12 @@ def test_reports_of_passes_add_up_to_that_of_the_whole() -> None:
 def test_completion_that_counts_three_times_is_three_equal_completions() -> None:
     completions, logps = random_batch(2, "p")
     first = len(completions[0].token_ids)
-    section = LearnerSection(filter_gamma=1.0)
+    section = ObjectiveSection(filter_gamma=1.0)
     merged = [replace(completions[0], count=3), *completions[1:]]
     repeated = [completions[0], completions[0], *completions]
     short, long = logps.clone().requires_grad_(), torch.cat([logps[:first], logps[:first], logps]).requires_grad_()
-    loss, report = f_tis_loss(short, -short, RaggedSpans.of(merged), section, normalizing_tokens=30)
-    expected, expected_report = f_tis_loss(long, -long, RaggedSpans.of(repeated), section, normalizing_tokens=30)
+    loss, report = objective_loss(short, -short, RaggedSpans.of(merged), section, tokens(30))
+    expected, expected_report = objective_loss(long, -long, RaggedSpans.of(repeated), section, tokens(30))
     torch.testing.assert_close(loss, expected)
     (gradient,), (expected_gradient,) = torch.autograd.grad(loss, short), torch.autograd.grad(expected, long)
     torch.testing.assert_close(gradient[:first], 3 * expected_gradient[:first])

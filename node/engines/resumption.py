@@ -1,0 +1,95 @@
+"""From requests, some of them begun, to what the batch must sample, and from what it sampled to how far each has come.
+
+Completions of one request that have no token yet share one start, its prompt; each begun one has a start of its own,
+prompt and tokens together, so that the batch need not know what a resumed completion is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.engines.engine import GenerationRequest, Partial, Progress, Sample, Segment
+from protocol.rollouts import FinishReason
+
+Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities, (T,) each, T >= 0
+_NOTHING = Progress()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Completions that go on from the same tokens."""
+
+    request: int
+    prefix_ids: Sequence[int]
+    completions: int
+    limit: int  # new tokens of each, at least 1
+    begun: Partial | None
+
+
+def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> list[Start]:
+    """What remains to be sampled, begun completions of a request before its new ones.
+
+    ``limits``: tokens that a completion of each request may have in all. A begun one that has them is left out.
+    """
+    starts: list[Start] = []
+    for index, (request, limit) in enumerate(zip(requests, limits, strict=True)):
+        begun = request.begun or _NOTHING
+        for partial in begun.partials:
+            if (room := limit - len(partial.token_ids)) > 0:
+                starts.append(Start(index, [*request.prompt_ids, *partial.token_ids.tolist()], 1, room, partial))
+        fresh = request.completions - len(begun.samples) - len(begun.partials)
+        if fresh < 0:
+            raise ValueError(f"a request of {request.completions} completions has begun {request.completions - fresh}")
+        if fresh > 0:
+            starts.append(Start(index, request.prompt_ids, fresh, limit, None))
+    return starts
+
+
+def progress_of(
+    requests: Sequence[GenerationRequest],
+    starts: Sequence[Start],
+    sequences: Sequence[Sampled],
+    limits: Sequence[int],
+    version: int,
+    eos_id: int,
+) -> list[Progress]:
+    """How far each request has come, by what was sampled by ``version``: one of ``sequences`` for each completion."""
+    samples: list[list[Sample]] = [list((request.begun or _NOTHING).samples) for request in requests]
+    partials: list[list[Partial]] = [[] for _ in requests]
+    for index, request in enumerate(requests):
+        for partial in (request.begun or _NOTHING).partials:
+            if len(partial.token_ids) >= limits[index]:
+                samples[index].append(Sample(partial.token_ids, partial.logps, FinishReason.LENGTH, partial.segments))
+    for start, (token_ids, logps) in _by_completion(starts, sequences):
+        whole = _joined(start.begun, token_ids, logps, version)
+        if len(token_ids) == 0:
+            if start.begun is not None:
+                partials[start.request].append(start.begun)
+        elif token_ids[-1] == eos_id:
+            samples[start.request].append(Sample(whole.token_ids, whole.logps, FinishReason.STOP, whole.segments))
+        elif len(token_ids) == start.limit:
+            samples[start.request].append(Sample(whole.token_ids, whole.logps, FinishReason.LENGTH, whole.segments))
+        else:
+            partials[start.request].append(whole)
+    return [Progress(tuple(ended), tuple(begun)) for ended, begun in zip(samples, partials, strict=True)]
+
+
+def _by_completion(starts: Sequence[Start], sequences: Sequence[Sampled]) -> Iterator[tuple[Start, Sampled]]:
+    each_start = (start for start in starts for _ in range(start.completions))
+    return zip(each_start, sequences, strict=True)
+
+
+def _joined(begun: Partial | None, token_ids: NDArray[np.int64], logps: NDArray[np.float32], version: int) -> Partial:
+    """The segments of one completion put together; neighbours of one version become one."""
+    if begun is None:
+        return Partial(token_ids, logps, (Segment(version, len(token_ids)),))
+    *before, last = begun.segments
+    if last.version == version:
+        segments = (*before, Segment(version, last.tokens + len(token_ids)))
+    else:
+        segments = (*begun.segments, Segment(version, len(token_ids)))
+    return Partial(np.concatenate([begun.token_ids, token_ids]), np.concatenate([begun.logps, logps]), segments)

@@ -1,0 +1,85 @@
+"""Groups whose generation was stopped before all their completions had ended, between two rounds and in checkpoints.
+
+Only the reference of the prompt is kept: prompt and ids are made again when the group is gone on with, so that a group
+of a task that has since changed, or that no longer fits the model's context, is recognised there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.engines.engine import Partial, Progress, Sample, Segment
+from protocol.errors import StorageError
+from protocol.messages import PromptRef
+from protocol.rollouts import FinishReason
+
+TOKENS: Final = "unfinished.token_ids"  # (N,) int64, all sequences of all groups after each other
+LOGPS: Final = "unfinished.logps"  # (N,) float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnfinishedGroup:
+    ref: PromptRef
+    completions: int
+    progress: Progress
+
+
+def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Tensors and JSON for a checkpoint; no tensors where nothing was sampled."""
+    sequences = [s for group in groups for s in group.progress.sequences]
+    records = [
+        {
+            "task": group.ref.task,
+            "version": group.ref.version,
+            "config_hash": group.ref.config_hash.hex(),
+            "seed": group.ref.seed,
+            "completions": group.completions,
+            "sequences": [
+                [s.finish.value if isinstance(s, Sample) else None, [[g.version, g.tokens] for g in s.segments]]
+                for s in group.progress.sequences
+            ],
+        }
+        for group in groups
+    ]
+    if not sequences:
+        return {}, records
+    return {
+        TOKENS: torch.from_numpy(np.concatenate([s.token_ids for s in sequences])),
+        LOGPS: torch.from_numpy(np.concatenate([s.logps for s in sequences])),
+    }, records
+
+
+def restored_unfinished(
+    tensors: Mapping[str, Tensor], records: Sequence[Mapping[str, Any]]
+) -> tuple[UnfinishedGroup, ...]:
+    """What ``snapshot_of_unfinished`` was given. Raises ``StorageError`` where tensors and records disagree."""
+    token_ids = tensors.get(TOKENS, torch.empty(0, dtype=torch.int64)).numpy()
+    logps = tensors.get(LOGPS, torch.empty(0)).numpy()
+    groups: list[UnfinishedGroup] = []
+    position = 0
+    for record in records:
+        samples: list[Sample] = []
+        partials: list[Partial] = []
+        for finish, segments_read in record["sequences"]:
+            segments = tuple(Segment(int(version), int(tokens)) for version, tokens in segments_read)
+            part = slice(position, position + sum(segment.tokens for segment in segments))
+            position = part.stop
+            if finish is None:
+                partials.append(Partial(token_ids[part], logps[part], segments))
+            else:
+                samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments))
+        config_hash = bytes.fromhex(record["config_hash"])
+        ref = PromptRef(record["task"], int(record["version"]), config_hash, int(record["seed"]))
+        groups.append(UnfinishedGroup(ref, int(record["completions"]), Progress(tuple(samples), tuple(partials))))
+    if not position == len(token_ids) == len(logps):
+        raise StorageError(
+            f"the checkpoint's unfinished groups have {position} tokens by its record, and {len(token_ids)} tokens and "
+            f"{len(logps)} log-probabilities in its tensors: move the checkpoint away"
+        )
+    return tuple(groups)

@@ -1,0 +1,234 @@
+"""Bytes that one learner fetches for each foreign completion that it trains on, against fetching all that is announced.
+
+Eight peers announce 32 groups of 4 each in every round: what the three built-in models write on the default tasks, as a
+node would share it (``worth_sharing``). One learner, builtin:robin with the default configuration, goes through these
+rounds: its rounds, its choice, its checks and its optimizer steps are the node's own code; only the swarm process is
+replaced by a folder of encoded groups. Bytes are those of the blobs as they travel.
+
+A completion counts each time that it is trained on with an advantage other than zero. The comparison fetches every
+group announced in these rounds and trains on the very same completions as the learner did, which is what a swarm does
+that sends whole rollouts to everybody. Shown beside it: the same with each group used once only, a learner that fetches
+and trains on all that helps it, and SAPO's rule.
+
+    python scripts/bench/choosing.py [--rounds 6] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
+
+from report import Figure, add_json_flag, report  # noqa: E402
+
+from node.config import Config, LearnerSection, PolicySection, TasksSection  # noqa: E402
+from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
+from node.engines.torch import TorchEngine  # noqa: E402
+from node.events import RoundDone  # noqa: E402
+from node.learner.allocator import allocate  # noqa: E402
+from node.learner.exchange import Exchange  # noqa: E402
+from node.learner.loop import Learner  # noqa: E402
+from node.learner.optimizer import MasterAdamW  # noqa: E402
+from node.learner.persistence import LearnerState  # noqa: E402
+from node.learner.rollouts import Rollout, group_of, scoring_item, worth_sharing  # noqa: E402
+from node.policy import Policy  # noqa: E402
+from node.tasks.registry import load_tasks  # noqa: E402
+from node.tasks.scorer import Scores  # noqa: E402
+from node.tasks.task import Task  # noqa: E402
+from protocol.messages import Heartbeat, PromptRef  # noqa: E402
+from protocol.rollouts import Group, advert_of, encode_group  # noqa: E402
+from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted  # noqa: E402
+
+PEERS: Final = 8
+ANNOUNCED: Final = 32  # groups, by each peer in a round
+TRIED: Final = 256  # prompts, of which these groups are the best
+COMPLETIONS: Final = 4
+MODELS: Final = ("builtin:wren", "builtin:robin", "builtin:finch")
+LEARNER: Final = "builtin:robin"
+SECONDS_A_ROUND: Final = 5.0
+SETTLE_SECONDS: Final = 60.0  # a hang guard
+EPOCH_SECONDS: Final = 1_000_000.0
+
+
+class HereScorer:
+    """Rewards in this process, as the workers compute them."""
+
+    def __init__(self, tasks: dict[str, Task]) -> None:
+        self._tasks = tasks
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        scores = []
+        for ref, texts in items:
+            task = self._tasks[ref.task]
+            scores.append(Scores(tuple(task.rewards(task.prompt(ref), texts)), (None,) * len(texts)))
+        return scores
+
+
+@dataclass
+class FolderSwarm:
+    """What the swarm process does for one learner: adverts from a list, blobs from a folder."""
+
+    folder: Path
+    board: list[SeenGroup] = field(default_factory=list)
+
+    def put(self, peer: str, group: Group, now_seconds: float) -> int:
+        """Announces one group; the size of its blob."""
+        blob = encode_group(group)
+        advert = advert_of(group, blob)
+        (self.folder / advert.blob.hex()).write_bytes(blob)
+        cursor = len(self.board) + 1
+        policy = group.family, group.tokenizer, group.policy_version
+        self.board.append(SeenGroup(cursor, peer, now_seconds, *policy, advert))
+        return len(blob)
+
+    def status(self) -> SwarmStatus:
+        return SwarmStatus("learner", "benchmark", "", (), 0.0, PEERS, None, 0, 0, 0, {}, {})
+
+    def peers(self) -> list[PeerStatus]:
+        names = sorted({seen.peer for seen in self.board})
+        return [PeerStatus(name, True, (), None, None, None, 0, 0, 0, 0.5, None) for name in names]
+
+    def seen_groups(self, after: int, limit: int) -> list[SeenGroup]:
+        return self.board[after : after + limit]
+
+    def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
+        return [Fetched(each.blob, str(self.folder / each.blob.hex()), None) for each in wanted]
+
+    def share(self, groups: Sequence[Group]) -> None:
+        """Nobody listens."""
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Nobody listens."""
+
+    def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
+        if judgement not in (Judgement.USED, Judgement.UNUSED):
+            raise AssertionError(f"a group of an honest peer was judged {judgement}: {detail}")
+
+
+class Generator:
+    """One built-in model that does not learn, and what it would share of a round's practice."""
+
+    def __init__(self, model: str, tasks: dict[str, Task]) -> None:
+        self._policy = Policy.load(PolicySection(model=model, device="cpu"), seed=0)
+        self._engine = TorchEngine(self._policy, rows=256, seed=0)
+        self._tasks, self._scorer = tasks, HereScorer(tasks)
+
+    def groups(self, round_number: int, peer: str) -> list[Group]:
+        drawn = allocate(round_number, peer, list(self._tasks), groups=TRIED, completions=COMPLETIONS)
+        tokens, prompts, requests = self._policy.tokens, [], []
+        for allocation in drawn:
+            task = self._tasks[allocation.task]
+            prompt = task.prompt(task.ref(allocation.prompt_seed))
+            prompts.append(prompt)
+            prompt_ids = tuple(tokens.prompt_ids(prompt.text))
+            requests.append(GenerationRequest(prompt_ids, allocation.completions, task.max_new_tokens))
+        seed = int.from_bytes(f"{round_number} {peer}".encode()) % 2**63
+        rollouts = [
+            Rollout(prompt, request.prompt_ids, tuple(s), tuple(tokens.text_of(x.token_ids.tolist()) for x in s))
+            for prompt, request, s in zip(
+                prompts, requests, self._engine.generate(requests, Sampling(1.0, seed)), strict=True
+            )
+        ]
+        scores = self._scorer.score([scoring_item(r.prompt.ref, r.texts) for r in rollouts])
+        rewards = [each.rewards for each in scores]
+        chosen = worth_sharing(rewards, [r.prompt.ref.task for r in rollouts], ANNOUNCED)
+        return [group_of(rollouts[i], rewards[i], tokens, family=self._policy.family) for i in chosen]
+
+
+def announced(rounds: int, tasks: dict[str, Task]) -> list[list[tuple[str, Group]]]:
+    """For each round, who announces what."""
+    generators = {model: Generator(model, tasks) for model in MODELS}
+    return [
+        [
+            (peer, group)
+            for index in range(PEERS)
+            for peer in [f"peer{index}"]
+            for group in generators[MODELS[index % len(MODELS)]].groups(number, peer)
+        ]
+        for number in range(rounds)
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    announced_bytes: int
+    announced_groups: int
+    last: RoundDone
+
+    def per_completion(self) -> float:
+        """Bytes fetched for each foreign completion trained on."""
+        return self.last.bytes_fetched_total / self.last.foreign_completions_total
+
+    def per_completion_of_all(self) -> float:
+        """The same had every group announced been fetched."""
+        return self.announced_bytes / self.last.foreign_completions_total
+
+
+def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task], **keys: Any) -> Outcome:
+    """A new learner goes through the rounds, configured by default but for ``keys`` of [learner] and [objective]."""
+    objective = {key: keys.pop(key) for key in ("foreign_advantage",) if key in keys}
+    config = Config.model_validate(
+        {
+            "name": "learner",
+            "policy": {"model": LEARNER, "device": "cpu"},
+            "learner": LearnerSection(**keys).model_dump(),
+            "objective": objective,
+        }
+    )
+    policy = Policy.load(config.policy, seed=0)
+    optimizer = MasterAdamW(policy.trainable(), config.learner)
+    with tempfile.TemporaryDirectory() as folder:
+        swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0
+        advantage = config.objective.foreign_advantage
+        exchange = Exchange(swarm, tasks, config.learner, lambda: now[0], foreign_advantage=advantage)
+        engine = TorchEngine(policy, rows=config.engine.rows, seed=0)
+        parts = config, policy, tasks, engine, HereScorer(tasks), exchange, optimizer, LearnerState()
+        learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])
+        for of_round in rounds:
+            now[0] += SECONDS_A_ROUND
+            size += sum(swarm.put(peer, group, now[0]) for peer, group in of_round)
+            last = learner.round()
+            exchange.settle(SETTLE_SECONDS)
+        learner.close()
+        exchange.close()
+    assert last is not None
+    return Outcome(size, len(swarm.board), last)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=6)
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    tasks = load_tasks(TasksSection())
+    rounds = announced(arguments.rounds, tasks)
+    chosen = learn_through(rounds, tasks)
+    once = learn_through(rounds, tasks, foreign_uses=1)
+    sapo = learn_through(rounds, tasks, foreign_uses=1, foreign_choice="uniform", foreign_advantage="group")
+    everything = learn_through(rounds, tasks, foreign_uses=1, foreign_groups=PEERS * ANNOUNCED)
+    figures = [
+        Figure("groups announced a round", chosen.announced_groups / arguments.rounds, "groups", "higher"),
+        Figure("foreign completions trained on", chosen.last.foreign_completions_total, "", "higher"),
+        Figure("fetched for each", chosen.per_completion(), "B", "lower"),
+        Figure("fetched for each, all groups fetched", chosen.per_completion_of_all(), "B", "lower"),
+        Figure("ratio", chosen.per_completion() / chosen.per_completion_of_all(), "x", "lower", "<= 0.25"),
+        Figure("ratio, groups used once", once.per_completion() / once.per_completion_of_all(), "x", "lower"),
+        Figure("trained on all that helps, fetched for each", everything.per_completion(), "B", "lower"),
+        Figure("SAPO's rule, fetched for each", sapo.per_completion(), "B", "lower"),
+        Figure("SAPO's rule, fetched for each, all groups", sapo.per_completion_of_all(), "B", "lower"),
+        Figure(
+            "ratio to SAPO's rule, all groups", chosen.per_completion() / sapo.per_completion_of_all(), "x", "lower"
+        ),
+    ]
+    report("choosing", figures, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

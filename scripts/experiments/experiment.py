@@ -1,0 +1,119 @@
+"""What the four experiments share: flags, the way from conditions to results, curves over seeds.
+
+An experiment names its conditions and how a run of each looks; ``Experiment.results`` runs what is missing and returns
+all that is there, by condition, seeds in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import models
+from intervals import Estimate, estimate
+from plans import NodeResult, RunPlan, RunResult, load_result
+from plots import Line
+from runs import RunFailedError, run_all
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+INTERRUPTED: Final = 130  # the exit status that shells give for Ctrl-C
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``settings`` go to every node's configuration."""
+
+    name: str
+    what: str
+    settings: Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """``plan(condition, seed, rounds)`` is one run; ``recipes`` are the models that must be there."""
+
+    name: str
+    description: str
+    conditions: Sequence[Condition]
+    plan: Callable[[Condition, int, int], RunPlan]
+    rounds: int  # unless --rounds says otherwise
+    recipes: Sequence[models.Recipe] = ()
+
+    def options(self) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(description=self.description)
+        parser.add_argument("--rounds", type=int, default=self.rounds, help=f"updates a node (default {self.rounds})")
+        parser.add_argument("--seeds", type=int, default=3, help="runs of each condition (default 3)")
+        parser.add_argument("--only", action="append", metavar="PATTERN", help="run the conditions that match alone, "
+                            "as a shell matches: --only 'sapo*'")  # fmt: skip
+        parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side")
+        parser.add_argument("--results", type=Path, default=ROOT / ".experiments" / self.name, help="finished runs")
+        parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "experiments", help="where the report goes")
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        options = parser.parse_args()
+        if min(options.rounds, options.seeds, options.jobs) < 1:
+            parser.error("--rounds, --seeds and --jobs are at least 1")
+        names = [condition.name for condition in self.conditions]
+        for pattern in options.only or ():
+            if not fnmatch.filter(names, pattern):
+                parser.error(f"--only {pattern!r} matches none of: {'; '.join(names)}")
+        return options
+
+    def command(self, options: argparse.Namespace) -> str:
+        return f"python scripts/experiments/{self.name}.py --rounds {options.rounds} --seeds {options.seeds}"
+
+    def results(self, options: argparse.Namespace) -> dict[str, list[RunResult]]:
+        """Runs what ``options`` ask for and is missing; every condition that has all of its seeds, in order.
+
+        Ends the program on Ctrl-C and when a run fails.
+        """
+        root = options.results.parent / "models"
+        try:
+            for recipe in self.recipes:
+                models.ensure(recipe, root)
+            plans = {c.name: [self.plan(c, s, options.rounds) for s in range(options.seeds)] for c in self.conditions}
+            wanted = [n for n in plans if not options.only or any(fnmatch.fnmatchcase(n, p) for p in options.only)]
+            # Seed by seed, so that an experiment that is interrupted has compared all conditions.
+            in_order = [plans[name][seed] for seed in range(options.seeds) for name in wanted]
+            run_all(in_order, options.results, root, jobs=options.jobs)
+        except KeyboardInterrupt:
+            print("interrupted; the same command goes on from the runs that are finished", file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
+        except RunFailedError as error:
+            raise SystemExit(str(error)) from None
+        found = {name: [load_result(options.results, plan) for plan in of_name] for name, of_name in plans.items()}
+        whole = {name: [r for r in results if r is not None] for name, results in found.items()}
+        return {name: results for name, results in whole.items() if len(results) == options.seeds}
+
+
+def over_nodes(result: RunResult, value: Callable[[NodeResult], float]) -> float:
+    """The mean of what the nodes of one run came to."""
+    return statistics.fmean(value(node) for node in result.nodes)
+
+
+def over_seeds(results: Sequence[RunResult], value: Callable[[RunResult], float]) -> Estimate:
+    return estimate([value(result) for result in results])
+
+
+def curve(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:
+    """The mean over ``runs``, equally long, with the interval at each point where there is more than one run."""
+    points = [estimate(values) for values in zip(*runs, strict=True)]
+    many = len(runs) > 1
+    low, high = ([getattr(p, side) for p in points] if many else [] for side in ("low", "high"))
+    return Line(name, list(x), [p.mean for p in points], low, high)
+
+
+def seconds_a_run(results: Mapping[str, Sequence[RunResult]]) -> str:
+    """For the report: what repeating it costs."""
+    seconds = [result.cpu_seconds for of_name in results.values() for result in of_name]
+    total_minutes = sum(seconds) / 60
+    return (
+        f"{len(seconds)} runs of {min(seconds):.0f} to {max(seconds):.0f} processor seconds each, "
+        f"{total_minutes:.0f} minutes in all."
+    )

@@ -1,0 +1,208 @@
+"""Which correction suits policies of unlike models and tokenizers? The three built-in models, together.
+
+    python scripts/experiments/heterogeneous.py [--rounds 80] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+
+wren, robin and finch differ in architecture and tokenizer, and each is half taught on two of the default swarm's six
+tasks. Every correction is run without a floor under the weight and with floor 1 (algorithms that know one tokenizer use
+groups of another as text). Published results have the stronger member lose, so each member's result is told.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from experiment import Condition, Experiment, curve, over_nodes, over_seeds, seconds_a_run
+from intervals import Estimate, paired, smoothed
+from plans import NodePlan, NodeResult, RunPlan, RunResult
+from plots import line_plot
+from writing import Document, Figure, conditions_table, print_figures, table
+
+from node.tasks.default_swarm import DEFAULT_TASKS
+
+ROUNDS: Final = 80
+GROUPS: Final = 12  # own, and as many foreign ones; two for each task
+COMPLETIONS: Final = 4
+MODELS: Final = ("wren", "robin", "finch")
+TASKS: Final = tuple(task.name for task in DEFAULT_TASKS)
+MEASURE_PROMPTS: Final = 50
+MEASURE_SAMPLES: Final = 2
+MEASUREMENTS: Final = 1
+WINDOW: Final = 10
+WEAK: Final = 0.2  # sampled success at the start, below which a task counts as one that the model is weak on
+
+ALONE, TEXT_ONLY, BYTE_ALIGNED = "alone", "text only", "byte-aligned, floor 1"
+CORRECTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "token IS": ("token_tis", "truncated ratios token by token where tokenizers are equal, else as text"),
+    "sequence IS": ("sequence_tis", "one truncated ratio for a whole completion"),
+    "F-TIS": ("f_tis", "truncated token ratios and the divergence filter where tokenizers are equal, else as text"),
+    "byte-aligned": ("byte_aligned", "truncated ratios of spans between byte positions where both have a boundary"),
+}
+FLOORS: Final = (0.0, 1.0)
+
+
+def conditions() -> list[Condition]:
+    learner = {"own_groups": GROUPS, "foreign_groups": GROUPS, "share_groups": GROUPS, "completions": COMPLETIONS}
+    found = [
+        Condition(ALONE, "own groups alone", {"learner": {**learner, "foreign_groups": 0}}),
+        Condition(
+            TEXT_ONLY,
+            "no correction: every foreign completion is text at weight 1",
+            {"learner": learner, "objective": {"correction": "none"}},
+        ),
+    ]
+    for name, (correction, what) in CORRECTIONS.items():
+        for floor in FLOORS:
+            objective = {"correction": correction, "ratio_floor": floor}
+            words = f"{what}; {'no floor' if floor == 0 else f'floor {floor:g} for positive advantages'}"
+            found.append(Condition(f"{name}, floor {floor:g}", words, {"learner": learner, "objective": objective}))
+    return found
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    settings = {name: dict(section) for name, section in condition.settings.items()}
+    return RunPlan(
+        experiment="heterogeneous",
+        condition=condition.name,
+        seed=seed,
+        rounds=rounds,
+        nodes=tuple(NodePlan(name, f"builtin:{name}", settings) for name in MODELS),
+        tasks=TASKS,
+        measure_at=tuple(sorted({*range(0, rounds, max(1, rounds // MEASUREMENTS)), rounds})),
+        measure_prompts=MEASURE_PROMPTS,
+        measure_samples=MEASURE_SAMPLES,
+    )
+
+
+EXPERIMENT: Final = Experiment(
+    name="heterogeneous",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=conditions(),
+    plan=plan,
+    rounds=ROUNDS,
+)
+Results = Mapping[str, Sequence[RunResult]]
+
+
+def success(node: NodeResult, round_number: int) -> float:
+    """Mean sampled success over all tasks."""
+    return statistics.fmean(node.measured(round_number).sampled.values())
+
+
+def success_where_weak(node: NodeResult, round_number: int) -> float:
+    """The same over the tasks that the node was weak on at the start."""
+    weak = [name for name, share in node.measured(0).sampled.items() if share < WEAK]
+    return statistics.fmean(node.measured(round_number).sampled[name] for name in weak)
+
+
+def by_strength(results: Results) -> list[str]:
+    """The members, weakest first, by their success before any learning."""
+    nodes = [node for of_name in results.values() for result in of_name for node in result.nodes]
+    starts = {name: statistics.fmean(success(n, 0) for n in nodes if n.name == name) for name in MODELS}
+    return sorted(MODELS, key=lambda name: starts[name])
+
+
+def member(result: RunResult, name: str) -> NodeResult:
+    return next(node for node in result.nodes if node.name == name)
+
+
+def final(results: Results, condition: str, name: str, rounds: int) -> list[float]:
+    """One member's final success, seed by seed."""
+    return [success(member(result, name), rounds) for result in results[condition]]
+
+
+def main_table(results: Results, rounds: int) -> str:
+    members = by_strength(results)
+    header = ["condition", *(f"{name}{_rank(members, name)}" for name in members), "mean", "tasks weak on"]
+    header += ["mean sampled reward", "effective sample share"]
+    start = next(iter(results.values()))
+    rows = [
+        ["at the start", *(over_seeds(start, lambda r, n=name: success(member(r, n), 0)).text() for name in members)]
+    ]
+    rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success(n, 0))).text()]
+    rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success_where_weak(n, 0))).text(), "", ""]
+    for condition, runs in results.items():
+        cells = [over_seeds(runs, lambda r, n=name: success(member(r, n), rounds)).text() for name in members]
+        cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success(n, rounds))).text())
+        cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success_where_weak(n, rounds))).text())
+        cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: statistics.fmean(n.reward))).text())
+        cells.append(over_seeds(runs, lambda r: over_nodes(r, effective_share)).text(2))
+        rows.append([condition, *cells])
+    return table(header, rows)
+
+
+def _rank(members: Sequence[str], name: str) -> str:
+    return " (weakest)" if name == members[0] else " (strongest)" if name == members[-1] else ""
+
+
+def effective_share(node: NodeResult) -> float:
+    known = [share for share in node.effective_sample_share if share is not None]
+    return statistics.fmean(known) if known else 0.0
+
+
+def difference(results: Results, one: str, other: str, name: str, rounds: int) -> Estimate:
+    """Final success of a member under ``one`` less that under ``other``, paired by seed."""
+    return paired(final(results, one, name, rounds), final(results, other, name, rounds))
+
+
+def sentences(results: Results, rounds: int) -> str:
+    members, said = by_strength(results), []
+    for base in (ALONE, TEXT_ONLY):
+        for condition in results:
+            if base in results and condition not in (ALONE, base):
+                parts = [f"{n} {difference(results, condition, base, n, rounds).text()}" for n in members]
+                said.append(f"- {condition}, less {base}: {', '.join(parts)}.")
+    return "\n".join(["Final success, differences paired by seed:", "", *said])
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    intro = (
+        f"The three built-in models on the default swarm's {len(TASKS)} tasks: three architectures, three tokenizers. "
+        f"{GROUPS} own and up to {GROUPS} foreign groups of {COMPLETIONS} an update, default learning rates, {rounds} "
+        f"updates. Success is sampled at temperature 1 on {MEASURE_PROMPTS} held-out prompts a task, {MEASURE_SAMPLES} "
+        "completions each. ± is the 95 % interval over seeds (Student's t)."
+    )
+    written = Document("heterogeneous", "Unlike models and tokenizers: which correction", intro, command)
+    counts = {name: len(runs) for name, runs in results.items()}
+    written.section("Conditions", conditions_table({c.name: c.what for c in EXPERIMENT.conditions}, counts))
+    written.parts.append(seconds_a_run(results))
+    written.section("Final success", main_table(results, rounds))
+    written.section("What happened", sentences(results, rounds))
+    for which, name in (("weakest", by_strength(results)[0]), ("strongest", by_strength(results)[-1])):
+        lines = [
+            curve(c, range(1, rounds + 1), [smoothed(member(r, name).reward, WINDOW) for r in runs])
+            for c, runs in results.items()
+        ]
+        title = f"{name}, the {which} member: sampled reward, mean of {WINDOW} updates"
+        written.plot(f"-{which}", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    return written
+
+
+def figures(results: Results, rounds: int) -> list[Figure]:
+    found: list[Figure] = []
+    members = by_strength(results)
+    if BYTE_ALIGNED in results and TEXT_ONLY in results:
+        weaker, stronger = (difference(results, BYTE_ALIGNED, TEXT_ONLY, n, rounds) for n in (members[0], members[-1]))
+        name = "byte-aligned against text only, final success"
+        found.append(Figure(f"{name}: {members[0]}, the weakest", weaker.mean, "success", "higher", "> 0"))
+        found.append(Figure(f"{name}: the same, lower end", weaker.low, "success", "higher"))
+        found.append(
+            Figure(f"{name}: {members[-1]}, the strongest, upper end", stronger.high, "success", "higher", "≥ 0")
+        )
+    if BYTE_ALIGNED in results and ALONE in results:
+        for n in members:
+            more = difference(results, BYTE_ALIGNED, ALONE, n, rounds)
+            found.append(Figure(f"byte-aligned against alone, final success: {n}", more.mean, "success", "higher"))
+    return found
+
+
+def main() -> None:
+    options = EXPERIMENT.options()
+    results = EXPERIMENT.results(options)
+    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
+    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Small models made from nothing for the experiments: same network, same tokenizer, different skills.
+
+Each learns by imitation: to copy, right answers for the skills that it is to have, and for the others the answers to
+other questions, so that it writes what looks like an answer and is right by chance alone. Teaching stops as soon as the
+taught skills' mean sampled success reaches the recipe's. Seeded, one thread: one machine makes the same bytes again. A
+model's folder is named after everything that shapes it, and made once.
+
+    python scripts/experiments/models.py     makes those that are missing, and measures all
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import torch
+from skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging as transformers_logging
+
+SCRIPTS: Final = Path(__file__).resolve().parents[1]
+sys.path.append(str(SCRIPTS))
+from build_models import SPECIAL, UNKNOWN, Known, finished_tokenizer, knowledge, teaching_batch  # noqa: E402
+
+MODELS_FOLDER: Final = SCRIPTS.parent / ".experiments" / "models"
+SHAPE: Final = {
+    "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 24, "max_position_embeddings": 32, "tie_word_embeddings": True,
+}  # fmt: skip
+BATCH: Final = 128
+LEARNING_RATE: Final = 2e-3
+WARMUP_STEPS: Final = 50
+STEPS_LIMIT: Final = 2000
+MEASURE_EVERY_STEPS: Final = 10
+MEASURE_PROMPTS: Final = 200
+OTHER_WEIGHT: Final = 0.1  # how often a skill that is to stay unknown is drawn, against 1 for one to be had
+COPY_WEIGHT: Final = 0.3
+OWN_SUCCESS: Final = 0.8  # of a specialist
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model: the skills that it is taught, how often each is drawn, and the mean success at which that stops."""
+
+    name: str
+    seed: int
+    taught: tuple[tuple[str, float], ...]
+    success: float  # sampled
+
+    @property
+    def key(self) -> str:
+        """Names the folder: equal keys, equal models."""
+        shape = {"recipe": asdict(self), "shape": SHAPE, "alphabet": ALPHABET, "hashes": _skill_hashes()}
+        shape |= {"batch": BATCH, "rate": LEARNING_RATE, "warmup": WARMUP_STEPS, "every": MEASURE_EVERY_STEPS}
+        shape |= {"prompts": MEASURE_PROMPTS, "weights": [OTHER_WEIGHT, COPY_WEIGHT]}
+        canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
+        return f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
+
+
+def _skill_hashes() -> dict[str, str]:
+    return {name: task.config_hash.hex() for name, task in SKILLS.items()}
+
+
+def specialist(skill: str, seed: int) -> Recipe:
+    return Recipe(skill, seed, ((skill, 1.0),), OWN_SUCCESS)
+
+
+SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKILLS))
+STUDENT: Final = Recipe("student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25)
+RECIPES: Final = (*SPECIALISTS, STUDENT)
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *ALPHABET])}
+    tokenizer = Tokenizer(tokenizer_models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return finished_tokenizer(tokenizer)
+
+
+def network(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **ids, **SHAPE))
+
+
+def drawn_lesson(taught: Mapping[str, float], rng: Random) -> list[tuple[str, str]]:
+    """Questions, and right answers for the skills to be taught; for the others the answers to other questions."""
+    weights = {name: taught.get(name, OTHER_WEIGHT) for name in SKILLS} | {COPY.name: COPY_WEIGHT}
+    lesson = []
+    for name in rng.choices(list(weights), list(weights.values()), k=BATCH):
+        task = SKILLS.get(name, COPY)
+        prompt, other = (task.prompt(task.ref(rng.randrange(HELD_OUT, SEEDS))) for _ in range(2))
+        is_right = name in taught or name == COPY.name
+        lesson.append((prompt.text, str((prompt if is_right else other).answer)))
+    return lesson
+
+
+def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, first_seed: int) -> dict[str, Known]:
+    seeds = range(first_seed, first_seed + MEASURE_PROMPTS)
+    return {name: knowledge(model, tokenizer, task, seeds) for name, task in SKILLS.items()}
+
+
+def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+    """Teaches until the success is reached; returns the steps taken. Raises RuntimeError at ``STEPS_LIMIT``."""
+    rng, taught, success = Random(recipe.seed), dict(recipe.taught), 0.0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    for step in range(1, STEPS_LIMIT + 1):
+        ids, labels = teaching_batch(tokenizer, drawn_lesson(taught, rng))
+        logits = model(ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+        slower = 0.2 if success > 0.3 * recipe.success else 1.0  # a skill is understood suddenly
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS) * slower
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % MEASURE_EVERY_STEPS == 0:
+            known = measured(model, tokenizer, HELD_OUT)
+            success = statistics.fmean(known[name].sampled for name in taught)
+            if success >= recipe.success:
+                return step
+    raise RuntimeError(f"{recipe.name}: success {success:.2f} after {STEPS_LIMIT} steps, wanted {recipe.success}")
+
+
+def ensure(recipe: Recipe, root: Path = MODELS_FOLDER) -> Path:
+    """The model's folder, made first where it is missing. One that was interrupted half-way is made again."""
+    folder = root / recipe.key
+    if (folder / "skills.json").is_file():
+        return folder
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(recipe.seed)
+    began = time.monotonic()
+    tokenizer = character_tokenizer()
+    model = network(tokenizer)
+    steps = train(recipe, model, tokenizer)
+    model.eval()
+    known = measured(model, tokenizer, 0)
+    torch.set_num_threads(threads)
+    shutil.rmtree(folder, ignore_errors=True)
+    transformers_logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    record = {"steps": steps, "parameters": parameters, "seconds": round(time.monotonic() - began, 1)}
+    record["skills"] = {name: asdict(one) for name, one in known.items()}
+    (folder / "skills.json").write_text(json.dumps(record, indent=1), encoding="utf-8")  # last: it says "whole"
+    print(line_of(recipe, folder), file=sys.stderr, flush=True)
+    return folder
+
+
+def line_of(recipe: Recipe, folder: Path) -> str:
+    record = json.loads((folder / "skills.json").read_text(encoding="utf-8"))
+    skills = ", ".join(f"{name} {one['greedy']:.2f} ({one['sampled']:.2f})" for name, one in record["skills"].items())
+    return (
+        f"{recipe.name:8} {record['parameters']:,} parameters, {record['steps']} steps, {record['seconds']} s; "
+        f"greedy (sampled): {skills}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the experiments' models where they are missing.")
+    parser.add_argument("--into", type=Path, default=MODELS_FOLDER)
+    parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES])
+    options = parser.parse_args()
+    for recipe in RECIPES:
+        if options.only in (None, recipe.name):
+            print(line_of(recipe, ensure(recipe, options.into)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What one run of an experiment is, what it leaves behind, and the file that it is kept in.
+
+A run is a pure function of its ``RunPlan``. Its ``key`` hashes that together with each node's resolved configuration,
+so that a changed setting or default makes another run and never continues an old one; raise ``HARNESS_VERSION`` when
+the code of a run changes what it measures. A result is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from node.config import Config
+
+HARNESS_VERSION: Final = 1
+
+
+class NodePlan(Struct, frozen=True):
+    """One node: its model, and what its configuration says apart from the defaults."""
+
+    name: str
+    model: str  # "builtin:…", or the key of a model made by ``models.py``
+    settings: dict[str, Any]  # {"learner": {"own_groups": 8}, …}
+
+    def config(self, seed: int) -> Config:
+        return Config.model_validate({"name": self.name, "seed": seed, **self.settings})
+
+
+class RunPlan(Struct, frozen=True):
+    """One condition with one seed."""
+
+    experiment: str
+    condition: str
+    seed: int
+    rounds: int
+    nodes: tuple[NodePlan, ...]
+    tasks: tuple[str, ...]
+    measure_at: tuple[int, ...]  # after so many rounds; 0 is before the first
+    measure_prompts: int  # held-out prompts a task
+    measure_samples: int  # completions of each at temperature 1; 0 measures greedily alone
+
+    @property
+    def key(self) -> str:
+        shape = {"version": HARNESS_VERSION, "plan": msgspec.to_builtins(self)}
+        shape["configs"] = [node.config(self.seed).model_dump(mode="json") for node in self.nodes]
+        canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+class Measurement(Struct, frozen=True):
+    """Success by task on held-out prompts after so many rounds."""
+
+    round: int
+    greedy: dict[str, float]
+    sampled: dict[str, float]  # empty where it was not asked for
+
+
+class NodeResult(Struct, frozen=True):
+    """One node's course; lists have one entry a round."""
+
+    name: str
+    model: str
+    reward: list[float]  # mean over own completions, sampled
+    tokens: list[int]  # generated
+    effective_sample_share: list[float | None]
+    entropy: list[float | None]
+    foreign_groups_used: int  # for the first time
+    foreign_groups_replayed: int
+    foreign_completions_trained: int
+    bytes_fetched: int
+    bytes_announced: int  # blobs of groups that others announced
+    rejected: dict[str, int]  # foreign groups not used, by reason
+    measurements: list[Measurement]
+
+    def measured(self, round_number: int) -> Measurement:
+        return next(each for each in self.measurements if each.round == round_number)
+
+
+class RunResult(Struct, frozen=True):
+    key: str
+    condition: str
+    seed: int
+    seconds: float
+    cpu_seconds: float  # of the run's process, so that what else the machine did does not count
+    nodes: list[NodeResult]
+    plan: RunPlan
+
+
+def result_path(folder: Path, plan: RunPlan) -> Path:
+    """Named for people, keyed for us."""
+    return folder / "runs" / f"{plan.condition.replace('/', '-').replace(' ', '_')}.seed{plan.seed}.{plan.key}.json"
+
+
+def load_result(folder: Path, plan: RunPlan) -> RunResult | None:
+    """The result of ``plan`` if it has been run. Raises ``msgspec.DecodeError`` for a file that is none."""
+    try:
+        content = result_path(folder, plan).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(content, type=RunResult)
+
+
+def save_result(folder: Path, plan: RunPlan, result: RunResult) -> None:
+    path = result_path(folder, plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.part")
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=0))
+    unfinished.rename(path)

@@ -1,0 +1,309 @@
+"""Does sharing rollouts help, and why? Four nodes that each have one skill of four, under three rules.
+
+    python scripts/experiments/sharing.py [--rounds 120] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+
+SAPO (arXiv 2509.08721) shares I own and J foreign groups of 8 an update and finds +94 % cumulative reward for 4/4 over
+8/0. It drops groups of equal rewards, for foreign groups alone. So a control is run that the paper lacks: 8/0 which
+drops and draws again its own groups of equal rewards (``learner.resample``), so that filtering is told from sharing.
+I and J are in units of ``GROUPS`` groups here, 8 of them an update as in the paper.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from experiment import Condition, Experiment, curve, over_nodes, over_seeds, seconds_a_run
+from intervals import Estimate, over_tokens, smoothed
+from models import SPECIALISTS
+from plans import NodePlan, NodeResult, RunPlan, RunResult
+from plots import line_plot
+from skills import SKILLS
+from writing import Document, Figure, conditions_table, print_figures, table
+
+ROUNDS: Final = 120
+GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update
+COMPLETIONS: Final = 4
+LEARNING_RATE: Final = 3e-4
+RESAMPLE: Final = 4
+MEASURE_PROMPTS: Final = 100
+MEASUREMENTS: Final = 5  # in the course of ROUNDS, beside the one at the start
+LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
+WINDOW: Final = 10  # rounds that a plotted reward is the mean of
+
+RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
+    "sapo": (
+        "group advantage; foreign groups of equal rewards dropped, the rest drawn uniformly; no correction",
+        {
+            "learner": {"foreign_choice": "uniform"},
+            "objective": {"foreign_advantage": "group", "correction": "none"},
+        },
+    ),
+    "f_tis": (
+        "group advantage; drawn as under sapo; truncated token ratios with the divergence filter, no floor",
+        {
+            "learner": {"foreign_choice": "uniform"},
+            "objective": {"foreign_advantage": "group", "correction": "f_tis", "ratio_floor": 0.0},
+        },
+    ),
+    "learner-relative": (
+        "advantage over the learner's own success; foreign groups by expected gain; the defaults",
+        {},
+    ),
+}
+SPLITS: Final = ((6, 2), (4, 4), (2, 6))
+ALONE, CONTROL = "8/0", "8/0 resampled"
+PUBLISHED: Final = (("8/0", 561.79), ("6/2", 854.43), ("4/4", 1093.31), ("2/6", 945.87))  # SAPO, arXiv 2509.08721
+
+
+def _settings(own: int, foreign: int, **learner: object) -> dict[str, object]:
+    sizes = {"own_groups": own * GROUPS, "foreign_groups": foreign * GROUPS, "share_groups": own * GROUPS}
+    return {**sizes, "completions": COMPLETIONS, "learning_rate": LEARNING_RATE, **learner}
+
+
+def conditions() -> list[Condition]:
+    alone = Condition(ALONE, "own groups alone", {"learner": _settings(8, 0)})
+    what = f"own groups alone; those of equal rewards dropped, up to {RESAMPLE} times as many prompts drawn for them"
+    control = Condition(CONTROL, what, {"learner": _settings(8, 0, resample=RESAMPLE)})
+    shared = []
+    for rule, (what, settings) in RULES.items():
+        for own, foreign in SPLITS:
+            learner = {**_settings(own, foreign), **settings.get("learner", {})}
+            shared.append(Condition(f"{rule} {own}/{foreign}", what, {**settings, "learner": learner}))
+    return [alone, control, *shared]
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    """2/6 generates half of what 4/4 does, and so takes twice as many rounds, for the comparison at equal tokens."""
+    own_groups = int(str(condition.settings["learner"]["own_groups"]))
+    every = max(1, rounds // MEASUREMENTS)
+    settings = {name: dict(section) for name, section in condition.settings.items()}
+    return RunPlan(
+        experiment="sharing",
+        condition=condition.name,
+        seed=seed,
+        rounds=rounds * max(1, 4 * GROUPS // own_groups),
+        nodes=tuple(NodePlan(recipe.name, recipe.key, settings) for recipe in SPECIALISTS),
+        tasks=tuple(SKILLS),
+        measure_at=tuple(sorted({*range(0, rounds, every), rounds})),
+        measure_prompts=MEASURE_PROMPTS,
+        measure_samples=0,
+    )
+
+
+EXPERIMENT: Final = Experiment(
+    name="sharing",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=conditions(),
+    plan=plan,
+    rounds=ROUNDS,
+    recipes=SPECIALISTS,
+)
+
+# What one run came to; the mean over its nodes
+
+
+def mean_reward(result: RunResult, rounds: int) -> float:
+    """Mean sampled reward over the first ``rounds`` updates; times ``rounds``, the cumulative one."""
+    return over_nodes(result, lambda node: statistics.fmean(node.reward[:rounds]))
+
+
+def reward_at_equal_tokens(result: RunResult, budget_tokens: int) -> float:
+    return over_nodes(result, lambda node: over_tokens(node.reward, node.tokens, budget_tokens))
+
+
+def skills_with(node: NodeResult, holds: Callable[[float], bool]) -> list[str]:
+    """The skills whose greedy success at the start ``holds``."""
+    return [name for name, success in node.measured(0).greedy.items() if holds(success)]
+
+
+def final_success(result: RunResult, rounds: int, *, lacked: bool) -> float:
+    """Greedy success after ``rounds`` on the skills that each node lacked, or had, at the start."""
+
+    def of_node(node: NodeResult) -> float:
+        skills = skills_with(node, (lambda s: s < LACKED) if lacked else (lambda s: s >= HAD))
+        return statistics.fmean(node.measured(rounds).greedy[name] for name in skills)
+
+    return over_nodes(result, of_node)
+
+
+def kept(result: RunResult, rounds: int) -> float:
+    """Change of greedy success on the skills that each node had."""
+    return final_success(result, rounds, lacked=False) - final_success(result, 0, lacked=False)
+
+
+def fetched_share(result: RunResult) -> float:
+    """Bytes fetched for each foreign completion trained on, against those of fetching every group announced."""
+    fetched = sum(node.bytes_fetched for node in result.nodes)
+    return fetched / max(1, sum(node.bytes_announced for node in result.nodes))
+
+
+def token_budget(results: Mapping[str, Sequence[RunResult]]) -> int:
+    """What every node of every run generated at least."""
+    return min(sum(node.tokens) for of_name in results.values() for result in of_name for node in result.nodes)
+
+
+# The report
+
+Results = Mapping[str, Sequence[RunResult]]
+
+
+def change(results: Results, name: str, base: str, rounds: int) -> float:
+    """Cumulative reward of ``name`` over that of ``base``, in percent more."""
+    ours, theirs = (over_seeds(results[n], lambda r: mean_reward(r, rounds)).mean for n in (name, base))
+    return 100.0 * (ours / theirs - 1.0)
+
+
+def main_table(results: Results, rounds: int, budget: int) -> str:
+    rows = []
+    for name, runs in results.items():
+        against = f"{change(results, name, ALONE, rounds):+.0f} %" if ALONE in results and name != ALONE else ""
+        rows.append(
+            [
+                name,
+                over_seeds(runs, lambda r: rounds * mean_reward(r, rounds)).text(1),
+                against,
+                over_seeds(runs, lambda r: reward_at_equal_tokens(r, budget)).text(),
+                over_seeds(runs, lambda r: final_success(r, rounds, lacked=True)).text(),
+                over_seeds(runs, lambda r: kept(r, rounds)).text(),
+                f"{over_seeds(runs, lambda r: over_nodes(r, lambda n: sum(n.tokens[:rounds]))).mean:,.0f}",
+                f"{over_seeds(runs, fetched_share).mean:.2f}" if name not in (ALONE, CONTROL) else "",
+            ]
+        )
+    header = (
+        f"condition | cumulative reward, {rounds} updates | against 8/0 | mean reward over {budget:,} tokens "
+        "| final success, skills lacked | change, skills had | tokens generated | bytes fetched / announced"
+    )
+    return table(header.split(" | "), rows)
+
+
+def success_of_lacking(result: RunResult, skill: str, rounds: int) -> float:
+    """Final success on one skill, mean of the nodes that lacked it."""
+    lacking = [node for node in result.nodes if node.measured(0).greedy[skill] < LACKED]
+    return statistics.fmean(node.measured(rounds).greedy[skill] for node in lacking)
+
+
+def skills_table(results: Results, rounds: int) -> str:
+    rows = []
+    for name, runs in results.items():
+        cells = [over_seeds(runs, lambda r, s=skill: success_of_lacking(r, s, rounds)).text(2) for skill in SKILLS]
+        rows.append([name, *cells])
+    return table(["condition", *SKILLS], rows)
+
+
+def published_table(results: Results, rounds: int) -> str:
+    base = dict(PUBLISHED)["8/0"]
+    rules = [rule for rule in RULES if any(f"{rule} {i}/{j}" in results for i, j in SPLITS)]
+    rows = []
+    for split, total in PUBLISHED:
+        names = [ALONE if split == ALONE else f"{rule} {split}" for rule in rules]
+        ours = [
+            f"{change(results, n, ALONE, rounds):+.0f} %" if n in results and ALONE in results else "" for n in names
+        ]
+        rows.append([split, f"{total:.2f}", f"{100 * (total / base - 1):+.0f} %", *ours])
+    return table(["own/foreign", "SAPO, published", "against 8/0", *(f"here, {rule}" for rule in rules)], rows)
+
+
+def sentences(results: Results, rounds: int) -> str:
+    """What happened, from the numbers."""
+    said = []
+    for base, words in ((ALONE, "8/0"), (CONTROL, "the control")):
+        for rule in RULES:
+            name = f"{rule} 4/4"
+            if name in results and base in results:
+                ours, theirs = (over_seeds(results[n], lambda r: mean_reward(r, rounds)) for n in (name, base))
+                apart = "overlap" if ours.overlaps(theirs) else "do not overlap"
+                more = change(results, name, base, rounds)
+                said.append(f"- {name} against {words}: {more:+.0f} % cumulative reward; the intervals {apart}.")
+    for name in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES)):
+        if name in results:
+            lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
+            had = over_seeds(results[name], lambda r: kept(r, rounds))
+            lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
+            said.append(f"- {name}: {lacked.text(2)} on skills that were lacked; {lost} on those that were had.")
+    return "\n".join(said)
+
+
+def plots(document: Document, results: Results, rounds: int, budget: int) -> None:
+    shown = [n for n in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES)) if n in results]
+    curves = {n: [_mean_curve(run, rounds) for run in results[n]] for n in shown}
+    updates = range(1, rounds + 1)
+    lines = [curve(name, updates, [smoothed(c, WINDOW) for c in curves[name]]) for name in shown]
+    title = f"Sampled reward, mean of 4 nodes and {WINDOW} updates"
+    document.plot("", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    grid = [budget * n // 40 for n in range(1, 41)]
+    lines = [curve(n, grid, [[reward_at_equal_tokens(run, t) for t in grid] for run in results[n]]) for n in shown]
+    title = "Mean reward so far, at equal generated tokens"
+    document.plot("-tokens", title, line_plot(title, lines, x_label="tokens a node generated", y_label="mean reward"))
+    at = [m.round for m in next(iter(results.values()))[0].nodes[0].measurements]
+    lines = [curve(n, at, [[final_success(run, t, lacked=True) for t in at] for run in results[n]]) for n in shown]
+    title = "Greedy success on the skills that were lacked"
+    document.plot("-lacked", title, line_plot(title, lines, x_label="updates", y_label="success", y_range=(0.0, 1.0)))
+
+
+def _mean_curve(result: RunResult, rounds: int) -> list[float]:
+    return [statistics.fmean(values) for values in zip(*(node.reward[:rounds] for node in result.nodes), strict=True)]
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    budget = token_budget(results)
+    intro = (
+        f"Four nodes of {len(SKILLS)} skills ({', '.join(SKILLS)}), each with one of them at the start, learn from "
+        f"their own groups and from each other's. {COMPLETIONS} completions a group, {8 * GROUPS} groups an update at "
+        f"8/0, learning rate {LEARNING_RATE:g}. Means over nodes; ± is the 95 % interval over seeds (Student's t)."
+    )
+    written = Document("sharing", "Sharing rollouts: own and foreign groups", intro, command)
+    counts = {name: len(runs) for name, runs in results.items()}
+    written.section("Conditions", conditions_table({c.name: c.what for c in EXPERIMENT.conditions}, counts))
+    written.parts.append(seconds_a_run(results))
+    written.section("Results", main_table(results, rounds, budget))
+    written.section("What happened", sentences(results, rounds))
+    written.section("Beside the published figures", published_table(results, rounds))
+    written.section("Final success on each skill, nodes that lacked it", skills_table(results, rounds))
+    plots(written, results, rounds, budget)
+    return written
+
+
+def figures(results: Results, rounds: int) -> list[Figure]:
+    """Those with a bar; each needs the conditions that it compares."""
+    found: list[Figure] = []
+    best = "learner-relative 4/4"
+
+    def reward(name: str) -> Estimate:
+        return over_seeds(results[name], lambda r: mean_reward(r, rounds))
+
+    def add(name: str, value: float, unit: str, bar: str, *, lower: bool = False) -> None:
+        found.append(Figure(name, value, unit, "lower" if lower else "higher", bar))
+
+    if best in results and ALONE in results:
+        add("4/4 against 8/0, cumulative reward at equal updates", change(results, best, ALONE, rounds), "%", "≥ +50")
+    if best in results and CONTROL in results:
+        gap = reward(best).low - reward(CONTROL).high
+        add("4/4 against the control: gap between the 95 % intervals", gap, "reward", "> 0")
+    for name in (best, ALONE, CONTROL):
+        if name in results:
+            lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True)).mean
+            bar = "≥ 0.6" if name == best else "< 0.1"
+            add(f"{name}: final success on skills lacked", lacked, "", bar, lower=name != best)
+    if best in results:
+        loss = over_seeds(results[best], lambda r: kept(r, rounds))
+        add("change on skills had, upper end of the interval", loss.high, "success", "≥ 0")
+        share = over_seeds(results[best], fetched_share).mean
+        add("bytes fetched against fetching every group announced", share, "", "≤ 0.25", lower=True)
+        for rule in ("sapo", "f_tis"):
+            if f"{rule} 4/4" in results:
+                more = change(results, best, f"{rule} 4/4", rounds)
+                add(f"learner-relative against {rule}, 4/4, cumulative reward", more, "%", "> 0")
+    return found
+
+
+def main() -> None:
+    options = EXPERIMENT.options()
+    results = EXPERIMENT.results(options)
+    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
+    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

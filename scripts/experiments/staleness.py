@@ -1,0 +1,194 @@
+"""How far behind may the weights be that generate? One learner, its engine held back by so many versions.
+
+    python scripts/experiments/staleness.py [--rounds 300] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+
+``engine.weights_behind`` holds the weights back by exactly so many optimizer steps (fewer only at the beginning), which
+is what asynchronous generation does to a learner, without its randomness. A node alone, so that nothing else differs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from experiment import Condition, Experiment, curve, over_seeds, seconds_a_run
+from intervals import Estimate, estimate, smoothed
+from models import STUDENT
+from plans import NodePlan, RunPlan, RunResult
+from plots import line_plot
+from skills import SKILLS
+from writing import Document, Figure, conditions_table, print_figures, table
+
+ROUNDS: Final = 300
+GROUPS: Final = 8
+COMPLETIONS: Final = 8
+LEARNING_RATE: Final = 3e-4
+MEASURE_PROMPTS: Final = 100
+MEASURE_SAMPLES: Final = 4
+MEASUREMENTS: Final = 1
+WINDOW: Final = 10
+BEHIND: Final = (0, 1, 4, 16, 64)
+CORRECTIONS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+    "none": ("no correction", {"correction": "none"}),
+    "token IS": ("truncated ratios token by token", {"correction": "token_tis"}),
+    "sequence IS": ("one truncated ratio for a whole completion", {"correction": "sequence_tis"}),
+    "IcePop": ("tokens whose ratio leaves its band are left out", {"correction": "icepop"}),
+    "masked IS": ("token ratios clipped, completions with an absurd token vetoed", {"correction": "masked_is"}),
+    "sequence mask": ("completions below 0 that drifted too far are left out", {"correction": "sequence_mask"}),
+    "F-TIS": ("truncated token ratios and a divergence filter", {"correction": "f_tis"}),
+    "byte-aligned": ("the default: with one tokenizer, F-TIS", {"correction": "byte_aligned"}),
+    "decoupled PPO": ("clipped around a proximal policy", {"correction": "decoupled_ppo"}),
+    "PPO-EWMA": ("clipped around a moving average of the weights", {"correction": "ppo_ewma"}),
+    "token IS, VCPO": (
+        "token IS, the learning rate scaled by √ of the effective sample share",
+        {"correction": "token_tis", "ess_learning_rate": True},
+    ),
+}
+
+
+def name_of(correction: str, behind: int) -> str:
+    return f"{correction}, {behind} behind"
+
+
+def conditions() -> list[Condition]:
+    learner = {"own_groups": GROUPS, "foreign_groups": 0, "completions": COMPLETIONS, "learning_rate": LEARNING_RATE}
+    return [
+        Condition(
+            name_of(name, behind),
+            f"{what}; {behind} versions behind",
+            {"learner": learner, "objective": objective, "engine": {"weights_behind": behind}},
+        )
+        for name, (what, objective) in CORRECTIONS.items()
+        for behind in BEHIND
+    ]
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    settings = {name: dict(section) for name, section in condition.settings.items()}
+    return RunPlan(
+        experiment="staleness",
+        condition=condition.name,
+        seed=seed,
+        rounds=rounds,
+        nodes=(NodePlan("learner", STUDENT.key, settings),),
+        tasks=tuple(SKILLS),
+        measure_at=tuple(sorted({*range(0, rounds, max(1, rounds // MEASUREMENTS)), rounds})),
+        measure_prompts=MEASURE_PROMPTS,
+        measure_samples=MEASURE_SAMPLES,
+    )
+
+
+EXPERIMENT: Final = Experiment(
+    name="staleness",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=conditions(),
+    plan=plan,
+    rounds=ROUNDS,
+    recipes=(STUDENT,),
+)
+Results = Mapping[str, Sequence[RunResult]]
+
+
+def final(result: RunResult, rounds: int) -> float:
+    """Sampled success on held-out prompts with the newest weights, mean of all skills."""
+    return statistics.fmean(result.nodes[0].measured(rounds).sampled.values())
+
+
+def effective_share(result: RunResult) -> float:
+    shares = [share for share in result.nodes[0].effective_sample_share if share is not None]
+    return statistics.fmean(shares) if shares else 0.0
+
+
+def matrix(results: Results, value: Callable[[RunResult], float], digits: int) -> str:
+    """Corrections down, versions behind across."""
+    rows = []
+    for correction in CORRECTIONS:
+        names = [name_of(correction, behind) for behind in BEHIND]
+        if any(name in results for name in names):
+            cells = [over_seeds(results[n], value).text(digits) if n in results else "" for n in names]
+            rows.append([correction, *cells])
+    return table(["versions behind", *map(str, BEHIND)], rows)
+
+
+def on_policy(results: Results, rounds: int) -> Estimate | None:
+    """Final reward at 0 versions behind, over all corrections that were run: there they should not differ."""
+    runs = [r for c in CORRECTIONS for r in results.get(name_of(c, 0), ())]
+    by_seed: dict[int, list[float]] = {}
+    for run in runs:
+        by_seed.setdefault(run.seed, []).append(final(run, rounds))
+    return estimate([statistics.fmean(values) for values in by_seed.values()]) if by_seed else None
+
+
+def best_at(results: Results, behind: int, rounds: int) -> tuple[str, Estimate] | None:
+    found = {
+        c: over_seeds(results[name_of(c, behind)], lambda r: final(r, rounds))
+        for c in CORRECTIONS
+        if name_of(c, behind) in results
+    }
+    best = max(found, key=lambda c: found[c].mean, default=None)
+    return (best, found[best]) if best is not None else None
+
+
+def sentences(results: Results, rounds: int) -> str:
+    base, said = on_policy(results, rounds), []
+    for behind in BEHIND[1:]:
+        best = best_at(results, behind, rounds)
+        if base is not None and best is not None:
+            name, value = best
+            share = 100 * (value.mean / base.mean - 1)
+            said.append(
+                f"- {behind} behind: best is {name} with {value.text()}, {share:+.1f} % of on-policy's {base.text()}."
+            )
+    return "\n".join(said)
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    intro = (
+        f"One node alone that half knows {len(SKILLS)} skills; {GROUPS} groups of {COMPLETIONS} an update, learning "
+        f"rate {LEARNING_RATE:g}, {rounds} updates. Final reward: sampled success of the newest weights on "
+        f"{MEASURE_PROMPTS} held-out prompts a skill. ± is the 95 % interval over seeds (Student's t)."
+    )
+    written = Document("staleness", "Generating with old weights: which correction", intro, command)
+    counts = {c: len(results.get(name_of(c, BEHIND[-1]), ())) for c in CORRECTIONS}
+    written.section("Conditions", conditions_table({c: what for c, (what, _) in CORRECTIONS.items()}, counts))
+    written.parts.append(seconds_a_run(results))
+    written.section("Final reward", matrix(results, lambda r: final(r, rounds), 3))
+    written.section("Effective sample share (Σw)² / (n Σw²), mean over updates", matrix(results, effective_share, 2))
+    reward = matrix(results, lambda r: statistics.fmean(r.nodes[0].reward), 3)
+    written.section("Mean sampled reward over the run, by the weights that generated", reward)
+    written.section("What happened", sentences(results, rounds))
+    for behind in (BEHIND[-2], BEHIND[-1]):
+        lines = [
+            curve(c, range(1, rounds + 1), [smoothed(r.nodes[0].reward, WINDOW) for r in results[name_of(c, behind)]])
+            for c in CORRECTIONS
+            if name_of(c, behind) in results
+        ]
+        if lines:
+            title = f"{behind} versions behind: sampled reward, mean of {WINDOW} updates"
+            written.plot(f"-{behind}", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    return written
+
+
+def figures(results: Results, rounds: int) -> list[Figure]:
+    base, best = on_policy(results, rounds), best_at(results, BEHIND[-1], rounds)
+    if base is None or best is None:
+        return []
+    name, value = best
+    loss = 100 * (1 - value.mean / base.mean)
+    return [
+        Figure("on-policy, final reward", base.mean, "", "higher"),
+        Figure(f"{BEHIND[-1]} behind, best correction ({name}), final reward", value.mean, "", "higher"),
+        Figure(f"{BEHIND[-1]} behind, loss against on-policy", loss, "%", "lower", "≤ 5"),
+    ]
+
+
+def main() -> None:
+    options = EXPERIMENT.options()
+    results = EXPERIMENT.results(options)
+    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
+    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

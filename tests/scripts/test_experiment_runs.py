@@ -1,0 +1,100 @@
+"""The experiments' harness for real: nodes that learn, over their own swarm code on the simulated network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from community import execute
+from hypothesis import given
+from hypothesis import strategies as st
+from network import EPOCH, MEETING_SECONDS, SimulatedSwarm
+from plans import NodePlan, RunPlan, RunResult, save_result
+from runs import missing, run_all
+from skills import HELD_OUT, SEEDS, SKILLS, is_held_out
+
+from protocol.errors import StarlingError
+from swarm.api import Wanted
+
+
+@given(st.sampled_from(sorted(SKILLS)), st.integers(0, HELD_OUT - 1), st.integers(HELD_OUT, SEEDS - 1))
+def test_no_prompt_both_teaches_and_measures(name: str, measuring: int, teaching: int) -> None:
+    task = SKILLS[name]
+    asked, taught = (task.prompt(task.ref(seed)) for seed in (measuring, teaching))
+    assert is_held_out(asked.text[1:-1])
+    assert not is_held_out(taught.text[1:-1])
+    assert task.rewards(asked, [str(asked.answer), "", f"{asked.answer} "]) == [1.0, 0.0, 0.0]
+
+
+def test_skills_answer_differently() -> None:
+    assert {name: task.answer("abcd") for name, task in SKILLS.items()} == {
+        "reverse": "dcba",
+        "rotate": "bcda",
+        "swap": "badc",
+        "halves": "cdab",
+    }
+
+
+def small_plan(**changes: object) -> RunPlan:
+    learner = {"own_groups": 4, "foreign_groups": 4, "completions": 4, "share_groups": 4}
+    fields: dict[str, object] = {
+        "experiment": "test", "condition": "two", "seed": 3, "rounds": 3,
+        "nodes": tuple(NodePlan(name, f"builtin:{name}", {"learner": learner}) for name in ("wren", "robin")),
+        "tasks": ("basic_arithmetic", "spell_backward"),
+        "measure_at": (0, 3), "measure_prompts": 4, "measure_samples": 0,
+    }  # fmt: skip
+    return RunPlan(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def without_time(result: RunResult) -> object:
+    return (result.key, result.condition, result.seed, result.nodes)
+
+
+def test_two_nodes_learn_from_each_other_and_the_same_plan_is_the_same_run(tmp_path: Path) -> None:
+    first, second = (execute(small_plan(), tmp_path) for _ in range(2))
+    assert without_time(first) == without_time(second)
+    for node in first.nodes:
+        assert len(node.reward) == len(node.tokens) == 3
+        assert [m.round for m in node.measurements] == [0, 3]
+        assert node.foreign_groups_used > 0
+        assert 0 < node.bytes_fetched <= node.bytes_announced
+        assert node.foreign_completions_trained > 0
+
+
+def test_run_whose_experiment_has_ended_ends_too(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedError):
+        execute(small_plan(), tmp_path, lambda: True)
+
+
+def test_finished_runs_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = [small_plan(seed=seed) for seed in range(3)]
+    for plan in plans:
+        save_result(tmp_path, plan, RunResult(plan.key, plan.condition, plan.seed, 1.0, 1.0, [], plan))
+    assert missing([*plans, small_plan(seed=9)], tmp_path) == [small_plan(seed=9)]
+    run_all(plans, tmp_path, tmp_path, jobs=2)
+    assert "[3/3] all there already" in capsys.readouterr().err
+
+
+def test_time_stands_still_in_the_network_until_somebody_asks(tmp_path: Path) -> None:
+    with SimulatedSwarm(["ann", "bob"], tmp_path, seed=1) as swarm:
+        began = swarm.now_seconds()
+        assert began == pytest.approx(EPOCH + MEETING_SECONDS)
+        assert swarm.now_seconds() == began
+        swarm.pass_time(5.0)
+        assert swarm.now_seconds() == pytest.approx(began + 5.0)
+        ann = swarm.member("ann")
+        assert ann.status().connected_peers == 1
+        assert [each.peer for each in ann.peers()] == [swarm.member("bob").peer]
+        missing_blob = Wanted(bytes(32), 10, (swarm.member("bob").peer,))
+        (outcome,) = ann.fetch([missing_blob], deadline_seconds=5.0)
+        assert outcome.path is None
+
+
+def test_what_goes_wrong_in_the_network_reaches_who_asked(tmp_path: Path) -> None:
+    async def fails() -> None:
+        raise StarlingError("told")
+
+    with SimulatedSwarm(["ann"], tmp_path, seed=1) as swarm:
+        with pytest.raises(StarlingError, match="told"):
+            swarm.ask(fails)
+        swarm.pass_time(1.0)
