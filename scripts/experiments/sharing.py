@@ -139,9 +139,19 @@ def fetched_share(result: RunResult) -> float:
     return fetched / max(1, sum(node.bytes_announced for node in result.nodes))
 
 
-def token_budget(results: Mapping[str, Sequence[RunResult]]) -> int:
+def generated_tokens(runs: Sequence[RunResult]) -> int:
     """What every node of every run generated at least."""
-    return min(sum(node.tokens) for of_name in results.values() for result in of_name for node in result.nodes)
+    return min(sum(node.tokens) for result in runs for node in result.nodes)
+
+
+def token_budget(results: Mapping[str, Sequence[RunResult]]) -> int:
+    """The tokens at which conditions are compared: what those with half foreign groups, or none, all reach. Others,
+    whose few own groups or short answers generate less, are not in that comparison."""
+    return min(generated_tokens(results[name]) for name in _compared(results) or results)
+
+
+def _compared(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
+    return [name for name in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES)) if name in results]
 
 
 # The report
@@ -164,7 +174,9 @@ def main_table(results: Results, rounds: int, budget: int) -> str:
                 name,
                 over_seeds(runs, lambda r: rounds * mean_reward(r, rounds)).text(1),
                 against,
-                over_seeds(runs, lambda r: reward_at_equal_tokens(r, budget)).text(),
+                over_seeds(runs, lambda r: reward_at_equal_tokens(r, budget)).text()
+                if generated_tokens(runs) >= budget
+                else "",
                 over_seeds(runs, lambda r: final_success(r, rounds, lacked=True)).text(),
                 over_seeds(runs, lambda r: kept(r, rounds)).text(),
                 f"{over_seeds(runs, lambda r: over_nodes(r, lambda n: sum(n.tokens[:rounds]))).mean:,.0f}",
@@ -216,17 +228,16 @@ def sentences(results: Results, rounds: int) -> str:
                 apart = "overlap" if ours.overlaps(theirs) else "do not overlap"
                 more = change(results, name, base, rounds)
                 said.append(f"- {name} against {words}: {more:+.0f} % cumulative reward; the intervals {apart}.")
-    for name in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES)):
-        if name in results:
-            lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
-            had = over_seeds(results[name], lambda r: kept(r, rounds))
-            lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
-            said.append(f"- {name}: {lacked.text(2)} on skills that were lacked; {lost} on those that were had.")
+    for name in _compared(results):
+        lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
+        had = over_seeds(results[name], lambda r: kept(r, rounds))
+        lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
+        said.append(f"- {name}: {lacked.text(2)} on skills that were lacked; {lost} on those that were had.")
     return "\n".join(said)
 
 
 def plots(document: Document, results: Results, rounds: int, budget: int) -> None:
-    shown = [n for n in (ALONE, CONTROL, *(f"{rule} 4/4" for rule in RULES)) if n in results]
+    shown = _compared(results)
     curves = {n: [_mean_curve(run, rounds) for run in results[n]] for n in shown}
     updates = range(1, rounds + 1)
     lines = [curve(name, updates, [smoothed(c, WINDOW) for c in curves[name]]) for name in shown]
