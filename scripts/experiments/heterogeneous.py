@@ -34,7 +34,7 @@ WEAK: Final = 0.2  # sampled success at the start, below which a task counts as 
 
 ALONE, TEXT_ONLY, BYTE_ALIGNED = "alone", "text only", "byte-aligned, floor 1"
 CORRECTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "token IS": ("token_tis", "truncated ratios token by token where tokenizers are equal, else as text"),
+    "token IS": ("token_tis", "as byte-aligned, without the divergence filter"),
     "sequence IS": ("sequence_tis", "one truncated ratio for a whole completion"),
     "F-TIS": ("f_tis", "truncated token ratios and the divergence filter where tokenizers are equal, else as text"),
     "byte-aligned": ("byte_aligned", "truncated ratios of spans between byte positions where both have a boundary"),
