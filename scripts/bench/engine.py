@@ -28,9 +28,9 @@ from typing import Any, Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# How long an idle OpenMP thread spins before it sleeps, for ours and for transformers alike: long enough for the gap
-# between two operations, short enough to leave the cores to others. The default loses a factor of ten on a busy one.
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+from node.compute_environment import compute_environment  # noqa: E402
+
+os.environ |= compute_environment(os.environ)  # as a node starts its learner; for transformers alike
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
