@@ -1,0 +1,178 @@
+"""NoLoCo's outer step (arXiv 2506.10911), for replica i in a group of n (here a pair, itself included):
+
+    m ← μ m + η · mean_j(θ_j − φ_j) + γ · (mean_j φ_j − φ_i)
+    φ ← φ + m
+    θ ← φ
+
+φ outer weights, θ weights after the inner steps, m outer momentum. Where η = γ, as in the released constants
+(η = γ = 0.7, μ = 0.5), every φ_j cancels except our own,
+
+    m ← μ m + η · (mean_j θ_j − φ_i),
+
+so that one vector crosses the wire, θ_j, and not two. ``outer_step`` is this form, ``outer_step_of_two_vectors`` the
+general one.
+
+Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace; a step is taken with weights
+that ``unfit_because`` accepted or not at all; everything is float32, and replicas that hold bit-equal φ, m and the same
+two θ make bit-equal steps, whichever of them is "own". Moments of the inner optimizer are not averaged.
+
+Departure: a partner's θ may arrive rounded (bf16), while our own enters as it is; the two means then differ by half the
+rounding error of either, which the next steps average like any other difference of replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from protocol.errors import StorageError
+
+Weights = Mapping[str, Tensor]  # by parameter name; each of the parameter's shape
+
+MAGNITUDE: Final = 65_536.0  # no weight of a model that works is larger
+STEPS_KEY: Final = "averaging/steps"
+_OUTER, _MOMENTUM = "averaging/outer/", "averaging/momentum/"
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """As released with the paper."""
+
+    outer_rate: float = 0.7  # η
+    consensus_rate: float = 0.7  # γ
+    momentum: float = 0.5  # μ
+
+    @property
+    def one_vector(self) -> bool:
+        """Whether θ_j is all that is needed of a partner."""
+        return self.outer_rate == self.consensus_rate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OuterState:
+    """φ and m of one replica, float32, and how many outer steps led to them. Never written to."""
+
+    outer: Weights
+    momentum: Weights
+    steps: int = 0
+
+
+class Unfit(StrEnum):
+    """Why weights of a partner are not averaged with."""
+
+    OTHER_NAMES = "other_names"
+    OTHER_SHAPE = "other_shape"
+    OTHER_TYPE = "other_type"
+    NOT_FINITE = "not_finite"
+    ENORMOUS = "enormous"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: Unfit
+    detail: str  # the tensor, the value seen, the limit
+
+
+def begin(weights: Weights) -> OuterState:
+    """Before the first outer step: φ = θ, m = 0."""
+    outer = {name: tensor.detach().to(torch.float32, copy=True) for name, tensor in weights.items()}
+    return OuterState(outer, {name: torch.zeros_like(tensor) for name, tensor in outer.items()})
+
+
+def unfit_because(own: Weights, theirs: Weights) -> Refusal | None:
+    """Why a partner's weights must not enter a step, or None. Reads every value."""
+    if own.keys() != theirs.keys():
+        odd = sorted(own.keys() ^ theirs.keys())
+        return Refusal(Unfit.OTHER_NAMES, f"{len(odd)} tensors are on one side only, {odd[0]!r} among them")
+    for name, tensor in theirs.items():
+        if tensor.shape != own[name].shape:
+            return Refusal(Unfit.OTHER_SHAPE, f"{name}: {tuple(tensor.shape)}; ours is {tuple(own[name].shape)}")
+        if not tensor.is_floating_point():
+            return Refusal(Unfit.OTHER_TYPE, f"{name}: {tensor.dtype}; weights are floating-point numbers")
+        if tensor.numel() == 0:
+            continue
+        # Both are NaN if any value is, and then fail every comparison.
+        lowest, highest = (float(bound) for bound in torch.aminmax(tensor.detach()))
+        if not (abs(lowest) < float("inf") and abs(highest) < float("inf")):
+            return Refusal(Unfit.NOT_FINITE, f"{name}: values from {lowest} to {highest}")
+        if max(-lowest, highest) > MAGNITUDE:
+            return Refusal(Unfit.ENORMOUS, f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAGNITUDE:g}")
+    return None
+
+
+def outer_step(state: OuterState, group: Sequence[Weights], constants: Constants) -> OuterState:
+    """φ and m after averaging with a group; the new θ is the new φ.
+
+    ``group`` holds θ_j of every member, our own included, each of which ``unfit_because`` accepted. Raises
+    ``ValueError`` for constants under which θ_j does not suffice.
+    """
+    if not constants.one_vector:
+        raise ValueError(
+            f"η is {constants.outer_rate:g} and γ is {constants.consensus_rate:g}: unless they are equal the partners' "
+            "outer weights are needed too; use outer_step_of_two_vectors"
+        )
+    pull = {name: _mean(group, name).sub_(outer).mul_(constants.outer_rate) for name, outer in state.outer.items()}
+    return _moved(state, pull, constants)
+
+
+def outer_step_of_two_vectors(
+    state: OuterState, group: Sequence[Weights], group_outer: Sequence[Weights], constants: Constants
+) -> OuterState:
+    """The same for any constants, from θ_j and φ_j of every member, our own included, in the same order."""
+    if len(group) != len(group_outer):
+        raise ValueError(f"weights of {len(group)} members and outer weights of {len(group_outer)}")
+    pull = {}
+    for name, outer in state.outer.items():
+        mean_outer = _mean(group_outer, name)
+        learned = _mean(group, name).sub_(mean_outer).mul_(constants.outer_rate)
+        pull[name] = learned.add_(mean_outer.sub_(outer), alpha=constants.consensus_rate)
+    return _moved(state, pull, constants)
+
+
+def snapshot(state: OuterState) -> dict[str, Tensor]:
+    """Everything of the state by names of its own, for a checkpoint. Shares memory with the state."""
+    tensors = {_OUTER + name: tensor for name, tensor in state.outer.items()}
+    tensors |= {_MOMENTUM + name: tensor for name, tensor in state.momentum.items()}
+    return tensors | {STEPS_KEY: torch.tensor(state.steps, dtype=torch.int64)}
+
+
+def restore(tensors: Weights, weights: Weights) -> OuterState | None:
+    """The state in a checkpoint's tensors, for a policy with ``weights``; None where no averaging had begun.
+
+    Raises ``StorageError`` for one that is not whole or belongs to another policy.
+    """
+    if STEPS_KEY not in tensors:
+        return None
+    device = {name: tensor.device for name, tensor in weights.items()}
+    found: dict[str, dict[str, Tensor]] = {_OUTER: {}, _MOMENTUM: {}}
+    for prefix, parts in found.items():
+        for key, tensor in tensors.items():
+            if key.startswith(prefix):
+                name = key.removeprefix(prefix)
+                parts[name] = tensor.to(device.get(name, tensor.device), torch.float32, copy=True)
+        refusal = unfit_because(weights, parts)
+        if refusal is not None:
+            raise StorageError(
+                f"the checkpoint's outer state ({prefix}) does not fit this policy ({refusal.detail}): "
+                "resume with the policy that it was made with, or from an older checkpoint"
+            )
+    return OuterState(found[_OUTER], found[_MOMENTUM], int(tensors[STEPS_KEY]))
+
+
+def _mean(group: Sequence[Weights], name: str) -> Tensor:
+    """A new float32 tensor. Of two, bit-equal in either order: addition commutes."""
+    total = group[0][name].detach().to(torch.float32, copy=True)
+    for member in group[1:]:
+        total.add_(member[name].detach())
+    return total.div_(len(group))
+
+
+def _moved(state: OuterState, pull: Weights, constants: Constants) -> OuterState:
+    momentum = {name: torch.add(pull[name], m, alpha=constants.momentum) for name, m in state.momentum.items()}
+    outer = {name: phi + momentum[name] for name, phi in state.outer.items()}
+    return OuterState(outer, momentum, state.steps + 1)

@@ -1,0 +1,192 @@
+"""NoLoCo's outer step is the formula, in both its forms, and refuses what would spoil it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from node.averaging import noloco
+from node.averaging.noloco import Constants, OuterState, Unfit
+from protocol.errors import StorageError
+
+SHAPES = {"head": (3, 5), "tail": (7,), "scale": ()}
+RELEASED = Constants()
+
+
+def weights(seed: int, scale: float = 1.0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: scale * torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def state(seed: int, steps: int = 3) -> OuterState:
+    return OuterState(weights(seed), weights(seed + 1000, scale=0.1), steps)
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(tensors.items()))).hexdigest()
+
+
+def test_the_step_is_the_papers_formula_by_hand() -> None:
+    # φ_i = 1, φ_j = 3, θ_i = 2, θ_j = 6, m = 0.1:  m ← .5·.1 + .7·((1 + 3)/2) + .7·(2 − 1) = 2.15, φ ← 3.15
+    one = OuterState({"w": torch.tensor([1.0])}, {"w": torch.tensor([0.1])}, 4)
+    after = noloco.outer_step(one, [{"w": torch.tensor([2.0])}, {"w": torch.tensor([6.0])}], RELEASED)
+    assert after.momentum["w"].item() == pytest.approx(2.15)
+    assert after.outer["w"].item() == pytest.approx(3.15)
+    assert after.steps == 5
+
+
+@settings(deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), rate=st.floats(0.05, 1.5), momentum=st.floats(0.0, 0.95), members=st.integers(1, 4))
+def test_with_equal_rates_one_vector_does_what_two_do(seed: int, rate: float, momentum: float, members: int) -> None:
+    constants = Constants(rate, rate, momentum)
+    own = state(seed)
+    group = [weights(seed + 10 * j) for j in range(members)]
+    group_outer = [own.outer, *(weights(seed + 10 * j + 5) for j in range(1, members))]
+    one = noloco.outer_step(own, group, constants)
+    two = noloco.outer_step_of_two_vectors(own, group, group_outer, constants)
+    torch.testing.assert_close(one.outer, two.outer, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one.momentum, two.momentum, rtol=1e-5, atol=1e-5)
+
+
+def test_with_unequal_rates_the_partners_outer_weights_matter_and_one_vector_is_refused() -> None:
+    constants = Constants(outer_rate=0.7, consensus_rate=0.9)
+    own, group = state(1), [weights(2), weights(3)]
+    near = noloco.outer_step_of_two_vectors(own, group, [own.outer, own.outer], constants)
+    far = noloco.outer_step_of_two_vectors(own, group, [own.outer, weights(4)], constants)
+    assert digest(dict(near.outer)) != digest(dict(far.outer))
+    with pytest.raises(ValueError, match="outer weights are needed too"):
+        noloco.outer_step(own, group, constants)
+    with pytest.raises(ValueError, match="2 members and outer weights of 1"):
+        noloco.outer_step_of_two_vectors(own, group, [own.outer], constants)
+
+
+def test_alone_the_step_is_plain_outer_momentum() -> None:
+    own, learned = state(1), weights(2)
+    after = noloco.outer_step(own, [learned], RELEASED)
+    for name in SHAPES:
+        expected = 0.5 * own.momentum[name] + 0.7 * (learned[name] - own.outer[name])
+        torch.testing.assert_close(after.momentum[name], expected)
+
+
+def test_like_replicas_stay_bit_equal_whichever_of_the_two_they_are() -> None:
+    here, there, own = weights(5), weights(6), state(1)
+    one = noloco.outer_step(own, [here, there], RELEASED)
+    other = noloco.outer_step(own, [there, here], RELEASED)
+    assert digest(dict(one.outer)) == digest(dict(other.outer))
+
+
+def test_eight_replicas_that_average_in_random_pairs_draw_together() -> None:
+    generator = torch.Generator().manual_seed(3)
+    states = [noloco.begin(weights(j)) for j in range(8)]
+
+    def spread() -> float:
+        outer = torch.stack([s.outer["head"] for s in states])
+        return float((outer - outer.mean(0)).norm())
+
+    began = spread()
+    mean = torch.stack([s.outer["head"] for s in states]).mean(0)
+    for _ in range(40):
+        order = torch.randperm(8, generator=generator).tolist()
+        for i, j in zip(order[::2], order[1::2], strict=True):
+            group = [states[i].outer, states[j].outer]  # no learning between: θ = φ
+            states[i], states[j] = (noloco.outer_step(states[k], group, RELEASED) for k in (i, j))
+    assert spread() < 1e-3 * began
+    torch.testing.assert_close(torch.stack([s.outer["head"] for s in states]).mean(0), mean, rtol=0, atol=1e-4)
+
+
+def test_a_commit_on_one_side_alone_leaves_a_replica_that_draws_together_as_well() -> None:
+    one, other = noloco.begin(weights(1)), noloco.begin(weights(2))
+    before = digest(dict(other.outer))
+    one = noloco.outer_step(one, [one.outer, other.outer], RELEASED)  # the other one never learnt of it
+    assert digest(dict(other.outer)) == before
+    for _ in range(40):
+        group = [one.outer, other.outer]
+        one, other = (noloco.outer_step(s, group, RELEASED) for s in (one, other))
+    torch.testing.assert_close(one.outer, other.outer, rtol=0, atol=1e-4)
+
+
+def test_a_step_writes_to_nothing_that_it_was_given_and_takes_rounded_weights_as_well() -> None:
+    own, here = state(1), weights(2)
+    there = {name: tensor.to(torch.bfloat16) for name, tensor in weights(3).items()}
+    before = [digest(dict(t)) for t in (own.outer, own.momentum, here, {n: t.float() for n, t in there.items()})]
+    after = noloco.outer_step(own, [here, there], RELEASED)
+    assert [
+        digest(dict(t)) for t in (own.outer, own.momentum, here, {n: t.float() for n, t in there.items()})
+    ] == before
+    assert {t.dtype for t in after.outer.values()} == {torch.float32}
+
+
+def test_beginning_copies_the_weights_so_that_learning_on_does_not_move_them() -> None:
+    live = {"w": torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))}
+    began = noloco.begin(live)
+    with torch.no_grad():
+        live["w"].add_(1.0)
+    assert began.outer["w"].tolist() == [1.0, 1.0, 1.0]
+    assert began.outer["w"].dtype is torch.float32
+    assert not began.outer["w"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda w: w.pop("tail"), Unfit.OTHER_NAMES),
+        (lambda w: w.update(extra=torch.zeros(1)), Unfit.OTHER_NAMES),
+        (lambda w: w.update(tail=torch.zeros(8)), Unfit.OTHER_SHAPE),
+        (lambda w: w.update(tail=torch.zeros(7, dtype=torch.int64)), Unfit.OTHER_TYPE),
+        (lambda w: w["head"].view(-1)[7].fill_(float("nan")), Unfit.NOT_FINITE),
+        (lambda w: w["head"].view(-1)[0].fill_(float("inf")), Unfit.NOT_FINITE),
+        (lambda w: w["head"].view(-1)[14].fill_(float("-inf")), Unfit.NOT_FINITE),
+        (lambda w: w["scale"].fill_(70_000.0), Unfit.ENORMOUS),
+        (lambda w: w["scale"].fill_(-70_000.0), Unfit.ENORMOUS),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_spoilt_weights_of_a_partner_are_refused_for_what_is_wrong(spoil, reason, dtype) -> None:  # type: ignore[no-untyped-def]
+    theirs = {name: tensor.to(dtype) for name, tensor in weights(2).items()}
+    assert noloco.unfit_because(weights(1), theirs) is None
+    spoil(theirs)
+    refusal = noloco.unfit_because(weights(1), theirs)
+    assert refusal is not None
+    assert refusal.reason is reason
+    assert refusal.detail
+
+
+def test_a_tensor_without_elements_is_fit() -> None:
+    assert noloco.unfit_because({"none": torch.zeros(0, 4)}, {"none": torch.zeros(0, 4)}) is None
+
+
+def test_the_state_survives_a_checkpoint_bit_by_bit(tmp_path: Path) -> None:
+    own = state(1, steps=17)
+    file = tmp_path / "tensors.safetensors"
+    save_file(noloco.snapshot(own) | {"policy/other": torch.ones(2)}, file)
+    back = noloco.restore(load_file(file), weights(9))
+    assert back is not None
+    assert back.steps == 17
+    assert digest(dict(back.outer)) == digest(dict(own.outer))
+    assert digest(dict(back.momentum)) == digest(dict(own.momentum))
+
+
+def test_a_checkpoint_from_before_averaging_restores_nothing() -> None:
+    assert noloco.restore({"policy/other": torch.ones(2)}, weights(1)) is None
+
+
+@pytest.mark.parametrize("part", ["averaging/outer/tail", "averaging/momentum/tail"])
+def test_a_checkpoint_that_misses_a_part_or_fits_another_policy_is_refused_with_the_remedy(part: str) -> None:
+    tensors = noloco.snapshot(state(1))
+    with pytest.raises(StorageError, match="resume with the policy that it was made with"):
+        noloco.restore({name: t for name, t in tensors.items() if name != part}, weights(1))
+    with pytest.raises(StorageError, match="does not fit this policy"):
+        noloco.restore(tensors | {part: torch.zeros(9)}, weights(1))
+
+
+def test_released_constants_need_one_vector() -> None:
+    assert RELEASED.one_vector
+    assert not replace(RELEASED, consensus_rate=0.8).one_vector

@@ -1,0 +1,159 @@
+"""Nodes that average with each other on the simulated network, in virtual time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import msgspec
+import pytest
+from anyio.abc import TaskGroup, TaskStatus
+from trio.testing import MockClock
+
+from protocol.blob_id import blob_id
+from protocol.errors import UnreachableError
+from swarm.api import Wanted
+from swarm.blobs import BlobServer
+from swarm.fetch import Fetcher
+from swarm.host import Stream
+from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.pairing import PROTOCOL, Outcome, Pairing
+from swarm.pairing_exchange import Conversation
+from swarm.pairing_rules import Have, Offer, Propose, Terms
+from swarm.store import ContentStore
+from swarm.trust import Conduct
+
+FAMILY, LAYOUT = b"f" * 16, b"l" * 16
+TERMS = Terms(most_bytes=1 << 20, most_steps_apart=10, exchange_seconds=120.0)
+SIZE = 20_000
+SPOILT = b"NaN!"
+
+
+def formula(own: bytes, theirs: bytes) -> bytes:
+    """Stands for the outer step: what comes out names both that went in."""
+    return hashlib.sha256(min(own, theirs) + max(own, theirs)).digest() * (SIZE // 32)
+
+
+class Node:
+    """A host with a store, some weights, and the pairing under test. Averages in tasks that die with the host."""
+
+    def __init__(self, world: World, host: SimulatedHost, weights: bytes) -> None:
+        self.world = world
+        self.host = host
+        self.peer = host.peer_id
+        self.weights = weights
+        self.store = ContentStore(world.directory / host.peer_id)
+        self.reports: list[tuple[str, Conduct]] = []
+        self.outcome: Outcome | None = None
+        self.checking_seconds = 0.0  # how long it takes to find weights fit
+        self.ended = anyio.Event()
+        self.tasks: TaskGroup | None = None
+        BlobServer(host, self.store, report=self.report)
+        self._fetcher = Fetcher(host, self.store, reach=self.reach, report=self.report)
+        self.pairing = Pairing(
+            host, TERMS, reach=self.reach, bring=self.bring, report=self.report, random=Random(host.peer_id)
+        )
+
+    def report(self, peer: str, conduct: Conduct, detail: str) -> None:
+        self.reports.append((peer, conduct))
+
+    async def reach(self, peer: str, deadline_seconds: float) -> None:
+        address = self.world.addresses.get(peer)
+        if address is None:
+            raise UnreachableError(f"no address of {peer} is known")
+        await self.host.connect(address, deadline_seconds=deadline_seconds)
+
+    async def bring(self, peer: str, offer: Offer) -> str | None:
+        (fetched,) = await self._fetcher.fetch([Wanted(offer.blob, offer.size, (peer,))], deadline_seconds=1000.0)
+        if fetched.reason is not None:
+            return fetched.reason
+        await anyio.sleep(self.checking_seconds)
+        return "not finite" if self.store.read(offer.blob).startswith(SPOILT) else None
+
+    def offer(self, **changes: object) -> Offer:
+        self.store.put(self.weights)
+        offer = Offer(FAMILY, LAYOUT, "dense", 5, blob_id(self.weights), len(self.weights))
+        return msgspec.structs.replace(offer, **changes)
+
+    async def average(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> Outcome:
+        outcome = await self.pairing.average(self.offer(**changes), lambda: others, deadline_seconds=deadline_seconds)
+        if outcome.partner is not None:
+            self.weights = formula(self.weights, self.store.read(outcome.theirs.blob))
+        self.outcome = outcome
+        self.ended.set()
+        return outcome
+
+    def averages(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> None:
+        """In the background."""
+
+        async def run() -> None:
+            await self.average(*others, deadline_seconds=deadline_seconds, **changes)
+
+        self.tasks.start_soon(run)
+
+    def answers(self, answer: Callable[[Conversation, Propose], Awaitable[None]]) -> None:
+        """Replaces the pairing by one that reads an honest proposal and goes on as told."""
+
+        async def serve(stream: Stream) -> None:
+            conversation = Conversation(stream)
+            await answer(conversation, await conversation.receive(100.0, Propose, Have))
+
+        self.host.handle(PROTOCOL, serve)
+
+    @property
+    def committed(self) -> bool:
+        return self.outcome is not None and self.outcome.partner is not None
+
+
+class World:
+    terms, size, spoilt = TERMS, SIZE, SPOILT
+    formula = staticmethod(formula)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.network = SimulatedNetwork(seed=1, delay_seconds=(0.05, 0.05))
+        self.addresses: dict[str, str] = {}
+        self._made: list[Node] = []
+
+    @asynccontextmanager
+    async def nodes(self, count: int):  # type: ignore[no-untyped-def]
+        """So many nodes, in the order of their peer ids."""
+        async with anyio.create_task_group() as tasks:
+            for number in range(count):
+                await tasks.start(self.live, self.network.host(f"node {number}"), Random(number).randbytes(SIZE))
+            yield sorted(self._made, key=lambda node: node.peer)
+            tasks.cancel_scope.cancel()
+
+    async def live(self, host: SimulatedHost, weights: bytes, *, task_status: TaskStatus[Node]) -> None:
+        node = Node(self, host, weights)
+        self._made.append(node)
+        async with host.run(), anyio.create_task_group() as node.tasks:
+            self.addresses[host.peer_id] = host.addresses()[0]
+            task_status.started(node)
+            await anyio.sleep_forever()
+
+    def again(self, name: str) -> World:
+        """Another world like this, its clock at zero."""
+        return World(self.directory / name)
+
+    @staticmethod
+    def play(story: Callable[[], Awaitable[None]]) -> None:
+        async def guarded() -> None:
+            with anyio.fail_after(10_000.0):
+                await story()
+
+        anyio.run(guarded, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+
+    @staticmethod
+    async def over(*nodes: Node) -> None:
+        for node in nodes:
+            await node.ended.wait()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)

@@ -1,0 +1,123 @@
+"""What a hostile or odd partner says is refused, counted and reported, and hinders nobody else."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from protocol.errors import TransportError
+from swarm.pairing import PROTOCOL, STREAMS_PER_PEER
+from swarm.pairing_exchange import FRAME_BYTES, Conversation
+from swarm.pairing_rules import Abandon, Accept, Decline, Have, Propose
+from swarm.trust import Conduct
+
+
+def test_unfit_weights_are_abandoned_on_both_sides_and_not_asked_for_again(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, liar):
+            old = one.weights
+            liar.weights = world.spoilt + liar.weights[4:]
+            spoilt = liar.weights
+            liar.averages(one.peer, deadline_seconds=20.0)
+            one.averages(liar.peer, deadline_seconds=20.0)
+            await world.over(one, liar)
+            assert (one.weights, liar.weights) == (old, spoilt)
+            assert one.outcome.because.startswith("1 × not finite")
+            assert "1 × abandoned by the partner" in liar.outcome.because
+            assert one.host.traffic().received_bytes < 1.5 * world.size
+
+    world.play(story)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (struct.pack(">I", 0xFFFFFFFF), "oversized"),
+        (struct.pack(">I", FRAME_BYTES + 1) + bytes(FRAME_BYTES + 1), "oversized"),
+        (struct.pack(">I", 4) + b"\xc1\xc1\xc1\xc1", "malformed"),
+        (struct.pack(">I", 1000) + b"\x91" * 1000, "oversized"),
+        (struct.pack(">I", 3) + msgspec.msgpack.encode(["x"]), "malformed"),
+        (struct.pack(">I", 0), "malformed"),
+        (struct.pack(">I", 22) + msgspec.msgpack.encode(Abandon(bytes(16), "")), "malformed"),
+    ],
+)
+@pytest.mark.parametrize("place", ["first", "answer", "last word"])
+def test_hostile_bytes_are_refused_counted_and_reported_wherever_they_come(
+    world: Any, raw: bytes, reason: str, place: str
+) -> None:
+    async def story() -> None:
+        async with world.nodes(3) as (one, hostile, honest):
+            if place == "first":
+                await hostile.reach(one.peer, 5.0)
+                stream = await hostile.host.open_stream(one.peer, PROTOCOL, deadline_seconds=5.0)
+                await stream.send(raw)
+                with pytest.raises(TransportError):
+                    assert await stream.receive(100) != b""
+            else:
+
+                async def attack(conversation: Conversation, proposal: Propose) -> None:
+                    if place == "last word":
+                        await conversation.send(Accept(hostile.offer()), 5.0)
+                    await conversation.stream.send(raw)
+                    await anyio.sleep(5.0)
+
+                hostile.answers(attack)
+                assert (await one.average(hostile.peer, deadline_seconds=4.0)).partner is None
+            assert one.pairing.refused[reason] >= 1
+            assert set(one.reports) == {(hostile.peer, Conduct.HOSTILE_REQUEST)}
+            honest.averages()
+            assert (await one.average(honest.peer)).partner == honest.peer
+
+    world.play(story)
+
+
+def test_an_acceptance_with_an_unfit_offer_and_a_decline_in_odd_words_lead_nowhere(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, odd):
+            for answer, because in (
+                (Accept(odd.offer(layout=bytes(16))), "1 × other_layout"),
+                (Decline("\x1b[31m"), "unknown to this version"),
+            ):
+
+                async def reply(conversation: Conversation, proposal: Propose, answer: object = answer) -> None:
+                    await conversation.send(answer, 5.0)
+
+                odd.answers(reply)
+                outcome = await one.average(odd.peer, deadline_seconds=3.0)
+                assert outcome.partner is None
+                assert because in outcome.because
+
+    world.play(story)
+
+
+def test_who_asks_how_an_unknown_exchange_ended_hears_that_it_did_not_happen(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, other):
+            await one.reach(other.peer, 5.0)
+            conversation = Conversation(await one.host.open_stream(other.peer, PROTOCOL, deadline_seconds=5.0))
+            await conversation.send(Have(bytes(16)), 5.0)
+            assert isinstance(await conversation.receive(5.0, Have, Abandon), Abandon)
+            await conversation.stream.finish(linger_seconds=1.0)
+
+    world.play(story)
+
+
+def test_a_peer_that_opens_streams_and_says_nothing_holds_a_few_and_hinders_nobody(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(3) as (one, greedy, honest):
+            await greedy.reach(one.peer, 5.0)
+            held = [await greedy.host.open_stream(one.peer, PROTOCOL, deadline_seconds=5.0) for _ in range(6)]
+            await anyio.sleep(0.5)
+            with pytest.raises(TransportError):
+                await held[STREAMS_PER_PEER].receive(1)
+            honest.averages()
+            assert (await one.average(honest.peer)).partner == honest.peer
+            await anyio.sleep(2 * world.terms.answer_seconds)
+            with pytest.raises(TransportError):
+                await held[0].receive(1)
+
+    world.play(story)

@@ -1,0 +1,175 @@
+"""The decisions of pairing, without a network: who yields, whom to ask next, and when an exchange is decided."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import MalformedError, ProtocolError
+from protocol.wire import decode
+from swarm.pairing_exchange import FRAME_BYTES
+from swarm.pairing_rules import (
+    DOUBLINGS_MOST,
+    Abandon,
+    Accept,
+    Decline,
+    Event,
+    Have,
+    Message,
+    Offer,
+    Phase,
+    Progress,
+    Propose,
+    Reason,
+    Search,
+    Standing,
+    Terms,
+    advance,
+    after_proposal,
+    answer,
+    next_move,
+)
+
+TERMS = Terms(most_bytes=1000, most_steps_apart=2)
+OFFER = Offer(b"f" * 16, b"l" * 16, "dense", 5, bytes(32), 100)
+EXACT = settings(deadline=None, derandomize=True, database=None)
+Names = st.text("abc", min_size=1, max_size=3)
+
+
+@EXACT
+@given(one=Names, other=Names)
+def test_of_two_crossing_proposals_exactly_one_is_accepted(one: str, other: str) -> None:
+    if one == other:
+        return
+    here = answer(Standing(one, OFFER, proposing_to=other), other, OFFER, TERMS)
+    there = answer(Standing(other, OFFER, proposing_to=one), one, OFFER, TERMS)
+    assert sorted([here is None, there is None]) == [False, True]
+    assert {here, there} == {None, Reason.CROSSED}
+
+
+@pytest.mark.parametrize(
+    ("standing", "reason"),
+    [
+        (Standing("me"), Reason.NOT_NOW),
+        (Standing("me", OFFER), None),
+        (Standing("me", OFFER, engaged=True), Reason.BUSY),
+        (Standing("me", OFFER, proposing_to="somebody"), Reason.BUSY),
+        (Standing("me", OFFER, failed=frozenset({"you"})), Reason.FAILED_BEFORE),
+    ],
+)
+def test_a_proposal_is_answered_by_what_we_are_doing(standing: Standing, reason: Reason | None) -> None:
+    assert answer(standing, "you", OFFER, TERMS) is reason
+
+
+@pytest.mark.parametrize(("step", "reason"), [(2, Reason.STEPS_APART), (3, None), (7, None), (8, Reason.STEPS_APART)])
+def test_one_too_far_ahead_is_as_unfit_as_one_too_far_behind(step: int, reason: Reason | None) -> None:
+    assert answer(Standing("me", OFFER), "you", msgspec.structs.replace(OFFER, step=step), TERMS) is reason
+
+
+def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> None:
+    random, search = Random(1), Search({})
+    asked: list[str] = []
+    now_seconds = 0.0
+    for _ in range(9):
+        move = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
+        assert move.peer is not None
+        asked.append(move.peer)
+        why = Reason.OTHER_LAYOUT if move.peer == "c" else Reason.BUSY
+        search = after_proposal(search, move.peer, why, now_seconds, TERMS, random)
+        waiting = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
+        assert waiting.peer is None
+        assert waiting.until_seconds == search.idle_until_seconds > now_seconds
+        now_seconds = search.idle_until_seconds
+    assert sorted(asked[:4]) == ["a", "b", "c", "d"]
+    assert asked.count("c") == 1
+    assert "no peer" in next_move(now_seconds, ["c"], search, TERMS, random).because
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    search, random = Search({}), Random(2)
+    pauses = []
+    for _ in range(20):
+        search = after_proposal(search, "a", "unreachable", 0.0, TERMS, random)
+        pauses.append(search.idle_until_seconds)
+    assert 0.5 * TERMS.pause_seconds <= pauses[0] <= 1.5 * TERMS.pause_seconds
+    assert max(pauses) <= 1.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
+    assert min(pauses[5:]) >= 0.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
+
+
+@EXACT
+@given(events=st.lists(st.sampled_from(Event), max_size=12))
+def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events: list[Event]) -> None:
+    progress = Progress()
+    for event in events:
+        before, progress = progress, advance(progress, event)
+        if before.phase in (Phase.COMMITTED, Phase.ABANDONED):
+            assert progress == before
+        assert (progress.phase is Phase.COMMITTED) <= (progress.holding and progress.heard)
+        if progress.phase is Phase.DOUBT:
+            assert progress.told
+
+
+@EXACT
+@given(
+    script=st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["hold", "deliver", "lose", "break"])), max_size=40)
+)
+def test_two_that_speak_over_a_losing_line_never_end_one_new_one_old_until_a_doubt_expires(
+    script: list[tuple[int, str]],
+) -> None:
+    """A model of the line: words may arrive, be lost, or the stream break, in any order. Then the doubtful ask."""
+    sides, words = [Progress(), Progress()], [0, 0]  # words of each side that are under way
+    for side, happening in script:
+        other = 1 - side
+        if happening == "hold" and sides[side].phase is Phase.OPEN and not sides[side].holding:
+            sides[side] = advance(sides[side], Event.HELD)
+            sides[side] = advance(sides[side], Event.TOLD)  # or, committed already, its last word: the same bytes
+            words[side] += 1
+        elif happening == "deliver" and words[side]:
+            words[side] -= 1
+            sides[other] = advance(sides[other], Event.HEARD)
+        elif happening == "lose" and words[side]:
+            words[side] -= 1
+        elif happening == "break":
+            sides[side] = advance(sides[side], Event.LOST)
+    for side in (0, 1):  # time is over, and they can reach each other
+        sides[side] = advance(sides[side], Event.LOST)
+    for side in (0, 1):
+        if sides[side].phase is Phase.DOUBT:
+            sides[1 - side] = advance(sides[1 - side], Event.HEARD)  # the question says what was lost
+            committed = sides[1 - side].phase is Phase.COMMITTED
+            sides[side] = advance(sides[side], Event.HEARD if committed else Event.REFUSED)
+    assert sides[0].phase is sides[1].phase
+    assert sides[0].phase in (Phase.COMMITTED, Phase.ABANDONED)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Propose(bytes(16), OFFER), Accept(OFFER), Decline("busy"), Have(bytes(16)), Abandon(bytes(16), "ß" * 200)],
+)
+def test_every_message_fits_its_frame_and_survives_the_wire(message: Message) -> None:
+    raw = msgspec.msgpack.encode(message)
+    assert len(raw) <= FRAME_BYTES // 2
+    assert decode(raw, Message, max_bytes=FRAME_BYTES) == message  # type: ignore[arg-type]  # a union
+
+
+@pytest.mark.parametrize(
+    "changes", [{"family": bytes(15)}, {"step": -1}, {"size": 0}, {"size": 1 << 41}, {"blob": bytes(33)}]
+)
+def test_an_offer_out_of_bounds_is_malformed(changes: dict[str, object]) -> None:
+    raw = msgspec.msgpack.encode(Accept(msgspec.structs.replace(OFFER, **changes)))
+    with pytest.raises(MalformedError):
+        decode(raw, Message, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
+
+
+@EXACT
+@given(raw=st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_named_error(raw: bytes) -> None:
+    try:
+        message = decode(raw, Message, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
+    except ProtocolError:
+        return
+    assert isinstance(message, Message)
