@@ -8,10 +8,8 @@ later is recognised and passed over for the one before. No pickle.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -25,12 +23,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from node.checkpoint_files import CONFIG, FORMAT, STATE, TENSORS, read_whole, rounds, sha256_of
 from protocol.errors import StorageError
 
-FORMAT: Final = 1
-_TENSORS, _STATE, _CONFIG = "tensors.safetensors", "state.json", "config.json"
-_ROUND_FOLDER = re.compile(r"round-(\d{6,})")
-_UNFINISHED = ".unfinished-"
+_UNFINISHED: Final = ".unfinished-"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,17 +71,17 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _discard(unfinished)
         unfinished.mkdir(mode=0o700)
-        save_file({name: t.contiguous() for name, t in snapshot.tensors.items()}, unfinished / _TENSORS)
+        save_file({name: t.contiguous() for name, t in snapshot.tensors.items()}, unfinished / TENSORS)
         state = {
             "format": FORMAT,
             "round": snapshot.round,
             "family": snapshot.family.hex(),
-            "tensors_bytes": (unfinished / _TENSORS).stat().st_size,
-            "tensors_sha256": _sha256(unfinished / _TENSORS),
+            "tensors_bytes": (unfinished / TENSORS).stat().st_size,
+            "tensors_sha256": sha256_of(unfinished / TENSORS),
             "state": snapshot.state,
         }
-        (unfinished / _STATE).write_text(json.dumps(state, indent=1))
-        (unfinished / _CONFIG).write_text(json.dumps(snapshot.config, indent=1))
+        (unfinished / STATE).write_text(json.dumps(state, indent=1))
+        (unfinished / CONFIG).write_text(json.dumps(snapshot.config, indent=1))
         size_bytes = sum(path.stat().st_size for path in unfinished.iterdir())
         for path in [*unfinished.iterdir(), unfinished]:
             _flush(path)
@@ -116,23 +112,12 @@ def read_newest(folder: Path) -> Newest:
 
 def read(path: Path) -> Snapshot:
     """The checkpoint in folder ``path``. Raises ``StorageError`` naming what is wrong."""
+    state, config = read_whole(path)
     try:
-        state = json.loads((path / _STATE).read_text())
-        config = json.loads((path / _CONFIG).read_text())
-        if state["format"] != FORMAT:
-            raise StorageError(f"{path} is a checkpoint of format {state['format']}, this version reads {FORMAT}")
-        if _sha256(path / _TENSORS) != state["tensors_sha256"]:
-            raise StorageError(f"{path / _TENSORS} is damaged: its SHA-256 is not the one recorded beside it")
-        tensors = load_file(path / _TENSORS)
+        tensors = load_file(path / TENSORS)
         return Snapshot(int(state["round"]), bytes.fromhex(state["family"]), tensors, dict(state["state"]), config)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is no whole checkpoint ({type(error).__name__}: {error})") from error
-
-
-def rounds(folder: Path) -> list[Path]:
-    """Folders of checkpoints, oldest round first."""
-    numbered = [(int(m[1]), path) for path in folder.glob("round-*") if (m := _ROUND_FOLDER.fullmatch(path.name))]
-    return [path for _, path in sorted(numbered)]
 
 
 def _put_in_place(unfinished: Path, final: Path) -> None:
@@ -165,11 +150,6 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class BackgroundCheckpoints:

@@ -199,6 +199,12 @@ class ObjectiveSection(Section):
         )
 
 
+class ApiSection(Section):
+    """The HTTP API, which is always on a Unix socket in the data directory."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 0  # of 127.0.0.1, besides; 0: none
+
+
 class CheckpointSection(Section):
     every_rounds: AtLeastOne = 50
     keep: AtLeastOne = 2
@@ -220,6 +226,7 @@ class Config(Section):
     objective: ObjectiveSection = ObjectiveSection()
     allocation: AllocationSection = AllocationSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    api: ApiSection = ApiSection()
 
 
 ENVIRONMENT_PREFIX = "STARLING_"

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from node import checkpoints
+from node.checkpoint_files import rounds
 from node.config import Config
 from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
@@ -59,7 +60,7 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
 
 
 def _newest(home: Home) -> tuple[Path, checkpoints.Snapshot] | None:
-    for path in reversed(checkpoints.rounds(home.checkpoints)):
+    for path in reversed(rounds(home.checkpoints)):
         with contextlib.suppress(StorageError):  # damaged, or deleted by the node meanwhile: the one before
             return path, checkpoints.read(path)
     return None

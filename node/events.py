@@ -152,3 +152,8 @@ def encode_event(event: Event) -> bytes:
 def decode_event(line: bytes | str) -> Event:
     """Raises ``msgspec.DecodeError`` (``ValidationError`` included) for a line that is no event."""
     return _decoder.decode(line)
+
+
+def kind_of(event: Event) -> str:
+    """The tag of an event's lines, such as "round"."""
+    return str(event.__struct_config__.tag)

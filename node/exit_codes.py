@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from protocol.errors import ConfigurationError, IdentityError, StarlingError, TransportError
+from protocol.errors import ConfigurationError, IdentityError, RefusedError, StarlingError, TransportError
 
 
 class ExitCode(IntEnum):
@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 69  # nobody answers where somebody should, or the address to listen on cannot be had
     TRY_AGAIN = 75  # the data directory is in use
-    REFUSED = 77  # the key file is not usable
+    REFUSED = 77  # the key file is not usable, or a private cluster does not let this node in
     BAD_CONFIGURATION = 78
     INTERRUPTED = 130
 
@@ -27,7 +27,7 @@ def exit_code_of(error: StarlingError) -> ExitCode:
     """The code with which a process ends when ``error`` is why."""
     if isinstance(error, ConfigurationError):
         return ExitCode.BAD_CONFIGURATION
-    if isinstance(error, IdentityError):
+    if isinstance(error, IdentityError | RefusedError):
         return ExitCode.REFUSED
     if isinstance(error, TransportError):
         return ExitCode.UNREACHABLE

@@ -40,6 +40,10 @@ class Home:
         return self.path / "swarm.sock"
 
     @property
+    def api_token(self) -> Path:
+        return self.path / "api.token"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

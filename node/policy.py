@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from node.config import PolicySection
+from node.device import choose_device, choose_dtype
 from node.tokens import TokenTable
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
@@ -83,8 +84,8 @@ class Policy:
         Raises ``ConfigurationError`` when the model cannot be found, read or used on the device asked for.
         """
         folder = model_folder(section.model)
-        device = _device(section.device)
-        dtype = _dtype(section.dtype, device)
+        device = choose_device(section.device)
+        dtype = choose_dtype(section.dtype, device)
         tokens = _load_tokens(folder)
         base = _load_base(folder, device, dtype)
         model = base if section.adapter_rank == 0 else _with_adapter(base, section.adapter_rank, seed)
@@ -246,24 +247,6 @@ def _with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seed)
         return get_peft_model(base, adapter)
-
-
-def _device(wanted: str) -> torch.device:
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if wanted == "auto":
-        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
-    if not available[wanted]:
-        raise ConfigurationError(
-            f"policy.device is {wanted!r}, which this machine or this build of torch lacks: use auto"
-        )
-    return torch.device(wanted)
-
-
-def _dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """On a GPU with bfloat16, that; elsewhere float32, which small models on a CPU run faster in."""
-    if wanted == "auto":
-        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
 
 
 def _label(name: str, adapter_rank: int) -> str:

@@ -18,11 +18,25 @@ from typing import Any, Protocol
 import msgspec
 
 from node import restarts
-from node.api.app import served_on_socket
-from node.api.status import ChildStatus, NodeStatus, PeersAnswer, State, peer_view
+from node.api.access import load_or_create_token
+from node.api.app import served
+from node.api.event_feed import EventFeed
+from node.api.status import ChildStatus, NodeStatus, Note, PeersAnswer, State, peer_view
 from node.children import Child, ChildSpec
 from node.config import Config
-from node.events import STOP_LINE, CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped, decode_event
+from node.events import (
+    STOP_LINE,
+    CheckpointSaved,
+    Event,
+    Fault,
+    Loading,
+    Ready,
+    RoundDone,
+    Stopped,
+    decode_event,
+    encode_event,
+    kind_of,
+)
 from node.exit_codes import ExitCode
 from node.home import Home
 from node.outcome import Outcome
@@ -91,13 +105,17 @@ class Supervisor:
         self._began = time.monotonic()
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
+        self._feed = EventFeed()
         self._outcome: Outcome | None = None  # set once; from then on the node is stopping
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
     async def run(self) -> Outcome:
-        """Returns once nothing of the node runs any more. Raises ``StorageError`` if it cannot serve its API."""
-        async with served_on_socket(self, self._home.supervisor_socket):
+        """Returns once nothing of the node runs any more. Raises ``StorageError``, ``UnreachableError`` or
+        ``IdentityError`` if it cannot serve its API."""
+        port = self._config.api.port
+        token = load_or_create_token(self._home.api_token) if port else ""
+        async with served(self, self._feed, self._home.supervisor_socket, port=port, token=token):
             learner = asyncio.create_task(self._keep(self._learner, self._on_learner_line))
             swarm = asyncio.create_task(self._keep(self._swarm, self._on_swarm_line))
             watch = asyncio.create_task(self._watch())
@@ -219,7 +237,10 @@ class Supervisor:
                     self._peers = PeersAnswer(tuple(peer_view(peer) for peer in seen))
                 except TransportError:  # not up yet, or being started again: its own end is told by _keep
                     self._swarm_status = None
-                self._observer.on_tick(self.status(), self.peers())
+                status = self.status()
+                self._observer.on_tick(status, self.peers())
+                if self._feed.readers:
+                    self._feed.publish("status", msgspec.json.encode(status))
                 await asyncio.sleep(POLL_SECONDS)
 
     def _on_learner_line(self, line: bytes) -> bool:
@@ -236,6 +257,7 @@ class Supervisor:
         if self._metrics.failure and self._metrics.failure != failed_before:
             self._note(self._metrics.failure)
         self._observer.on_event(line, event)
+        self._feed.publish(kind_of(event), encode_event(event))
         return True
 
     def _on_swarm_line(self, line: bytes) -> bool:
@@ -250,3 +272,4 @@ class Supervisor:
     def _note(self, text: str) -> None:
         self._notes = [*self._notes, text][-NOTES_KEPT:]
         self._observer.on_note(text)
+        self._feed.publish("note", msgspec.json.encode(Note(time.time(), text)))

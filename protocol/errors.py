@@ -14,6 +14,7 @@
     │   └── StaleBaseError         a weight diff for other weights than those that are here
     ├── TransportError           a peer or the network did not do what was asked in time
     │   ├── UnreachableError       no connection to be had
+    │   │   └── RefusedError         somebody answers, and we may not come in
     │   └── DeadlineError          connected, and silent until the deadline
     ├── StorageError             the data directory: full, unreadable, damaged
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
@@ -85,6 +86,10 @@ class TransportError(StarlingError):
 
 class UnreachableError(TransportError):
     reason = "unreachable"
+
+
+class RefusedError(UnreachableError):
+    reason = "refused"
 
 
 class DeadlineError(TransportError):

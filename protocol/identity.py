@@ -19,6 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from protocol import base58
 from protocol.errors import IdentityError, MalformedError, SignatureError, StorageError
 
 PUBLIC_KEY_BYTES: Final = 32
@@ -26,7 +27,6 @@ SIGNATURE_BYTES: Final = 64
 
 _PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")
 _PEER_ID_CHARACTERS: Final = 52  # of every Ed25519 peer id: the prefix fixes the magnitude of the number
-_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _KEY_FILE_BYTES: Final = 4096  # more than any key file has; bounds what a wrong path makes us read
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -93,21 +93,15 @@ def peer_id_of(public_bytes: bytes) -> str:
     """The libp2p peer id of an Ed25519 public key (32 bytes)."""
     if len(public_bytes) != PUBLIC_KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_bytes)}")
-    return _base58_encode(_PEER_ID_PREFIX + public_bytes)
+    return base58.encode(_PEER_ID_PREFIX + public_bytes)
 
 
 def public_bytes_of(peer_id: str) -> bytes:
     """The public key that an Ed25519 peer id carries. Raises ``MalformedError`` for anything else."""
-    if len(peer_id) == _PEER_ID_CHARACTERS and set(peer_id) <= set(_BASE58):
-        number = 0
-        for character in peer_id:
-            number = number * 58 + _BASE58.index(character)
-        content_bytes = len(_PEER_ID_PREFIX) + PUBLIC_KEY_BYTES
-        if number.bit_length() <= 8 * content_bytes:
-            content = number.to_bytes(content_bytes, "big")
-            public_bytes = content[len(_PEER_ID_PREFIX) :]
-            if peer_id_of(public_bytes) == peer_id:
-                return public_bytes
+    if len(peer_id) == _PEER_ID_CHARACTERS and set(peer_id) <= set(base58.ALPHABET):
+        public_bytes = base58.decode(peer_id)[len(_PEER_ID_PREFIX) :]
+        if len(public_bytes) == PUBLIC_KEY_BYTES and peer_id_of(public_bytes) == peer_id:
+            return public_bytes
     shown = peer_id[: 2 * _PEER_ID_CHARACTERS]
     raise MalformedError(f"{shown!r} is not the peer id of an Ed25519 key (52 characters that begin with 12D3Koo)")
 
@@ -116,16 +110,6 @@ def _separated(domain: bytes, message: bytes) -> bytes:
     if not domain or b"\0" in domain:
         raise ValueError(f"a signing domain is not empty and holds no zero byte: {domain!r}")
     return domain + b"\0" + message
-
-
-def _base58_encode(content: bytes) -> str:
-    zeros = len(content) - len(content.lstrip(b"\0"))
-    number = int.from_bytes(content, "big")
-    characters: list[str] = []
-    while number:
-        number, digit = divmod(number, 58)
-        characters.append(_BASE58[digit])
-    return _BASE58[0] * zeros + "".join(reversed(characters))
 
 
 def _read(path: Path) -> bytes:

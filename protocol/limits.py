@@ -23,6 +23,15 @@ TASKS_PER_HEARTBEAT: Final = 64
 TASKS_PER_MANIFEST: Final = 1024
 MANIFEST_BYTES: Final = 256 * 1024
 
+# Private clusters
+MEMBERS: Final = 4096  # of one cluster; also the most seats of one invitation
+DOCUMENT_BYTES: Final = 1024  # an invitation, a request to join, a certificate, and either as a credential
+REVOKED: Final = 900  # peers and invitations together: a list of revocations fits into an announcement
+REVOCATIONS_BYTES: Final = 32 * 1024
+INVITE_CHARACTERS: Final = 2000  # of the string that people pass on: what one chat message holds
+INVITE_ADDRESSES: Final = 8
+UNIX_SECONDS: Final = 2**37 - 1  # the latest time that a document may name; a calendar can still print it
+
 # Rollout groups
 GROUP_BLOB_BYTES: Final = 8 * 1024 * 1024  # compressed
 GROUP_BYTES: Final = 64 * 1024 * 1024  # decompressed

@@ -95,9 +95,7 @@ def open_announcement(raw: bytes, *, swarm_id: bytes, now_seconds: float) -> Ann
     """
     payload, signature = decode(raw, tuple[bytes, bytes], max_bytes=limits.ANNOUNCEMENT_BYTES)
     check_structure(payload)
-    version = _to_type(payload, _Version)
-    if version.major != limits.PROTOCOL_MAJOR:
-        raise VersionError(_version_remedy(version))
+    check_version(payload)
     header = _to_type(payload, _Payload)
     if header.swarm_id != swarm_id:
         raise WrongSwarmError(f"for swarm {header.swarm_id.hex()}; ours is {swarm_id.hex()}")
@@ -119,6 +117,13 @@ def decode(raw: bytes, type_: type[T], *, max_bytes: int) -> T:
     _check_size(raw, max_bytes)
     check_structure(raw)
     return _to_type(raw, type_)
+
+
+def check_version(payload: bytes) -> None:
+    """Raises ``VersionError`` where a payload begins with another major version than ours; its structure is checked."""
+    version = _to_type(payload, _Version)
+    if version.major != limits.PROTOCOL_MAJOR:
+        raise VersionError(_version_remedy(version))
 
 
 def check_advert(advert: GroupAdvert) -> None:

@@ -38,6 +38,7 @@ class PeerStatus(Struct, frozen=True):
     groups_rejected: int
     reputation: float  # 1 trusted, 0 banned
     banned_because: str | None
+    clock_offset_seconds: float | None = None  # its clock at its last heartbeat minus ours at the arrival
 
 
 class SwarmStatus(Struct, frozen=True, tag="status"):

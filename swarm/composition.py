@@ -187,6 +187,7 @@ class SwarmService:
                 notes = self._table.of(peer)
                 if announcement.sequence > notes.heartbeat_sequence:
                     notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
+                    notes.clock_offset_seconds = announcement.time_seconds - now_seconds
                     notes.heartbeat_sequence = announcement.sequence
             case RolloutAdvert() as advert:
                 foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
@@ -286,6 +287,7 @@ class SwarmService:
                     groups_rejected=notes.groups_rejected,
                     reputation=self.trust.reputation(peer, now_seconds),
                     banned_because=self.trust.banned_because(peer, now_seconds),
+                    clock_offset_seconds=notes.clock_offset_seconds,
                 )
             )
         return statuses

@@ -15,6 +15,7 @@ PEERS = 4096
 class PeerNotes:
     heartbeat: Heartbeat | None = None
     heartbeat_at_seconds: float = 0.0  # Unix time by our clock
+    clock_offset_seconds: float | None = None  # the sender's time in that heartbeat minus ours when it came
     heartbeat_sequence: int = -1  # by which a later one is known, whatever the order of arrival
     groups_received: int = 0
     groups_used: int = 0

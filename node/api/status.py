@@ -77,6 +77,7 @@ class PeerView(Struct, frozen=True):
     groups_rejected: int
     reputation: float  # 1 trusted, 0 banned
     banned_because: str | None
+    clock_offset_seconds: float | None = None  # its clock minus ours, at its last heartbeat; the way here included
 
 
 class PeersAnswer(Struct, frozen=True):
@@ -89,6 +90,39 @@ class StopAnswer(Struct, frozen=True):
     """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and ends."""
 
     stopping: bool
+
+
+class HealthAnswer(Struct, frozen=True):
+    """Answer of GET /health."""
+
+    healthy: bool
+    state: State
+    because: str | None  # why it is not
+
+
+class Refusal(Struct, frozen=True):
+    """Why a request was not served, and what to do."""
+
+    error: str
+
+
+class Note(Struct, frozen=True, tag_field="event", tag="note"):
+    """What the supervisor tells the user, among the events."""
+
+    time_seconds: float  # Unix time
+    text: str
+
+
+def health_of(status: NodeStatus) -> HealthAnswer:
+    """A node is healthy while it trains, or is on its way to its first round, and its swarm process answers."""
+    because = None
+    if status.state is State.RECOVERING:
+        because = f"the learner ended and is being started again: {status.learner_process.last_end}"
+    elif status.state is State.STOPPING:
+        because = "it is stopping"
+    elif status.state is State.TRAINING and status.swarm is None:
+        because = "the swarm process does not answer"
+    return HealthAnswer(because is None, status.state, because)
 
 
 def peer_view(status: PeerStatus) -> PeerView:
@@ -105,6 +139,7 @@ def peer_view(status: PeerStatus) -> PeerView:
         groups_rejected=status.groups_rejected,
         reputation=status.reputation,
         banned_because=status.banned_because,
+        clock_offset_seconds=status.clock_offset_seconds,
     )
 
 

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from node.cli import config, demo, down, eval, id, peers, status, up, version
+from node.cli import config, demo, doctor, down, eval, id, peers, status, swarm, up, version
 from node.exit_codes import ExitCode, exit_code_of
 from protocol.errors import StarlingError
 
@@ -34,8 +34,11 @@ app.command("peers")(peers.peers)
 app.command("down")(down.down)
 app.command("id")(id.identity)
 app.command("eval")(eval.evaluate)
+app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("version")(version.version)
+app.command("invite")(swarm.invite)
+app.add_typer(swarm.app, name="swarm")
 app.add_typer(config.app, name="config")
 
 

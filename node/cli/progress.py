@@ -22,6 +22,7 @@ from node.api.status import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.events import CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped
 from node.outcome import Outcome
+from node.quantities import duration, size
 from node.supervisor import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
@@ -193,12 +194,12 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     if swarm is None:
         facts.add_row("swarm", Text(wording.no_swarm(status)))
     else:
-        sent, received = wording.size(swarm.sent_bytes), wording.size(swarm.received_bytes)
+        sent, received = size(swarm.sent_bytes), size(swarm.received_bytes)
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
     for line in wording.peer_lines([peer for peer in peers.peers if peer.connected])[:7]:
         facts.add_row("", Text(line, overflow="ellipsis", no_wrap=True))
     below = Text(wording.alone_lines(swarm) if swarm is not None else "")
-    title = Text(f"starling {status.version}  {status.name}  up {wording.duration(status.uptime_seconds)}")
+    title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
     return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")
 
 

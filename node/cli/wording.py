@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from node.api.status import NodeStatus, PeerView, State
+from node.doctor.findings import Report, Severity
 from node.evaluation_result import Evaluation
 from node.events import CheckpointSaved, Fault, Loading, Ready, RoundDone
 from node.exit_codes import ExitCode
 from node.outcome import Outcome
 from node.printable import printable
+from node.quantities import duration, size
 from swarm.api import SwarmStatus
 
 ADDRESSES_SHOWN = 3
@@ -144,18 +146,16 @@ def evaluation_lines(result: Evaluation) -> list[str]:
     ]
 
 
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-
-
-def size(amount_bytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if amount_bytes < 1000:
-            return f"{amount_bytes:.0f} {unit}" if unit == "B" else f"{amount_bytes:.1f} {unit}"
-        amount_bytes /= 1000
-    return f"{amount_bytes:.1f} GB"
+def finding_lines(report: Report) -> list[str]:
+    """What ``starling doctor`` prints: one line a check, the remedy below where there is one."""
+    check = max(len(finding.check) for finding in report.findings)
+    severity = max(map(len, Severity))
+    lines = []
+    for finding in report.findings:
+        lines.append(f"{finding.severity:<{severity}}  {finding.check:<{check}}  {finding.said}")
+        if finding.remedy is not None:
+            lines.append(f"{'':<{severity}}  {'':<{check}}  → {finding.remedy}")
+    return lines
 
 
 def _swarm_lines(status: NodeStatus) -> list[str]:

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from node.cli.wording import size
 from node.demo.member import Member
 from node.demo.plan import DemoReport, Effort, ModelResult
+from node.quantities import size
 
 WIDTH = 120  # of the tables where no terminal says otherwise
 LINES_SECONDS = 15.0  # between two lots of lines where there is no terminal

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 
 from zeroconf import IPVersion, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
@@ -74,6 +75,19 @@ class LanDiscovery(ServiceListener):
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         with self._lock:
             self._heard.pop(name, None)
+
+
+def hear(seconds: float, *, ourselves: str) -> list[Address]:
+    """What others on the local network announce within ``seconds``; announces nothing. Raises ``OSError`` where
+    multicast is not to be had."""
+    discovery = LanDiscovery(ourselves, [])
+    listening = Zeroconf(ip_version=IPVersion.V4Only)
+    try:
+        ServiceBrowser(listening, SERVICE_TYPE, listener=discovery)
+        time.sleep(seconds)
+        return discovery.heard()
+    finally:
+        listening.close()
 
 
 def encode_txt(addresses: Sequence[Address]) -> bytes:

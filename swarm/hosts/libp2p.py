@@ -32,19 +32,21 @@ from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.exceptions import SecurityUpgradeFailure
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
 
 from protocol import limits
-from protocol.errors import StarlingError, TransportError, UnreachableError
+from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.host import Address, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.interfaces import Interfaces, dialable
 from swarm.hosts.lan import LanDiscovery
-from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, quieten_library_logs, run_contained
+from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
 from swarm.hosts.libp2p_dht import find_providers
 from swarm.hosts.libp2p_gossip import Mesh, VerdictPubsub
+from swarm.hosts.libp2p_private import PrivateNetworkError
 from swarm.hosts.libp2p_streams import Libp2pStream
 from swarm.hosts.libp2p_transport import Listener, Meter, MeteredTcp, Upgrader
 from swarm.hosts.unwrapping import unwrapped
@@ -96,7 +98,8 @@ class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
     ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free one. ``mesh_degree`` is how many peers
-    a gossiped message is forwarded to. ``faults`` counts, by reason, failures of peers that stream handlers met.
+    a gossiped message is forwarded to. Only hosts with the same ``psk`` (32 bytes, or none) connect. ``faults`` counts,
+    by reason, failures of peers that stream handlers met.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Libp2pHost:
         mesh_degree: int = 4,
         lan_discovery: bool = False,
         connections: int = CONNECTIONS,
-        psk: str | None = None,
+        psk: bytes | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
@@ -125,7 +128,7 @@ class Libp2pHost:
         self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
 
-    def _build(self, key: NodeKey, connections: int, psk: str | None) -> tuple[Swarm, IdentifyingHost]:
+    def _build(self, key: NodeKey, connections: int, psk: bytes | None) -> tuple[Swarm, IdentifyingHost]:
         key_pair = create_new_key_pair(seed=key.private_bytes)
         peer_id = ID.from_pubkey(key_pair.public_key)
         peerstore = PeerStore()
@@ -133,7 +136,7 @@ class Libp2pHost:
         network = Swarm(
             peer_id,
             peerstore,
-            Upgrader(key_pair, self._blocked),
+            Upgrader(key_pair, self._blocked, psk, self.failures),
             transports=[MeteredTcp(self._meter)],
             retry_config=RetryConfig(max_retries=0),
             connection_config=ConnectionConfig(
@@ -145,7 +148,6 @@ class Libp2pHost:
                 inbound_upgrade_timeout=HANDSHAKE_SECONDS,
                 outbound_upgrade_timeout=HANDSHAKE_SECONDS,
             ),
-            psk=psk,
         )
         network.auto_connector = NoAutoConnector(network)
         host = IdentifyingHost(network, addrs_factory=self._advertised, disable_identify_address_discovery=True)
@@ -284,7 +286,7 @@ class Libp2pHost:
             self._network.peerstore.add_addrs(peer, [maddr], ADDRESS_SECONDS)
             await self._network.dial_addr(maddr, peer)
         except PEER_FAILURES as error:
-            raise UnreachableError(f"cannot connect to {maddr}/p2p/{peer}: {_reasons(error)}") from error
+            raise _connection_failure(f"{maddr}/p2p/{peer}", error) from error
         finally:
             del self._dialling[peer]
             done.set()
@@ -393,8 +395,18 @@ def _is_loopback(address: Address) -> bool:
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
+def _connection_failure(address: Address, error: BaseException) -> UnreachableError:
+    """What to make of a dial that failed, with the remedy where the failure tells one."""
+    if isinstance(innermost_cause(error), PrivateNetworkError):
+        return RefusedError(
+            f"cannot connect to {address}: {_reasons(error)}. It is in no private cluster, in another one, or the key "
+            "was changed: ask the cluster's owner for a new invite"
+        )
+    greeting = isinstance(error.__cause__, SecurityUpgradeFailure)
+    hint = " (so answers a host of a private cluster, which takes an invite, or one that is full)" if greeting else ""
+    return UnreachableError(f"cannot connect to {address}: {_reasons(error)}{hint}")
+
+
 def _reasons(error: BaseException) -> str:
-    """The innermost cause: the library wraps it in general words."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error) or type(error).__name__
+    cause = innermost_cause(error)
+    return str(cause) or type(cause).__name__

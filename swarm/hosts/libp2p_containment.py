@@ -28,6 +28,13 @@ PEER_FAILURES = (BaseLibp2pError, OSError, EOFError, trio.BrokenResourceError, t
 RESTART_SECONDS = 1.0
 
 
+def innermost_cause(error: BaseException) -> BaseException:
+    """What first went wrong: the library wraps it in general words."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 class Failures:
     """Counts, by the place they surfaced in, exceptions that library tasks raised."""
 

@@ -6,6 +6,9 @@
 - An incoming connection gives back its slot when it ends. The library holds the slot for as long as the host runs, and
   so would accept no more connections after the first three hundred.
 - Only Noise and Yamux are offered; the library's default would also accept plaintext.
+- With a pre-shared key, everything runs inside ``libp2p_private``; refusals are counted as "private network".
+- No read asks for more than ``READ_BYTES`` at once. The library asks for as many as a stranger's length claims, and the
+  buffer is made before the first byte is there.
 - Blocked peers are refused inside the handshake, so that their dial fails instead of succeeding for a moment.
 """
 
@@ -33,9 +36,11 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from swarm.hosts.libp2p_containment import Failures
+from swarm.hosts.libp2p_containment import Failures, innermost_cause
+from swarm.hosts.libp2p_private import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p_yamux import SteadyYamux
 
+READ_BYTES = 1 << 16  # no less than the longest message of Noise
 CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
 
 StreamHandler = Callable[[TrioTCPStream], Awaitable[None]]
@@ -69,7 +74,7 @@ class MeteredSocket(TrioTCPStream):
         self._meter.sent_bytes += len(data)
 
     async def read(self, n: int | None = None) -> bytes:
-        data = await super().read(n)
+        data = await super().read(None if n is None else min(n, READ_BYTES))
         self._meter.received_bytes += len(data)
         return data
 
@@ -149,17 +154,28 @@ class MeteredTcp(TCP):
 
 
 class Upgrader(TransportUpgrader):
-    """Noise, then Yamux, with anyone who is not blocked."""
+    """The pre-shared key where there is one, then Noise, then Yamux, with anyone who is not blocked."""
 
-    def __init__(self, key_pair: KeyPair, blocked: set[ID]) -> None:
+    def __init__(self, key_pair: KeyPair, blocked: set[ID], psk: bytes | None, failures: Failures) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
         super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
         self._blocked = blocked
+        self._psk = psk
+        self._failures = failures
 
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
-        connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
+        if self._psk is not None:
+            raw_conn = PrivateConnection(raw_conn, self._psk)
+        try:
+            connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
+        except SecurityUpgradeFailure as failure:
+            if isinstance(innermost_cause(failure), PrivateNetworkError):
+                self._failures.note("private network", failure)
+            raise
+        except ValueError as error:  # the library decodes a greeting as text without asking whether it is any
+            raise SecurityUpgradeFailure("what came first is no greeting of libp2p") from error
         if connection.get_remote_peer() in self._blocked:
             await connection.close()
             raise SecurityUpgradeFailure(f"{connection.get_remote_peer()} is blocked here")

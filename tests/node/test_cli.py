@@ -36,7 +36,19 @@ def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_help_names_every_verb_and_the_exit_codes(starling) -> None:  # type: ignore[no-untyped-def]
     code, said, _ = starling("--help")
     assert code == 0
-    for verb in ("up", "down", "status", "peers", "id", "config", "eval", "demo", "version", "78 bad configuration"):
+    for verb in (
+        "up",
+        "down",
+        "status",
+        "peers",
+        "id",
+        "config",
+        "eval",
+        "doctor",
+        "demo",
+        "version",
+        "78 bad configuration",
+    ):
         assert verb in " ".join(said.split())
 
 

@@ -13,6 +13,7 @@ from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, Phases, RoundDone, Stopped, encode_event
 from node.printable import printable
+from node.quantities import size
 from node.rolling_log import RollingLog
 from protocol.messages import Heartbeat
 from swarm.api import PeerStatus, SwarmStatus
@@ -147,4 +148,4 @@ def test_a_full_disk_is_told_and_does_not_end_who_logs() -> None:
 
 @pytest.mark.parametrize(("amount", "said"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (5e9, "5.0 GB")])
 def test_sizes_are_told_in_a_fitting_unit(amount: float, said: str) -> None:
-    assert wording.size(amount) == said
+    assert size(amount) == said

@@ -110,3 +110,36 @@ def test_two_nodes_on_one_cable_hear_of_each_other_and_connect() -> None:
     assert second["met"] == first["peer"]
     assert first["heard"] == [f"/ip4/10.77.0.2/tcp/4001/p2p/{second['peer']}"]
     assert second["heard"] == [f"/ip4/10.77.0.1/tcp/4001/p2p/{first['peer']}"]
+
+
+LISTENER = """
+import sys
+from swarm.hosts.lan import LanDiscovery, hear
+
+address = "/ip4/10.77.0.1/tcp/4001/p2p/" + sys.argv[1]
+node = LanDiscovery(sys.argv[1], [address])
+node.start()
+heard = []
+while not heard:
+    heard = hear(0.5, ourselves="somebody else")
+assert heard == [address], heard
+assert hear(0.5, ourselves=sys.argv[1]) == []
+node.stop()
+"""
+
+
+@pytest.mark.processes
+def test_whoever_only_listens_hears_of_others_and_not_of_itself() -> None:
+    network = (
+        "set -eu; ip link set lo up; ip link add lan type veth peer name far; ip link set lan up; ip link set far up; "
+        'ip address add 10.77.0.1/24 dev lan; exec "$PYTHON" -c "$LISTENER" 12D3KooWx'
+    )
+    ended = subprocess.run(
+        [*_own_network(), "sh", "-c", network],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "LISTENER": LISTENER},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    assert ended.returncode == 0, ended.stderr

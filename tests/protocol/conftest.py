@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from protocol.cluster import ClusterManifest, sign_manifest
 from protocol.identity import NodeKey
+from protocol.invite import encode_invite
+from protocol.membership import Credential, Invitation, Revocations, sign_invitation, sign_join
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
 
@@ -65,3 +68,65 @@ def make_vectors() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+class Lab:
+    """A private cluster whose owner made it, and one invitation, at ``MADE``. Keywords replace single fields."""
+
+    MADE = 1_790_000_000
+    OWNER, INVITATION_KEY, PEER, STRANGER = (NodeKey(bytes([number]) * 32) for number in (1, 2, 3, 4))
+    PSK = bytes(range(100, 132))
+    ADDRESSES = tuple(f"/ip4/192.0.2.{n}/tcp/4001/p2p/{NodeKey(bytes([n]) * 32).peer_id}" for n in (7, 8))
+
+    def manifest(self, **changes: object) -> ClusterManifest:
+        fields: dict[str, object] = {
+            "name": "lab",
+            "tasks": (("chain_sum", 1, b"a" * 16),),
+            "owner": self.OWNER.public_bytes,
+            "made_seconds": self.MADE,
+            "admission": "invitation",
+            "members": 8,
+            "membership_seconds": 90 * 86_400,
+        }
+        return ClusterManifest(**(fields | changes))  # type: ignore[arg-type]
+
+    def __init__(self) -> None:
+        self.cluster = sign_manifest(self.OWNER, self.manifest())
+
+    def invitation(self, signer: NodeKey = OWNER, **changes: object) -> bytes:
+        fields: dict[str, object] = {
+            "swarm_id": self.cluster.swarm_id,
+            "key": self.INVITATION_KEY.public_bytes,
+            "seats": 2,
+            "needs_owner": False,
+            "made_seconds": self.MADE,
+            "valid_from_seconds": self.MADE,
+            "join_by_seconds": self.MADE + 7 * 86_400,
+            "name": "Wren",
+        }
+        return sign_invitation(signer, Invitation(**(fields | changes)))  # type: ignore[arg-type]
+
+    def invite(self, document: bytes | None = None, **changes: object) -> str:
+        fields: dict[str, object] = {
+            "document": document or self.invitation(),
+            "key": self.INVITATION_KEY,
+            "owner": self.OWNER.public_bytes,
+            "psk": self.PSK,
+            "addresses": self.ADDRESSES,
+        }
+        return encode_invite(**(fields | changes))  # type: ignore[arg-type]
+
+    def join(self, peer: NodeKey = PEER, *, at: float = MADE, document: bytes | None = None) -> bytes:
+        return sign_join(self.INVITATION_KEY, peer, invitation=document or self.invitation(), time_seconds=at)
+
+    def credential(self, join: bytes) -> bytes:
+        return Credential("join", join).encode()
+
+    def revocations(self, *, sequence: int = 1, **changes: object) -> Revocations:
+        fields: dict[str, object] = {"peers": (), "invitations": ()}
+        return Revocations(self.cluster.swarm_id, sequence, self.MADE, **(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    return Lab()

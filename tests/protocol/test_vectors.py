@@ -14,8 +14,11 @@ import pytest
 import zstandard
 
 from protocol import errors
+from protocol.admission import Admitted, judge_credential, judge_revocations
 from protocol.blob_id import blob_id, chunk_hashes
+from protocol.cluster import ClusterManifest, open_manifest, sign_manifest
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
+from protocol.invite import decode_invite, encode_invite
 from protocol.manifest import Manifest, decode_manifest
 from protocol.messages import Body, GroupAdvert, PromptRef
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, decode_group, encode_group
@@ -160,6 +163,31 @@ def test_weight_diff(vector: Any) -> None:
     assert apply_diff(bytes.fromhex(vector["blob"]), layout, weights)
     assert weights_hash(layout, weights).hex() == vector["target_hash"]
     assert [tensor.astype("<u2").tobytes() for tensor in weights] == target
+
+
+@pytest.mark.parametrize("vector", vectors("membership"), ids=lambda v: v["swarm_id"])
+def test_cluster_and_invite(vector: Any) -> None:
+    owner, key = (NodeKey(bytes.fromhex(vector[seed])) for seed in ("owner_seed", "invitation_seed"))
+    cluster = sign_manifest(owner, built(ClusterManifest, vector["manifest"]))
+    assert (cluster.document.hex(), cluster.swarm_id.hex()) == (vector["manifest_document"], vector["swarm_id"])
+    assert open_manifest(bytes.fromhex(vector["manifest_document"])) == cluster
+    document, psk = bytes.fromhex(vector["invitation_document"]), bytes.fromhex(vector["psk"])
+    parts = {"owner": owner.public_bytes, "psk": psk, "addresses": tuple(vector["addresses"])}
+    assert encode_invite(document=document, key=key, **parts) == vector["invite"]
+    invite = decode_invite(vector["invite"])
+    assert (invite.document, invite.secret, invite.owner) == (document, key.private_bytes, owner.public_bytes)
+    assert (invite.psk, invite.addresses) == (psk, tuple(vector["addresses"]))
+
+
+@pytest.mark.parametrize("vector", vectors("membership")[0]["credentials"], ids=lambda v: v["name"])
+def test_credential(vector: Any, make_vectors: ModuleType) -> None:
+    of = vectors("membership")[0]
+    cluster = open_manifest(bytes.fromhex(of["manifest_document"]))
+    peer = NodeKey(bytes.fromhex(of["peer_seed"])).public_bytes
+    revoked = vector["revocations"] and judge_revocations(cluster, None, bytes.fromhex(vector["revocations"]))
+    answer = judge_credential(vector["now_seconds"], cluster, revoked, {}, bytes.fromhex(vector["credential"]), peer)
+    found = make_vectors.plain(answer) if isinstance(answer, Admitted) else answer.reason
+    assert found == vector["answer"]
 
 
 def test_every_kind_of_announcement_has_a_vector() -> None:

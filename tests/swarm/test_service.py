@@ -52,7 +52,12 @@ class Swarm:
 
     @asynccontextmanager
     async def member(
-        self, name: str, *peers: SwarmService, host: SimulatedHost | None = None, **changes: object
+        self,
+        name: str,
+        *peers: SwarmService,
+        host: SimulatedHost | None = None,
+        ahead_seconds: float = 0.0,
+        **changes: object,
     ) -> AsyncIterator[SwarmService]:
         home = self._directory / name
         home.mkdir(exist_ok=True)
@@ -67,7 +72,7 @@ class Swarm:
             host,
             host.key,
             settings,
-            wall_clock=now_seconds,
+            wall_clock=lambda: now_seconds() + ahead_seconds,
             random=Random(name),
             emit=lambda event, fields: events.append(event),
         )
@@ -167,6 +172,19 @@ def test_more_groups_than_fit_one_announcement_all_arrive(tmp_path: Path) -> Non
             await anyio.sleep(1.0)
             assert len(await seen(b, limit=4096)) == 3 * limits.GROUPS_PER_ADVERT + 1
             assert (await status(b)).accepted["rollouts"] == 4
+
+    play(story)
+
+
+def test_heartbeats_tell_how_far_a_peers_clock_is_from_ours(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a", ahead_seconds=120.0) as a, swarm.member("b", a) as b:
+            await anyio.sleep(10.0)
+            ahead, behind = await peer(b, a), await peer(a, b)
+            assert ahead is not None and behind is not None
+            assert ahead.clock_offset_seconds == pytest.approx(120.0, abs=1.0)
+            assert behind.clock_offset_seconds == pytest.approx(-120.0, abs=1.0)
 
     play(story)
 

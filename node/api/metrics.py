@@ -1,0 +1,135 @@
+"""A node's figures in Prometheus's text format, version 0.0.4: units in names, totals end in ``_total``.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/
+
+Labels take few values: tasks of this node, phases, processes, and reasons that are words of this program. Peers are
+counted and never labels, since strangers choose their ids and names. What is not known yet is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from node.api.status import NodeStatus, PeersAnswer, State
+from node.events import CheckpointSaved, RoundDone
+from swarm.api import SwarmStatus
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABEL_VALUES = 128  # of one metric, at most; the first in alphabetical order
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: str  # "gauge", "counter"
+    help: str
+    samples: tuple[tuple[tuple[tuple[str, str], ...], float], ...]  # (labels, value)
+
+
+def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
+    """Everything that is known now."""
+    metrics = [*_of_node(status), *_of_peers(peers)]
+    if status.swarm is not None:
+        metrics += _of_swarm(status.swarm)
+    if status.round is not None:
+        metrics += _of_round(status.round)
+    if status.checkpoint is not None:
+        metrics += _of_checkpoint(status.checkpoint)
+    return "".join(map(_exposed, metrics))
+
+
+def _of_node(status: NodeStatus) -> Iterator[Metric]:
+    yield _labelled("build_info", "gauge", "Always 1; the version is its label", "version", {status.version: 1})
+    yield _gauge("uptime_seconds", "Since the node was started", status.uptime_seconds)
+    states = {state.value: float(status.state is state) for state in State}
+    yield _labelled("state", "gauge", "1 for the state that the node is in", "state", states)
+    processes = {"learner": status.learner_process, "swarm": status.swarm_process}
+    running = {name: float(child.pid is not None) for name, child in processes.items()}
+    yield _labelled("process_running", "gauge", "1 while the process runs", "process", running)
+    restarts = {name: child.restarts for name, child in processes.items()}
+    yield _labelled("process_restarts_total", "counter", "Times that it ended unasked", "process", restarts)
+
+
+def _of_peers(answer: PeersAnswer) -> Iterator[Metric]:
+    peers = answer.peers
+    yield _gauge("peers_known", "Peers connected, heard of, or banned", len(peers))
+    yield _gauge("peers_banned", "Peers that are banned now", sum(peer.banned_because is not None for peer in peers))
+
+
+def _of_swarm(swarm: SwarmStatus) -> Iterator[Metric]:
+    yield _gauge("peers_connected", "Peers connected now", swarm.connected_peers)
+    yield _gauge("alone", "1 while no peer is connected", swarm.alone_because is not None)
+    yield _counter("sent_bytes_total", "Sent to peers", swarm.sent_bytes)
+    yield _counter("received_bytes_total", "Received from peers", swarm.received_bytes)
+    yield _gauge("blob_store_bytes", "On disk in the content store", swarm.store_bytes)
+    about = "Announcements of peers"
+    yield _labelled("announcements_accepted_total", "counter", f"{about}, by kind", "kind", swarm.accepted)
+    yield _labelled("announcements_rejected_total", "counter", f"{about}, by reason", "reason", swarm.rejected)
+
+
+def _of_round(done: RoundDone) -> Iterator[Metric]:
+    """Of the newest round, and totals over all."""
+    yield _counter("rounds_total", "Rounds done", done.round)
+    yield _gauge("policy_version", "Of the weights that learn", done.policy_version)
+    yield _gauge("round_seconds", "Time of the last round", done.seconds)
+    phases = msgspec.structs.asdict(done.phases)
+    yield _labelled("round_phase_seconds", "gauge", "Time of the last round by phase", "phase", phases)
+    yield _gauge("reward", "Mean over own completions of the last round", done.reward)
+    yield _labelled("task_reward", "gauge", "Mean over own completions by task", "task", done.reward_by_task)
+    yield _labelled("task_success", "gauge", "Running success by task, 0 to 1", "task", done.success_by_task)
+    yield _counter("generated_tokens_total", "Tokens generated", done.tokens_generated_total)
+    yield _gauge("generated_tokens_per_second", "Over the last round", done.tokens_per_second)
+    yield _gauge("trained_tokens", "Completion tokens with an advantage, in the last round", done.tokens_trained)
+    yield _counter("groups_shared_total", "Own groups announced", done.groups_shared_total)
+    yield _counter("foreign_groups_used_total", "Groups of peers learnt from", done.foreign_groups_used_total)
+    yield _counter("foreign_fetched_bytes_total", "Groups of peers fetched", done.bytes_fetched_total)
+    rejected = done.foreign_rejected
+    yield _labelled("foreign_groups_rejected", "gauge", "In the last round, by reason", "reason", rejected)
+    yield _gauge("scoring_failures", "Completions without a reward, in the last round", done.scoring_failures)
+    yield _counter("optimizer_steps_skipped_total", "For a gradient that is not finite", done.steps_skipped_total)
+    for name, help_text, value in (
+        ("loss", "Of the last step", done.loss),
+        ("gradient_norm", "Before clipping", done.gradient_norm),
+        ("effective_sample_ratio", "Effective sample size over samples, 0 to 1", done.effective_sample_share),
+        ("staleness_versions", "Mean age of own completions' oldest weights", done.staleness_mean),
+        ("entropy_nats", "Mean over trained tokens", done.entropy),
+    ):
+        if value is not None:
+            yield _gauge(name, help_text, value)
+
+
+def _of_checkpoint(saved: CheckpointSaved) -> Iterator[Metric]:
+    yield _gauge("checkpoint_round", "Round of the newest checkpoint", saved.round)
+    yield _gauge("checkpoint_bytes", "Size of the newest checkpoint", saved.size_bytes)
+    yield _gauge("checkpoint_timestamp_seconds", "Unix time of the newest checkpoint", saved.time_seconds)
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return Metric(name, "gauge", help_text, (((), float(value)),))
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return Metric(name, "counter", help_text, (((), float(value)),))
+
+
+def _labelled(name: str, kind: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+    kept = sorted(values.items())[:LABEL_VALUES]
+    return Metric(name, kind, help_text, tuple((((label, text),), float(value)) for text, value in kept))
+
+
+def _exposed(metric: Metric) -> str:
+    name = f"starling_{metric.name}"
+    head = f"# HELP {name} {metric.help}.\n# TYPE {name} {metric.kind}\n"
+    return head + "".join(f"{name}{_labels(labels)} {value!r}\n" for labels, value in metric.samples)
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+    return f"{{{shown}}}" if shown else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,47 @@
+"""A checkpoint's folder as files, without torch: which there are, and whether one is whole.
+
+``round-000123/`` holds ``tensors.safetensors``, ``config.json`` and ``state.json``, the last with the SHA-256 of the
+first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.errors import StorageError
+
+FORMAT: Final = 1
+TENSORS, STATE, CONFIG = "tensors.safetensors", "state.json", "config.json"
+_ROUND_FOLDER = re.compile(r"round-(\d{6,})")
+
+
+def rounds(folder: Path) -> list[Path]:
+    """Folders of checkpoints, oldest round first."""
+    numbered = [(int(m[1]), path) for path in folder.glob("round-*") if (m := _ROUND_FOLDER.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
+
+
+def read_whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State and configuration of the checkpoint in folder ``path``, whose tensors are what was once written.
+
+    Raises ``StorageError`` naming what is wrong.
+    """
+    try:
+        state = json.loads((path / STATE).read_text())
+        config = json.loads((path / CONFIG).read_text())
+        if state["format"] != FORMAT:
+            raise StorageError(f"{path} is a checkpoint of format {state['format']}, this version reads {FORMAT}")
+        if sha256_of(path / TENSORS) != state["tensors_sha256"]:
+            raise StorageError(f"{path / TENSORS} is damaged: its SHA-256 is not the one recorded beside it")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path} is no whole checkpoint ({type(error).__name__}: {error})") from error
+    return state, config
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

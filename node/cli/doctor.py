@@ -1,0 +1,40 @@
+"""``starling doctor``: whether this machine is fit to run a node."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+
+
+def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
+    """Examine machine, network, configuration and data directory; say what is wrong and what to do about it.
+
+    Each line begins with ok, warning or error; exit code 1 if any is an error. It changes nothing. Run it before the
+    first start, or beside a node: then its peers' clocks are compared too.
+
+    Examples:
+
+    starling doctor
+
+    starling doctor --home /data/node --json
+
+    starling doctor --set swarm.listen=/ip4/0.0.0.0/tcp/4001
+    """
+    import msgspec
+
+    from node.cli.wording import finding_lines
+    from node.doctor.examination import examine
+    from node.exit_codes import ExitCode
+    from node.home import home_at
+
+    report = examine(home_at(home, os.environ), os.environ, assignments(sets))
+    if as_json:
+        typer.echo(msgspec.json.encode(report))
+    else:
+        for line in finding_lines(report):
+            typer.echo(line)
+    if not report.healthy:
+        raise typer.Exit(ExitCode.FAULT)

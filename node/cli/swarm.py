@@ -1,0 +1,166 @@
+"""``starling swarm create|show`` and ``starling invite``: a cluster of one's own, and strings that let others in."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.options import HomeOption, JsonOption
+from protocol.errors import ConfigurationError
+
+DAY_SECONDS = 86_400
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
+OwnerKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--owner-key", metavar="FILE", help="The owner's key. Default: cluster/owner.key in the data directory."
+    ),
+]
+
+app = typer.Typer(help="Found a private cluster, or show the one of this data directory.", no_args_is_help=True)
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Option("--name", help="The cluster's name.")],
+    private: Annotated[
+        bool, typer.Option("--private/--no-private", help="Only members come in. An open swarm needs no founding.")
+    ],
+    home: HomeOption = None,
+    owner_key: OwnerKeyOption = None,
+    owner_only: Annotated[bool, typer.Option("--owner-only", help="Every newcomer needs the owner's node.")] = False,
+    members: Annotated[int, typer.Option("--members", help="At most.")] = 256,
+    membership: Annotated[str, typer.Option("--membership", help="Until a member must be certified anew.")] = "365d",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an owner key, a signed manifest and a pre-shared key. Existing files are never replaced."""
+    from node.cluster_files import cluster_files, found_cluster
+    from node.home import home_at
+    from node.tasks.registry import default_manifest_tasks
+    from protocol import limits
+    from protocol.cluster import ClusterManifest
+    from protocol.identity import NodeKey
+    from protocol.invite import PSK_BYTES
+
+    if not private:
+        raise ConfigurationError("an open swarm needs no founding: every node whose swarm.name is the same is in it")
+    if not 1 <= len(name.encode()) <= limits.NAME_BYTES or not 1 <= members <= limits.MEMBERS:
+        raise ConfigurationError(
+            f"--name takes 1 to {limits.NAME_BYTES} bytes, --members 1 to {limits.MEMBERS}; {len(name.encode())} and "
+            f"{members} were given"
+        )
+    where = home_at(home, os.environ)
+    where.prepare()
+    files = cluster_files(where.path, owner_key)
+    owner = NodeKey.load_or_create(files.owner_key)
+    manifest = ClusterManifest(
+        name=name,
+        tasks=default_manifest_tasks(),
+        owner=owner.public_bytes,
+        made_seconds=int(time.time()),
+        admission="owner" if owner_only else "invitation",
+        members=members,
+        membership_seconds=duration_seconds(membership, "--membership"),
+    )
+    cluster = found_cluster(files, manifest, owner=owner, psk=secrets.token_bytes(PSK_BYTES))
+    _print(_facts(cluster, str(files.owner_key)), as_json)
+
+
+@app.command("show")
+def show(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_json: JsonOption = False) -> None:
+    """Print the terms of the cluster of this data directory. No secret is among them."""
+    from node.cluster_files import cluster_files, read_cluster, read_psk
+    from node.home import home_at
+
+    files = cluster_files(home_at(home, os.environ).path, owner_key)
+    cluster = read_cluster(files)
+    read_psk(files)  # so that a key file that others may read, or that is damaged, is said now
+    _print(_facts(cluster, str(files.owner_key) if files.owner_key.exists() else "not on this machine"), as_json)
+
+
+def invite(
+    home: HomeOption = None,
+    owner_key: OwnerKeyOption = None,
+    expires: Annotated[str, typer.Option("--expires", help="How long it lets in: 30m, 12h, 7d.")] = "7d",
+    seats: Annotated[int, typer.Option("--seats", help="How many peers may join by it.")] = 1,
+    needs_owner: Annotated[
+        bool, typer.Option("--needs-owner", help="The owner's node signs each newcomer in.")
+    ] = False,
+    name: Annotated[str, typer.Option("--for", metavar="NAME", help="For whom it is.")] = "",
+    address: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--address", help="Where a member listens: /ip4/…/tcp/…/p2p/…, as starling peers shows. Repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Print one string that lets a newcomer in. Pass it on as you would a password."""
+    from node.cluster_files import cluster_files, read_cluster, read_psk
+    from node.home import home_at
+    from protocol import limits
+    from protocol.identity import NodeKey
+    from protocol.invite import encode_invite
+    from protocol.membership import Invitation, sign_invitation
+
+    files = cluster_files(home_at(home, os.environ).path, owner_key)
+    cluster, psk, owner = read_cluster(files), read_psk(files), NodeKey.load(files.owner_key)
+    if owner.public_bytes != cluster.manifest.owner:
+        raise ConfigurationError(
+            f"{files.owner_key} is not the key of this cluster's owner: give that with --owner-key"
+        )
+    if not 1 <= seats <= limits.MEMBERS or len(name.encode()) > limits.NAME_BYTES:
+        raise ConfigurationError(
+            f"--seats takes 1 to {limits.MEMBERS}, --for at most {limits.NAME_BYTES} bytes; {seats} and "
+            f"{len(name.encode())} were given"
+        )
+    key, now = NodeKey.generate(), int(time.time())
+    needs_owner = needs_owner or cluster.manifest.admission == "owner"
+    join_by = now + duration_seconds(expires, "--expires")
+    invitation = Invitation(cluster.swarm_id, key.public_bytes, seats, needs_owner, now, now, join_by, name)
+    document = sign_invitation(owner, invitation)
+    try:
+        text = encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address or ())
+    except ValueError as error:
+        raise ConfigurationError(f"--address: {error}") from error
+    typer.echo(text)
+
+
+def duration_seconds(text: str, option: str) -> int:
+    """``30m``, ``12h``, ``7d`` in seconds. Raises ``ConfigurationError`` that names the option."""
+    matched = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text)
+    if matched is None:
+        raise ConfigurationError(f"{option} {text}: write a number and a unit, one of s, m, h, d, such as 7d")
+    return int(matched[1]) * _UNITS[matched[2]]
+
+
+def _facts(cluster: Any, owner_key: str) -> dict[str, Any]:
+    manifest = cluster.manifest
+    return {
+        "name": manifest.name,
+        "swarm_id": cluster.swarm_id.hex(),
+        "owner": manifest.owner.hex(),
+        "owner_key": owner_key,
+        "admission": manifest.admission,
+        "members_at_most": manifest.members,
+        "membership_days": manifest.membership_seconds / DAY_SECONDS,
+        "tasks": len(manifest.tasks),
+    }
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    from node.printable import printable
+
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        shown = printable(value) if isinstance(value, str) else f"{value:g}"
+        typer.echo(f"{name.replace('_', ' '):<16} {shown}")

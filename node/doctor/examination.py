@@ -1,0 +1,116 @@
+"""The whole examination of one data directory and its configuration, in the order in which it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from node.api.client import ask_peers, ask_status
+from node.api.status import PeerView
+from node.config import Config, load_config
+from node.doctor import data_directory, machine, machine_facts, network, network_facts
+from node.doctor.data_directory import RunningFacts
+from node.doctor.findings import Finding, Report, error, ok, report_of
+from node.home import Home, is_locked
+from node.printable import printable
+from node.supervisor import LOG_BYTES, METRICS_BYTES
+from protocol.errors import ConfigurationError, TransportError
+from swarm.hosts.interfaces import machine_ips
+
+PACKAGE = Path(__file__).parents[1]
+LOGS_BYTES = 2 * LOG_BYTES + METRICS_BYTES
+HEARTBEAT_SECONDS = 60.0  # an older one tells nothing of a clock now
+
+
+def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]) -> Report:
+    """Looks at everything; takes seconds, most of them for torch. Changes nothing, and raises nothing for what it
+    finds: a configuration that cannot be is a finding too, and the rest is then examined with the defaults."""
+    try:
+        config, configuration = load_config(home.path, environment, flags), _configured(home)
+    except ConfigurationError as failure:
+        config = Config()
+        remedy = "correct it; starling config show prints what results, node.toml.example explains each key"
+        configuration = error("configuration", printable(str(failure), 600), remedy)
+    began = machine_facts.clock_reading()
+    running, peers = _ask(home)
+    findings = [configuration, *_computing(config, running), *_network(home, config, running, peers)]
+    findings += _data(home, config, running)
+    findings.append(machine.judge_clock(_clock(home, began, running, peers)))
+    return report_of(tuple(findings))
+
+
+def _configured(home: Home) -> Finding:
+    file = home.path / "node.toml"
+    return ok("configuration", str(file) if file.exists() else f"defaults; there is no {file}")
+
+
+def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
+    """The node that runs in ``home``, and its peers."""
+    if not is_locked(home):
+        return RunningFacts(False, None, None), ()
+    try:
+        return RunningFacts(True, ask_status(home), None), ask_peers(home).peers
+    except TransportError as failure:
+        return RunningFacts(True, None, str(failure)), ()
+
+
+def _computing(config: Config, running: RunningFacts) -> Iterator[Finding]:
+    version = machine_facts.python_version()
+    try:
+        wanted = machine_facts.requirements(PACKAGE)
+    except metadata.PackageNotFoundError:
+        yield error("packages", "starling is not installed in this Python", "run ./scripts/start.sh")
+    else:
+        names = [canonicalize_name(Requirement(text).name) for text in wanted.packages]
+        yield machine.judge_python(version, wanted.python)
+        yield machine.judge_packages(wanted.packages, {name: machine_facts.installed_version(name) for name in names})
+    yield machine.judge_torch(machine_facts.torch_facts(config.policy.device, config.policy.dtype))
+    yield machine.judge_memory(machine_facts.memory_facts(), running.locked)
+
+
+def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[PeerView, ...]) -> Iterator[Finding]:
+    section, status = config.swarm, running.status
+    swarm = status.swarm if status is not None else None
+    addresses = (swarm.addresses if swarm is not None else ()) if running.locked else None
+    listening = network_facts.listen_facts(section.listen, addresses)
+    yield network.judge_listening(listening)
+    api = network_facts.api_facts(config.api.port, home.api_token, running=running.locked)
+    yield network.judge_api(api)
+    yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
+    connected = frozenset(peer.peer for peer in peers if peer.connected)
+    yield network.judge_peers(network_facts.peer_facts(section.peers, connected), lan_discovery=section.lan_discovery)
+    ourselves = status.peer if status is not None else ""
+    yield network.judge_lan(network_facts.lan_facts(section.lan_discovery, ourselves))
+
+
+def _data(home: Home, config: Config, running: RunningFacts) -> Iterator[Finding]:
+    checkpoints = data_directory.checkpoint_facts(home)
+    newest = checkpoints.whole[-1] if checkpoints.whole else None
+    yield machine.judge_disk(
+        machine_facts.disk_facts(home.path, newest),
+        store_bytes=config.swarm.store_bytes,
+        checkpoints_kept=config.checkpoint.keep,
+        log_bytes=LOGS_BYTES,
+    )
+    yield data_directory.judge_key(data_directory.key_facts(home))
+    yield data_directory.judge_checkpoints(checkpoints)
+    yield data_directory.judge_running(running)
+
+
+def _clock(
+    home: Home, began: machine_facts.ClockReading, running: RunningFacts, peers: tuple[PeerView, ...]
+) -> machine_facts.ClockFacts:
+    swarm = running.status.swarm if running.status is not None else None
+    fresh = [peer for peer in peers if (peer.heartbeat_age_seconds or 0.0) < HEARTBEAT_SECONDS and peer.connected]
+    return machine_facts.ClockFacts(
+        began=began,
+        ended=machine_facts.clock_reading(),
+        steps_back=machine_facts.monotonic_steps_back(),
+        newest_file_seconds=machine_facts.newest_file_seconds(home.path),
+        peer_offsets_seconds=tuple(p.clock_offset_seconds for p in fresh if p.clock_offset_seconds is not None),
+        refused_for_clock=swarm.rejected.get("clock", 0) if swarm is not None else 0,
+    )

@@ -1,0 +1,156 @@
+"""What there is of a network: the address to listen on, our addresses, configured peers, multicast. Judges nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.hosts.interfaces import machine_ips
+from swarm.hosts.lan import hear
+
+DIAL_SECONDS = 5.0  # for a configured peer to answer
+LISTEN_ON_LAN_SECONDS = 1.5
+GREETING = b"\x13/multistream/1.0.0\n"  # with which either side of a libp2p connection begins
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The part of a multiaddr that a socket needs."""
+
+    host: str
+    port: int
+    is_name: bool  # to be looked up in DNS
+
+
+@dataclass(frozen=True, slots=True)
+class ListenFacts:
+    configured: str  # multiaddr
+    endpoint: Endpoint | None  # None: the multiaddr is none that a node can listen on
+    running_addresses: tuple[str, ...] | None  # of the node that runs here; None: none runs
+    bind_error: str | None  # name of the error with which a trial ended, such as "EADDRINUSE"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFacts:
+    port: int  # as configured; 0: none
+    bind_error: str | None  # as of ``ListenFacts``; not tried while a node runs
+    token: Path
+    token_mode: int | None  # permission bits; None: there is none yet
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    address: str
+    failure: str | None  # None: it answers, or is connected
+
+
+@dataclass(frozen=True, slots=True)
+class LanFacts:
+    enabled: bool
+    interfaces: tuple[str, ...]  # IPv4 addresses that multicast can leave by
+    failure: str | None
+    heard: tuple[str, ...]  # addresses of other nodes
+
+
+def endpoint_of(address: str) -> Endpoint | None:
+    """Of /ip4|ip6|dns…/HOST/tcp/PORT and whatever follows; None for anything else."""
+    parts = address.split("/")
+    if len(parts) < 5 or parts[0] or parts[3] != "tcp" or not (parts[4].isascii() and parts[4].isdigit()):
+        return None
+    host, port = parts[2], int(parts[4])
+    if port > 65535:
+        return None
+    if parts[1] in ("dns", "dns4", "dns6"):
+        return Endpoint(host, port, is_name=True) if host else None
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+    return Endpoint(host, port, is_name=False) if parts[1] == f"ip{version}" else None
+
+
+def listen_facts(configured: str, running_addresses: tuple[str, ...] | None) -> ListenFacts:
+    """Takes the address for a moment to see whether it is free, unless a node of ours has it."""
+    endpoint = endpoint_of(configured)
+    if endpoint is None or endpoint.is_name:
+        return ListenFacts(configured, None, running_addresses, None)
+    failure = None if running_addresses is not None else _bind_error(endpoint)
+    return ListenFacts(configured, endpoint, running_addresses, failure)
+
+
+def api_facts(port: int, token: Path, *, running: bool) -> ApiFacts:
+    failure = _bind_error(Endpoint("127.0.0.1", port, is_name=False)) if port and not running else None
+    return ApiFacts(port, failure, token, stat.S_IMODE(token.stat().st_mode) if token.exists() else None)
+
+
+def peer_facts(addresses: Sequence[str], connected: frozenset[str]) -> tuple[PeerFacts, ...]:
+    """Whether each configured peer answers, within ``DIAL_SECONDS`` for all of them; one whose peer id is
+    ``connected`` does, and is left alone."""
+    return tuple(asyncio.run(_dial_all(addresses, connected)))
+
+
+def lan_facts(enabled: bool, ourselves: str) -> LanFacts:
+    """Listens to the local network for ``LISTEN_ON_LAN_SECONDS`` where discovery is ``enabled``."""
+    interfaces = tuple(ip for ip in machine_ips() if _is_ipv4_to_others(ip))
+    if not enabled or not interfaces:
+        return LanFacts(enabled, interfaces, None, ())
+    try:
+        heard = hear(LISTEN_ON_LAN_SECONDS, ourselves=ourselves)
+    except OSError as failure:
+        return LanFacts(enabled, interfaces, str(failure), ())
+    return LanFacts(enabled, interfaces, None, tuple(heard))
+
+
+def _bind_error(endpoint: Endpoint) -> str | None:
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else our last run's connections count as use
+            trial.bind((endpoint.host, endpoint.port))
+            trial.listen(1)
+    except OSError as failure:
+        return errno.errorcode.get(failure.errno or 0, str(failure))
+    return None
+
+
+async def _dial_all(addresses: Sequence[str], connected: frozenset[str]) -> list[PeerFacts]:
+    dials = [_dial(address, connected) for address in addresses]
+    return [PeerFacts(*pair) for pair in zip(addresses, await asyncio.gather(*dials), strict=True)]
+
+
+async def _dial(address: str, connected: frozenset[str]) -> str | None:
+    """Why nobody of libp2p's kind answers at ``address``; None if somebody does."""
+    endpoint = endpoint_of(address)
+    if endpoint is None or "/p2p/" not in address:
+        return "not an address of the form /ip4/HOST/tcp/PORT/p2p/PEER"
+    if address.rpartition("/p2p/")[2] in connected:
+        return None
+    try:
+        async with asyncio.timeout(DIAL_SECONDS):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            try:
+                writer.write(GREETING)
+                answer = await reader.readexactly(len(GREETING))
+            finally:
+                writer.close()
+    except TimeoutError:
+        return f"no answer within {DIAL_SECONDS:.0f} s"
+    except asyncio.IncompleteReadError:
+        return "it closed the connection"
+    except socket.gaierror as failure:
+        return f"its name is not found ({failure.strerror})"
+    except OSError as failure:  # asyncio words it without the reason, unless it tried several addresses
+        return os.strerror(failure.errno) if failure.errno else str(failure)
+    return None if answer == GREETING else "something else than a libp2p peer answers there"
+
+
+def _is_ipv4_to_others(ip: str) -> bool:
+    address = ipaddress.ip_address(ip)
+    return address.version == 4 and not address.is_loopback

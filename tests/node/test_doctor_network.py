@@ -1,0 +1,203 @@
+"""Judgements of the network from facts that are made up, and the facts that loopback can show."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from node.cli.wording import finding_lines
+from node.doctor import network_facts
+from node.doctor.findings import Finding, Severity, ok, report_of, warning
+from node.doctor.network import judge_addresses, judge_api, judge_lan, judge_listening, judge_peers
+from node.doctor.network_facts import (
+    GREETING,
+    Endpoint,
+    LanFacts,
+    ListenFacts,
+    PeerFacts,
+    api_facts,
+    endpoint_of,
+    listen_facts,
+    peer_facts,
+)
+from protocol.identity import NodeKey
+
+OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
+ANY = Endpoint("0.0.0.0", 0, is_name=False)
+PEER = NodeKey(bytes(32)).peer_id
+
+
+def with_remedy(finding: Finding, severity: Severity, *parts: str) -> None:
+    assert finding.severity is severity, finding
+    assert (finding.remedy is None) == (severity is OK)
+    for part in parts:
+        assert part in f"{finding.said} {finding.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"),
+    [
+        ("/ip4/0.0.0.0/tcp/0", ANY),
+        (f"/ip4/10.0.0.7/tcp/4001/p2p/{PEER}", Endpoint("10.0.0.7", 4001, is_name=False)),
+        ("/ip6/::1/tcp/4001", Endpoint("::1", 4001, is_name=False)),
+        ("/dns4/node.example/tcp/4001", Endpoint("node.example", 4001, is_name=True)),
+        ("/ip4/::1/tcp/1", None),
+        ("/ip4/10.0.0.7/udp/1", None),
+        ("/ip4/10.0.0.7/tcp/65536", None),
+        ("/ip4/10.0.0.7/tcp/²", None),
+        ("/dns4//tcp/1", None),
+        ("10.0.0.7:4001", None),
+        ("", None),
+    ],
+)
+def test_an_endpoint_is_read_from_a_multiaddr_and_from_nothing_else(address: str, endpoint: Endpoint | None) -> None:
+    assert endpoint_of(address) == endpoint
+
+
+def test_a_port_is_judged_by_whether_it_could_be_taken() -> None:
+    fixed = Endpoint("0.0.0.0", 4001, is_name=False)
+    with_remedy(judge_listening(ListenFacts("/ip4/0.0.0.0/tcp/0", ANY, None, None)), OK, "any free port")
+    with_remedy(judge_listening(ListenFacts("/ip4/0.0.0.0/tcp/4001", fixed, None, None)), OK, "is free")
+    with_remedy(judge_listening(ListenFacts("/ip4/x", None, None, None)), ERROR, "/ip4/x", "/ip4/0.0.0.0/tcp/PORT")
+    for name, remedy in (
+        ("EADDRINUSE", "another"),
+        ("EADDRNOTAVAIL", "no such"),
+        ("EACCES", "1024"),
+        ("E", "swarm.listen"),
+    ):
+        with_remedy(judge_listening(ListenFacts("/ip4/1.2.3.4/tcp/4001", fixed, None, name)), ERROR, name, remedy)
+
+
+def test_a_running_node_is_asked_where_it_listens_and_its_port_is_left_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        with_remedy(judge_listening(listen_facts(address, (address,))), OK, address)
+        with_remedy(judge_listening(listen_facts(address, ())), WARNING, "nowhere yet")
+
+
+def test_a_taken_port_is_found_taken_and_a_free_one_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        with_remedy(judge_listening(listen_facts(address, None)), ERROR, address, "EADDRINUSE")
+    with_remedy(judge_listening(listen_facts(address, None)), OK, address)
+    with_remedy(judge_listening(listen_facts("/ip4/192.0.2.200/tcp/4001", None)), ERROR, "EADDRNOTAVAIL")
+
+
+def test_the_api_is_judged_by_its_port_and_by_who_can_read_its_token(tmp_path: Path) -> None:
+    token = tmp_path / "api.token"
+    with_remedy(judge_api(api_facts(0, token, running=False)), OK, "no port")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with_remedy(judge_api(api_facts(port, token, running=False)), ERROR, f"127.0.0.1:{port}", "EADDRINUSE")
+        with_remedy(judge_api(api_facts(port, token, running=True)), OK, f"http://127.0.0.1:{port}")
+    token.touch(mode=0o600)
+    with_remedy(judge_api(api_facts(port, token, running=False)), OK)
+    token.chmod(0o604)
+    with_remedy(judge_api(api_facts(port, token, running=False)), ERROR, "mode 604", "delete it")
+
+
+@pytest.mark.parametrize(
+    ("ips", "listen", "dials_out", "severity", "part"),
+    [
+        (["127.0.0.1", "8.8.8.8", "10.0.0.7"], ANY, False, OK, "public address 8.8.8.8"),
+        (["127.0.0.1", "192.168.1.7"], ANY, False, WARNING, "forward a fixed port"),
+        (["192.168.1.7"], Endpoint("0.0.0.0", 4001, False), False, WARNING, "forward the port"),
+        (["192.168.1.7"], ANY, True, OK, "dials the configured peers"),
+        (["100.64.3.2"], ANY, False, WARNING, "no router of yours"),
+        (["127.0.0.1"], ANY, False, WARNING, "no network"),
+        ([], ANY, False, WARNING, "no network"),
+        (["192.168.1.7", "2a00::1"], ANY, False, WARNING, "private address only"),
+        (["192.168.1.7", "2a00::1"], Endpoint("::", 0, False), False, OK, "2a00::1"),
+        (["8.8.8.8"], Endpoint("127.0.0.1", 0, False), False, WARNING, "only this machine"),
+        (["8.8.8.8", "10.0.0.7"], Endpoint("10.0.0.7", 0, False), False, WARNING, "private address only (10.0.0.7)"),
+        (["8.8.8.8"], None, False, OK, "8.8.8.8"),
+    ],
+)
+def test_who_could_dial_us_is_told_from_our_addresses(
+    ips: list[str], listen: Endpoint | None, dials_out: bool, severity: Severity, part: str
+) -> None:
+    with_remedy(judge_addresses(ips, listen, dials_out=dials_out), severity, part)
+
+
+def test_peers_are_an_error_only_when_none_of_them_answers() -> None:
+    here, gone = PeerFacts("/a", None), PeerFacts("/b\x1b[31m", "no answer within 5 s")
+    with_remedy(judge_peers([], lan_discovery=True), OK, "local network")
+    with_remedy(judge_peers([], lan_discovery=False), WARNING, "--peer ADDRESS")
+    with_remedy(judge_peers([here, here], lan_discovery=True), OK, "2 configured")
+    with_remedy(judge_peers([here, gone], lan_discovery=True), WARNING, "1 of 2", "/b\\x1b[31m: no answer within 5 s")
+    with_remedy(judge_peers([gone], lan_discovery=True), ERROR, "1 of 1")
+
+
+def test_lan_discovery_is_judged_by_whether_multicast_is_to_be_had() -> None:
+    with_remedy(judge_lan(LanFacts(False, (), None, ())), OK, "off")
+    with_remedy(judge_lan(LanFacts(True, (), None, ())), WARNING, "loopback")
+    with_remedy(judge_lan(LanFacts(True, ("10.0.0.7",), "[Errno 98] in use", ())), WARNING, "in use", "5353")
+    with_remedy(judge_lan(LanFacts(True, ("10.0.0.7",), None, ())), OK, "10.0.0.7", "no other node")
+    many = tuple(f"/ip4/10.0.0.{n}/tcp/1/p2p/x" for n in range(9))
+    with_remedy(judge_lan(LanFacts(True, ("10.0.0.7",), None, many)), OK, "10.0.0.3", "and 5 more")
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A peer on loopback that gives ``answer`` to whoever comes, and closes."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(64)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{PEER}"
+    finally:
+        thread.join()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [(GREETING, None), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something else"), (b"", "closed the connection")],
+)
+def test_a_configured_peer_is_one_that_greets_as_libp2p_does(answer: bytes, failure: str | None) -> None:
+    with answering(answer) as address:
+        (found,) = peer_facts([address], frozenset())
+    assert found.address == address
+    assert found.failure is None if failure is None else failure in (found.failure or "")
+
+
+def test_a_peer_where_nobody_listens_is_refused_and_an_odd_address_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{PEER}"
+    refused, odd, half = peer_facts([closed, "example.org", "/ip4/127.0.0.1/tcp/1"], frozenset())
+    assert "refused" in (refused.failure or "").lower()
+    assert all("of the form" in (each.failure or "") for each in (odd, half))
+
+
+def test_a_connected_peer_is_not_dialled_again() -> None:
+    assert peer_facts([f"/ip4/192.0.2.1/tcp/1/p2p/{PEER}"], frozenset({PEER})) == (
+        PeerFacts(f"/ip4/192.0.2.1/tcp/1/p2p/{PEER}", None),
+    )
+
+
+def test_a_peer_that_stays_silent_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_facts, "DIAL_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        (found,) = peer_facts([f"/ip4/127.0.0.1/tcp/{mute.getsockname()[1]}/p2p/{PEER}"], frozenset())
+    assert "no answer" in (found.failure or "")
+
+
+def test_each_finding_is_a_line_in_columns_with_its_remedy_below() -> None:
+    report = report_of((ok("port", "free"), warning("memory", "little", "end something")))
+    assert finding_lines(report) == [
+        "ok       port    free",
+        "warning  memory  little",
+        "                 → end something",
+    ]
