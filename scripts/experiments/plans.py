@@ -20,6 +20,9 @@ from node.config import Config
 
 HARNESS_VERSION: Final = 1
 
+# Sections of the configuration that shape a run; a new key in another one leaves what was run before valid.
+SHAPING: Final = {"tasks", "engine", "learner", "objective", "allocation"}
+
 
 class NodePlan(Struct, frozen=True):
     """One node: its model, and what its configuration says apart from the defaults."""
@@ -48,7 +51,7 @@ class RunPlan(Struct, frozen=True):
     @property
     def key(self) -> str:
         shape = {"version": HARNESS_VERSION, "plan": msgspec.to_builtins(self)}
-        shape["configs"] = [node.config(self.seed).model_dump(mode="json") for node in self.nodes]
+        shape["configs"] = [node.config(self.seed).model_dump(mode="json", include=SHAPING) for node in self.nodes]
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
