@@ -35,6 +35,7 @@ BACKLOG = 256  # calls that may wait while the swarm process is silent
 CLOSE_SECONDS = 2.0
 SHARE_EVERY_SECONDS = 0.2  # at least; half the rate of announcements that peers accept from one sender
 BEAT_EVERY_SECONDS = 0.5  # at least
+PEERS_EVERY_SECONDS = 5.0  # at least; they say how they fare at every heartbeat
 NO_SWARM_PROCESS = "this node runs without a swarm process"
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Incoming:
     rejected: Counter[str] = field(default_factory=Counter)  # candidates and fetched groups not used, by reason
     bytes_fetched: int = 0
     alone_because: str | None = None
-    peer_success: Mapping[str, Announced] | None = None  # by task, as announced; None: not known now
+    peer_success: Mapping[str, Announced] | None = None  # by task, as announced; None: not asked now
 
 
 class Exchange:
@@ -95,7 +96,7 @@ class Exchange:
         self._arriving: Future[Incoming] | None = None
         self._faults: list[StarlingError] = []
         self._faults_lock = threading.Lock()
-        self._shared_at_seconds = self._beaten_at_seconds = -math.inf
+        self._shared_at_seconds = self._beaten_at_seconds = self._peers_asked_at_seconds = -math.inf
         self._asked: list[Future[None]] = []
 
     def begin(self, success: Callable[[str], float], draws: random.Random) -> None:
@@ -199,7 +200,7 @@ class Exchange:
 
     def _gather(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> Incoming:
         try:
-            peer_success = announced_success(swarm.peers())
+            peer_success = self._peer_success(swarm)
             choice, used_before = self._choose(swarm, success, draws)
             if not choice.chosen:
                 return Incoming((), choice.reasons(), 0, self._why_alone(swarm), peer_success)
@@ -209,6 +210,12 @@ class Exchange:
         except TransportError as error:
             self._note(error)
             return Incoming(alone_because=f"the swarm process does not answer: {error}")
+
+    def _peer_success(self, swarm: Swarm) -> Mapping[str, Announced] | None:
+        if not self._elapsed(self._peers_asked_at_seconds, PEERS_EVERY_SECONDS):
+            return None
+        self._peers_asked_at_seconds = self._clock()
+        return announced_success(swarm.peers())
 
     def _choose(
         self, swarm: Swarm, success: Callable[[str], float], draws: random.Random

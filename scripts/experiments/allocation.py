@@ -8,14 +8,15 @@ say nothing of it: success is measured on held-out prompts every few updates, an
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from experiment import Condition, Experiment, curve, over_seeds, seconds_a_run
-from intervals import Estimate, cumulative, estimate, tokens_to_reach
+from experiment import Condition, Experiment, Measuring, curve, over_seeds, run_plan, seconds_a_run
+from intervals import Estimate, estimate, tokens_to_reach
 from models import STUDENT
-from plans import NodePlan, RunPlan, RunResult
+from plans import RunPlan, RunResult
 from plots import Line, line_plot
 from skills import SKILLS
 from writing import Document, Figure, conditions_table, print_figures, table
@@ -24,9 +25,7 @@ ROUNDS: Final = 400
 GROUPS: Final = 8
 COMPLETIONS: Final = 8
 LEARNING_RATE: Final = 3e-4
-MEASURE_PROMPTS: Final = 64
-MEASURE_SAMPLES: Final = 4
-MEASUREMENTS: Final = 20
+MEASURING: Final = Measuring(times=20, prompts=64, samples=4)
 UNIFORM: Final = "uniform"
 METHODS: Final[Mapping[str, str]] = {
     UNIFORM: "skills in turn, as many completions of each prompt",
@@ -45,18 +44,8 @@ def conditions() -> list[Condition]:
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    settings = {name: dict(section) for name, section in condition.settings.items()}
-    return RunPlan(
-        experiment="allocation",
-        condition=condition.name,
-        seed=seed,
-        rounds=rounds,
-        nodes=(NodePlan("learner", STUDENT.key, settings),),
-        tasks=tuple(SKILLS),
-        measure_at=tuple(sorted({*range(0, rounds, max(1, rounds // MEASUREMENTS)), rounds})),
-        measure_prompts=MEASURE_PROMPTS,
-        measure_samples=MEASURE_SAMPLES,
-    )
+    nodes = {"learner": STUDENT.key}
+    return run_plan("allocation", condition, seed, rounds, nodes=nodes, tasks=tuple(SKILLS), measuring=MEASURING)
 
 
 EXPERIMENT: Final = Experiment(
@@ -73,7 +62,7 @@ Results = Mapping[str, Sequence[RunResult]]
 def course(result: RunResult) -> tuple[list[float], list[float]]:
     """(tokens generated, mean sampled success) at each measurement."""
     node = result.nodes[0]
-    spent = [0.0, *cumulative(node.tokens)]
+    spent = [0.0, *itertools.accumulate(node.tokens)]
     return [spent[m.round] for m in node.measurements], [
         statistics.fmean(m.sampled.values()) for m in node.measurements
     ]
@@ -81,7 +70,7 @@ def course(result: RunResult) -> tuple[list[float], list[float]]:
 
 def best_so_far(levels: Sequence[float]) -> list[float]:
     """What had been reached by each measurement: a later dip does not take it back."""
-    return [max(levels[: index + 1]) for index in range(len(levels))]
+    return list(itertools.accumulate(levels, max))
 
 
 def uniform_final(results: Results) -> float:
@@ -181,8 +170,8 @@ def sentences(results: Results) -> str:
 def document(results: Results, rounds: int, command: str) -> Document:
     intro = (
         f"One node alone, {GROUPS * COMPLETIONS} completions an update on {len(SKILLS)} skills that it half knows, "
-        f"learning rate {LEARNING_RATE:g}, {rounds} updates. Success: sampled at temperature 1 on {MEASURE_PROMPTS} "
-        f"held-out prompts a skill, {MEASURE_SAMPLES} completions each, mean of the skills. ± is the 95 % interval "
+        f"learning rate {LEARNING_RATE:g}, {rounds} updates. Success: sampled at temperature 1 on {MEASURING.prompts} "
+        f"held-out prompts a skill, {MEASURING.samples} completions each, mean of the skills. ± is the 95 % interval "
         "over seeds (Student's t)."
     )
     written = Document("allocation", "Where to spend generation", intro, command)

@@ -18,7 +18,7 @@ from typing import Final
 
 import models
 from intervals import Estimate, estimate
-from plans import NodeResult, RunPlan, RunResult, load_result
+from plans import NodePlan, NodeResult, RunPlan, RunResult, load_result
 from plots import Line
 from runs import RunFailedError, run_all
 
@@ -33,6 +33,46 @@ class Condition:
     name: str
     what: str
     settings: Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How success is measured: ``times`` in the course of a run, beside the one at the start."""
+
+    times: int
+    prompts: int  # held-out prompts a task
+    samples: int  # completions of each at temperature 1; 0 measures greedily alone
+
+    def rounds(self, rounds: int) -> tuple[int, ...]:
+        """The rounds after which to measure in the first ``rounds``, evenly spread, the last among them."""
+        return tuple(sorted({*range(0, rounds, max(1, rounds // self.times)), rounds}))
+
+
+def run_plan(
+    experiment: str,
+    condition: Condition,
+    seed: int,
+    rounds: int,
+    *,
+    nodes: Mapping[str, str],
+    tasks: Sequence[str],
+    measuring: Measuring,
+    times_rounds: int = 1,
+) -> RunPlan:
+    """One run: ``nodes`` (name: model) under one condition, measured in the first ``rounds`` of ``times_rounds``
+    times as many."""
+    settings = {name: dict(section) for name, section in condition.settings.items()}
+    return RunPlan(
+        experiment=experiment,
+        condition=condition.name,
+        seed=seed,
+        rounds=rounds * times_rounds,
+        nodes=tuple(NodePlan(name, model, settings) for name, model in nodes.items()),
+        tasks=tuple(tasks),
+        measure_at=measuring.rounds(rounds),
+        measure_prompts=measuring.prompts,
+        measure_samples=measuring.samples,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from experiment import Condition, Experiment, curve, over_nodes, over_seeds, seconds_a_run
+from experiment import Condition, Experiment, Measuring, curve, over_nodes, over_seeds, run_plan, seconds_a_run
 from intervals import Estimate, paired, smoothed
-from plans import NodePlan, NodeResult, RunPlan, RunResult
+from plans import NodeResult, RunPlan, RunResult
 from plots import line_plot
 from writing import Document, Figure, conditions_table, print_figures, table
 
@@ -26,9 +26,7 @@ GROUPS: Final = 12  # own, and as many foreign ones; two for each task
 COMPLETIONS: Final = 4
 MODELS: Final = ("wren", "robin", "finch")
 TASKS: Final = tuple(task.name for task in DEFAULT_TASKS)
-MEASURE_PROMPTS: Final = 50
-MEASURE_SAMPLES: Final = 2
-MEASUREMENTS: Final = 1
+MEASURING: Final = Measuring(times=1, prompts=50, samples=2)
 WINDOW: Final = 10
 WEAK: Final = 0.2  # sampled success at the start, below which a task counts as one that the model is weak on
 
@@ -61,18 +59,8 @@ def conditions() -> list[Condition]:
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    settings = {name: dict(section) for name, section in condition.settings.items()}
-    return RunPlan(
-        experiment="heterogeneous",
-        condition=condition.name,
-        seed=seed,
-        rounds=rounds,
-        nodes=tuple(NodePlan(name, f"builtin:{name}", settings) for name in MODELS),
-        tasks=TASKS,
-        measure_at=tuple(sorted({*range(0, rounds, max(1, rounds // MEASUREMENTS)), rounds})),
-        measure_prompts=MEASURE_PROMPTS,
-        measure_samples=MEASURE_SAMPLES,
-    )
+    nodes = {name: f"builtin:{name}" for name in MODELS}
+    return run_plan("heterogeneous", condition, seed, rounds, nodes=nodes, tasks=TASKS, measuring=MEASURING)
 
 
 EXPERIMENT: Final = Experiment(
@@ -160,8 +148,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     intro = (
         f"The three built-in models on the default swarm's {len(TASKS)} tasks: three architectures, three tokenizers. "
         f"{GROUPS} own and up to {GROUPS} foreign groups of {COMPLETIONS} an update, default learning rates, {rounds} "
-        f"updates. Success is sampled at temperature 1 on {MEASURE_PROMPTS} held-out prompts a task, {MEASURE_SAMPLES} "
-        "completions each. ± is the 95 % interval over seeds (Student's t)."
+        f"updates. Success is sampled at temperature 1 on {MEASURING.prompts} held-out prompts a task, "
+        f"{MEASURING.samples} completions each. ± is the 95 % interval over seeds (Student's t)."
     )
     written = Document("heterogeneous", "Unlike models and tokenizers: which correction", intro, command)
     counts = {name: len(runs) for name, runs in results.items()}

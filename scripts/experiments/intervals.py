@@ -68,14 +68,6 @@ def paired(values: Sequence[float], others: Sequence[float]) -> Estimate:
     return estimate([value - other for value, other in zip(values, others, strict=True)])
 
 
-def cumulative(values: Sequence[float]) -> list[float]:
-    sums, total = [], 0.0
-    for value in values:
-        total += value
-        sums.append(total)
-    return sums
-
-
 def over_tokens(rewards: Sequence[float], tokens: Sequence[int], budget_tokens: float) -> float:
     """Mean sampled reward while the first ``budget_tokens`` were generated: ∫ reward d(tokens) / budget.
 

@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from experiment import Condition, Experiment, curve, over_nodes, over_seeds, seconds_a_run
+from experiment import Condition, Experiment, Measuring, curve, over_nodes, over_seeds, run_plan, seconds_a_run
 from intervals import Estimate, over_tokens, smoothed
 from models import SPECIALISTS
-from plans import NodePlan, NodeResult, RunPlan, RunResult
+from plans import NodeResult, RunPlan, RunResult
 from plots import line_plot
 from skills import SKILLS
 from writing import Document, Figure, conditions_table, print_figures, table
@@ -27,8 +27,7 @@ GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update
 COMPLETIONS: Final = 4
 LEARNING_RATE: Final = 3e-4
 RESAMPLE: Final = 4
-MEASURE_PROMPTS: Final = 100
-MEASUREMENTS: Final = 5  # in the course of ROUNDS, beside the one at the start
+MEASURING: Final = Measuring(times=5, prompts=100, samples=0)
 LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
 WINDOW: Final = 10  # rounds that a plotted reward is the mean of
 
@@ -77,18 +76,15 @@ def conditions() -> list[Condition]:
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
     """2/6 generates half of what 4/4 does, and so takes twice as many rounds, for the comparison at equal tokens."""
     own_groups = int(str(condition.settings["learner"]["own_groups"]))
-    every = max(1, rounds // MEASUREMENTS)
-    settings = {name: dict(section) for name, section in condition.settings.items()}
-    return RunPlan(
-        experiment="sharing",
-        condition=condition.name,
-        seed=seed,
-        rounds=rounds * max(1, 4 * GROUPS // own_groups),
-        nodes=tuple(NodePlan(recipe.name, recipe.key, settings) for recipe in SPECIALISTS),
+    return run_plan(
+        "sharing",
+        condition,
+        seed,
+        rounds,
+        nodes={recipe.name: recipe.key for recipe in SPECIALISTS},
         tasks=tuple(SKILLS),
-        measure_at=tuple(sorted({*range(0, rounds, every), rounds})),
-        measure_prompts=MEASURE_PROMPTS,
-        measure_samples=0,
+        measuring=MEASURING,
+        times_rounds=max(1, 4 * GROUPS // own_groups),
     )
 
 

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from experiment import Condition, Experiment, curve, over_seeds, seconds_a_run
+from experiment import Condition, Experiment, Measuring, curve, over_seeds, run_plan, seconds_a_run
 from intervals import Estimate, estimate, smoothed
 from models import STUDENT
-from plans import NodePlan, RunPlan, RunResult
+from plans import RunPlan, RunResult
 from plots import line_plot
 from skills import SKILLS
 from writing import Document, Figure, conditions_table, print_figures, table
@@ -24,9 +24,7 @@ ROUNDS: Final = 300
 GROUPS: Final = 8
 COMPLETIONS: Final = 8
 LEARNING_RATE: Final = 3e-4
-MEASURE_PROMPTS: Final = 100
-MEASURE_SAMPLES: Final = 4
-MEASUREMENTS: Final = 1
+MEASURING: Final = Measuring(times=1, prompts=100, samples=4)
 WINDOW: Final = 10
 BEHIND: Final = (0, 1, 4, 16, 64)
 CORRECTIONS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
@@ -65,18 +63,8 @@ def conditions() -> list[Condition]:
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    settings = {name: dict(section) for name, section in condition.settings.items()}
-    return RunPlan(
-        experiment="staleness",
-        condition=condition.name,
-        seed=seed,
-        rounds=rounds,
-        nodes=(NodePlan("learner", STUDENT.key, settings),),
-        tasks=tuple(SKILLS),
-        measure_at=tuple(sorted({*range(0, rounds, max(1, rounds // MEASUREMENTS)), rounds})),
-        measure_prompts=MEASURE_PROMPTS,
-        measure_samples=MEASURE_SAMPLES,
-    )
+    nodes = {"learner": STUDENT.key}
+    return run_plan("staleness", condition, seed, rounds, nodes=nodes, tasks=tuple(SKILLS), measuring=MEASURING)
 
 
 EXPERIMENT: Final = Experiment(
@@ -147,7 +135,7 @@ def document(results: Results, rounds: int, command: str) -> Document:
     intro = (
         f"One node alone that half knows {len(SKILLS)} skills; {GROUPS} groups of {COMPLETIONS} an update, learning "
         f"rate {LEARNING_RATE:g}, {rounds} updates. Final reward: sampled success of the newest weights on "
-        f"{MEASURE_PROMPTS} held-out prompts a skill. ± is the 95 % interval over seeds (Student's t)."
+        f"{MEASURING.prompts} held-out prompts a skill. ± is the 95 % interval over seeds (Student's t)."
     )
     written = Document("staleness", "Generating with old weights: which correction", intro, command)
     counts = {c: len(results.get(name_of(c, BEHIND[-1]), ())) for c in CORRECTIONS}

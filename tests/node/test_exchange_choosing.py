@@ -178,14 +178,15 @@ def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(bo
     assert incoming.alone_because is not None
 
 
-def test_what_others_say_of_their_success_comes_with_the_groups(board: Board, exchange: Exchange) -> None:
+def test_what_others_say_of_their_success_comes_with_the_groups_and_not_again_at_once(
+    board: Board, exchange: Exchange
+) -> None:
     beat = Heartbeat("x", "x", "x", HASH, HASH, 1, 1, "", 1.0, 0, 0, (TaskSuccess("add", 0.8, 32),))
     board.statuses.append(PeerStatus("ann", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None))
-    expected = {"add": Announced(0.8, 0.5)}
-    assert gathered(exchange).peer_success == expected
     board.put("ann", group(0))
     incoming = gathered(exchange)
-    assert (len(incoming.groups), incoming.peer_success) == (1, expected)
+    assert (len(incoming.groups), incoming.peer_success) == (1, {"add": Announced(0.8, 0.5)})
+    assert gathered(exchange).peer_success is None
 
 
 def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(board: Board, exchange: Exchange) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,19 +20,7 @@ from node.learner.off_policy import Alignment, text_alignment
 from node.learner.ragged_spans import RaggedSpans
 from node.learner.training_batch import SELF, TrainingCompletion
 
-CORRECTIONS = (
-    "byte_aligned",
-    "none",
-    "ppo",
-    "token_tis",
-    "sequence_tis",
-    "icepop",
-    "masked_is",
-    "sequence_mask",
-    "f_tis",
-    "decoupled_ppo",
-    "ppo_ewma",
-)
+CORRECTIONS = get_args(ObjectiveSection.model_fields["correction"].annotation)
 
 
 def section(**keys: Any) -> ObjectiveSection:

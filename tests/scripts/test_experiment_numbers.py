@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intervals import (
     Estimate,
-    cumulative,
     estimate,
     over_tokens,
     paired,
@@ -69,8 +68,7 @@ def test_tokens_to_a_level_lie_between_two_measurements() -> None:
     assert tokens_to_reach([0, 100], [0.1, 0.2], 0.5) is None
 
 
-def test_sums_and_running_means() -> None:
-    assert cumulative([1.0, 2.0, 3.0]) == [1.0, 3.0, 6.0]
+def test_a_running_mean() -> None:
     assert smoothed([1.0, 2.0, 3.0, 4.0], 2) == [1.0, 1.5, 2.5, 3.5]
 
 

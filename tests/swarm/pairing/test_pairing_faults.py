@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
 
 from swarm.trust import Conduct
+
+MOMENTS, MOMENT_SECONDS = 60, 0.025
+
+
+def at_every_moment(world: Any, story: Callable[[Any, float], Awaitable[None]], *, from_seconds: float = 0.0) -> None:
+    """Plays the same story over and over, in worlds that differ by the moment at which it strikes."""
+    for moment in range(MOMENTS):
+
+        async def at_moment(moment: int = moment) -> None:
+            await story(world.again(str(moment)), from_seconds + moment * MOMENT_SECONDS)
+
+        world.play(at_moment)
 
 
 def test_a_peer_that_is_dead_already_costs_time_only(world: Any) -> None:
@@ -43,7 +56,9 @@ def test_a_partner_that_dies_during_the_exchange_is_replaced_by_another(world: A
 
 
 def test_a_partner_that_dies_at_any_moment_leaves_the_old_weights_or_the_new(world: Any) -> None:
-    async def story(world: Any, at_seconds: float) -> bool:
+    committed = []
+
+    async def story(world: Any, at_seconds: float) -> None:
         async with world.nodes(2) as (one, dying):
             old, new = one.weights, world.formula(one.weights, dying.weights)
             ours = one.offer().blob
@@ -58,15 +73,9 @@ def test_a_partner_that_dies_at_any_moment_leaves_the_old_weights_or_the_new(wor
             if dying.committed and not one.committed:
                 assert "not heard of again" in one.outcome.because
             assert one.outcome.seconds < 20.0 + world.terms.resolve_seconds + 6 * world.terms.answer_seconds
-            return one.committed
+            committed.append(one.committed)
 
-    committed = []
-    for tick in range(60):
-
-        async def at_tick(tick: int = tick) -> None:
-            committed.append(await story(world.again(str(tick)), tick * 0.025))
-
-        world.play(at_tick)
+    at_every_moment(world, story)
     assert not committed[0]
     assert committed[-1]
 
@@ -89,12 +98,7 @@ def test_a_connection_cut_at_any_moment_and_healed_in_time_splits_no_pair(world:
             assert (one.weights, other.weights) in (old, (new, new))
             outcomes.append((one.committed, other.committed, one.outcome.seconds))
 
-    for tick in range(60):
-
-        async def at_tick(tick: int = tick) -> None:
-            await story(world.again(str(tick)), tick * 0.025)
-
-        world.play(at_tick)
+    at_every_moment(world, story)
     assert all(one == other for one, other, _ in outcomes)
     assert any(one and seconds > cut_seconds for one, _, seconds in outcomes)
 
@@ -115,12 +119,7 @@ def test_a_connection_broken_at_any_moment_splits_no_pair(world: Any, later_seco
             assert (one.weights, other.weights) in (old, (new, new))
             outcomes.append((one.committed, other.committed, one.outcome.because))
 
-    for tick in range(60):
-
-        async def at_tick(tick: int = tick) -> None:
-            await story(world.again(str(tick)), later_seconds + tick * 0.025)
-
-        world.play(at_tick)
+    at_every_moment(world, story, from_seconds=later_seconds)
     assert all(one == other for one, other, _ in outcomes)
     assert any(because == "1 × committed" for _, _, because in outcomes)
     assert any("disconnected" in because or "unreachable" in because for _, _, because in outcomes)
@@ -197,12 +196,7 @@ def test_a_cut_that_does_not_heal_leaves_each_side_with_old_weights_or_new_and_t
                 split.append(other if one.committed else one)
                 assert "not heard of again" in split[-1].outcome.because
 
-    for tick in range(60):
-
-        async def at_tick(tick: int = tick) -> None:
-            await story(world.again(str(tick)), tick * 0.025)
-
-        world.play(at_tick)
+    at_every_moment(world, story)
     assert len(split) < 10  # the window is as long as one message is under way
 
 
