@@ -1,4 +1,4 @@
-"""Does sharing rollouts help, and why? Four nodes that each have one skill of four, under three rules.
+"""Does sharing rollouts help, and why? Nodes that each have one skill of four, under three rules.
 
     python scripts/experiments/sharing.py [--rounds 120] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
@@ -52,6 +52,19 @@ RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
     ),
 }
 SPLITS: Final = ((6, 2), (4, 4), (2, 6))
+BEST: Final = "learner-relative 4/4"
+EIGHT: Final = f"{BEST}, 8 nodes"
+VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
+    f"{BEST}, value per prompt": (
+        "our success estimated for each prompt instead of each skill",
+        {"objective": {"foreign_value": "prompt"}},
+    ),
+    f"{BEST}, floor annealed": (
+        "the floor under the weight falls as our success rises",
+        {"objective": {"floor_annealed": True}},
+    ),
+    EIGHT: ("two nodes of each skill", {}),
+}
 ALONE, CONTROL = "8/0", "8/0 resampled"
 PUBLISHED: Final = (("8/0", 561.79), ("6/2", 854.43), ("4/4", 1093.31), ("2/6", 945.87))  # SAPO, arXiv 2509.08721
 
@@ -70,18 +83,23 @@ def conditions() -> list[Condition]:
         for own, foreign in SPLITS:
             learner = {**_settings(own, foreign), **settings.get("learner", {})}
             shared.append(Condition(f"{rule} {own}/{foreign}", what, {**settings, "learner": learner}))
+    for name, (what, settings) in VARIANTS.items():
+        shared.append(Condition(name, f"as {BEST}; {what}", {**settings, "learner": _settings(4, 4)}))
     return [alone, control, *shared]
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
     """2/6 generates half of what 4/4 does, and so takes twice as many rounds, for the comparison at equal tokens."""
     own_groups = int(str(condition.settings["learner"]["own_groups"]))
+    nodes = {recipe.name: recipe.key for recipe in SPECIALISTS}
+    if condition.name == EIGHT:
+        nodes |= {f"{recipe.name}-2": recipe.key for recipe in SPECIALISTS}
     return run_plan(
         "sharing",
         condition,
         seed,
         rounds,
-        nodes={recipe.name: recipe.key for recipe in SPECIALISTS},
+        nodes=nodes,
         tasks=tuple(SKILLS),
         measuring=MEASURING,
         times_rounds=max(1, 4 * GROUPS // own_groups),
@@ -224,7 +242,7 @@ def sentences(results: Results, rounds: int) -> str:
                 apart = "overlap" if ours.overlaps(theirs) else "do not overlap"
                 more = change(results, name, base, rounds)
                 said.append(f"- {name} against {words}: {more:+.0f} % cumulative reward; the intervals {apart}.")
-    for name in _compared(results):
+    for name in (*_compared(results), *(variant for variant in VARIANTS if variant in results)):
         lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
         had = over_seeds(results[name], lambda r: kept(r, rounds))
         lost = "a loss beyond the interval" if had.high < 0 else "no loss beyond the interval"
@@ -256,9 +274,10 @@ def _mean_curve(result: RunResult, rounds: int) -> list[float]:
 def document(results: Results, rounds: int, command: str) -> Document:
     budget = token_budget(results)
     intro = (
-        f"Four nodes of {len(SKILLS)} skills ({', '.join(SKILLS)}), each with one of them at the start, learn from "
-        f"their own groups and from each other's. {COMPLETIONS} completions a group, {8 * GROUPS} groups an update at "
-        f"8/0, learning rate {LEARNING_RATE:g}. Means over nodes; ± is the 95 % interval over seeds (Student's t)."
+        f"Four nodes (eight where it says so) of {len(SKILLS)} skills ({', '.join(SKILLS)}), each with one of them at "
+        f"the start, learn from their own groups and from each other's. {COMPLETIONS} completions a group, "
+        f"{8 * GROUPS} groups an update at 8/0, learning rate {LEARNING_RATE:g}. Means over nodes; ± is the 95 % "
+        "interval over seeds (Student's t)."
     )
     written = Document("sharing", "Sharing rollouts: own and foreign groups", intro, command)
     counts = {name: len(runs) for name, runs in results.items()}
@@ -275,7 +294,6 @@ def document(results: Results, rounds: int, command: str) -> Document:
 def figures(results: Results, rounds: int) -> list[Figure]:
     """Those with a bar; each needs the conditions that it compares."""
     found: list[Figure] = []
-    best = "learner-relative 4/4"
 
     def reward(name: str) -> Estimate:
         return over_seeds(results[name], lambda r: mean_reward(r, rounds))
@@ -283,25 +301,27 @@ def figures(results: Results, rounds: int) -> list[Figure]:
     def add(name: str, value: float, unit: str, bar: str, *, lower: bool = False) -> None:
         found.append(Figure(name, value, unit, "lower" if lower else "higher", bar))
 
-    if best in results and ALONE in results:
-        add("4/4 against 8/0, cumulative reward at equal updates", change(results, best, ALONE, rounds), "%", "≥ +50")
-    if best in results and CONTROL in results:
-        gap = reward(best).low - reward(CONTROL).high
+    if BEST in results and ALONE in results:
+        add("4/4 against 8/0, cumulative reward at equal updates", change(results, BEST, ALONE, rounds), "%", "≥ +50")
+    if BEST in results and CONTROL in results:
+        gap = reward(BEST).low - reward(CONTROL).high
         add("4/4 against the control: gap between the 95 % intervals", gap, "reward", "> 0")
-    for name in (best, ALONE, CONTROL):
+    for name in (BEST, ALONE, CONTROL):
         if name in results:
             lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True)).mean
-            bar = "≥ 0.6" if name == best else "< 0.1"
-            add(f"{name}: final success on skills lacked", lacked, "", bar, lower=name != best)
-    if best in results:
-        loss = over_seeds(results[best], lambda r: kept(r, rounds))
+            bar = "≥ 0.6" if name == BEST else "< 0.1"
+            add(f"{name}: final success on skills lacked", lacked, "", bar, lower=name != BEST)
+    if BEST in results:
+        loss = over_seeds(results[BEST], lambda r: kept(r, rounds))
         add("change on skills had, upper end of the interval", loss.high, "success", "≥ 0")
-        share = over_seeds(results[best], fetched_share).mean
-        add("bytes fetched against fetching every group announced", share, "", "≤ 0.25", lower=True)
         for rule in ("sapo", "f_tis"):
             if f"{rule} 4/4" in results:
-                more = change(results, best, f"{rule} 4/4", rounds)
+                more = change(results, BEST, f"{rule} 4/4", rounds)
                 add(f"learner-relative against {rule}, 4/4, cumulative reward", more, "%", "> 0")
+    for name, nodes in ((BEST, 4), (EIGHT, 8)):
+        if name in results:
+            share = over_seeds(results[name], fetched_share).mean
+            add(f"bytes fetched against fetching every group announced, {nodes} nodes", share, "", "≤ 0.25", lower=True)
     return found
 
 
