@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption
+from node.exit_codes import ExitCode
+
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Say only whether the node is healthy; exit 1 where it is not.")
+]
 
 
-def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOption = False) -> None:
     """Show what the node is doing: round, rewards, peers, addresses, faults."""
     from node.api.client import ask_status
     from node.home import home_at
 
     answer = ask_status(home_at(home, os.environ))
+    if check:
+        from node.api.status import health_of
+
+        health = health_of(answer)
+        typer.echo(f"healthy: {health.state}" if health.healthy else f"not healthy: {health.because}")
+        raise typer.Exit(ExitCode.DONE if health.healthy else ExitCode.FAULT)
     if as_json:
         import msgspec
 

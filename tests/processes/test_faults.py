@@ -27,6 +27,8 @@ def test_a_killed_learner_is_started_again_from_its_checkpoint_and_the_reason_is
     again = node.wait_for_event("ready", after=said_before)
     assert again["round"] >= saved and again["checkpoint"]
     node.wait_for_round(again["round"] + 1, after=said_before)
+    checked = processes.run("status", "--home", str(node.home), "--check")
+    assert (checked.returncode, checked.stdout) == (0, "healthy: training\n")
     after = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
     assert after["learner_process"]["restarts"] == 1 and after["swarm_process"]["restarts"] == 0
     assert node.stop() == 0
