@@ -11,8 +11,9 @@ remedy, and an invitation that needs the owner has no such gap.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from protocol import limits
 from protocol.cluster import Cluster, open_manifest
@@ -23,10 +24,12 @@ from protocol.membership import (
     Certificate,
     Invitation,
     Join,
+    KeyChange,
     Revocations,
     decode_credential,
     open_certificate,
     open_join,
+    open_key_change,
     open_revocations,
     sign_certificate,
 )
@@ -42,6 +45,7 @@ from protocol.refusal import (
     refused_for,
 )
 
+D = TypeVar("D", Revocations, KeyChange)
 Taken = Mapping[bytes, Collection[bytes]]  # invitation's key → public keys of the peers known to have joined by it
 
 
@@ -94,7 +98,7 @@ def judge_join(
         or outside_of(invitation, now_seconds)
         or judge_clocks(now_seconds, join.time_seconds)
         or _put_out(revocations, join.peer, (invitation.key,))
-        or _no_seat(cluster, invitation, join.peer, taken)
+        or _no_seat(cluster, revocations, invitation, join.peer, taken)
         or Admitted(join.peer, invitation.key, True, now_seconds + cluster.manifest.membership_seconds, invitation.name)
     )
 
@@ -130,6 +134,22 @@ def judge_credential(
     return _judge_open_join(now_seconds, cluster, revocations, taken, join, invitation, peer)
 
 
+def judge_as_made(
+    now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes
+) -> Admitted | Refused:
+    """Whom a credential that others hand on made a member, whether it still is one or not: a peer that was revoked, or
+    whose time is over, keeps its seat. ``still_member`` says the rest."""
+    try:
+        credential = decode_credential(raw)
+        if credential.kind == "certificate":
+            certificate = open_certificate(credential.document, owner=cluster.manifest.owner)
+            return _judge_certificate(now_seconds, cluster, revocations, certificate, certificate.peer, as_made=True)
+        join, invitation = open_join(credential.document, owner=cluster.manifest.owner)
+    except ProtocolError as error:
+        return refused_for("the credential", error)
+    return _judge_open_join(now_seconds, cluster, revocations, taken, join, invitation, join.peer, as_made=True)
+
+
 def still_member(now_seconds: float, admitted: Admitted, revocations: Revocations | None) -> Refused | None:
     """What every member asks of those connected, as time passes and revocations come in."""
     invitations = () if admitted.certified else (admitted.invitation,)
@@ -138,29 +158,43 @@ def still_member(now_seconds: float, admitted: Admitted, revocations: Revocation
 
 def judge_revocations(cluster: Cluster, current: Revocations | None, raw: bytes) -> Revocations | Refused:
     """The later list, where ``raw`` is one of this cluster; its sequence number decides, not its time."""
+    return _later(cluster, current, raw, open_revocations, "list of revocations")
+
+
+def judge_key_change(cluster: Cluster, current: KeyChange | None, raw: bytes) -> KeyChange | Refused:
+    """The later change of the pre-shared key, likewise."""
+    return _later(cluster, current, raw, open_key_change, "change of key")
+
+
+def _later(cluster: Cluster, current: D | None, raw: bytes, open_: Callable[..., D], what: str) -> D | Refused:
     try:
-        candidate = open_revocations(raw, owner=cluster.manifest.owner)
+        candidate = open_(raw, owner=cluster.manifest.owner)
     except ProtocolError as error:
-        return refused_for("the list of revocations", error)
+        return refused_for(f"the {what}", error)
     if candidate.swarm_id != cluster.swarm_id:
         return _wrong_swarm(cluster, candidate.swarm_id)
     if current is not None and candidate.sequence <= current.sequence:
         return Refused(
-            Reason.OUTDATED,
-            f"list of revocations number {candidate.sequence}; number {current.sequence} is here: nothing to do",
+            Reason.OUTDATED, f"{what} number {candidate.sequence}; number {current.sequence} is here: nothing to do"
         )
     return candidate
 
 
 def _judge_certificate(
-    now_seconds: float, cluster: Cluster, revocations: Revocations | None, certificate: Certificate, peer: bytes
+    now_seconds: float,
+    cluster: Cluster,
+    revocations: Revocations | None,
+    certificate: Certificate,
+    peer: bytes,
+    *,
+    as_made: bool = False,
 ) -> Admitted | Refused:
+    admitted = Admitted(certificate.peer, certificate.invitation, True, certificate.until_seconds, certificate.name)
     return (
         _not_ours(cluster, certificate.swarm_id, certificate.peer, peer)
         or from_the_future("the certificate", certificate.made_seconds, now_seconds)
-        or over(certificate.until_seconds, now_seconds)
-        or _put_out(revocations, certificate.peer, ())
-        or Admitted(certificate.peer, certificate.invitation, True, certificate.until_seconds, certificate.name)
+        or (None if as_made else still_member(now_seconds, admitted, revocations))
+        or admitted
     )
 
 
@@ -172,17 +206,19 @@ def _judge_open_join(
     join: Join,
     invitation: Invitation,
     peer: bytes,
+    *,
+    as_made: bool = False,
 ) -> Admitted | Refused:
     until_seconds = join.time_seconds + cluster.manifest.membership_seconds
+    admitted = Admitted(join.peer, invitation.key, False, until_seconds, invitation.name)
     return (
         _not_ours(cluster, invitation.swarm_id, join.peer, peer)
         or _needs_owner(cluster, invitation)
         or from_the_future("the join", join.time_seconds, now_seconds)
         or outside_of(invitation, join.time_seconds, clock="the newcomer's clock")
-        or over(until_seconds, now_seconds)
-        or _put_out(revocations, join.peer, (invitation.key,))
-        or _no_seat(cluster, invitation, join.peer, taken)
-        or Admitted(join.peer, invitation.key, False, until_seconds, invitation.name)
+        or (None if as_made else still_member(now_seconds, admitted, revocations))
+        or _no_seat(cluster, revocations, invitation, join.peer, taken)
+        or admitted
     )
 
 
@@ -227,7 +263,10 @@ def _needs_owner(cluster: Cluster, invitation: Invitation) -> Refused | None:
     )
 
 
-def _no_seat(cluster: Cluster, invitation: Invitation, peer: bytes, taken: Taken) -> Refused | None:
+def _no_seat(
+    cluster: Cluster, revocations: Revocations | None, invitation: Invitation, peer: bytes, taken: Taken
+) -> Refused | None:
+    """A peer that was revoked keeps its seat of the invitation, and takes none of the cluster's."""
     by_it = taken.get(invitation.key, ())
     if peer in by_it:
         return None
@@ -235,7 +274,8 @@ def _no_seat(cluster: Cluster, invitation: Invitation, peer: bytes, taken: Taken
         return Refused(
             Reason.TAKEN, f"the invitation was for {invitation.seats}, and as many have joined by it: {NEW_INVITE}"
         )
-    members = sum(len(peers) for peers in taken.values())
+    known = {known for peers in taken.values() for known in peers}
+    members = len(known.difference(revocations.peers if revocations is not None else ()))
     if members >= cluster.manifest.members:
         return Refused(
             Reason.FULL,

@@ -19,17 +19,17 @@ HASH_BYTES: Final = 32
 _DOMAIN: Final = b"starling/blob/1\0"
 
 
-def blob_id(content: bytes | Iterable[bytes]) -> bytes:
+def blob_id(content: bytes | Iterable[bytes | memoryview]) -> bytes:
     """The id (32 bytes) of a blob, given whole or in pieces of any sizes; reads the pieces once, holds one chunk."""
     return id_of_chunk_hashes(*measure(content))
 
 
-def chunk_hashes(content: bytes | Iterable[bytes]) -> list[bytes]:
+def chunk_hashes(content: bytes | Iterable[bytes | memoryview]) -> list[bytes]:
     """The SHA-256 of each chunk, in order."""
     return measure(content)[1]
 
 
-def measure(content: bytes | Iterable[bytes]) -> tuple[int, list[bytes]]:
+def measure(content: bytes | Iterable[bytes | memoryview]) -> tuple[int, list[bytes]]:
     """Size in bytes and chunk hashes of a blob, in one pass."""
     size = 0
     hashes: list[bytes] = []

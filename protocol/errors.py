@@ -89,7 +89,11 @@ class UnreachableError(TransportError):
 
 
 class RefusedError(UnreachableError):
-    reason = "refused"
+    """``why`` is one of ``protocol.refusal.Reason`` where the other end belongs to a private cluster."""
+
+    def __init__(self, message: str, why: str = "refused") -> None:
+        super().__init__(message)
+        self.reason = why
 
 
 class DeadlineError(TransportError):

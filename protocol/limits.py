@@ -28,6 +28,7 @@ MEMBERS: Final = 4096  # of one cluster; also the most seats of one invitation
 DOCUMENT_BYTES: Final = 1024  # an invitation, a request to join, a certificate, and either as a credential
 REVOKED: Final = 900  # peers and invitations together: a list of revocations fits into an announcement
 REVOCATIONS_BYTES: Final = 32 * 1024
+FORMER_KEYS: Final = 4  # pre-shared keys that a change of key may go on accepting
 INVITE_CHARACTERS: Final = 2000  # of the string that people pass on: what one chat message holds
 INVITE_ADDRESSES: Final = 8
 UNIX_SECONDS: Final = 2**37 - 1  # the latest time that a document may name; a calendar can still print it
@@ -48,6 +49,7 @@ TENSORS: Final = 65_536
 TENSOR_ELEMENTS: Final = 2**32 - 1  # of one tensor
 TENSOR_HEADER_BYTES: Final = 4 * 1024 * 1024
 UPDATE_MAGNITUDE: Final = 65_536.0  # of one value of an update
+STATE_DIFFS: Final = 64  # from an anchor to the announced state
 
 # Blobs
 BLOB_BYTES: Final = 1 << 40

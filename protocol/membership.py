@@ -4,6 +4,7 @@
     join         signed by the invitation's key and by the newcomer's: this peer takes a seat, at this time
     certificate  signed by the owner: this peer is a member until then
     revocations  signed by the owner: the whole list each time, under a sequence number that rises
+    key change   signed by the owner: another pre-shared key from now on; the one document here that is secret
 
 A join shown with an open invitation makes its peer a member by itself, so that the owner may be offline. Where
 the invitation needs the owner, a join is a request that the owner answers with a certificate. What a peer shows to
@@ -12,7 +13,7 @@ others, a join or a certificate, is its credential: no secret, since it is worth
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,6 +29,7 @@ INVITATION_DOMAIN: Final = b"starling/invitation/1"
 JOIN_DOMAIN: Final = b"starling/join/1"
 CERTIFICATE_DOMAIN: Final = b"starling/certificate/1"
 REVOCATIONS_DOMAIN: Final = b"starling/revocations/1"
+KEY_CHANGE_DOMAIN: Final = b"starling/key-change/1"
 
 Document = Annotated[bytes, Meta(max_length=limits.DOCUMENT_BYTES)]
 Keys = Annotated[tuple[Hash32, ...], Meta(max_length=limits.REVOKED)]
@@ -73,6 +75,32 @@ class Revocations(Struct, frozen=True, array_like=True):
     made_seconds: UnixSeconds
     peers: Keys
     invitations: Keys  # with every member that has no better credential than a join by it
+
+
+class FormerKey(Struct, frozen=True, array_like=True):
+    """A pre-shared key that still lets a member in who was away when it was changed."""
+
+    psk: Hash32
+    until_seconds: UnixSeconds
+
+    def __repr__(self) -> str:
+        return f"FormerKey(psk='hidden', until_seconds={self.until_seconds})"
+
+
+class KeyChange(Struct, frozen=True, array_like=True):
+    """The owner's order to use another pre-shared key. Its text forms show no key."""
+
+    swarm_id: Hash16
+    sequence: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    made_seconds: UnixSeconds
+    psk: Hash32
+    former: Annotated[tuple[FormerKey, ...], Meta(max_length=limits.FORMER_KEYS)]  # the newest first
+
+    def __repr__(self) -> str:
+        return f"KeyChange(sequence={self.sequence}, psk='hidden', former={self.former!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("sequence", self.sequence), ("psk", "hidden"), ("former", self.former)]
 
 
 class Credential(Struct, frozen=True, array_like=True):
@@ -130,6 +158,14 @@ def open_revocations(raw: bytes, *, owner: bytes) -> Revocations:
     revocations = open_document(raw, REVOCATIONS_DOMAIN, Revocations, signer=owner, max_bytes=limits.REVOCATIONS_BYTES)
     _check_length(revocations, MalformedError)
     return revocations
+
+
+def sign_key_change(owner: NodeKey, change: KeyChange) -> bytes:
+    return sign_document(owner, KEY_CHANGE_DOMAIN, change)
+
+
+def open_key_change(raw: bytes, *, owner: bytes) -> KeyChange:
+    return open_document(raw, KEY_CHANGE_DOMAIN, KeyChange, signer=owner, max_bytes=limits.DOCUMENT_BYTES)
 
 
 def decode_credential(raw: bytes) -> Credential:

@@ -18,6 +18,7 @@ Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]  # a blob's id
 TaskVersion = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Success = Annotated[float, Meta(ge=0.0, le=1.0)]
+CATCHING_UP = "catching up"  # phase of a heartbeat that asks those of its family to announce their states now
 Reward = Annotated[float, Meta(ge=-limits.REWARD_MAGNITUDE, le=limits.REWARD_MAGNITUDE)]
 
 
@@ -85,13 +86,46 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
     tasks: Annotated[tuple[TaskSuccess, ...], Meta(max_length=limits.TASKS_PER_HEARTBEAT)]
 
 
+class StateBlob(Struct, frozen=True, array_like=True):
+    """A blob, and the weights that it leads to."""
+
+    blob: Hash32
+    size: Annotated[int, Meta(ge=1, le=limits.BLOB_BYTES)]
+    weights: Hash32  # weights hash, as ``weight_diff`` defines it
+
+
+class StateAdvert(Struct, frozen=True, array_like=True, tag="state"):
+    """Weights that whoever joins or returns may start from: an anchor, and the diffs that lead on from it.
+
+    ``tasks`` is what the sender measured of these weights itself; empty where it passes on what it took from others.
+    """
+
+    family: Hash16
+    layout: Hash16  # digest of the trained tensors' names and shapes
+    policy_version: Counter
+    outer_step: Counter  # averagings with others that it has behind it
+    tasks: Annotated[tuple[TaskSuccess, ...], Meta(max_length=limits.TASKS_PER_HEARTBEAT)]
+    anchor: StateBlob  # dense weights
+    diffs: Annotated[tuple[StateBlob, ...], Meta(max_length=limits.STATE_DIFFS)]  # each from the one before
+
+    @property
+    def blobs(self) -> tuple[StateBlob, ...]:
+        """All that is needed, in the order of use."""
+        return (self.anchor, *self.diffs)
+
+    @property
+    def target(self) -> bytes:
+        """Weights hash of the announced state."""
+        return self.blobs[-1].weights
+
+
 class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
     """The sender is leaving on purpose; nobody needs to wait for it."""
 
     reason: Annotated[str, Meta(max_length=limits.REASON_BYTES)]
 
 
-Body = Heartbeat | RolloutAdvert | Goodbye
+Body = Heartbeat | RolloutAdvert | StateAdvert | Goodbye
 
 
 class Announcement(Struct, frozen=True):

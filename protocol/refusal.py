@@ -32,7 +32,9 @@ class Reason(StrEnum):
     NEEDS_OWNER = "needs_owner"
     TAKEN = "taken"  # every seat of the invitation
     FULL = "full"  # the cluster
-    OUTDATED = "outdated"  # a list of revocations older than the one here
+    OUTDATED = "outdated"  # a list of revocations or a change of key older than the one here
+    WRONG_PSK = "wrong_psk"  # the two ends of a connection hold different pre-shared keys
+    NO_MEMBER = "no_member"  # nothing was shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,22 @@ REMEDIES: Final = {
     Reason.WRONG_KEY: "ask the cluster's owner, in person or where you know who answers, for a new one",
 }
 NEW_INVITE: Final = "ask the cluster's owner for a new invite (made by: starling invite)"
+
+_TOLD: Final = {
+    Reason.DAMAGED: "it could not read what this node showed; use the same version of starling on both sides",
+    Reason.VERSION: REMEDIES[Reason.VERSION],
+    Reason.WRONG_SWARM: f"it belongs to another cluster; {REMEDIES[Reason.WRONG_SWARM]}",
+    Reason.WRONG_KEY: f"what this node showed was made for another key, or by another owner; {NEW_INVITE}",
+    Reason.CLOCK: "one of the two clocks is wrong; set it (timedatectl set-ntp true), then try again",
+    Reason.NOT_YET_VALID: "the invitation does not hold yet",
+    Reason.EXPIRED: f"by its clock the invitation or the membership is over; {NEW_INVITE}",
+    Reason.REVOKED: f"the cluster's owner revoked this node or took its invitation back; {NEW_INVITE}",
+    Reason.NEEDS_OWNER: "this invitation needs a certificate that the cluster's owner signs, and it is not the owner's "
+    "node: try again while that is up",
+    Reason.TAKEN: f"as many have joined by this invitation as it was for; {NEW_INVITE}",
+    Reason.FULL: "the cluster has as many members as its manifest allows",
+    Reason.NO_MEMBER: f"this node showed nothing that makes it a member; {NEW_INVITE}",
+}
 
 
 def refused_for(what: str, error: ProtocolError) -> Refused:
@@ -128,3 +146,12 @@ def over(until_seconds: float, now_seconds: float) -> Refused | None:
 def utc(seconds: float) -> str:
     """A time as people read it, to the second."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), limits.UNIX_SECONDS), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def told(reason: Reason, ours_seconds: float, theirs_seconds: float) -> Refused:
+    """What it means, in our own words, that the other end refuses us for ``reason``."""
+    if reason is Reason.CLOCK:
+        clocks = judge_clocks(ours_seconds, theirs_seconds)
+        if clocks is not None:
+            return clocks
+    return Refused(reason, f"a member of the cluster refuses this node: {_TOLD.get(reason, str(reason))}")

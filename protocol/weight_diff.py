@@ -16,7 +16,7 @@ or do not lead to the target they name. Decoded changes are positions and absolu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -196,14 +196,20 @@ def pack_tensor(base: Patterns, target: Patterns) -> DiffSection:
     steps = (target[positions] - base[positions]).view(np.int16)  # modulo 2^16, as signed
     zigzag = (steps << 1 ^ steps >> 15).view(np.uint16)
     parameter, _ = near_parameter(gaps, len(base))
-    return shorter_section(parameter, len(gaps), rice_encode(gaps, parameter), byte_planes(zigzag), target)
+    coded = rice_encode(gaps, parameter)
+    return shorter_section(parameter, len(gaps), coded, byte_planes(zigzag), len(target), lambda: target)
 
 
-def shorter_section(parameter: int, count: int, gaps: bytes, planes: bytes, target: Patterns) -> DiffSection:
-    """The sparse section, or the dense one if that is shorter; not tried where sparse takes at most a byte a weight."""
+def shorter_section(
+    parameter: int, count: int, gaps: bytes, planes: bytes, size: int, target: Callable[[], Patterns]
+) -> DiffSection:
+    """The sparse section, or the dense one if that is shorter; not tried where sparse takes at most a byte a weight.
+
+    ``target`` gives the tensor's ``size`` patterns, if they are needed.
+    """
     content = gaps + compress_planes(planes) if count else b""
-    if len(content) > len(target):
-        dense = compress_planes(byte_planes(target))
+    if len(content) > size:
+        dense = compress_planes(byte_planes(target()))
         if len(dense) < len(content):
             return DiffSection(DENSE, count, 0, dense)
     return DiffSection(parameter, count, len(gaps), content)

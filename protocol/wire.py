@@ -30,7 +30,7 @@ from protocol.messages import Announcement, Body, Counter, GroupAdvert, Hash16, 
 from protocol.structure import check_structure
 
 ANNOUNCEMENT_DOMAIN: Final = b"starling/announcement/1"
-KINDS: Final = frozenset({"heartbeat", "rollouts", "goodbye"})
+KINDS: Final = frozenset({"heartbeat", "rollouts", "state", "goodbye"})
 
 T = TypeVar("T")
 

@@ -25,6 +25,7 @@ from protocol import limits
 from protocol.admission import Admitted, judge_credential
 from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster import Cluster, ClusterManifest, sign_manifest
+from protocol.dense_weights import encode_dense
 from protocol.identity import NodeKey
 from protocol.invite import encode_invite
 from protocol.manifest import Manifest
@@ -38,7 +39,17 @@ from protocol.membership import (
     sign_join,
     sign_revocations,
 )
-from protocol.messages import Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert, TaskSuccess
+from protocol.messages import (
+    Body,
+    Goodbye,
+    GroupAdvert,
+    Heartbeat,
+    PromptRef,
+    RolloutAdvert,
+    StateAdvert,
+    StateBlob,
+    TaskSuccess,
+)
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
 from protocol.sparse_update import encode_update
 from protocol.sparsify import sparsify
@@ -174,6 +185,15 @@ def example_bodies() -> dict[str, Body]:
         ),
         "rollouts": RolloutAdvert(FAMILY, TOKENIZER, 11, (advert, advert)),
         "goodbye": Goodbye("stopped by its owner"),
+        "state": StateAdvert(
+            FAMILY,
+            b"\x22" * 16,
+            11,
+            2,
+            (task,),
+            StateBlob(b"\x33" * 32, 2**31, b"\x44" * 32),
+            (StateBlob(b"\x55" * 32, 1, b"\x66" * 32), StateBlob(b"\x77" * 32, 2**40, b"\x88" * 32)),
+        ),
     }
 
 
@@ -215,6 +235,9 @@ def refused() -> list[Json]:
         group = [b"\x11" * 32, 2400, prompt, rewards, lengths, mean_logps]
         return signed([1, 0, SWARM_ID, 1, now, public, ["rollouts", FAMILY, TOKENIZER, 11, [group]]])
 
+    def state(anchor: list[Any], diffs: list[Any]) -> bytes:
+        return signed([1, 0, SWARM_ID, 1, now, public, ["state", FAMILY, bytes(16), 11, 0, [], anchor, diffs]])
+
     nested: list[Any] = []
     for _ in range(limits.NESTING_DEPTH):
         nested = [nested]
@@ -228,6 +251,10 @@ def refused() -> list[Json]:
         "malformed: a positive mean log-probability": advert([1.0], [64], [0.5]),
         "malformed: a mean log-probability that is not a number": advert([1.0], [64], [float("nan")]),
         "malformed: a group without completions": advert([], [], []),
+        "malformed: a state of no size": state([bytes(32), 0, bytes(32)], []),
+        "malformed: a state with more diffs than allowed": state(
+            [bytes(32), 9, bytes(32)], [[bytes(32), 9, bytes(32)]] * (limits.STATE_DIFFS + 1)
+        ),
         "oversized: nested too deeply": signed([1, 0, SWARM_ID, 1, now, public, ["goodbye", nested]]),
         "version: a later major version": signed([2, 0, "laid out otherwise"]),
         "wrong_swarm: another swarm": signed([1, 0, bytes(16), 1, now, public, goodbye]),
@@ -397,6 +424,20 @@ def weight_diffs() -> list[Json]:
     ]
 
 
+def dense_weights() -> list[Json]:
+    """bf16 patterns of whole weights and their blob: both zeros, a subnormal and the largest values are among them."""
+    layout = TensorLayout.of({"bias": (5,), "embedding": (3, 40), "scale": ()})
+    tensors = [(np.arange(size) * 40_503 % 0x4780).astype(np.uint16) for size in layout.sizes]
+    tensors[0][:] = (0x0000, 0x8000, 0x0001, 0x4780, 0xC780)
+    return [
+        {
+            "layout": plain(layout.tensors),
+            "tensors": [tensor.astype("<u2").tobytes().hex() for tensor in tensors],
+            "blob": encode_dense(layout, tensors).hex(),
+        }
+    ]
+
+
 def all_vectors() -> dict[str, list[Json]]:
     """Every file of vectors by its name."""
     return {
@@ -409,6 +450,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "membership.json": membership(),
         "sparse_updates.json": sparse_updates(),
         "weight_diffs.json": weight_diffs(),
+        "dense_weights.json": dense_weights(),
     }
 
 

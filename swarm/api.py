@@ -6,11 +6,12 @@ Both ends are ours and of one version, yet frames are bounded all the same. Blob
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat
+from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat, StateAdvert
+from swarm.pairing_rules import Offer
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
@@ -22,6 +23,27 @@ class Judgement(StrEnum):
     UNUSED = "unused"  # every claim held; not learnt from, for a reason of ours
     FALSE_REWARD = "false_reward"  # a recomputed reward differs from the claim
     MALFORMED = "malformed"  # undecodable, inconsistent with its advert, or impossible numbers
+    UNFIT_WEIGHTS = "unfit_weights"  # an announced state that does not lead where it says, or to impossible numbers
+
+
+class ExchangeStatus(Struct, frozen=True):
+    """One exchange of weights, decided."""
+
+    partner: str
+    at_seconds: float  # Unix time by our clock
+    seconds: float
+    committed: bool
+    because: str  # "committed", or why not, in words
+    sent_bytes: int  # of our blob, once the partner said that it holds it
+    received_bytes: int  # of theirs, once it was here
+
+
+class AveragingStatus(Struct, frozen=True):
+    """Exchanges of weights since the swarm process started. Of no learner that averages, all is empty."""
+
+    running: bool = False
+    exchanges: dict[str, int] = {}  # decided, by outcome: "committed", or one of ``swarm.averaging.ABANDONED``
+    last: ExchangeStatus | None = None
 
 
 class PeerStatus(Struct, frozen=True):
@@ -39,6 +61,11 @@ class PeerStatus(Struct, frozen=True):
     reputation: float  # 1 trusted, 0 banned
     banned_because: str | None
     clock_offset_seconds: float | None = None  # its clock at its last heartbeat minus ours at the arrival
+    exchanges_committed: int = 0  # of weights
+    exchanges_abandoned: int = 0
+    last_exchange: ExchangeStatus | None = None
+    groups_given: int = 0  # times that a rollout group was sent to it in full
+    conduct: dict[str, int] = {}  # what it was seen to do, by ``swarm.trust.Conduct``
 
 
 class SwarmStatus(Struct, frozen=True, tag="status"):
@@ -54,6 +81,8 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     store_bytes: int
     accepted: dict[str, int]  # announcements by kind
     rejected: dict[str, int]  # by reason
+    averaging: AveragingStatus = AveragingStatus()
+    private: bool = False  # others come in by an invite
 
 
 class SeenGroup(Struct, frozen=True):
@@ -66,6 +95,15 @@ class SeenGroup(Struct, frozen=True):
     tokenizer: bytes
     policy_version: int
     advert: GroupAdvert
+
+
+class SeenState(Struct, frozen=True):
+    """A state that a peer announces, and what the peer's past says of it."""
+
+    peer: str
+    heard_at_seconds: float  # Unix time by our clock
+    reputation: float
+    advert: StateAdvert
 
 
 class Wanted(Struct, frozen=True):
@@ -116,6 +154,36 @@ class Fetch(Struct, frozen=True, tag="fetch"):
     deadline_seconds: Annotated[float, Meta(gt=0.0)]
 
 
+class Average(Struct, frozen=True, tag="average"):
+    """Seeks one peer of the family to average weights with; ``offer.blob`` lies in the content store already.
+
+    Answered by ``Averaged`` once an exchange was committed or the search is over, which an exchange that runs at the
+    deadline may outlast. The exchange is abandoned when the client closes its connection.
+    """
+
+    offer: Offer
+    layout: tuple[tuple[str, tuple[int, ...]], ...]  # ``TensorLayout.tensors``
+    deadline_seconds: Annotated[float, Meta(gt=0.0)]
+
+
+class AskProgress(Struct, frozen=True, tag="progress"):
+    """Answered by ``Progress``, one entry for each blob in the same order."""
+
+    blobs: Annotated[tuple[Hash32, ...], Meta(max_length=4096)]
+
+
+class ShareState(Struct, frozen=True, tag="share_state"):
+    """Announces from now on a state whose blobs are in the content store; keeps them there. Answered by ``Done``."""
+
+    advert: StateAdvert
+
+
+class AskStates(Struct, frozen=True, tag="states"):
+    """Answered by ``States``: those that peers of this family announce now."""
+
+    family: Hash16
+
+
 class Beat(Struct, frozen=True, tag="beat"):
     """What the node says of itself from now on, until the next beat. Answered by ``Done``."""
 
@@ -131,13 +199,37 @@ class Judge(Struct, frozen=True, tag="judge"):
     detail: str
 
 
+class Decree(Struct, frozen=True, tag="decree"):
+    """What the owner of the private cluster signed, for all members. Answered by ``Done``."""
+
+    kind: Literal["revocations", "key_change"]
+    document: bytes
+
+    def __repr__(self) -> str:  # a change of key is a secret
+        return f"Decree({self.kind!r}, …)"
+
+
 class Leave(Struct, frozen=True, tag="leave"):
     """Says goodbye to the swarm and ends the process. Answered by ``Done``."""
 
     reason: str
 
 
-Request = AskStatus | AskPeers | Share | AskSeenGroups | Fetch | Beat | Judge | Leave
+Request = (
+    AskStatus
+    | AskPeers
+    | Share
+    | AskSeenGroups
+    | Fetch
+    | AskProgress
+    | ShareState
+    | AskStates
+    | Average
+    | Beat
+    | Judge
+    | Decree
+    | Leave
+)
 
 
 class PeerList(Struct, frozen=True, tag="peers"):
@@ -152,6 +244,25 @@ class FetchedList(Struct, frozen=True, tag="fetched"):
     fetched: tuple[Fetched, ...]
 
 
+class Averaged(Struct, frozen=True, tag="averaged"):
+    """What came of the search. With a partner, ``theirs`` is to be averaged with our offer, exactly once."""
+
+    partner: str | None
+    theirs: Offer | None
+    path: str | None  # their blob: decodes, finite, bounded; stays for a minute, so open it at once
+    weight: float  # of their difference from us: 1, or below it where that is unusually long (``swarm.averaging``)
+    because: str  # what came of every proposal and exchange, in words
+    seconds: float
+
+
+class Progress(Struct, frozen=True, tag="progress"):
+    here_bytes: tuple[int, ...]  # of each blob, verified and on disk; 0 while nobody fetches it and it is not here
+
+
+class States(Struct, frozen=True, tag="states"):
+    states: tuple[SeenState, ...]
+
+
 class Done(Struct, frozen=True, tag="done"):
     """Asked for and done; there is nothing to tell."""
 
@@ -163,4 +274,4 @@ class Refused(Struct, frozen=True, tag="refused"):
     message: str
 
 
-Reply = SwarmStatus | PeerList | SeenGroups | FetchedList | Done | Refused
+Reply = SwarmStatus | PeerList | SeenGroups | FetchedList | Progress | States | Averaged | Done | Refused

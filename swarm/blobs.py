@@ -51,6 +51,7 @@ _LENGTH = struct.Struct(">I")
 HEADER = struct.Struct(">BQ")
 
 Report = Callable[[PeerId, Conduct, str], None]  # (peer, what it did, in words)
+Given = Callable[[PeerId, bytes], None]  # (peer, blob whose last chunk it was sent)
 
 
 class Status(IntEnum):
@@ -80,6 +81,11 @@ class Reader:
         self._stream = stream
         self._stall_seconds = stall_seconds
         self._left = memoryview(b"")
+        self.heard_at_seconds = anyio.current_time()
+
+    def asked_now(self) -> None:
+        """Silence counts from here on."""
+        self.heard_at_seconds = anyio.current_time()
 
     async def at_end(self) -> bool:
         """Whether the peer ended its direction and everything was read."""
@@ -111,6 +117,7 @@ class Reader:
             self._left = memoryview(await self._stream.receive(max(wanted, 4096)))
         if scope.cancelled_caught:
             raise DeadlineError(f"{self._stream.peer} sent nothing for {self._stall_seconds:g} s")
+        self.heard_at_seconds = anyio.current_time()
         return bool(self._left)
 
 
@@ -125,11 +132,12 @@ class BlobServer:
         upload_bytes_per_second: float = 0.0,
         stall_seconds: float = STALL_SECONDS,
         report: Report,
+        given: Given = lambda peer, blob: None,
     ) -> None:
         self.refused: Counter[str] = Counter()  # requests, by reason
         self._store = store
         self._stall_seconds = stall_seconds
-        self._report = report
+        self._report, self._given = report, given
         self._bucket: TokenBucket | None = None
         if upload_bytes_per_second:
             # Bursts of a quarter of a second, so that a slow upload never looks like a stalled one.
@@ -170,10 +178,11 @@ class BlobServer:
     async def _answer(self, stream: Stream, ranges: Sequence[Range], *, busy: bool) -> None:
         gathered: list[bytes] = []
         gathered_bytes = 0
+        ended: list[bytes] = []  # blobs whose last chunk is among these answers
         for wanted in ranges:
             if wanted.hashes and not busy:
                 await self._learn_hashes(wanted.blob)
-            with closing(self._pieces(wanted, busy=busy)) as pieces:
+            with closing(self._pieces(wanted, ended, busy=busy)) as pieces:
                 for piece in pieces:
                     gathered.append(piece)
                     gathered_bytes += len(piece)
@@ -181,8 +190,10 @@ class BlobServer:
                         await self._send(stream, gathered)
                         gathered, gathered_bytes = [], 0
         await self._send(stream, gathered)
+        for blob in ended:
+            self._given(stream.peer, blob)
 
-    def _pieces(self, wanted: Range, *, busy: bool) -> Generator[bytes, None, None]:
+    def _pieces(self, wanted: Range, ended: list[bytes], *, busy: bool) -> Generator[bytes, None, None]:
         if busy:
             yield HEADER.pack(Status.BUSY, 0)
             return
@@ -194,6 +205,8 @@ class BlobServer:
                     yield b"".join(self._hashes[wanted.blob])
                 for index in range(wanted.first, min(wanted.first + wanted.count, chunk_count(size))):
                     yield os.pread(file, CHUNK_BYTES, index * CHUNK_BYTES)
+                if wanted.first < chunk_count(size) <= wanted.first + wanted.count:
+                    ended.append(wanted.blob)
         except NotHereError:
             yield HEADER.pack(Status.MISSING, 0)
 

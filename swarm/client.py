@@ -9,16 +9,19 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
-from protocol.messages import GroupAdvert, Heartbeat
+from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
+from protocol.tensor_layout import TensorLayout
 from swarm import api
+from swarm.pairing_rules import OVERTIME_SECONDS, Offer
 from swarm.store import ContentStore
 
 R = TypeVar("R", bound=api.Reply)
@@ -76,6 +79,46 @@ class SwarmClient:
         timeout_seconds = max(self._timeout_seconds, deadline_seconds + _GRACE_SECONDS)
         return list(self._ask(request, api.FetchedList, timeout_seconds).fetched)
 
+    def average(
+        self,
+        blob: bytes | Sequence[bytes | memoryview],
+        family: bytes,
+        layout: TensorLayout,
+        encoding: str,
+        step: int,
+        *,
+        deadline_seconds: float,
+    ) -> api.Averaged:
+        """Offers weights, a blob whole or in parts, to the peers of the family, and waits for what comes of it.
+
+        Returns at most ``OVERTIME_SECONDS`` after the deadline: an exchange that runs then is finished. Closing the
+        client from another thread, or the end of this process, abandons it. Raises ``StorageError`` when the disk is
+        full, ``TransportError`` also when an exchange of this node runs already or the blob is not what it should be.
+        """
+        stored = self._store.put(blob)
+        offer = Offer(family, layout.digest, encoding, step, stored, self._store.size(stored))
+        request = api.Average(offer, layout.tensors, deadline_seconds)
+        return self._ask(request, api.Averaged, deadline_seconds + OVERTIME_SECONDS + _GRACE_SECONDS)
+
+    def progress(self, blobs: Sequence[bytes]) -> list[int]:
+        """Bytes of each blob that are here and verified, while another client's ``fetch`` brings them."""
+        return list(self._ask(api.AskProgress(tuple(blobs)), api.Progress).here_bytes)
+
+    def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
+        """Stores a blob of our own, whole or in parts; its id. Raises ``StorageError``."""
+        return self._store.put(content)
+
+    def share_state(self, advert: StateAdvert) -> None:
+        """Has a state announced from now on, and its blobs, which are in the store already, kept there.
+
+        Raises ``StorageError`` if one is not there; what was announced before stays.
+        """
+        self._ask(api.ShareState(advert), api.Done)
+
+    def states(self, family: bytes) -> list[api.SeenState]:
+        """States that peers of ``family`` announce now, the latest heard first."""
+        return list(self._ask(api.AskStates(family), api.States).states)
+
     def beat(self, heartbeat: Heartbeat) -> None:
         """Sets what the node says of itself; the swarm process repeats it on its own schedule."""
         self._ask(api.Beat(heartbeat), api.Done)
@@ -84,15 +127,22 @@ class SwarmClient:
         """Tells what checking a peer's group showed; reputation and bans follow from it."""
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
 
+    def decree(self, kind: Literal["revocations", "key_change"], document: bytes) -> None:
+        """Hands on what the owner of the private cluster signed; raises ``TransportError`` where it is refused."""
+        self._ask(api.Decree(kind, document), api.Done)
+
     def leave(self, reason: str) -> None:
         """Has the swarm process say goodbye to the peers and end."""
         self._ask(api.Leave(reason), api.Done)
         self.close()
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """From another thread too: a call that waits there ends with ``UnreachableError``."""
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # closing alone would not wake who reads from it
+            connection.close()
 
     def __enter__(self) -> SwarmClient:
         return self
@@ -130,23 +180,24 @@ class SwarmClient:
         return reply
 
     def _exchange(self, frame: bytes, timeout_seconds: float) -> bytes:
-        if self._socket is None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket.settimeout(timeout_seconds)
-            self._socket.connect(str(self._path))
-        self._socket.settimeout(timeout_seconds)
-        self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
-        (length,) = _LENGTH.unpack(self._receive_exactly(_LENGTH.size))
+        connection = self._socket
+        if connection is None:
+            self._socket = connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(timeout_seconds)
+            connection.connect(str(self._path))
+        connection.settimeout(timeout_seconds)
+        connection.sendall(_LENGTH.pack(len(frame)) + frame)
+        (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
         if length > api.MAX_FRAME_BYTES:
             raise EOFError(f"a reply of {length} bytes is over the limit of {api.MAX_FRAME_BYTES}")
-        return self._receive_exactly(length)
+        return _receive_exactly(connection, length)
 
-    def _receive_exactly(self, size: int) -> bytes:
-        assert self._socket is not None
-        received = bytearray()
-        while len(received) < size:
-            part = self._socket.recv(min(size - len(received), 1 << 20))
-            if not part:
-                raise EOFError("the connection was closed")
-            received += part
-        return bytes(received)
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(min(size - len(received), 1 << 20))
+        if not part:
+            raise EOFError("the connection was closed")
+        received += part
+    return bytes(received)

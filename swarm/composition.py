@@ -17,18 +17,22 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from protocol import limits
-from protocol.errors import StarlingError, StorageError
+from protocol.errors import ConfigurationError, RefusedError, StarlingError, StorageError
 from protocol.identity import NodeKey
-from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert
+from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
+from swarm.averaging import Averaging, Measure, measured_in_thread
 from swarm.blobs import BlobServer
 from swarm.fetch import Fetcher
 from swarm.gossip import Gossip, split_adverts
 from swarm.host import Host, PeerId
+from swarm.member_exchange import MemberExchange
+from swarm.membership import Membership
 from swarm.peer_table import PeerTable
 from swarm.peering import Peering
 from swarm.pool import SeenPool
 from swarm.settings import ServiceSettings
+from swarm.state_sharing import StateSharing
 from swarm.store import ContentStore
 from swarm.trust import Conduct, Trust
 
@@ -38,7 +42,9 @@ MAINTENANCE_SECONDS = 30.0
 COMPANY_SECONDS = 2.0
 FAREWELL_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after its last beat, heartbeats say so
+HEARTBEATS_MISSED = 6  # before a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
+PEERS_TOLD = 700  # whose longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 FETCH_SECONDS_MOST = 3600.0
 _NOBODY = bytes(16)  # family and tokenizer before the learner told its own
 
@@ -57,6 +63,8 @@ class SwarmService:
         wall_clock: Callable[[], float],
         random: Random,
         emit: Emit = lambda event, fields: None,
+        measured: Measure = measured_in_thread,
+        membership: Membership | None = None,
     ) -> None:
         home = settings.home_path
         self.started = anyio.Event()
@@ -78,7 +86,15 @@ class SwarmService:
         self._leaving = anyio.Event()
         self._goodbye = "left"
         self._tasks: TaskGroup | None = None
-        self.gossip = Gossip(host, key, settings.swarm_id_bytes, wall_clock=wall_clock, is_banned=self._is_banned)
+        self._membership = membership
+        self.gossip = Gossip(
+            host,
+            key,
+            settings.swarm_id_bytes,
+            wall_clock=wall_clock,
+            is_banned=self._is_banned,
+            is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
+        )
         self.gossip.listen(self._heard)
         self.peering = Peering(
             host,
@@ -87,22 +103,49 @@ class SwarmService:
             remembered=home / "peers.json",
             random=random,
             is_banned=self._is_banned,
+            on_refused=membership.note_refusal if membership is not None else lambda peer, error: None,
+        )
+        self._members = (
+            MemberExchange(host, membership, random=random, is_trying=self.peering.is_trying)
+            if membership is not None
+            else None
         )
         self.server = BlobServer(
-            host, self.store, upload_bytes_per_second=settings.upload_bytes_per_second, report=self._report
+            host,
+            self.store,
+            upload_bytes_per_second=settings.upload_bytes_per_second,
+            report=self._report,
+            given=self._gave,
         )
+        self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.trust.reputation)
         self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._report)
+        self._averaging = Averaging(
+            host,
+            self.store,
+            self._fetcher,
+            self._table,
+            report=self._report,
+            family=self._connected_of,
+            store_bytes=settings.store_bytes,
+            wall_clock=wall_clock,
+            random=random,
+            measured=measured,
+        )
 
     async def run(self) -> None:
-        """Until ``leave``, or cancelled. Raises ``TransportError`` if the port is in use."""
+        """Until ``leave``, or cancelled. Raises ``TransportError`` if the port is in use, ``RefusedError`` once this
+        node is no member of its private cluster any more."""
         async with self.host.run():
             for peer in self.trust.banned(self._wall_clock()):
                 self.host.block(peer)
             await self.gossip.start()
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                for duty in (self.peering.run, self._beat_regularly, self._watch_company, self._maintain):
+                duties = (self.peering.run, self._beat_regularly, self._states.run, self._watch_company, self._maintain)
+                for duty in duties:
                     tasks.start_soon(duty)
+                if self._members is not None:
+                    tasks.start_soon(self._members.run)
                 self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
                 self.started.set()
                 await self._leaving.wait()
@@ -131,15 +174,33 @@ class SwarmService:
                 return api.SeenGroups(tuple(self._pool.after(after, limit, self._wall_clock())))
             case api.Fetch():
                 return await self._fetch(request)
+            case api.AskProgress(blobs):
+                return api.Progress(tuple(map(self._fetcher.here_bytes, blobs)))
+            case api.ShareState():
+                return self._states.share(request)
+            case api.AskStates():
+                return self._states.seen(request)
+            case api.Average():
+                return await self._averaging.average(request)
             case api.Beat(heartbeat):
                 if heartbeat.model != self._heartbeat.model:
                     self._changed.set()
                 self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
             case api.Judge(peer, _, judgement, detail):
                 self._judge(peer, judgement, detail)
+            case api.Decree():
+                self._decree(request)
             case api.Leave(reason):
                 self.leave(reason)
         return api.Done()
+
+    def _decree(self, request: api.Decree) -> None:
+        if self._membership is None:
+            raise ConfigurationError("this node is in no private cluster: the document is for another node")
+        take = self._membership.take_revocations if request.kind == "revocations" else self._membership.take_key_change
+        refused = take(request.document)
+        if refused is not None:
+            raise RefusedError(refused.message, refused.reason)
 
     async def _share(self, request: api.Share) -> None:
         for group in request.groups:
@@ -162,26 +223,46 @@ class SwarmService:
         notes = self._table.of(peer)
         if judgement is api.Judgement.USED:
             notes.groups_used += 1
-        elif judgement is not api.Judgement.UNUSED:
+        elif judgement in (api.Judgement.FALSE_REWARD, api.Judgement.MALFORMED):
             notes.groups_rejected += 1
         self._report(peer, Conduct(judgement), detail)
 
+    def _gave(self, peer: PeerId, blob: bytes) -> None:
+        if blob in self._own_blobs:
+            self._table.known(peer).groups_given += 1
+
     def _report(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
+        self._table.known(peer).conduct[conduct.value] += 1
         why = self.trust.observe(peer, conduct, self._wall_clock())
         if detail:
             log.debug("%s: %s: %s", peer, conduct, detail)
         if why is not None:
             log.warning("banned %s: %s", peer, why)
             self._pool.forget(peer)
+            self._states.forget(peer)
             self.peering.ban(peer)
             self._emit("banned", {"peer": peer, "reason": why})
             self._save()
 
+    def _connected_of(self, family: bytes) -> list[PeerId]:
+        """Connected peers whose latest heartbeat is fresh and names this family."""
+        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._settings.heartbeat_seconds
+        peers = []
+        for peer in self.host.peers():
+            notes = self._table.known(peer)
+            of_family = notes.heartbeat is not None and notes.heartbeat.family == family
+            if of_family and notes.heartbeat_at_seconds >= oldest_seconds and not self._is_banned(peer):
+                peers.append(peer)
+        return peers
+
     def _is_banned(self, peer: PeerId) -> bool:
+        if self._membership is not None and self._membership.is_out(peer):
+            return True
         return self.trust.banned_because(peer, self._wall_clock()) is not None
 
     def _heard(self, announcement: Announcement) -> None:
         peer, now_seconds = announcement.sender, self._wall_clock()
+        self._states.heard(announcement, family=self._heartbeat.family)
         match announcement.body:
             case Heartbeat() as heartbeat:
                 notes = self._table.of(peer)
@@ -197,11 +278,12 @@ class SwarmService:
             case Goodbye(reason):
                 log.info("%s left: %r", peer, reason)
                 self._pool.forget(peer)
+                self._states.forget(peer)
                 self._table.forget(peer)
                 if self._tasks is not None:
                     self._tasks.start_soon(self.peering.depart, peer)
 
-    async def _say(self, body: Heartbeat | Goodbye) -> None:
+    async def _say(self, body: Heartbeat | StateAdvert | Goodbye) -> None:
         try:
             await self.gossip.announce(body)
         except StarlingError as error:
@@ -263,13 +345,16 @@ class SwarmService:
             store_bytes=self.store.total_bytes(),
             accepted=dict(self.gossip.accepted),
             rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
+            averaging=self._averaging.status(),
+            private=self._settings.private,
         )
 
     def _peers(self) -> list[api.PeerStatus]:
-        """Everybody connected, heard of, or banned; connected ones first."""
+        """Everybody connected, banned, or heard of, in this order, the latest heard first; at most ``PEERS_TOLD``."""
         now_seconds = self._wall_clock()
         connected = list(self.host.peers())
-        known = dict.fromkeys([*connected, *self._table, *self.trust.banned(now_seconds)])
+        heard = reversed(list(self._table))
+        known = list(dict.fromkeys([*connected, *self.trust.banned(now_seconds), *heard]))[:PEERS_TOLD]
         statuses = []
         for peer in known:
             notes = self._table.known(peer)
@@ -288,6 +373,11 @@ class SwarmService:
                     reputation=self.trust.reputation(peer, now_seconds),
                     banned_because=self.trust.banned_because(peer, now_seconds),
                     clock_offset_seconds=notes.clock_offset_seconds,
+                    groups_given=notes.groups_given,
+                    conduct=dict(notes.conduct),
+                    exchanges_committed=notes.exchanges_committed,
+                    exchanges_abandoned=notes.exchanges_abandoned,
+                    last_exchange=notes.last_exchange,
                 )
             )
         return statuses

@@ -1,10 +1,11 @@
 """Blob exchange ``/starling/blobs/1``: the client. Many blobs, from many peers, side by side.
 
-One worker for each peer takes ranges from a shared queue and keeps a few MiB asked for ahead on one stream, so that
-small blobs cost one round trip together and large ones come from every peer that has them, each at its own speed. A
-peer that keeps silent, sends wrong bytes or goes away is dropped for this fetch: what it was asked for returns to the
-queue, and its fault is reported. A peer that misses one blob goes on serving others. When no listed peer is left,
-connected ones that were not listed are asked. Nothing is written unverified; what was verified is kept.
+One worker for each peer takes ranges from a shared queue and keeps about a second's worth asked for ahead on one
+stream, so that small blobs cost one round trip together and large ones come from every peer that has them, each at its
+own speed. What a peer has not sent for long, an idle one is asked for too, so that the slowest does not decide when a
+fetch ends. A peer that keeps silent, sends wrong bytes or goes away is dropped for this fetch: what it was asked for
+returns to the queue, and its fault is reported. A peer that misses one blob goes on serving others. When no listed peer
+is left, connected ones that were not listed are asked. Nothing is written unverified; what was verified is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from swarm.host import Host, PeerId, Stream
 from swarm.store import ContentStore
 from swarm.trust import Conduct
 
-AHEAD_BYTES = 4 * 1024 * 1024  # asked for and not yet received, a peer
+AHEAD_BYTES = 4 * 1024 * 1024  # asked for and not yet received, a peer, at most
+AHEAD_SECONDS = 1.0  # the same, at the rate at which the peer sends
+AHEAD_BYTES_LEAST = 1024 * 1024
+LATE_SECONDS = 2.0  # after which a range that one peer was asked for is asked of an idle one too
 PEERS_AT_ONCE = 8
 CONNECT_SECONDS = 10.0
 LINGER_SECONDS = 1.0  # for a peer to end a stream on which it has sent all
@@ -56,6 +60,7 @@ class Fetcher:
         self.stall_seconds = stall_seconds
         self._store = store
         self._on_the_way: dict[bytes, anyio.Event] = {}
+        self._jobs: dict[bytes, Job] = {}  # of the same blobs
 
     async def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
         """One outcome for each, in order, within the deadline. What arrived in part is resumed by the next fetch."""
@@ -63,6 +68,7 @@ class Fetcher:
         others = [self._on_the_way[blob] for blob in missing if blob in self._on_the_way]
         jobs = {blob: Job(w, self._store) for blob, w in missing.items() if blob not in self._on_the_way}
         self._on_the_way.update({blob: anyio.Event() for blob in jobs})
+        self._jobs.update(jobs)
         try:
             with anyio.move_on_after(deadline_seconds) as scope:
                 await _Round(self, list(jobs.values())).run()
@@ -71,9 +77,17 @@ class Fetcher:
         finally:
             for blob, job in jobs.items():
                 job.close()
+                del self._jobs[blob]
                 self._on_the_way.pop(blob).set()
         late = f"not here after {deadline_seconds:g} s"
         return [self._outcome(w.blob, jobs.get(w.blob), late if scope.cancelled_caught else "") for w in wanted]
+
+    def here_bytes(self, blob: bytes) -> int:
+        """Verified bytes of a blob that is here, or on its way."""
+        job = self._jobs.get(blob)
+        if job is not None:
+            return job.here_bytes
+        return self._store.size(blob) if self._store.has(blob) else 0
 
     def _outcome(self, blob: bytes, job: Job | None, late: str) -> Fetched:
         if self._store.touch(blob):
@@ -92,6 +106,8 @@ class _Round:
         self._changed = anyio.Event()
         self._changes = 0
         self._places = anyio.Semaphore(PEERS_AT_ONCE)
+        self._asked: dict[Range, tuple[PeerId, float]] = {}  # of whom and when; a range asked of two is not in it
+        self._waiting: dict[PeerId, Reader] = {}  # for an answer
 
     async def run(self) -> None:
         await self._ask(list(dict.fromkeys(peer for job in self._jobs.values() for peer in job.sources)))
@@ -102,8 +118,27 @@ class _Round:
 
     async def _ask(self, peers: Sequence[PeerId]) -> None:
         async with anyio.create_task_group() as workers:
+
+            async def work(peer: PeerId) -> None:
+                await self._work(peer)
+                if self._is_over:  # others may still wait for what a quicker one brought
+                    self._report_silent()
+                    workers.cancel_scope.cancel()
+
             for peer in peers:
-                workers.start_soon(self._work, peer)
+                workers.start_soon(work, peer)
+
+    def _report_silent(self) -> None:
+        for peer, reader in self._waiting.items():
+            silent_seconds = anyio.current_time() - reader.heard_at_seconds
+            if silent_seconds >= LATE_SECONDS:
+                why = f"sent nothing for {silent_seconds:.0f} s, and others brought it"
+                self._fetcher.report(peer, Conduct.STALLED, why)
+        self._waiting.clear()
+
+    @property
+    def _is_over(self) -> bool:
+        return all(job.is_over for job in self._jobs.values())
 
     async def _work(self, peer: PeerId) -> None:
         async with self._places:
@@ -147,7 +182,9 @@ class _Round:
             await self._exchange(peer, stream, asked)
             ended = True
         finally:
+            self._waiting.pop(peer, None)
             for taken in reversed(asked):
+                self._asked.pop(taken, None)
                 self._jobs[taken.blob].give_back(taken)
             if asked:
                 self._notify()
@@ -158,10 +195,12 @@ class _Round:
         reader = Reader(stream, stall_seconds=self._fetcher.stall_seconds)
         buffer = memoryview(bytearray(CHUNK_BYTES))
         ahead_bytes = 0  # asked for and still to come
+        most_bytes = AHEAD_BYTES_LEAST
+        began_seconds, received_bytes = anyio.current_time(), 0
         exhausted_at = -1  # the change after which nothing was left to ask for
         while True:
-            if ahead_bytes <= AHEAD_BYTES // 2 and exhausted_at != self._changes:
-                request = self._take(peer, AHEAD_BYTES - ahead_bytes)
+            if ahead_bytes <= most_bytes // 2 and exhausted_at != self._changes:
+                request = self._take(peer, most_bytes - ahead_bytes)
                 if not request:
                     exhausted_at = self._changes
                 else:
@@ -169,11 +208,26 @@ class _Round:
                     ahead_bytes += sum(map(self._bytes_of, request))
                     await self._send(stream, request)
             if asked:
+                reader.asked_now()
+                self._waiting[peer] = reader
                 # It stays in ``asked`` until all of it is here, so that a failure gives it back.
                 await self._receive(peer, reader, asked[0], buffer)
-                ahead_bytes -= self._bytes_of(asked.popleft())
+                self._waiting.pop(peer, None)
+                arrived = asked.popleft()
+                self._asked.pop(arrived, None)
+                ahead_bytes -= self._bytes_of(arrived)
+                received_bytes += self._bytes_of(arrived)
+                lasted_seconds = max(anyio.current_time() - began_seconds, 1e-6)
+                most_bytes = int(received_bytes / lasted_seconds * AHEAD_SECONDS)
+                most_bytes = min(AHEAD_BYTES, max(AHEAD_BYTES_LEAST, most_bytes))
             elif self._may_ask(peer):
-                await self._changed.wait()  # others bring the rest, or fail and leave it to us
+                with anyio.move_on_after(LATE_SECONDS) as waited:
+                    await self._changed.wait()  # others bring the rest, or fail and leave it to us
+                late = self._late(peer) if waited.cancelled_caught else None
+                if late is not None:
+                    asked.append(late)
+                    ahead_bytes += self._bytes_of(late)
+                    await self._send(stream, [late])
             else:
                 return
 
@@ -194,8 +248,18 @@ class _Round:
                 if room_bytes <= 0 or len(request) == RANGES_PER_REQUEST:
                     return request
                 request.append(job.take())
+                self._asked[request[-1]] = (peer, anyio.current_time())
                 room_bytes -= job.bytes_of(request[-1])
         return request
+
+    def _late(self, peer: PeerId) -> Range | None:
+        """The range that another peer was asked for longest ago, if this one may be asked too; it is asked once."""
+        before_seconds = anyio.current_time() - LATE_SECONDS
+        for taken, (whom, at_seconds) in self._asked.items():
+            if whom != peer and at_seconds <= before_seconds and self._jobs[taken.blob].may_ask(peer):
+                del self._asked[taken]
+                return taken
+        return None
 
     async def _receive(self, peer: PeerId, reader: Reader, taken: Range, buffer: memoryview) -> None:
         job = self._jobs[taken.blob]

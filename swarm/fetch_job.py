@@ -50,6 +50,13 @@ class Job:
         return chunk_count(self.size) == 1
 
     @property
+    def here_bytes(self) -> int:
+        """Bytes verified and kept so far."""
+        if self.is_done:
+            return self.size
+        return self._partial.here_bytes if self._partial is not None else 0
+
+    @property
     def is_over(self) -> bool:
         return self.is_done or self.failed_because is not None
 

@@ -1,9 +1,10 @@
 """Gossip: what enters from the topic ``starling/1/<swarm id>`` and what it may do.
 
-A message passes, in this order: ``wire.open_announcement`` (bounds, schema, swarm, clock, signature), bans, the replay
-window of its sender, the rate of its sender. It is REJECTed, which costs whoever forwarded it, only for what an honest
-peer would not have forwarded: malformed, oversized, wrongly signed, or for another swarm. Everything else that does not
-pass is IGNOREd: clocks differ, duplicates happen, versions move on. Every outcome is counted by its reason.
+A message passes, in this order: ``wire.open_announcement`` (bounds, schema, swarm, clock, signature), bans, in a
+private cluster the membership of its sender, the replay window of its sender, the rate of its sender. It is REJECTed,
+which costs whoever forwarded it, only for what an honest peer would not have forwarded: malformed, oversized, wrongly
+signed, or for another swarm. Everything else that does not pass is IGNOREd: clocks differ, duplicates happen, versions
+and memberships move on. Every outcome is counted by its reason.
 
 Memory is bounded whatever strangers do: the state of ``SENDERS_REMEMBERED`` senders, the least lately heard dropped
 first, and at most ``NEWCOMERS_PER_SECOND`` new ones admitted on average.
@@ -116,6 +117,7 @@ class Gossip:
         *,
         wall_clock: Callable[[], float],
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
+        is_member: Callable[[PeerId], bool] | None = None,
     ) -> None:
         self.accepted: Counter[str] = Counter()  # announcements of others, by kind
         self.rejected: Counter[str] = Counter()  # by reason
@@ -124,6 +126,7 @@ class Gossip:
         self._swarm_id = swarm_id
         self._wall_clock = wall_clock
         self._is_banned = is_banned
+        self._is_member = is_member  # of a private cluster; in an open swarm nobody asks
         self._admission = Admission()
         self._listeners: list[Listener] = []
         self._opened: OrderedDict[bytes, Announcement] = OrderedDict()  # validated, on its way to ``_receive``
@@ -158,6 +161,8 @@ class Gossip:
             return Verdict.IGNORE  # our own, come back
         if self._is_banned(announcement.sender):
             refusal: str | None = "banned"
+        elif self._is_member is not None and not self._is_member(announcement.sender):
+            refusal = "no_member"
         else:
             refusal = self._admission.refusal(announcement.sender, announcement.sequence, len(raw), now_seconds)
         if refusal is not None:

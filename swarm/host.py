@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from protocol.errors import RefusedError
+from protocol.refusal import Refused
+
 PeerId = str  # libp2p peer id, base58btc, "12D3Koo…"
 Address = str  # multiaddr ending in /p2p/<peer id>
 
@@ -53,6 +56,37 @@ class Stream(Protocol):
 
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What goes to the other side, nothing if empty, and whether it or we end the connection."""
+
+    frame: bytes
+    refused: RefusedError | None = None
+
+
+class Door(Protocol):
+    """Who may connect to a host of a private cluster; ``swarm.door`` says what passes. A host without one is open.
+
+    All of it is synchronous and quick. ``greet`` and ``conclude`` are the dialling side's, ``answer`` and ``confirm``
+    the other's. What cannot be decoded raises ``ProtocolError``.
+    """
+
+    def keys(self) -> Sequence[bytes]:
+        """Pre-shared keys of the transport, 32 bytes each: the one that we use, then those that we still accept."""
+
+    def greet(self, peer: PeerId) -> bytes: ...
+
+    def answer(self, peer: PeerId, greeting: bytes) -> Said: ...
+
+    def conclude(self, peer: PeerId, answer: bytes) -> Said: ...
+
+    def confirm(self, peer: PeerId, conclusion: bytes) -> None:
+        """Raises ``RefusedError``."""
+
+    def refusal(self, peer: PeerId) -> Refused | None:
+        """Why nothing of ``peer`` is to be used now; asked for every stream and every announcement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,18 @@ class Outcome:
 class Pairing:
     """One node's presence. ``average`` runs once at a time; meanwhile, and only then, proposals are accepted."""
 
-    def __init__(self, host: Host, terms: Terms, *, reach: Reach, bring: Bring, report: Report, random: Random) -> None:
+    def __init__(
+        self,
+        host: Host,
+        terms: Terms,
+        *,
+        reach: Reach,
+        bring: Bring,
+        report: Report,
+        random: Random,
+        ended: Callable[[Exchange], None] = lambda exchange: None,
+    ) -> None:
+        """``ended`` is told of every exchange once it is decided."""
         self.refused: Counter[str] = Counter()  # what strangers sent, by reason
         self._host = host
         self._terms = terms
@@ -76,7 +87,9 @@ class Pairing:
         self._bring = bring
         self._report = report
         self._random = random
+        self._ended = ended
         self._standing = rules.Standing(host.peer_id)
+        self._seekers: list[PeerId] = []  # proposed to us while we asked somebody else; the latest last
         self._engaged: Exchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
@@ -95,7 +108,7 @@ class Pairing:
         if self._standing.offer is not None:
             raise RuntimeError("an offer stands already: one average() at a time")
         began_seconds = anyio.current_time()
-        self._standing = rules.Standing(self._host.peer_id, offer)
+        self._standing, self._seekers = rules.Standing(self._host.peer_id, offer), []
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
@@ -117,13 +130,14 @@ class Pairing:
             if self._engaged is None:
                 now_seconds = anyio.current_time()
                 known = [p for p in candidates() if p != self._host.peer_id and p not in self._standing.failed]
-                move = rules.next_move(now_seconds, known, search, self._terms, self._random)
+                move = rules.next_move(now_seconds, known, search, self._terms, self._random, seekers=self._seekers)
+                self._seekers = [peer for peer in self._seekers if peer != move.peer]
                 if move.peer is None:
                     await self._keep_still(min(move.until_seconds, until_seconds) - now_seconds)
                 elif (why := await self._propose(move.peer)) is not None:
                     tally[why] += 1
-                    now_seconds = anyio.current_time()
-                    search = rules.after_proposal(search, move.peer, why, now_seconds, self._terms, self._random)
+                    times = now_seconds, anyio.current_time()
+                    search = rules.after_proposal(search, move.peer, why, *times, self._terms, self._random)
             exchange = self._engaged
             if exchange is not None:
                 await self._carry_out(exchange)
@@ -174,12 +188,17 @@ class Pairing:
                     self._engage(Exchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
                     return None
                 why = unfit or rules.Reason.BUSY
+                self._note_unlike(peer, unfit)
                 await conversation.send(Abandon(proposal.exchange, why), seconds)
             await conversation.stream.finish(linger_seconds=LINGER_SECONDS)
         except BaseException:
             await conversation.drop()
             raise
         return why
+
+    def _note_unlike(self, peer: PeerId, unfit: rules.Reason | None) -> None:
+        if unfit in rules.UNLIKE:
+            self._report(peer, Conduct.UNLIKE, f"offered weights that cannot be averaged with ours: {unfit}")
 
     def _engage(self, exchange: Exchange) -> None:
         self._engaged = exchange
@@ -211,6 +230,9 @@ class Pairing:
         peer = conversation.stream.peer
         declined = rules.answer(self._standing, peer, proposal.offer, self._terms)
         if declined is not None:
+            self._note_unlike(peer, declined)
+            if declined is rules.Reason.BUSY and not self._standing.engaged:
+                self._seekers = [*(p for p in self._seekers if p != peer), peer]
             await conversation.send(Decline(declined), self._terms.answer_seconds)
             return
         if self._standing.proposing_to is not None:
@@ -272,6 +294,7 @@ class Pairing:
         self._standing = replace(self._standing, engaged=False, failed=failed)
         self._engaged = None
         exchange.finished.set()
+        self._ended(exchange)
 
     async def _accept(self, exchange: Exchange) -> None:
         offer = self._standing.offer

@@ -75,6 +75,8 @@ class Exchange:
         self.proposed = proposed  # by us: then we end the stream
         self.progress = rules.Progress()
         self.because = ""  # "committed", or why not
+        self.left_by_partner = False
+        self.began_seconds = anyio.current_time()
         self.finished = anyio.Event()
         self._changed = anyio.Event()
 
@@ -97,6 +99,7 @@ class Exchange:
         if isinstance(message, Have):
             self.note(Event.HEARD)
         else:
+            self.left_by_partner = True
             self.note(Event.REFUSED, "abandoned by the partner")
 
     async def until(self, holds: Callable[[rules.Progress], bool]) -> None:

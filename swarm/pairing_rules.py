@@ -25,7 +25,13 @@ from protocol import limits
 from protocol.messages import Counter, Hash16, Hash32, Name
 from swarm.host import PeerId
 
-DOUBLINGS_MOST = 4  # of the pause after proposals that came to nothing
+DOUBLINGS_MOST = 4  # of ``Terms.pause_seconds``: no pause is longer
+PAUSE_SECONDS_LEAST = 0.02
+ANSWER_SECONDS = 5.0
+EXCHANGE_SECONDS = 600.0
+RESOLVE_SECONDS = 60.0
+# Beyond the deadline of a search: an exchange accepted at its end, doubt about how it ended, and last words.
+OVERTIME_SECONDS = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SECONDS
 
 
 class Offer(Struct, frozen=True, array_like=True):
@@ -80,6 +86,9 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
 
 
+UNLIKE = frozenset(
+    {Reason.OTHER_FAMILY, Reason.OTHER_LAYOUT, Reason.OTHER_ENCODING}
+)  # its heartbeat tells who is alike
 PASSING = frozenset({Reason.NOT_NOW, Reason.BUSY, Reason.CROSSED})  # worth asking again while the same offer stands
 
 
@@ -89,10 +98,10 @@ class Terms:
 
     most_bytes: int  # of the partner's blob
     most_steps_apart: int  # outer steps between the two
-    answer_seconds: float = 5.0  # to connect, to open a stream, to answer a proposal: each
-    exchange_seconds: float = 600.0  # from accepting until both hold what they came for
-    resolve_seconds: float = 60.0  # to hear from a partner that left us in doubt
-    pause_seconds: float = 0.5  # idle, so that others may propose to us, after a proposal that came to nothing
+    answer_seconds: float = ANSWER_SECONDS  # to connect, to open a stream, to answer a proposal: each
+    exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold what they came for
+    resolve_seconds: float = RESOLVE_SECONDS  # to hear from a partner that left us in doubt
+    pause_seconds: float = 0.5  # idle, so that others may propose to us, after the first proposal in vain: at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,28 +167,48 @@ class Move:
     because: str
 
 
-def next_move(now_seconds: float, candidates: Sequence[PeerId], search: Search, terms: Terms, random: Random) -> Move:
-    """A random one of those candidates that were asked least often, once the pause after the last proposal is over."""
+def next_move(
+    now_seconds: float,
+    candidates: Sequence[PeerId],
+    search: Search,
+    terms: Terms,
+    random: Random,
+    *,
+    seekers: Sequence[PeerId] = (),
+) -> Move:
+    """Whom to propose to once the pause after the last proposal is over.
+
+    One of ``seekers``, who proposed to us while we asked somebody else, and so are known to look for a partner; without
+    any, a random one of those candidates that were asked least often.
+    """
     if now_seconds < search.idle_until_seconds:
         return Move(None, search.idle_until_seconds, "pausing after a proposal that came to nothing")
     open_to_us = [peer for peer in candidates if peer not in search.excluded]
     if not open_to_us:
         return Move(None, now_seconds + terms.pause_seconds, "no peer of the family is left to ask")
+    seeking = [peer for peer in seekers if peer in open_to_us]
+    if seeking:
+        return Move(seeking[-1], now_seconds, "it proposed to us while we asked somebody else")
     fewest = min(search.tried.get(peer, 0) for peer in open_to_us)
     peer = random.choice([peer for peer in open_to_us if search.tried.get(peer, 0) == fewest])
     return Move(peer, now_seconds, f"one of {len(open_to_us)} peers of the family")
 
 
-def after_proposal(search: Search, peer: PeerId, why: str, now_seconds: float, terms: Terms, random: Random) -> Search:
+def after_proposal(
+    search: Search, peer: PeerId, why: str, began_seconds: float, now_seconds: float, terms: Terms, random: Random
+) -> Search:
     """The search after a proposal to ``peer`` came to nothing for ``why``, a ``Reason`` or a failure in words.
 
-    The pause is random and grows with every proposal: in a ring of proposals everybody declines, and somebody is idle
-    first. A peer that did not answer may be asked again, after all the others.
+    The pause is random: in a ring of proposals everybody declines, and somebody is idle first. It begins with what a
+    proposal takes on these links, which is how long others need to reach us, and doubles each time that the same peer
+    is asked. A peer that did not answer may be asked again, after all the others.
     """
     tried = Tally(search.tried)
     tried[peer] += 1
     lasting = why in frozenset(Reason) - PASSING
-    pause_seconds = terms.pause_seconds * 2.0 ** min(tried.total() - 1, DOUBLINGS_MOST) * random.uniform(0.5, 1.5)
+    first_seconds = min(max(now_seconds - began_seconds, PAUSE_SECONDS_LEAST), terms.pause_seconds)
+    longest_seconds = terms.pause_seconds * 2.0**DOUBLINGS_MOST
+    pause_seconds = min(first_seconds * 2.0 ** min(tried[peer] - 1, 32), longest_seconds) * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
     return Search(tried, excluded, now_seconds + pause_seconds)
 

@@ -109,6 +109,13 @@ class PartialBlob:
         return [index for index, there in enumerate(self._have) if not there]
 
     @property
+    def here_bytes(self) -> int:
+        """Bytes that are in place."""
+        last = len(self._have) - 1
+        surplus = CHUNK_BYTES - chunk_size(self.size, last) if self._have[last] else 0
+        return self._have.count(1) * CHUNK_BYTES - surplus
+
+    @property
     def is_whole(self) -> bool:
         return 0 not in self._have
 

@@ -1,12 +1,13 @@
-"""What each peer said of itself and how its groups fared: bounded, the peer least lately heard of goes first."""
+"""What each peer said of itself, how its groups and weights fared: bounded; whom we heard of longest ago goes first."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.messages import Heartbeat
+from swarm.api import ExchangeStatus
 
 PEERS = 4096
 
@@ -20,6 +21,11 @@ class PeerNotes:
     groups_received: int = 0
     groups_used: int = 0
     groups_rejected: int = 0
+    groups_given: int = 0  # times that one of our groups was sent to it in full
+    conduct: Counter[str] = field(default_factory=Counter)  # what it was seen to do
+    exchanges_committed: int = 0  # of weights
+    exchanges_abandoned: int = 0
+    last_exchange: ExchangeStatus | None = None
 
 
 class PeerTable:

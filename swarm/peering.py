@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup
 from protocol.errors import (
     ConfigurationError,
     ProtocolError,
+    RefusedError,
     StarlingError,
     StorageError,
     TransportError,
@@ -74,6 +75,7 @@ class Peering:
         remembered: Path | None,
         random: Random,
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
+        on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
     ) -> None:
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
@@ -84,6 +86,7 @@ class Peering:
         self._path = remembered
         self._random = random
         self._is_banned = is_banned
+        self._on_refused = on_refused  # who answers and does not let us in
         self._config = config or DiscoveryConfig()
         self._exchange = PeerExchange(host, swarm_id, learn=self._learn, tell=self._tell)
         self._members: set[PeerId] = set()  # connected, and of our swarm
@@ -166,6 +169,8 @@ class Peering:
 
     async def _failed(self, peer: PeerId, address: str, error: StarlingError) -> None:
         self.failures[error.reason] += 1
+        if isinstance(error, RefusedError):
+            self._on_refused(peer, error)
         now_seconds = anyio.current_time()
         for candidate in self.book.of(peer):
             if candidate.address == address:
@@ -242,6 +247,11 @@ class Peering:
     def ban(self, peer: PeerId) -> None:
         self._members.discard(peer)
         self._host.block(peer)
+
+    def is_trying(self) -> bool:
+        """Whether addresses are left that nobody has dialled yet."""
+        others = (c for c in self.book.candidates() if c.peer != self._host.peer_id and not self._is_refused(c.peer))
+        return any(not c.failures and c.reached_at_seconds is None for c in others)
 
     def alone_because(self) -> str | None:
         """None while anybody is connected."""

@@ -2,8 +2,9 @@
 
 Standard input: one line, the JSON of ``ServiceSettings``; its end means that the supervisor is gone. Standard output:
 JSON lines of events (``{"event": "ready", "peer": …, "addresses": […]}``, ``alone``, ``connected``, ``banned``,
-``left``). Logs go to standard error. SIGTERM, SIGINT and the end of standard input say goodbye to the peers and end the
-process with 0; a second signal ends it at once. A start that cannot succeed ends with the code of ``EXIT_CODES``.
+``refused``, ``left``). Logs go to standard error. SIGTERM, SIGINT and the end of standard input say goodbye to the
+peers and end the process with 0; a second signal ends it at once. A start that cannot succeed, and a membership that is
+over, end it with the code of ``EXIT_CODES``.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ from typing import NoReturn
 import anyio
 import anyio.to_thread
 
-from protocol.errors import ConfigurationError, IdentityError, StarlingError, TransportError
+from protocol.errors import ConfigurationError, IdentityError, RefusedError, StarlingError, TransportError
 from protocol.identity import NodeKey
+from swarm.cluster_files import cluster_files, read_papers
 from swarm.composition import SwarmService
 from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
+from swarm.membership import Membership
 from swarm.settings import ServiceSettings, decode_settings
 from swarm.socket_server import serving
 
 log = logging.getLogger(__name__)
 
 EXIT_CODES: tuple[tuple[type[StarlingError], int], ...] = (
+    (RefusedError, 77),  # a private cluster does not let this node in
     (TransportError, 69),
     (IdentityError, 77),
     (ConfigurationError, 78),
@@ -49,6 +53,8 @@ def main() -> NoReturn:
         with unwrapped():
             anyio.run(_run, settings, backend="trio")
     except StarlingError as error:
+        if isinstance(error, RefusedError):
+            _emit("refused", {"reason": error.reason, "message": str(error)})
         print(f"starling swarm: {error}", file=sys.stderr)  # noqa: T201  the last words of a process
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
     sys.exit(0)
@@ -67,13 +73,32 @@ def _first_line() -> bytes:
 
 async def _run(settings: ServiceSettings) -> None:
     key = NodeKey.load_or_create(settings.home_path / "identity.key")
-    host = Libp2pHost(key, [settings.listen], mesh_degree=settings.mesh_degree, lan_discovery=settings.lan_discovery)
-    service = SwarmService(host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit)
+    membership = _membership(settings, key) if settings.private else None
+    host = Libp2pHost(
+        key,
+        [settings.listen],
+        mesh_degree=settings.mesh_degree,
+        lan_discovery=settings.lan_discovery,
+        door=membership,
+    )
+    service = SwarmService(
+        host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership
+    )
     async with serving(settings.home_path / "swarm.sock", service.answer), anyio.create_task_group() as tasks:
         tasks.start_soon(_leave_on_signal, service)
         tasks.start_soon(_leave_with_supervisor, service)
         await service.run()
         tasks.cancel_scope.cancel()
+
+
+def _membership(settings: ServiceSettings, key: NodeKey) -> Membership:
+    """What the files in the data directory make of this node. The owner's node has the owner's key among them."""
+    files = cluster_files(settings.home_path)
+    papers = read_papers(files)
+    if papers.cluster.swarm_id != settings.swarm_id_bytes:
+        raise ConfigurationError(f"{files.directory} is of another cluster than {settings.swarm_id}: restart the node")
+    owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
+    return Membership(key, papers, wall_clock=time.time, keep=files.keep, owner=owner)
 
 
 async def _leave_on_signal(service: SwarmService) -> None:

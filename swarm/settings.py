@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from protocol import limits
 from protocol.errors import ConfigurationError
 from protocol.messages import Name
 
@@ -19,6 +20,7 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     home: str  # the data directory; holds identity.key, swarm.sock, blobs/, peers.json, trust.json
     swarm_name: Name
     swarm_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]  # hex of ``Manifest.swarm_id``
+    private: bool = False  # a private cluster, whose files lie in home/cluster
     name: Name = ""  # the node's, for people; the learner's heartbeat replaces it
     software: Name = ""
     listen: str = "/ip4/0.0.0.0/tcp/0"
@@ -42,6 +44,17 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     def log_number(self) -> int:
         """The level as ``logging`` counts it."""
         return logging.getLevelNamesMapping()[self.log_level.upper()]
+
+
+class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``swarm.joining`` is told on its standard input. Its text form does not show the invite."""
+
+    home: str  # the data directory; holds identity.key
+    invite: Annotated[str, Meta(max_length=2 * limits.INVITE_CHARACTERS)]
+    lan_discovery: bool = True
+
+    def __repr__(self) -> str:
+        return f"JoinSettings({self.home!r}, …)"
 
 
 def decode_settings(line: bytes) -> ServiceSettings:

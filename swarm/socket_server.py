@@ -1,7 +1,8 @@
 """Serves clients on the Unix socket of the data directory: a u32 length (big-endian) and MessagePack, both ways.
 
-Connections are served side by side, the requests of one connection in turn. Only the owner may connect (mode 0600). A
-socket file that a killed process left behind is replaced; one that answers is another node's, and an error.
+Connections are served side by side, the requests of one connection in turn; what is asked for is cancelled when its
+connection ends. Only the owner may connect (mode 0600). A socket file that a killed process left behind is replaced;
+one that answers is another node's, and an error.
 """
 
 from __future__ import annotations
@@ -61,15 +62,39 @@ def _check_free(path: Path) -> None:
 
 
 async def _serve(stream: SocketStream, answer: Answer) -> None:
+    received = bytearray()  # and not yet used
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
         async with stream:
             while True:
-                (length,) = _LENGTH.unpack(await _receive_exactly(stream, _LENGTH.size))
+                (length,) = _LENGTH.unpack(await _take(stream, received, _LENGTH.size))
                 if length > api.MAX_FRAME_BYTES:
                     log.warning("a client sent a frame of %d bytes, over %d: closed", length, api.MAX_FRAME_BYTES)
                     return
-                reply = msgspec.msgpack.encode(await _reply(await _receive_exactly(stream, length), answer))
-                await stream.send(_LENGTH.pack(len(reply)) + reply)
+                frame = await _take(stream, received, length)
+                reply = await _reply_while_connected(stream, received, frame, answer)
+                if reply is None:
+                    return
+                encoded = msgspec.msgpack.encode(reply)
+                await stream.send(_LENGTH.pack(len(encoded)) + encoded)
+
+
+async def _reply_while_connected(
+    stream: SocketStream, received: bytearray, frame: bytes, answer: Answer
+) -> api.Reply | None:
+    """The reply, or None when the client has gone and what it asked for was cancelled."""
+    reply: api.Reply | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def cancel_at_end() -> None:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while len(received) <= api.MAX_FRAME_BYTES:  # a client that says so much before its answer is none
+                    received.extend(await stream.receive())
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(cancel_at_end)
+        reply = await _reply(frame, answer)
+        tasks.cancel_scope.cancel()
+    return reply
 
 
 async def _reply(frame: bytes, answer: Answer) -> api.Reply:
@@ -85,8 +110,10 @@ async def _reply(frame: bytes, answer: Answer) -> api.Reply:
         return api.Refused(error.reason, str(error))
 
 
-async def _receive_exactly(stream: SocketStream, size: int) -> bytes:
-    received = bytearray()
+async def _take(stream: SocketStream, received: bytearray, size: int) -> bytes:
+    """The next ``size`` bytes, of those received already and of the stream."""
     while len(received) < size:
         received += await stream.receive(min(size - len(received), 1 << 20))
-    return bytes(received)
+    taken = bytes(received[:size])
+    del received[:size]
+    return taken

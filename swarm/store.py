@@ -87,7 +87,7 @@ class ContentStore:
         self._partial_bytes = 0
         self._scanned_at: float | None = None
         self._readers: Counter[bytes] = Counter()
-        self._pinned: set[bytes] = set()
+        self._pinned: Counter[bytes] = Counter()
 
     def path(self, blob: bytes) -> Path:
         """Where ``blob`` lies if the store has it."""
@@ -106,29 +106,32 @@ class ContentStore:
         except OSError as error:
             raise NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again") from error
 
-    def put(self, content: bytes) -> bytes:
-        """Stores ``content`` and returns its id. Storing what is here already costs only the hash."""
+    def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
+        """Stores ``content``, whole or in parts, and returns its id. What is here already costs only the hash."""
         blob = blob_id(content)
         self.put_verified(blob, content)
         return blob
 
-    def put_verified(self, blob: bytes, content: bytes | memoryview) -> Path:
+    def put_verified(self, blob: bytes, content: bytes | memoryview | Sequence[bytes | memoryview]) -> Path:
         """Stores content that the caller has verified against ``blob`` already."""
+        parts = [content] if isinstance(content, bytes | memoryview) else content
+        size = sum(len(part) for part in parts)
         target = self.path(blob)
         if self.touch(blob):
             return target
-        self._make_room(len(content))
+        self._make_room(size)
         temporary = self._partial / f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}"
         with self._storing(target):
             self._partial.mkdir(parents=True, exist_ok=True)
             try:
-                temporary.write_bytes(content)
+                with temporary.open("wb") as file:
+                    file.writelines(parts)
                 now_seconds = self._wall_clock()
                 os.utime(temporary, (now_seconds, now_seconds))
                 temporary.replace(target)
             finally:
                 temporary.unlink(missing_ok=True)
-        self._blobs[blob] = StoredBlob(len(content), self._wall_clock())
+        self._blobs[blob] = StoredBlob(size, self._wall_clock())
         return target
 
     def touch(self, blob: bytes) -> bool:
@@ -165,11 +168,13 @@ class ContentStore:
             return file.read()
 
     def pin(self, blob: bytes) -> None:
-        """Keeps a blob from eviction until ``unpin``, also before it is here."""
-        self._pinned.add(blob)
+        """Keeps a blob from eviction, also before it is here, until ``unpin`` was called as often as this."""
+        self._pinned[blob] += 1
 
     def unpin(self, blob: bytes) -> None:
-        self._pinned.discard(blob)
+        self._pinned[blob] -= 1
+        if self._pinned[blob] <= 0:
+            del self._pinned[blob]
 
     def resume(self, blob: bytes, size: int, chunk_hashes: Sequence[bytes] | None = None) -> PartialBlob | None:
         """The place where verified chunks of a blob being fetched are gathered.

@@ -3,10 +3,11 @@
     reputation = (1 + good) / (2 + good + bad)          ½ for a stranger, toward 1 trusted, toward 0 not
     good, bad  = Σ weight(event) · 2^(−age / half-life)  so that everybody drifts back to ½
 
-A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests; each decayed
-alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall or a missing blob costs reputation, and is
-never a reason for a ban: it proves nothing. A ban lasts ``BAN_SECONDS``, doubled each time up to ``BAN_SECONDS_MOST``,
-and is remembered on disk; afterwards the peer is a stranger again.
+A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests, unusable
+weights; each decayed alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, or
+weights far from ours cost reputation, and are never a reason for a ban: they prove nothing. A ban lasts
+``BAN_SECONDS``, doubled each time up to ``BAN_SECONDS_MOST``, and is remembered on disk; afterwards the peer is a
+stranger again.
 
 Nothing here reads a clock: ``now_seconds`` is Unix time, since it is kept over restarts.
 """
@@ -45,9 +46,13 @@ class Conduct(StrEnum):
     HOSTILE_REQUEST = "hostile_request"  # asked for what no honest peer asks for
     STALLED = "stalled"  # accepted a request and went silent
     MISSING = "missing"  # did not have what it advertised
+    AVERAGED = "averaged"  # gave weights that were averaged with ours
+    OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing
+    UNFIT_WEIGHTS = "unfit_weights"  # gave weights not of their layout, not finite, or out of bounds
+    UNLIKE = "unlike"  # offered weights of another family or layout than ours
 
 
-_GOOD = {Conduct.USED: 1.0, Conduct.UNUSED: 0.5, Conduct.SERVED: 0.1}
+_GOOD = {Conduct.USED: 1.0, Conduct.UNUSED: 0.5, Conduct.SERVED: 0.1, Conduct.AVERAGED: 0.5}
 _BAD = {
     Conduct.FALSE_REWARD: 4.0,
     Conduct.MALFORMED: 4.0,
@@ -55,12 +60,16 @@ _BAD = {
     Conduct.HOSTILE_REQUEST: 2.0,
     Conduct.STALLED: 0.5,
     Conduct.MISSING: 0.2,
+    Conduct.OUTLIER: 1.0,
+    Conduct.UNFIT_WEIGHTS: 4.0,
+    Conduct.UNLIKE: 0.5,
 }
 _PROVEN = {
     Conduct.FALSE_REWARD: "false rewards",
     Conduct.MALFORMED: "undecodable groups",
     Conduct.WRONG_CHUNK: "chunks that do not match their hash",
     Conduct.HOSTILE_REQUEST: "hostile requests",
+    Conduct.UNFIT_WEIGHTS: "weights that nobody could use",
 }
 
 Weight = Annotated[float, Meta(ge=0.0)]

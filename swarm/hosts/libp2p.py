@@ -39,7 +39,8 @@ from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-
 from protocol import limits
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import Address, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from protocol.refusal import Reason
+from swarm.host import Address, Door, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.interfaces import Interfaces, dialable
 from swarm.hosts.lan import LanDiscovery
@@ -98,8 +99,8 @@ class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
     ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free one. ``mesh_degree`` is how many peers
-    a gossiped message is forwarded to. Only hosts with the same ``psk`` (32 bytes, or none) connect. ``faults`` counts,
-    by reason, failures of peers that stream handlers met.
+    a gossiped message is forwarded to. ``door`` is that of a private cluster. ``faults`` counts, by reason, failures of
+    peers that stream handlers met.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Libp2pHost:
         mesh_degree: int = 4,
         lan_discovery: bool = False,
         connections: int = CONNECTIONS,
-        psk: bytes | None = None,
+        door: Door | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
@@ -124,11 +125,12 @@ class Libp2pHost:
         self._lan: LanDiscovery | None = None
         self._listening: list[Listener] = []
         self._interfaces = Interfaces()
-        self._network, self._host = self._build(key, connections, psk)
+        self._door = door
+        self._network, self._host = self._build(key, connections)
         self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
 
-    def _build(self, key: NodeKey, connections: int, psk: bytes | None) -> tuple[Swarm, IdentifyingHost]:
+    def _build(self, key: NodeKey, connections: int) -> tuple[Swarm, IdentifyingHost]:
         key_pair = create_new_key_pair(seed=key.private_bytes)
         peer_id = ID.from_pubkey(key_pair.public_key)
         peerstore = PeerStore()
@@ -136,7 +138,7 @@ class Libp2pHost:
         network = Swarm(
             peer_id,
             peerstore,
-            Upgrader(key_pair, self._blocked, psk, self.failures),
+            Upgrader(key_pair, self._blocked, self._door, self.failures),
             transports=[MeteredTcp(self._meter)],
             retry_config=RetryConfig(max_retries=0),
             connection_config=ConnectionConfig(
@@ -325,7 +327,8 @@ class Libp2pHost:
     async def _accept_stream(self, stream: INetStream) -> None:
         """Between the library's multiplexer and its negotiation of protocols: bounds and contains."""
         peer = stream.muxed_conn.peer_id
-        if self._incoming[peer] >= INCOMING_STREAMS_PER_PEER:
+        is_out = self._door is not None and self._door.refusal(str(peer)) is not None
+        if is_out or self._incoming[peer] >= INCOMING_STREAMS_PER_PEER:
             await stream.reset()
             return
         self._incoming[peer] += 1
@@ -342,6 +345,8 @@ class Libp2pHost:
     async def open_stream(self, peer: PeerId, protocol: str, *, deadline_seconds: float) -> Stream:
         if self._connection(_peer_id(peer)) is None:
             raise UnreachableError(f"not connected to {peer}")
+        if self._door is not None and self._door.refusal(peer) is not None:
+            raise UnreachableError(f"{peer} is no member of this cluster any more")
         with deadline(deadline_seconds, f"opening {protocol} to {peer}"):
             try:
                 stream = await self._host.new_stream(_peer_id(peer), [TProtocol(protocol)])
@@ -397,10 +402,14 @@ def _is_loopback(address: Address) -> bool:
 
 def _connection_failure(address: Address, error: BaseException) -> UnreachableError:
     """What to make of a dial that failed, with the remedy where the failure tells one."""
-    if isinstance(innermost_cause(error), PrivateNetworkError):
+    cause = innermost_cause(error)
+    if isinstance(cause, RefusedError):
+        return RefusedError(f"{address}: {cause}", cause.reason)
+    if isinstance(cause, PrivateNetworkError):
         return RefusedError(
-            f"cannot connect to {address}: {_reasons(error)}. It is in no private cluster, in another one, or the key "
-            "was changed: ask the cluster's owner for a new invite"
+            f"cannot connect to {address}: {cause}. It is in no private cluster, in another one, or the key was "
+            "changed: ask the cluster's owner for a new invite",
+            Reason.WRONG_PSK,
         )
     greeting = isinstance(error.__cause__, SecurityUpgradeFailure)
     hint = " (so answers a host of a private cluster, which takes an invite, or one that is full)" if greeting else ""

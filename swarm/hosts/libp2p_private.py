@@ -5,13 +5,17 @@
 as the library has it (its cipher and nonce are not those of go-libp2p's private networks). The library reads on when
 the key is wrong: decrypted noise is mostly a length that never fills, and both ends wait for their deadlines. Here the
 first bytes are compared with the greeting that every libp2p connection begins with, and the connection ends with the
-first one that differs. The key keeps strangers out; who a peer is it cannot show: Noise, which runs inside, does.
+first one that differs. Who was dialled sends nothing before that: it takes any of several keys (one that was changed
+still lets members in who were away), and answers under the one that it was shown. A key keeps strangers out; who a peer
+is it cannot show: Noise, which runs inside, does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+import anyio
 from Crypto.Cipher import Salsa20
 from libp2p.abc import IRawConnection
 from libp2p.io.exceptions import IOException
@@ -20,6 +24,7 @@ from libp2p.security.pnet.psk_conn import PskConn
 
 PSK_BYTES: Final = 32
 GREETING: Final = b"\x13/multistream/1.0.0\n"  # what both ends of a libp2p connection send first
+PROOF_SECONDS: Final = 5.0  # for the other end to show it; a silent one must not hold a slot for long
 _NONCE_BYTES: Final = 8
 
 
@@ -28,21 +33,39 @@ class PrivateNetworkError(RawConnError):
 
 
 class PrivateConnection(PskConn):
-    """A connection under a pre-shared key (32 bytes) that ends where the other end shows not to hold it."""
+    """A connection under a pre-shared key (32 bytes) that ends where the other end shows not to hold it.
 
-    def __init__(self, connection: IRawConnection, psk: bytes) -> None:
-        if len(psk) != PSK_BYTES:
-            raise ValueError(f"a pre-shared key has {PSK_BYTES} bytes, not {len(psk)}")
-        super().__init__(connection, psk.hex())
+    Who dials uses the first of ``psks``; who was dialled accepts any of them.
+    """
+
+    def __init__(self, connection: IRawConnection, psks: Sequence[bytes]) -> None:
+        for psk in psks:
+            if len(psk) != PSK_BYTES:
+                raise ValueError(f"a pre-shared key has {PSK_BYTES} bytes, not {len(psk)}")
+        super().__init__(connection, psks[0].hex())
         self.is_initiator = connection.is_initiator
+        self._psks = tuple(psks[:1]) if self.is_initiator else tuple(psks)
         self._proven = False
         self._unread = b""  # decrypted and not handed out yet
+        self._unsent = b""  # until the other end has shown its key
+
+    async def write(self, data: bytes) -> None:
+        if self._proven or self.is_initiator:
+            await super().write(data)
+        else:
+            self._unsent += data
 
     async def read(self, n: int | None = None) -> bytes:
         """Raises ``PrivateNetworkError``, with the connection closed, unless the other end holds the key."""
         if not self._proven:
-            await self._await_proof()
+            try:
+                await self._await_proof()
+            except PrivateNetworkError:
+                await self.close()
+                raise
             self._proven = True
+            if self._unsent:
+                await super().write(self._unsent)
         if self._unread:
             taken = self._unread[:n]
             self._unread = self._unread[len(taken) :]
@@ -50,18 +73,22 @@ class PrivateConnection(PskConn):
         return await super().read(n)
 
     async def _await_proof(self) -> None:
-        try:
+        with anyio.move_on_after(PROOF_SECONDS):
             nonce = b""
             while len(nonce) < _NONCE_BYTES:
                 nonce += await self._some(_NONCE_BYTES - len(nonce))
-            self.read_cipher = Salsa20.new(key=self._psk, nonce=nonce)
-            while len(self._unread) < len(GREETING):
-                self._unread += self.read_cipher.decrypt(await self._some(len(GREETING) - len(self._unread)))
-                if not GREETING.startswith(self._unread):
+            possible = [(psk, Salsa20.new(key=psk, nonce=nonce)) for psk in self._psks]
+            shown = 0
+            while shown < len(GREETING):
+                received = await self._some(len(GREETING) - shown)
+                expected = GREETING[shown : shown + len(received)]
+                possible = [(psk, cipher) for psk, cipher in possible if cipher.decrypt(received) == expected]
+                if not possible:
                     raise PrivateNetworkError("the other end does not hold this cluster's pre-shared key")
-        except PrivateNetworkError:
-            await self.close()
-            raise
+                shown += len(received)
+            (self._psk, self.read_cipher), self._unread = possible[0], GREETING
+            return
+        raise PrivateNetworkError(f"the other end showed no pre-shared key within {PROOF_SECONDS:g} s")
 
     async def _some(self, most_bytes: int) -> bytes:
         try:

@@ -6,7 +6,9 @@
 - An incoming connection gives back its slot when it ends. The library holds the slot for as long as the host runs, and
   so would accept no more connections after the first three hundred.
 - Only Noise and Yamux are offered; the library's default would also accept plaintext.
-- With a pre-shared key, everything runs inside ``libp2p_private``; refusals are counted as "private network".
+- With a door (``swarm.door``), everything runs inside ``libp2p_private``, and the door stands after Noise and before
+  Yamux: who is not let in becomes no connection, so that no service of the library ever hears of it. Refusals are
+  counted as "private network" and "door".
 - No read asks for more than ``READ_BYTES`` at once. The library asks for as many as a stranger's length claims, and the
   buffer is made before the first byte is there.
 - Blocked peers are refused inside the handshake, so that their dial fails instead of succeeding for a moment.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,11 +39,17 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from swarm.hosts.libp2p_containment import Failures, innermost_cause
+from protocol.errors import StarlingError, UnreachableError
+from swarm.door import pass_door
+from swarm.host import Door
+from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause
 from swarm.hosts.libp2p_private import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p_yamux import SteadyYamux
 
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
+WAKE_BYTES = 1 << 14  # far below any receive buffer, so that the window never closes before it is reached
+NEVER_LESS_BYTES = 2048  # what asks for so much needs all of it
+NOISE_PAYLOAD_BYTES = 1 << 15  # of one message of Noise, which holds 65,519 at most
 CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
 
 StreamHandler = Callable[[TrioTCPStream], Awaitable[None]]
@@ -67,6 +76,7 @@ class MeteredSocket(TrioTCPStream):
         super().__init__(stream)
         self.closed = trio.Event()
         self._meter = meter
+        self._wake_bytes = 1
         meter.open.add(self)
 
     async def write(self, data: bytes) -> None:
@@ -74,9 +84,22 @@ class MeteredSocket(TrioTCPStream):
         self._meter.sent_bytes += len(data)
 
     async def read(self, n: int | None = None) -> bytes:
+        self._wake_for(n)
         data = await super().read(None if n is None else min(n, READ_BYTES))
         self._meter.received_bytes += len(data)
         return data
+
+    def _wake_for(self, n: int | None) -> None:
+        """Of a message that is on its way, the system wakes us for ``WAKE_BYTES``, and not for every packet.
+
+        Everything from 2 kB on is the rest of one message of Noise, all of which the caller waits for; the end of the
+        connection wakes us too.
+        """
+        wake_bytes = 1 if n is None or n < NEVER_LESS_BYTES else min(n, WAKE_BYTES)
+        if wake_bytes != self._wake_bytes:
+            self._wake_bytes = wake_bytes
+            with suppress(OSError):  # closed: what reads it says so
+                self.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVLOWAT, wake_bytes)
 
     async def close(self) -> None:
         try:
@@ -154,20 +177,20 @@ class MeteredTcp(TCP):
 
 
 class Upgrader(TransportUpgrader):
-    """The pre-shared key where there is one, then Noise, then Yamux, with anyone who is not blocked."""
+    """The pre-shared key where there is a door, then Noise, the door, then Yamux, with anyone who is not blocked."""
 
-    def __init__(self, key_pair: KeyPair, blocked: set[ID], psk: bytes | None, failures: Failures) -> None:
+    def __init__(self, key_pair: KeyPair, blocked: set[ID], door: Door | None, failures: Failures) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
         super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
         self._blocked = blocked
-        self._psk = psk
+        self._door = door
         self._failures = failures
 
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
-        if self._psk is not None:
-            raw_conn = PrivateConnection(raw_conn, self._psk)
+        if self._door is not None:
+            raw_conn = PrivateConnection(raw_conn, self._door.keys())
         try:
             connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         except SecurityUpgradeFailure as failure:
@@ -179,7 +202,27 @@ class Upgrader(TransportUpgrader):
         if connection.get_remote_peer() in self._blocked:
             await connection.close()
             raise SecurityUpgradeFailure(f"{connection.get_remote_peer()} is blocked here")
+        if self._door is not None:
+            await self._pass(self._door, connection, is_initiator)
         return connection
+
+    async def _pass(self, door: Door, connection: ISecureConn, is_initiator: bool) -> None:
+        async def send(frame: bytes) -> None:
+            for start in range(0, len(frame), NOISE_PAYLOAD_BYTES):
+                await connection.write(frame[start : start + NOISE_PAYLOAD_BYTES])
+
+        async def receive(size: int) -> bytes:
+            received = await connection.read(size)
+            if len(received) < size:
+                raise UnreachableError("the other end closed the connection at the door")
+            return received
+
+        try:
+            await pass_door(door, str(connection.get_remote_peer()), send, receive, dialled=is_initiator)
+        except (StarlingError, *PEER_FAILURES) as error:
+            self._failures.note("door", error)
+            await connection.close()
+            raise SecurityUpgradeFailure("not let in") from error
 
     async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         try:

@@ -16,9 +16,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from protocol import limits
-from protocol.errors import StarlingError, UnreachableError
+from protocol.errors import ProtocolError, RefusedError, StarlingError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import Address, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator, Verdict
+from protocol.refusal import Reason
+from swarm.host import Address, Door, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator, Verdict
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated_streams import Link, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
@@ -46,8 +47,9 @@ class SimulatedHost:
     ``scores`` counts verdicts by forwarding peer, ``faults`` the failures of peers that stream handlers met, by reason.
     """
 
-    def __init__(self, network: SimulatedNetwork, key: NodeKey, address: Address) -> None:
+    def __init__(self, network: SimulatedNetwork, key: NodeKey, address: Address, door: Door | None = None) -> None:
         self.key = key
+        self.door = door
         self.scores: defaultdict[PeerId, Score] = defaultdict(Score)
         self.faults: Counter[str] = Counter()
         self._network = network
@@ -145,9 +147,35 @@ class SimulatedHost:
             raise UnreachableError(f"nobody listens at {address}")
         if self.peer_id in target._blocked:
             raise UnreachableError(f"{address} refused the connection")
+        if peer not in self._links and (self.door is not None or target.door is not None):
+            await self._pass_door(target)
         if peer not in self._links:
             link = self._network.link(self, target)
             self._links[peer] = target._links[self.peer_id] = link
+
+    async def _pass_door(self, target: SimulatedHost) -> None:
+        """What ``swarm.door.pass_door`` does on both sides, each frame after a delay."""
+        ours, theirs = self.door, target.door
+        if ours is None or theirs is None or ours.keys()[0] not in list(theirs.keys()):
+            raise RefusedError(f"{target._address}: the two do not hold the same pre-shared key", Reason.WRONG_PSK)
+        delay_seconds = max(self._network._delay_seconds)
+        try:
+            await anyio.sleep(delay_seconds)
+            answer = theirs.answer(self.peer_id, ours.greet(target.peer_id))
+            await anyio.sleep(delay_seconds)
+            conclusion = ours.conclude(target.peer_id, answer.frame)
+            await anyio.sleep(delay_seconds)
+            if conclusion.frame:
+                theirs.confirm(self.peer_id, conclusion.frame)
+        except ProtocolError as error:
+            raise UnreachableError(f"{target._address}: {error}") from error
+        if conclusion.refused is not None:
+            raise conclusion.refused
+        self._require_running()
+        target._require_running()
+
+    def _is_out(self, peer: PeerId) -> bool:
+        return self.door is not None and self.door.refusal(peer) is not None
 
     async def disconnect(self, peer: PeerId) -> None:
         self._unlink(peer, f"{self.peer_id} disconnected")
@@ -190,11 +218,15 @@ class SimulatedHost:
 
     async def _negotiate(self, peer: PeerId, protocol: str) -> SimulatedStream:
         link = self._link_to(peer)
+        if self._is_out(peer):
+            raise UnreachableError(f"{peer} is no member of this cluster any more")
         await anyio.sleep(link.roads[self.peer_id].delay())
         if self._network.is_partitioned(self.peer_id, peer):
             await anyio.sleep_forever()
         link = self._link_to(peer)
         target = self._network._hosts[peer]
+        if target._is_out(self.peer_id):
+            raise UnreachableError(f"{peer} reset the stream")
         handler = target._handlers.get(protocol)
         if handler is None:
             raise UnreachableError(f"{peer} does not know {protocol}")

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.identity import NodeKey, public_bytes_of
 from protocol.manifest import Manifest, decode_manifest
-from protocol.messages import Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert, TaskSuccess
+from protocol.messages import (
+    Goodbye,
+    GroupAdvert,
+    Heartbeat,
+    PromptRef,
+    RolloutAdvert,
+    StateAdvert,
+    StateBlob,
+    TaskSuccess,
+)
 from protocol.rollouts import GROUP_MAGIC, Group, decode_group, encode_group
 from protocol.wire import ANNOUNCEMENT_DOMAIN, decode, open_announcement, seal
 
@@ -27,6 +36,15 @@ SEALED = [
         Goodbye("bye"),
         RolloutAdvert(b"f" * 16, b"t" * 16, 1, (GroupAdvert(b"b" * 32, 9, PROMPT, (1.0,), (3,), (-0.5,)),)),
         Heartbeat("n", "s", "m", b"f" * 16, b"t" * 16, 1, 1, "p", 1.0, 1, 1, (TaskSuccess("chain_sum", 0.5, 9),)),
+        StateAdvert(
+            b"f" * 16,
+            b"l" * 16,
+            1,
+            0,
+            (TaskSuccess("chain_sum", 0.5, 9),),
+            StateBlob(b"a" * 32, 300, b"w" * 32),
+            (StateBlob(b"d" * 32, 7, b"x" * 32),),
+        ),
     )
 ]
 

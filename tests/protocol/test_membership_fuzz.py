@@ -29,11 +29,15 @@ from protocol.membership import (
     JOIN_DOMAIN,
     REVOCATIONS_DOMAIN,
     Credential,
+    FormerKey,
+    KeyChange,
     decode_credential,
     open_certificate,
     open_invitation,
     open_join,
+    open_key_change,
     open_revocations,
+    sign_key_change,
     sign_revocations,
 )
 from protocol.refusal import Refused
@@ -95,11 +99,14 @@ def test_no_change_of_a_request_a_list_or_a_manifest_is_taken(lab, data) -> None
 def test_every_single_bit_of_every_document_matters_and_so_does_every_cut(lab) -> None:
     owner = lab.OWNER.public_bytes
     listed = sign_revocations(lab.OWNER, lab.revocations(peers=(bytes(32),)))
+    former = (FormerKey(lab.PSK, lab.MADE + 60),)
+    changed = sign_key_change(lab.OWNER, KeyChange(lab.cluster.swarm_id, 1, lab.MADE, bytes(32), former))
     openers = [
         (lab.invitation(), lambda raw: open_invitation(raw, owner=owner)),
         (lab.join(), lambda raw: open_join(raw, owner=owner)),
         (certificate(lab), lambda raw: open_certificate(raw, owner=owner)),
         (listed, lambda raw: open_revocations(raw, owner=owner)),
+        (changed, lambda raw: open_key_change(raw, owner=owner)),
         (lab.cluster.document, lambda raw: open_manifest(raw, swarm_id=lab.cluster.swarm_id)),
     ]
     for sound, opened in openers:

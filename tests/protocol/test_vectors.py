@@ -17,6 +17,7 @@ from protocol import errors
 from protocol.admission import Admitted, judge_credential, judge_revocations
 from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster import ClusterManifest, open_manifest, sign_manifest
+from protocol.dense_weights import encode_dense, open_dense
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
 from protocol.invite import decode_invite, encode_invite
 from protocol.manifest import Manifest, decode_manifest
@@ -163,6 +164,15 @@ def test_weight_diff(vector: Any) -> None:
     assert apply_diff(bytes.fromhex(vector["blob"]), layout, weights)
     assert weights_hash(layout, weights).hex() == vector["target_hash"]
     assert [tensor.astype("<u2").tobytes() for tensor in weights] == target
+
+
+@pytest.mark.parametrize("vector", vectors("dense_weights"), ids=lambda v: v["layout"][0][0])
+def test_dense_weights(vector: Any) -> None:
+    layout = built_layout(vector["layout"])
+    tensors = [bytes.fromhex(tensor) for tensor in vector["tensors"]]
+    assert encode_dense(layout, [np.frombuffer(t, "<u2").astype(np.uint16) for t in tensors]).hex() == vector["blob"]
+    opened = open_dense(bytes.fromhex(vector["blob"]), layout)
+    assert [tensor.astype("<u2").tobytes() for tensor in opened] == tensors
 
 
 @pytest.mark.parametrize("vector", vectors("membership"), ids=lambda v: v["swarm_id"])

@@ -40,6 +40,7 @@ class Node:
     server: BlobServer
     fetcher: Fetcher
     reports: list[tuple[str, Conduct]] = field(default_factory=list)
+    given: list[tuple[str, bytes]] = field(default_factory=list)
 
     def wanted(self, whole: bytes, *sources: Node) -> Wanted:
         return Wanted(blob_id(whole), len(whole), tuple(s.host.peer_id for s in sources))
@@ -84,9 +85,16 @@ class World:
                 raise UnreachableError(f"no address of {peer} is known")
             await host.connect(address, deadline_seconds=deadline_seconds)
 
-        server = BlobServer(host, store, upload_bytes_per_second=upload, report=report)
+        given: list[tuple[str, bytes]] = []
+        server = BlobServer(
+            host,
+            store,
+            upload_bytes_per_second=upload,
+            report=report,
+            given=lambda peer, blob: given.append((peer, blob)),
+        )
         fetcher = Fetcher(host, store, reach=reach, report=report)
-        self._nodes.append(Node(host, store, server, fetcher, reports))
+        self._nodes.append(Node(host, store, server, fetcher, reports, given))
         async with host.run():
             task_status.started()
             await anyio.sleep_forever()
@@ -117,6 +125,27 @@ def test_a_blob_of_any_size_arrives_whole(tmp_path: Path, size: int) -> None:
             assert fetched.reason is None
             assert here.store.read(blob_id(content(size))) == content(size)
             assert there.server.refused == {}
+            assert there.given == [(here.host.peer_id, blob_id(content(size)))]  # told once, however many ranges
+
+    play(story)
+
+
+def test_what_is_missing_or_sent_in_part_was_not_given(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with World(tmp_path).nodes(2) as (here, there):
+            whole = content(3 * CHUNK_BYTES)
+            there.store.put(whole)
+            await here.fetch(here.wanted(content(10), there))
+            stream = await here.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
+            await stream.send(encode_request([Range(blob_id(whole), 0, 2, False)]))
+            reader = Reader(stream, stall_seconds=5.0)
+            await reader.exactly(HEADER.size + 2 * CHUNK_BYTES)
+            assert there.given == []
+            await stream.send(encode_request([Range(blob_id(whole), 2, 9, False)]))
+            await reader.exactly(HEADER.size + CHUNK_BYTES)
+            await anyio.sleep(1.0)
+            assert there.given == [(here.host.peer_id, blob_id(whole))]
+            await stream.reset()
 
     play(story)
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from protocol.errors import RefusedError, UnreachableError
 from protocol.identity import NodeKey
+from swarm.host import Said
 from swarm.hosts.libp2p import HANDSHAKE_SECONDS, Libp2pHost
 from swarm.hosts.libp2p_private import GREETING, PrivateConnection, PrivateNetworkError
 
@@ -16,8 +18,34 @@ ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 OURS, THEIRS = bytes(range(32)), bytes(range(1, 33))
 
 
-def host(psk: bytes | None) -> Libp2pHost:
-    return Libp2pHost(NodeKey.generate(), [ANY_PORT], psk=psk)
+class Everybody:
+    """A door that lets in who holds one of the keys."""
+
+    def __init__(self, *psks: bytes) -> None:
+        self.psks = psks
+
+    def keys(self) -> tuple[bytes, ...]:
+        return self.psks
+
+    def greet(self, peer: str) -> bytes:
+        return b"greeting"
+
+    def answer(self, peer: str, greeting: bytes) -> Said:
+        return Said(b"answer")
+
+    def conclude(self, peer: str, answer: bytes) -> Said:
+        return Said(b"conclusion")
+
+    def confirm(self, peer: str, conclusion: bytes) -> None:
+        assert conclusion == b"conclusion"
+
+    def refusal(self, peer: str) -> None:
+        return None
+
+
+def host(*psks: bytes | None) -> Libp2pHost:
+    held = [psk for psk in psks if psk is not None]
+    return Libp2pHost(NodeKey.generate(), [ANY_PORT], door=Everybody(*held) if held else None)
 
 
 class Wire:
@@ -48,7 +76,7 @@ class Wire:
 def encrypted(psk: bytes, *messages: bytes) -> bytes:
     async def write() -> bytes:
         wire = Wire()
-        connection = PrivateConnection(wire, psk)  # type: ignore[arg-type]
+        connection = PrivateConnection(wire, [psk])  # type: ignore[arg-type]
         for message in messages:
             await connection.write(message)
         return b"".join(wire.sent)
@@ -105,6 +133,41 @@ def test_stranger_that_dials_us_is_refused_at_once_on_both_sides(tell_on_sockets
     tell_on_sockets(story)
 
 
+def test_former_key_still_lets_in_who_dials_and_is_answered_under_it_but_is_no_key_to_dial_with(
+    tell_on_sockets,
+) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        world.make = lambda: host(THEIRS, OURS)
+        (changed,) = await world.start(tasks, 1)
+        world.make = lambda: host(OURS)
+        (was_away,) = await world.start(tasks, 1)
+        with pytest.raises(RefusedError) as refusal:
+            await changed.connect(was_away.addresses()[0], deadline_seconds=60)
+        assert refusal.value.reason == "wrong_psk"
+        await was_away.connect(changed.addresses()[0], deadline_seconds=60)
+        assert await world.exchange(was_away, changed.peer_id, b"I was away") == b"I was away"
+
+    tell_on_sockets(story)
+
+
+def test_silent_stranger_is_dropped_and_gets_no_byte() -> None:
+    class Silent(Wire):
+        is_initiator = False
+
+        async def read(self, n: int | None = None) -> bytes:
+            await trio.sleep_forever()
+
+    async def main() -> None:
+        wire = Silent()
+        connection = PrivateConnection(wire, [OURS])  # type: ignore[arg-type]
+        await connection.write(GREETING)
+        with pytest.raises(PrivateNetworkError, match="showed no pre-shared key within 5 s"):
+            await connection.read(1)
+        assert wire.closed and not wire.sent
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_members_go_on_talking_and_nothing_is_kept_of_hundreds_of_strangers(tell_on_sockets) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         world.make = lambda: host(OURS)
@@ -155,7 +218,7 @@ def test_bytes_that_arrive_in_pieces_of_any_size_come_out_whole(step: int) -> No
     raw = encrypted(OURS, GREETING, b"and ", b"more")
 
     async def read() -> bytes:
-        connection = PrivateConnection(Wire(*(raw[at : at + step] for at in range(0, len(raw), step))), OURS)  # type: ignore[arg-type]
+        connection = PrivateConnection(Wire(*(raw[at : at + step] for at in range(0, len(raw), step))), [OURS])  # type: ignore[arg-type]
         received = b""
         while piece := await connection.read(7):
             received += piece
@@ -179,7 +242,7 @@ def test_bytes_that_arrive_in_pieces_of_any_size_come_out_whole(step: int) -> No
 def test_connection_ends_with_the_first_byte_that_is_not_as_it_must_be(raw: bytes, words: str) -> None:
     async def read() -> None:
         wire = Wire(raw)
-        connection = PrivateConnection(wire, OURS)  # type: ignore[arg-type]
+        connection = PrivateConnection(wire, [OURS])  # type: ignore[arg-type]
         with pytest.raises(PrivateNetworkError, match=words) as refusal:
             await connection.read(100)
         assert wire.closed
@@ -190,7 +253,7 @@ def test_connection_ends_with_the_first_byte_that_is_not_as_it_must_be(raw: byte
 
 def test_key_of_a_wrong_length_is_our_own_bug_and_not_shown() -> None:
     with pytest.raises(ValueError, match="has 32 bytes, not 31") as refusal:
-        PrivateConnection(Wire(), OURS[:31])  # type: ignore[arg-type]
+        PrivateConnection(Wire(), [OURS[:31]])  # type: ignore[arg-type]
     assert OURS[:31].hex() not in str(refusal.value)
     ours = host(OURS)
     assert OURS.hex() not in repr(ours) + repr(ours._network) + repr(ours._network.upgrader)

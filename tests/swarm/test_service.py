@@ -8,16 +8,17 @@ from pathlib import Path
 from random import Random
 
 import anyio
+import msgspec
 import pytest
 from trio.testing import MockClock
 
 from protocol import limits
 from protocol.blob_id import blob_id
 from protocol.errors import ConfigurationError, StorageError
-from protocol.messages import GroupAdvert, Heartbeat, PromptRef
+from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api, composition
 from swarm.api import Judgement
-from swarm.composition import SwarmService
+from swarm.composition import PEERS_TOLD, SwarmService
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.settings import ServiceSettings, decode_settings
 
@@ -146,6 +147,12 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
             received = await peer(a, b)
             assert received is not None
             assert received.groups_received == 2
+            given = await peer(b, a)
+            assert given is not None and given.groups_given == 2
+            (again,) = await fetch(c, [(await seen(c))[0]])  # it is here: nothing is sent
+            assert again.path is not None
+            relayed = await peer(a, c)
+            assert relayed is not None and relayed.groups_given == 0  # of its own groups it gave none
 
     play(story)
 
@@ -295,6 +302,29 @@ def test_good_judgements_raise_reputation_and_are_counted(tmp_path: Path) -> Non
             assert known is not None
             assert known.reputation > 0.5
             assert (known.groups_used, known.groups_rejected) == (1, 0)
+            assert known.conduct == {"used": 1, "unused": 1}
+
+    play(story)
+
+
+def test_of_a_crowd_the_connected_and_the_latest_heard_are_told_and_fit_one_frame(tmp_path: Path) -> None:
+    name = "\U0001f600" * limits.NAME_BYTES  # four bytes each
+    longest = tuple(
+        TaskSuccess(f"{i:02}{name}"[: limits.NAME_BYTES], 0.5, 2**62) for i in range(limits.TASKS_PER_HEARTBEAT)
+    )
+
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(5.0)
+            for number in range(1000):
+                notes = a._table.of(f"12D3KooW{number:044}")
+                notes.heartbeat = heartbeat(name, software=name, model=name, phase=name, tasks=longest)
+                notes.heartbeat_sequence = number
+            reply = await a.answer(api.AskPeers())
+            assert isinstance(reply, api.PeerList) and len(reply.peers) == PEERS_TOLD
+            assert [reply.peers[0].peer, reply.peers[1].peer] == [b.host.peer_id, f"12D3KooW{999:044}"]
+            assert len(msgspec.msgpack.encode(reply)) < api.MAX_FRAME_BYTES
 
     play(story)
 

@@ -192,6 +192,27 @@ def test_a_blob_that_is_pinned_being_read_or_just_used_is_not_evicted(tmp_path: 
     store.unpin(pinned)
 
 
+def test_a_blob_that_two_want_to_keep_stays_until_both_let_go_of_it(tmp_path: Path) -> None:
+    clock = Clock()
+    store = ContentStore(tmp_path, budget_bytes=1000, grace_seconds=5.0, wall_clock=clock)
+    kept = store.put(content(1000, 0))
+    store.pin(kept)
+    store.pin(kept)
+    clock.now_seconds += 10
+    store.unpin(kept)
+    assert store.evict(room_bytes=1) == []
+    store.unpin(kept)
+    assert store.evict(room_bytes=1) == [kept]
+
+
+def test_a_blob_put_in_parts_is_the_one_put_whole(tmp_path: Path) -> None:
+    whole = content(3 * CHUNK_BYTES // 2, 0)
+    parts = [whole[:7], memoryview(whole)[7:CHUNK_BYTES], whole[CHUNK_BYTES:]]
+    store = ContentStore(tmp_path)
+    assert store.put(parts) == blob_id(whole)
+    assert store.read(blob_id(whole)) == whole
+
+
 def test_another_process_used_a_blob_and_it_outlives_one_that_nobody_used(tmp_path: Path) -> None:
     clock = Clock()
     swarm = ContentStore(tmp_path, budget_bytes=2000, grace_seconds=5.0, wall_clock=clock)
@@ -249,7 +270,7 @@ def test_a_full_disk_is_a_storage_error_with_a_remedy_and_nothing_is_half_visibl
 ) -> None:
     store = ContentStore(tmp_path)
     kept = store.put(content(1000, 0))
-    monkeypatch.setattr(Path, "write_bytes", fill_the_disk)
+    monkeypatch.setattr(Path, "open", fill_the_disk)
     with pytest.raises(StorageError, match="free space on this disk"):
         store.put(content(1000, 1))
     with pytest.raises(StorageError, match="free space on this disk"):

@@ -14,6 +14,7 @@ from protocol.wire import decode
 from swarm.pairing_exchange import FRAME_BYTES
 from swarm.pairing_rules import (
     DOUBLINGS_MOST,
+    PAUSE_SECONDS_LEAST,
     Abandon,
     Accept,
     Decline,
@@ -79,7 +80,7 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
         assert move.peer is not None
         asked.append(move.peer)
         why = Reason.OTHER_LAYOUT if move.peer == "c" else Reason.BUSY
-        search = after_proposal(search, move.peer, why, now_seconds, TERMS, random)
+        search = after_proposal(search, move.peer, why, now_seconds, now_seconds, TERMS, random)
         waiting = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert waiting.peer is None
         assert waiting.until_seconds == search.idle_until_seconds > now_seconds
@@ -89,15 +90,25 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
     assert "no peer" in next_move(now_seconds, ["c"], search, TERMS, random).because
 
 
-def test_pauses_grow_to_a_bound() -> None:
+def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_asked_before() -> None:
+    search = Search({"b": 7}, frozenset({"d"}), idle_until_seconds=1.0)
+    seekers = ["gone", "b", "d"]
+    assert next_move(0.5, ["a", "b", "c", "d"], search, TERMS, Random(1), seekers=seekers).peer is None
+    assert next_move(1.0, ["a", "b", "c", "d"], search, TERMS, Random(1), seekers=seekers).peer == "b"
+    assert next_move(1.0, ["a", "c"], search, TERMS, Random(1), seekers=seekers).peer in ("a", "c")
+
+
+@pytest.mark.parametrize(("took_seconds", "first_seconds"), [(0.0, PAUSE_SECONDS_LEAST), (0.1, 0.1), (15.0, 0.5)])
+def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_seconds: float, first_seconds: float) -> None:
     search, random = Search({}), Random(2)
     pauses = []
     for _ in range(20):
-        search = after_proposal(search, "a", "unreachable", 0.0, TERMS, random)
-        pauses.append(search.idle_until_seconds)
-    assert 0.5 * TERMS.pause_seconds <= pauses[0] <= 1.5 * TERMS.pause_seconds
+        search = after_proposal(search, "a", "unreachable", 0.0, took_seconds, TERMS, random)
+        pauses.append(search.idle_until_seconds - took_seconds)
+    assert 0.5 * first_seconds <= pauses[0] <= 1.5 * first_seconds
+    assert 1.0 * first_seconds <= pauses[1] <= 3.0 * first_seconds
     assert max(pauses) <= 1.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
-    assert min(pauses[5:]) >= 0.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
+    assert min(pauses[10:]) >= 0.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
 
 
 @EXACT

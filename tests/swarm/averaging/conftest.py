@@ -1,0 +1,204 @@
+"""Whole members of a swarm that average weights: on the simulated network, in virtual time, as their learners ask."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import msgspec
+import numpy as np
+import pytest
+from anyio.abc import TaskGroup, TaskStatus
+from trio.testing import MockClock
+
+from protocol.dense_weights import ENCODING, encode_dense, open_dense, widened
+from protocol.messages import Heartbeat
+from protocol.tensor_layout import TensorLayout
+from swarm import api
+from swarm.averaging import Measure
+from swarm.composition import SwarmService
+from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.pairing_rules import Offer
+from swarm.settings import ServiceSettings
+from swarm.weights_difference import Difference, measure
+
+FAMILY, OTHER_FAMILY = bytes([1]) * 16, bytes([9]) * 16
+LAYOUT = TensorLayout.of({"bias": (7,), "matrix": (500, 600)})
+EPOCH = 1_700_000_000.0
+COMMON = np.random.default_rng(0).standard_normal(sum(LAYOUT.sizes))
+
+
+def now_seconds() -> float:
+    return EPOCH + anyio.current_time()
+
+
+def blob_of(values: np.ndarray, layout: TensorLayout = LAYOUT) -> bytes:
+    patterns = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return encode_dense(layout, np.split(patterns, np.cumsum(layout.sizes)[:-1]))
+
+
+def weights(seed: int, spread: float = 0.1) -> bytes:
+    """What a replica learnt from the common beginning: its distance to others grows with ``spread``."""
+    return blob_of(COMMON + spread * np.random.default_rng(seed).standard_normal(COMMON.size))
+
+
+def values(blob: bytes) -> np.ndarray:
+    return np.concatenate([widened(tensor) for tensor in open_dense(blob, LAYOUT)])
+
+
+def formula(own: bytes, theirs: bytes, weight: float = 1.0) -> bytes:
+    """Stands for the outer step."""
+    return blob_of(values(own) + weight * (values(theirs) - values(own)) / 2)
+
+
+async def measured_at_once(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """Without a thread, which virtual time would not wait for."""
+    return measure(encoding, theirs, ours, layout)
+
+
+async def believe_anything(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """What makes a member dishonest: it offers whatever its learner gives it, and takes whatever comes."""
+    return Difference(1.0, 1.0)
+
+
+class Node:
+    """A member and its learner, which averages in tasks that die with it."""
+
+    def __init__(self, service: SwarmService, host: SimulatedHost, blob: bytes) -> None:
+        self.service = service
+        self.host = host
+        self.peer = host.peer_id
+        self.blob = blob  # its weights
+        self.reply: api.Reply | None = None
+        self.ended = anyio.Event()
+        self.tasks: TaskGroup | None = None
+
+    def request(self, *, deadline_seconds: float = 60.0, **changes: object) -> api.Average:
+        stored = self.service.store.put(self.blob)
+        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 5, stored, len(self.blob))
+        return api.Average(msgspec.structs.replace(offer, **changes), LAYOUT.tensors, deadline_seconds)
+
+    async def average(self, **changes: object) -> api.Reply:
+        self.reply = await self.service.answer(self.request(**changes))
+        if isinstance(self.reply, api.Averaged) and self.reply.path is not None:
+            theirs = Path(self.reply.path).read_bytes()  # noqa: ASYNC240  virtual time waits for no thread
+            if len(theirs) == len(self.blob):  # a dishonest one may hold anything
+                self.blob = formula(self.blob, theirs, self.reply.weight)
+        self.ended.set()
+        return self.reply
+
+    def averages(self, **changes: object) -> None:
+        """In the background."""
+        self.ended = anyio.Event()
+
+        async def run() -> None:
+            await self.average(**changes)
+
+        assert self.tasks is not None
+        self.tasks.start_soon(run)
+
+    @property
+    def averaged(self) -> bool:
+        return isinstance(self.reply, api.Averaged) and self.reply.partner is not None
+
+    async def says(self, family: bytes) -> None:
+        beat = Heartbeat("n", "s", "m", family, bytes(16), 1, 1, "learning", 1.0, 0, 0, ())
+        await self.service.answer(api.Beat(beat))
+
+    async def status(self) -> api.AveragingStatus:
+        reply = await self.service.answer(api.AskStatus())
+        assert isinstance(reply, api.SwarmStatus)
+        return reply.averaging
+
+    async def sees(self, other: Node) -> api.PeerStatus:
+        reply = await self.service.answer(api.AskPeers())
+        assert isinstance(reply, api.PeerList)
+        return next(p for p in reply.peers if p.peer == other.peer)
+
+
+class World:
+    family, other_family, layout = FAMILY, OTHER_FAMILY, LAYOUT
+    blob_of, formula, values, weights = map(staticmethod, (blob_of, formula, values, weights))
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.network = SimulatedNetwork(seed=1, delay_seconds=(0.05, 0.05))
+        self._first: str | None = None
+
+    @asynccontextmanager
+    async def nodes(
+        self,
+        count: int,
+        *,
+        families: Sequence[bytes] = (),
+        dishonest: Sequence[int] = (),
+        spread: float = 0.1,
+        **changes: object,
+    ):  # type: ignore[no-untyped-def]
+        """So many connected members that have heard each other's family."""
+        nodes: list[Node] = []
+        async with anyio.create_task_group() as tasks:
+            for number in range(count):
+                measured = believe_anything if number in dishonest else measured_at_once
+                node = await tasks.start(self._live, number, measured, weights(number, spread), changes)
+                await node.says(families[number] if families else FAMILY)
+                nodes.append(node)
+            await anyio.sleep(10.0)
+            assert all(len(node.host.peers()) == count - 1 for node in nodes)
+            yield nodes
+            tasks.cancel_scope.cancel()
+
+    async def _live(
+        self, number: int, measured: Measure, blob: bytes, changes: dict[str, object], *, task_status: TaskStatus[Node]
+    ) -> None:
+        home = self.directory / str(number)
+        home.mkdir(parents=True)
+        host = self.network.host(f"node {number}")
+        fields: dict[str, object] = {
+            "home": str(home), "swarm_name": "test", "swarm_id": "ab" * 16, "heartbeat_seconds": 1.0,
+            "peers": (self._first,) if self._first else (), **changes,
+        }  # fmt: skip
+        self._first = self._first or host.addresses()[0]
+        service = SwarmService(
+            host,
+            host.key,
+            ServiceSettings(**fields),  # type: ignore[arg-type]
+            wall_clock=now_seconds,
+            random=Random(number),
+            measured=measured,
+        )
+        node = Node(service, host, blob)
+        async with anyio.create_task_group() as node.tasks:
+
+            async def run() -> None:
+                await service.run()
+                node.tasks.cancel_scope.cancel()
+
+            node.tasks.start_soon(run)
+            await service.started.wait()
+            task_status.started(node)
+
+    def again(self, name: str) -> World:
+        """Another world like this, its clock at zero."""
+        return World(self.directory / name)
+
+    @staticmethod
+    def play(story: Callable[[], Awaitable[None]]) -> None:
+        async def guarded() -> None:
+            with anyio.fail_after(10_000.0):
+                await story()
+
+        anyio.run(guarded, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+
+    @staticmethod
+    async def over(*nodes: Node) -> None:
+        for node in nodes:
+            await node.ended.wait()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)

@@ -1,0 +1,59 @@
+"""Two blobs on disk and how far apart they lie; and that what must not be measured is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.dense_weights import ENCODING, Patterns, dense_bytes, encode_dense, widened
+from protocol.errors import IntegrityError, MalformedError, StorageError
+from protocol.tensor_layout import TensorLayout
+from swarm.weights_difference import ENCODINGS, measure
+
+LAYOUT = TensorLayout.of({"a": ((1 << 20) + 5,), "b": (3, 4)})  # one larger than what is looked at in one piece
+
+
+def patterns(seed: int, scale: float = 1.0) -> list[Patterns]:
+    random = np.random.default_rng(seed)
+    drawn = [scale * random.standard_normal(size, np.float32) for size in LAYOUT.sizes]
+    return [(values.view(np.uint32) >> 16).astype(np.uint16) for values in drawn]
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-20, 1e4])
+def test_both_norms_are_those_of_the_values(tmp_path: Path, scale: float) -> None:
+    theirs, ours = patterns(1, scale), patterns(2, scale)
+    files = written(tmp_path / "t", encode_dense(LAYOUT, theirs)), written(tmp_path / "o", encode_dense(LAYOUT, ours))
+    found = measure(ENCODING, *files, LAYOUT)
+    its, own = (np.concatenate([widened(t) for t in tensors]).astype(np.float64) for tensors in (theirs, ours))
+    assert found.norm == pytest.approx(float(np.linalg.norm(its - own)), rel=1e-6)
+    assert found.own_norm == pytest.approx(float(np.linalg.norm(own)), rel=1e-6)
+    assert measure(ENCODING, files[1], files[1], LAYOUT).norm == 0.0
+
+
+def test_a_file_that_is_not_there_or_empty_is_the_disks_fault_and_one_that_does_not_decode_the_senders(
+    tmp_path: Path,
+) -> None:
+    good = written(tmp_path / "good", encode_dense(LAYOUT, patterns(1)))
+    other = TensorLayout.of({"a": (4,)})
+    foreign = written(tmp_path / "foreign", encode_dense(other, [np.zeros(4, np.uint16)]))
+    for file, error in (
+        (tmp_path / "gone", StorageError),
+        (written(tmp_path / "empty", b""), StorageError),
+        (written(tmp_path / "short", good.read_bytes()[:-1]), MalformedError),
+        (foreign, IntegrityError),
+    ):
+        with pytest.raises(error):
+            measure(ENCODING, file, good, LAYOUT)
+
+
+def test_every_encoding_says_how_long_a_blob_may_be() -> None:
+    assert {name: encoding.most_bytes(LAYOUT) for name, encoding in ENCODINGS.items()} == {
+        ENCODING: dense_bytes(LAYOUT)
+    }
