@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from node.kernels.cpu_prefetch import AHEAD, prefetch
 from node.kernels.cpu_top_k import ones
 
 Array = NDArray[Any]
@@ -57,35 +58,59 @@ def _zigzag(old: np.uint16, new: np.uint16) -> np.int64:
 
 
 @njit(nogil=True, cache=True)
-def read_unary(unary: Array, parameter: int, size: int, positions: Array) -> int:
-    """Makes positions (c,) of changes from the low bits of their gaps, given in it, and the rest in unary.
+def read_low(planes: Array, low: Array) -> None:
+    """Bit p of value i from bit i mod 8 of byte ⌊i/8⌋ of plane p: at most 8 planes (p, b) to 8 b values, one byte each.
 
-    ``unary`` is padded with zeros to words of 64 bits. Returns the last position and one; -1 unless it holds exactly
-    c ones and every position is below ``size``.
+    ``low`` is zero. Eight bytes, one a plane, are a matrix of bits; it is transposed (Hacker's Delight, 7-3).
+    """
+    matrices = low.view(np.uint64)
+    for plane in range(len(planes)):
+        row, shift = planes[plane], np.uint64(8 * plane)
+        for i in range(len(matrices)):
+            matrices[i] |= np.uint64(row[i]) << shift
+    for i in range(len(matrices)):
+        x = matrices[i]
+        t = (x ^ (x >> np.uint64(7))) & np.uint64(0x00AA00AA00AA00AA)
+        x ^= t ^ (t << np.uint64(7))
+        t = (x ^ (x >> np.uint64(14))) & np.uint64(0x0000CCCC0000CCCC)
+        x ^= t ^ (t << np.uint64(14))
+        t = (x ^ (x >> np.uint64(28))) & np.uint64(0x00000000F0F0F0F0)
+        matrices[i] = x ^ t ^ (t << np.uint64(28))
+
+
+@njit(nogil=True, cache=True)
+def read_unary(unary: Array, low: Array, parameter: int, size: int, positions: Array) -> bool:
+    """Writes positions (c,) of changes: the low bits of their gaps are given, the rest is in unary.
+
+    ``unary`` is padded with zeros to words of 64 bits. False unless it holds exactly c ones and every position is below
+    ``size``.
     """
     words = unary.view(np.uint64)
     count, found, following, zeros = len(positions), 0, np.int64(0), np.int64(0)
     for i in range(len(words)):
         word, used = words[i], np.int64(0)
+        if found + ones(word) > count:
+            return False
         while word != 0:
-            if found == count:
-                return -1
             lowest = word & (~word + np.uint64(1))
             place = ones(lowest - np.uint64(1))
-            position = following + positions[found] + ((zeros + place - used) << parameter)
+            position = following + np.int64(low[found]) + ((zeros + place - used) << parameter)
             positions[found] = position
             following = position + 1
             found += 1
             zeros, used = np.int64(0), place + 1
             word ^= lowest
         zeros += 64 - used
-    return int(following) if found == count and following <= size else -1
+    return bool(found == count and following <= size)
 
 
 @njit(nogil=True, cache=True)
 def advance(weights: Array, positions: Array, planes: Array, sign: int) -> None:
     """Adds the zigzag differences in byte planes (2, c), or with ``sign`` -1 takes them off, modulo 2^16."""
-    for i in range(len(positions)):
+    count = len(positions)
+    for i in range(count):
+        if i + AHEAD < count:
+            prefetch(weights, np.intp(positions[i + AHEAD]))
         zigzag = np.int64(planes[0, i]) | (np.int64(planes[1, i]) << 8)
         step = sign * ((zigzag >> 1) ^ -(zigzag & 1))
         weights[positions[i]] = (np.int64(weights[positions[i]]) + step) & 0xFFFF

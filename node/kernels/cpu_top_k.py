@@ -16,6 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from node.kernels.cpu_prefetch import AHEAD, prefetch
+
 Array = NDArray[Any]
 
 _CHUNK = 4096  # CHUNK_ELEMENTS, as a constant that the compiler sees
@@ -168,7 +170,27 @@ def subtract(residual: Array, kept: int, indices: Array, codes: Array, codebook:
 @njit(nogil=True, cache=True)
 def add(total: Array, contributors: Array, kept: int, indices: Array, codes: Array, codebook: Array) -> None:
     """Adds one peer's entries to the sums (n,), and one to the contributors (n,) at each of them."""
-    for i in range(len(indices)):
-        position = (i // kept) * _CHUNK + indices[i]
+    count = len(indices)
+    for i in range(count):
+        if i + AHEAD < count:
+            later = ((i + AHEAD) // kept) * _CHUNK + np.int64(indices[i + AHEAD])
+            prefetch(total, later)
+            prefetch(contributors, later)
+        position = (i // kept) * _CHUNK + np.int64(indices[i])
         total[position] += codebook[codes[i]]
-        contributors[position] += np.float32(1)
+        contributors[position] += 1
+
+
+@njit(nogil=True, cache=True)
+def divide(total: Array, contributors: Array, kept: int, indices: Array) -> None:
+    """Divides the sums where several contributed, and marks it done for the peers that follow."""
+    count = len(indices)
+    for i in range(count):
+        if i + AHEAD < count:
+            later = ((i + AHEAD) // kept) * _CHUNK + np.int64(indices[i + AHEAD])
+            prefetch(total, later)
+            prefetch(contributors, later)
+        position = (i // kept) * _CHUNK + np.int64(indices[i])
+        if contributors[position] > 1:
+            total[position] /= np.float32(contributors[position])
+            contributors[position] = 1

@@ -1,7 +1,8 @@
 """Sparse updates at speed: bit for bit what ``protocol.sparsify`` and ``protocol.sparse_update`` define.
 
-CPU tensors are worked on in place by compiled loops (``cpu_top_k``), in as many threads as torch has. A tensor on
-another device is worked on in host memory, and its residual copied back: correct everywhere, fast on CPU alone so far.
+CPU tensors are worked on in place by compiled loops (``cpu_top_k``), in as many threads as torch has; CUDA tensors by
+Triton (``triton_top_k``), and only the bytes that travel leave the device. A tensor on another device is worked on in
+host memory, and its residual copied back: correct everywhere, fast on those two alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.kernels import cpu_bits, cpu_top_k
+from node.kernels.dispatch import for_triton, is_for_triton
 from protocol.sparse_update import PLAIN, Section, join_update, pack, shortest_coding
 from protocol.sparsify import (
     CHUNK_ELEMENTS,
@@ -46,6 +48,10 @@ class _Selection:
 
 def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> SparseTensor:
     """What ``protocol.sparsify.sparsify`` does, to tensors of one dimension. ``residual`` float32, changed in place."""
+    if for_triton([residual]):
+        from node.kernels import triton_top_k
+
+        return triton_top_k.sparsify(residual, delta, decay=decay, kept=kept).host()
     with _pool() as pool:
         return _sparsify_all(pool, [residual], [delta], decay, kept)[0]
 
@@ -60,6 +66,12 @@ def encode(
     """
     if [residual.numel() for residual in residuals] != list(layout.sizes):
         raise ValueError("the residuals must be the tensors of the layout, in its order")
+    if for_triton(residuals):
+        from node.kernels import triton_top_k
+
+        pairs = zip(residuals, deltas, strict=True)
+        sections = [triton_top_k.pack(triton_top_k.sparsify(r, d, decay=decay, kept=kept)) for r, d in pairs]
+        return join_update(layout, kept, sections)
     with _pool() as pool:
         tensors = _sparsify_all(pool, residuals, deltas, decay, kept)
         return join_update(layout, kept, list(pool.map(pack_fast, tensors)))
@@ -79,17 +91,22 @@ def pack_fast(tensor: SparseTensor) -> Section:
     return Section(coding, index_bytes, tensor.codebook, content.tobytes())
 
 
-def scatter_mean(updates: Sequence[SparseTensor]) -> Tensor:
+def scatter_mean(updates: Sequence[SparseTensor], device: torch.device | None = None) -> Tensor:
     """(n,) float32: the mean of several peers' updates of one tensor, each clipped to the median norm.
 
-    As ``protocol.sparsify.scatter_mean``, to the bit.
+    As ``protocol.sparsify.scatter_mean``, to the bit. On ``device``, host memory by default.
     """
-    size = updates[0].size
-    total, contributors = torch.zeros(size), torch.zeros(size)
-    sums, numbers = total.numpy(), contributors.numpy()
+    if device is not None and is_for_triton(device):
+        from node.kernels import triton_top_k
+
+        return triton_top_k.scatter_mean(updates, device)
+    sums = np.zeros(updates[0].size, np.float32)
+    contributors = np.zeros(updates[0].size, np.uint16)
     for update, codebook in zip(updates, clipped_codebooks(updates), strict=True):
-        cpu_top_k.add(sums, numbers, update.kept, update.indices, update.codes, codebook)
-    return total.div_(contributors.clamp_(min=1))
+        cpu_top_k.add(sums, contributors, update.kept, update.indices, update.codes, codebook)
+    for update in updates:
+        cpu_top_k.divide(sums, contributors, update.kept, update.indices)
+    return torch.from_numpy(sums).to(device)
 
 
 def _pool() -> ThreadPoolExecutor:

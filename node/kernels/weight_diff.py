@@ -1,12 +1,13 @@
 """Weight diffs at speed: byte for byte what ``protocol.weight_diff`` defines.
 
-Weights are contiguous bf16 tensors in host memory, of any shape, in the layout's order; whoever keeps them on another
-device copies them first. Tensors are worked on in as many threads as torch has.
+Weights are contiguous bf16 tensors of any shape, in the layout's order, all in host memory or all on one CUDA device:
+compiled loops (``cpu_diff``) in as many threads as torch has, or Triton (``triton_diff``). From any other device, copy
+them first. Hashes are taken in host memory, a tensor at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.kernels import cpu_bits, cpu_diff
+from node.kernels.dispatch import for_triton
 from protocol.errors import IntegrityError, MalformedError
 from protocol.rice import near_parameter
 from protocol.tensor_layout import TensorLayout
@@ -26,7 +28,6 @@ from protocol.weight_diff import (
     Patterns,
     byte_planes,
     check_base,
-    check_weights,
     decompress_planes,
     from_byte_planes,
     hash_of_digests,
@@ -49,10 +50,9 @@ def patterns(weights: Sequence[Tensor]) -> list[Patterns]:
 
 def weights_hash(layout: TensorLayout, weights: Sequence[Tensor]) -> bytes:
     """As ``protocol.weight_diff.weights_hash``; one thread a tensor."""
-    arrays = patterns(weights)
-    check_weights(layout, arrays)
+    flat = _flat(layout, weights)
     with _pool() as pool:
-        return hash_of_digests(layout, list(pool.map(tensor_digest, arrays)))
+        return hash_of_digests(layout, list(pool.map(_digest, flat)))
 
 
 def encode(
@@ -64,11 +64,14 @@ def encode(
     target_hash: bytes,
 ) -> bytes:
     """The blob of the diff from ``base`` to ``target``, whose hashes the caller has from ``weights_hash``."""
-    olds, news = patterns(base), patterns(target)
-    check_weights(layout, olds)
-    check_weights(layout, news)
+    olds, news = _flat(layout, base), _flat(layout, target)
+    if for_triton([*base, *target]):
+        from node.kernels import triton_diff
+
+        return join_diff(layout, base_hash, target_hash, list(map(triton_diff.pack, olds, news)))
     with _pool() as pool:
-        return join_diff(layout, base_hash, target_hash, list(pool.map(pack_fast, olds, news)))
+        sections = list(pool.map(pack_fast, map(_array, olds), map(_array, news)))
+    return join_diff(layout, base_hash, target_hash, sections)
 
 
 def apply(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tensor], *, current: bytes) -> bool:
@@ -77,18 +80,22 @@ def apply(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tens
     They end as exactly the target, or the call raises as ``protocol.weight_diff.apply_diff`` does and they are exactly
     what they were. ``current`` is believed: if it is wrong, the target's hash shows it (``IntegrityError``).
     """
-    arrays = patterns(weights)
-    check_weights(layout, arrays)
+    flat = _flat(layout, weights)
     diff = open_diff(blob, layout)
     if current == diff.target:
         return False
     check_base(diff, current)
+    move = _mover(weights)
+
+    def moved_digest(change: TensorSteps, tensor: Tensor) -> bytes:
+        move(change, tensor, 1)
+        return _digest(tensor)  # while it may still lie in a cache
+
     with _pool() as pool:
         changes = list(pool.map(unpack_fast, diff.sections, layout.sizes))
-        list(pool.map(TensorSteps.apply, changes, arrays))
-        if hash_of_digests(layout, list(pool.map(tensor_digest, arrays))) == diff.target:
+        if hash_of_digests(layout, list(pool.map(moved_digest, changes, flat))) == diff.target:
             return True
-        list(pool.map(TensorSteps.take_back, changes, arrays))
+        list(pool.map(move, changes, flat, [-1] * len(flat)))
     raise IntegrityError(f"the diff does not lead to the weights {diff.target.hex()} that it names")
 
 
@@ -96,18 +103,11 @@ def apply(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tens
 class TensorSteps:
     """A tensor's change as it travels: every promise of the format holds, and no weight has been read or written."""
 
-    positions: NDArray[np.int64] | None  # (c,) rising; None if dense
+    positions: NDArray[np.uint32] | None  # (c,) rising; None if dense
     numbers: NDArray[np.uint8] | Patterns  # (2, c) byte planes of zigzag differences; dense: (n,) the patterns
 
-    def apply(self, weights: Patterns) -> None:
-        """Brings ``weights`` (n,) from base to target."""
-        self._move(weights, 1)
-
-    def take_back(self, weights: Patterns) -> None:
-        """Undoes ``apply``."""
-        self._move(weights, -1)
-
-    def _move(self, weights: Patterns, sign: int) -> None:
+    def move(self, weights: Patterns, sign: int) -> None:
+        """Brings ``weights`` (n,) from base to target; with ``sign`` -1 back from target to base."""
         if self.positions is not None:
             cpu_diff.advance(weights, self.positions, self.numbers, sign)
         else:  # what was there is kept where the new patterns were
@@ -121,7 +121,7 @@ def pack_fast(base: Patterns, target: Patterns) -> DiffSection:
     parameter, gap_bytes = near_parameter(gaps, len(base))
     coded = np.zeros(gap_bytes, np.uint8)
     cpu_bits.write_rice(gaps, parameter, coded)
-    return shorter_section(parameter, len(gaps), coded.tobytes(), byte_planes(zigzags), target)
+    return shorter_section(parameter, len(gaps), coded.tobytes(), byte_planes(zigzags), len(target), lambda: target)
 
 
 def find_changes(base: Patterns, target: Patterns) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
@@ -156,21 +156,54 @@ def unpack_fast(section: DiffSection, size: int) -> TensorSteps:
     return TensorSteps(positions, numbers)
 
 
-def _positions(coded: NDArray[np.uint8], count: int, parameter: int, size: int) -> NDArray[np.int64]:
+def _positions(coded: NDArray[np.uint8], count: int, parameter: int, size: int) -> NDArray[np.uint32]:
     plane_bytes = -(-count // 8)
     if len(coded) < (parameter + 1) * plane_bytes:
         raise MalformedError(f"{len(coded)} bytes for {count} gaps of {parameter} low bits and more")
     low: NDArray[Any] = np.zeros(8 * plane_bytes, np.uint8 if parameter <= 8 else np.uint32)
-    for plane in range(parameter):
-        bits = np.unpackbits(coded[plane * plane_bytes : (plane + 1) * plane_bytes], bitorder="little")
-        low |= bits.astype(low.dtype, copy=False) << plane
+    for first in range(0, parameter, 8):
+        planes = coded[first * plane_bytes : min(first + 8, parameter) * plane_bytes].reshape(-1, plane_bytes)
+        eight_bits = np.zeros(8 * plane_bytes, np.uint8)
+        cpu_diff.read_low(planes, eight_bits)
+        low |= eight_bits.astype(low.dtype, copy=False) << first
     unary = np.zeros(-(-(len(coded) - parameter * plane_bytes) // 8) * 8, np.uint8)
     unary[: len(coded) - parameter * plane_bytes] = coded[parameter * plane_bytes :]
-    positions = low[:count].astype(np.int64)
+    positions = np.empty(count, np.uint32)
     padded = low[count:].any() or (count and coded[-1] == 0)
-    if padded or cpu_diff.read_unary(unary, parameter, size, positions) < 0:
+    if padded or not cpu_diff.read_unary(unary, low, parameter, size, positions):
         raise MalformedError(f"{len(coded)} bytes that are not {count} gaps between {size} weights")
     return positions
+
+
+def _flat(layout: TensorLayout, weights: Sequence[Tensor]) -> list[Tensor]:
+    """int16 patterns (n,) over the weights' memory. Raises ValueError for weights of another kind or layout."""
+    for tensor in weights:
+        if tensor.dtype != torch.bfloat16 or not tensor.is_contiguous():
+            raise ValueError(f"weights must be contiguous bfloat16, not {tensor.dtype}")
+    if not for_triton(weights):
+        patterns(weights)  # of another device
+    flat = [tensor.detach().view(torch.int16).reshape(-1) for tensor in weights]
+    if [len(tensor) for tensor in flat] != list(layout.sizes):
+        raise ValueError("the weights must be the tensors of the layout, in its order")
+    return flat
+
+
+def _array(flat: Tensor) -> Patterns:
+    """The same patterns as an array: itself, or a copy from a device."""
+    return flat.cpu().numpy().view(np.uint16)
+
+
+def _digest(flat: Tensor) -> bytes:
+    return tensor_digest(_array(flat))
+
+
+def _mover(weights: Sequence[Tensor]) -> Callable[[TensorSteps, Tensor, int], None]:
+    """What applies a change to int16 patterns (n,), or with -1 takes it back."""
+    if for_triton(weights):
+        from node.kernels import triton_diff
+
+        return lambda change, flat, sign: triton_diff.move(flat, change.positions, change.numbers, sign)
+    return lambda change, flat, sign: change.move(_array(flat), sign)
 
 
 def _pool() -> ThreadPoolExecutor:
