@@ -96,10 +96,8 @@ class AllocationSection(Section):
     """Which prompts, and how many completions of each, within own_groups × completions a round."""
 
     method: Literal["uniform", "posterior", "sgpo", "dps"] = "uniform"
-    forgetting: Fraction = 0.7  # share of what was observed that is kept from one round to the next
-    exploration: Annotated[float, Field(ge=0.0)] = 0.25  # × posterior deviation, beside E[p(1−p)]
+    forgetting: Fraction = 0.9  # share of what was observed that is kept from one round to the next
     peer_prior: Annotated[float, Field(ge=0.0)] = 8.0  # completions that others' success weighs; 0: not used
-    most_completions: Annotated[int, Field(ge=2, le=64)] = 12  # a group; raised to learner.completions where below
 
 
 class ObjectiveSection(Section):
@@ -199,15 +197,35 @@ class ObjectiveSection(Section):
         )
 
 
+class AveragingSection(Section):
+    """Averaging weights with peers of our own family, by NoLoCo's outer step."""
+
+    every_rounds: Count = 50  # inner steps between two outer steps, H, on average; 0: never
+    partner_seconds: Positive = 30.0  # that one offer of weights stands
+
+
+PORTS_TRIED = 10  # so that several nodes of one machine can be looked at
+
+
 class ApiSection(Section):
     """The HTTP API, which is always on a Unix socket in the data directory."""
 
-    port: Annotated[int, Field(ge=0, le=65535)] = 0  # of 127.0.0.1, besides; 0: none
+    port: Annotated[int, Field(ge=0, le=65535)] = 8470  # of 127.0.0.1, besides, or a free one behind it; 0: none
+
+    @property
+    def ports(self) -> range:
+        """Those to be tried, in order; empty for none."""
+        return range(self.port, min(self.port + PORTS_TRIED, 65536)) if self.port else range(0)
 
 
 class CheckpointSection(Section):
+    """The node's own state: kept on disk, and handed to those of its family who want to start from it."""
+
     every_rounds: AtLeastOne = 50
     keep: AtLeastOne = 2
+    publish_every_rounds: Count = 20  # while somebody of our family is there; 0: never
+    from_peers: bool = False  # start from the best state that peers announce, if it is better than our own
+    from_peers_seconds: Positive = 60.0  # to wait for one
 
 
 class Config(Section):
@@ -225,12 +243,13 @@ class Config(Section):
     learner: LearnerSection = LearnerSection()
     objective: ObjectiveSection = ObjectiveSection()
     allocation: AllocationSection = AllocationSection()
+    averaging: AveragingSection = AveragingSection()
     checkpoint: CheckpointSection = CheckpointSection()
     api: ApiSection = ApiSection()
 
 
 ENVIRONMENT_PREFIX = "STARLING_"
-NOT_KEYS = frozenset({"STARLING_HOME"})  # ours, and no key of the tree: it says where the tree's file lies
+NOT_KEYS = frozenset({"STARLING_HOME", "STARLING_JOIN"})  # ours, and no keys of the tree: where it lies, and an invite
 
 
 def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> Config:

@@ -6,7 +6,7 @@ number that does not exist (a loss in a round without an optimizer step) is null
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -59,6 +59,13 @@ class Phases(Struct, frozen=True, kw_only=True):
     publish: float  # new weights to the engine, own groups to the swarm
 
 
+class PhaseBegan(_Event, frozen=True, kw_only=True, tag="phase"):
+    """What the round under way is at; told of phases that took over a second in the round before."""
+
+    round: int  # the one under way
+    phase: str  # a field of ``Phases``
+
+
 class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     """One round, done. Shares are 0 to 1; log-probabilities and entropies in nats."""
 
@@ -109,6 +116,79 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     entropy: float | None  # mean over trained tokens
     divergence_by_peer: dict[str, float]  # mean over trained completions, own ones under "self"
     alone_because: str | None  # None while foreign groups can be had
+    foreign_fetched: int = 0  # groups that came over the network
+    foreign_waiting: int = 0  # candidates that may be chosen in a later round
+    samples_by_task: dict[str, int] = {}  # own completions behind ``success_by_task``
+    trained_tokens_per_second: float | None = None  # over the whole round
+    device_memory_bytes: int | None = None  # that torch took of an accelerator, at most so far; None on a CPU
+
+
+class GroupOutcome(Struct, frozen=True):
+    """One foreign group in short, and what became of it."""
+
+    peer: str
+    task: str
+    completions: int
+    reward_mean: float
+    reward_spread: float  # standard deviation
+    outcome: str  # "used", "replayed", or a key of ``RoundDone.foreign_rejected``
+    detail: str | None = None  # may quote a peer
+
+
+class ForeignGroups(_Event, frozen=True, kw_only=True, tag="foreign_groups"):
+    """What became of the foreign groups that a round decided on, told before its ``RoundDone``; none, no event.
+
+    Bounded by ``node.learner.foreign_outcomes``: the counts of some peers, and some of the groups.
+    """
+
+    round: int
+    by_peer: dict[str, dict[str, int]]  # groups by outcome
+    groups: tuple[GroupOutcome, ...]
+
+
+class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
+    """An offer of our weights to the family has ended, with an outer step or without."""
+
+    round: int  # rounds done when it ended
+    partner: str | None  # peer id; None: the weights stay as they were
+    because: str  # what came of it, in words; names peers by nothing but their ids
+    seconds: float  # from the offer to the end; learning goes on meanwhile
+    rounds_between: int = 0  # that were learnt meanwhile, and kept
+    sent_bytes: int = 0  # of our weights, as offered
+    received_bytes: int = 0  # of the partner's
+    weight: float | None = None  # of the partner's weights in the mean, ours 1; below 1 where they are unusually far
+    distance: float | None = None  # ‖θ_i − θ_j‖ / ‖θ_i‖ as both were offered: agreement of the two before the step
+    outer_steps: int = 0  # taken in all
+    sent_bytes_total: int = 0  # over this learner process's life
+    received_bytes_total: int = 0
+
+
+Stage = Literal["looking", "fetching", "verifying", "failed", "done", "given_up"]
+
+
+class CatchingUp(_Event, frozen=True, kw_only=True, tag="catching_up"):
+    """How far starting from the weights of peers has come. After "done" or "given_up" the learner goes on loading."""
+
+    stage: Stage
+    because: str  # in words; names peers by nothing but their ids
+    seconds: float  # since looking began
+    here_bytes: int = 0  # of the state's blobs, verified and on disk
+    total_bytes: int = 0
+    holders: int = 0  # peers that announce the state
+    weights: str | None = None  # hash of the state, hex
+    policy_version: int | None = None
+
+
+class StatePublished(_Event, frozen=True, kw_only=True, tag="state_published"):
+    """Our weights can be had by those of our family."""
+
+    round: int
+    policy_version: int
+    weights: str  # hash of the bf16 weights, hex
+    kind: Literal["anchor", "diff"]
+    size_bytes: int  # of what was added
+    diffs: int  # from the anchor to this state
+    seconds: float  # on a thread of its own
 
 
 class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
@@ -138,7 +218,32 @@ class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
     checkpoint: str | None
 
 
-Event = Loading | Ready | RoundDone | CheckpointSaved | Fault | Stopped
+class Usage(_Event, frozen=True, kw_only=True, tag="usage"):
+    """What the node takes of machine and network. The supervisor's, who writes it among the learner's events.
+
+    Memory is what is resident; None for a process that does not run, or where the system does not tell.
+    """
+
+    supervisor_bytes: int | None
+    learner_bytes: int | None  # its scoring workers included
+    swarm_bytes: int | None
+    sent_bytes_total: int | None  # since the swarm process started; None while it does not answer
+    received_bytes_total: int | None
+
+
+Event = (
+    Loading
+    | PhaseBegan
+    | ForeignGroups
+    | RoundDone
+    | Averaged
+    | CatchingUp
+    | Ready
+    | StatePublished
+    | CheckpointSaved
+    | Fault
+    | Stopped
+)
 
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _encoder = msgspec.json.Encoder()

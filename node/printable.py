@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, direction marks, unassigned
 
 
 def printable(text: str, max_characters: int = 200) -> str:
     """``text`` on one line, at most ``max_characters`` of it, what shows nothing written as its code."""
-    shown = "".join(_escaped(character) for character in text[:max_characters])
+    shown = text[:max_characters]
+    if not shown.isprintable():  # which is stricter, and quick
+        shown = "".join(map(_escaped, shown))
     return shown + "…" if len(text) > max_characters else shown
 
 
+@lru_cache(maxsize=4096)
 def _escaped(character: str) -> str:
     if unicodedata.category(character) not in _UNSAFE_CATEGORIES:
         return character

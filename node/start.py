@@ -14,14 +14,18 @@ import msgspec
 from node.children import ChildSpec
 from node.config import Config
 from node.events import Start
-from node.exit_codes import ExitCode
+from node.exit_codes import ExitCode, exit_code_of
 from node.home import Home, Lock, LockHeld, lock_home
+from node.joining import ensure_joined, papers_of
 from node.outcome import Outcome
+from node.printable import printable
 from node.supervisor import Observer, Supervisor
 from node.tasks.registry import default_manifest_tasks
 from node.version import VERSION
+from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from protocol.manifest import Manifest
+from swarm.membership import Papers
 from swarm.settings import ServiceSettings
 
 PREDECESSOR_SECONDS = 60.0  # for the children of a killed supervisor to checkpoint and end
@@ -31,9 +35,11 @@ INPUT_BYTES = 1 << 12
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_node(home: Home, config: Config, observer: Observer, *, until_input_ends: bool = False) -> Outcome:
+def run_node(
+    home: Home, config: Config, observer: Observer, *, until_input_ends: bool = False, invite: str | None = None
+) -> Outcome:
     """Runs a node in ``home`` until it ends. Blocks. Signals ask it to end, and so does the end of standard input for
-    a program that started it and asked for that.
+    a program that started it and asked for that. With an ``invite`` it joins that private cluster first.
 
     Raises ``ConfigurationError``, ``StorageError`` or ``IdentityError`` before anything is started.
     """
@@ -54,21 +60,33 @@ def run_node(home: Home, config: Config, observer: Observer, *, until_input_ends
                 "identity. To keep the former one, stop, put its key back, and start again."
             )
         key = NodeKey.load_or_create(home.key)
+        try:
+            joined = ensure_joined(home, config, invite) if invite is not None else None
+            papers = papers_of(home, key)
+        except TransportError as error:
+            return Outcome(exit_code_of(error), str(error))
+        if joined is not None:
+            observer.on_note(f"Joined the private cluster {printable(joined.cluster)} by {joined.welcomed_by}.")
         if not config.name:
             config = config.model_copy(update={"name": name_for(config.policy.model, key.peer_id)})
-        return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends))
+        return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends, papers))
     finally:
         lock.release()
 
 
-def swarm_settings(home: Home, config: Config) -> ServiceSettings:
-    """What the swarm process is told. The swarm is named by the configuration and made of the default tasks: a node
-    that trains on some of them, or on tasks of its own besides, is still a member."""
+def swarm_settings(home: Home, config: Config, papers: Papers | None = None) -> ServiceSettings:
+    """What the swarm process is told. An open swarm is named by the configuration and made of the default tasks: a node
+    that trains on some of them, or on tasks of its own besides, is still a member. A private one is that of ``papers``.
+    """
     section = config.swarm
+    name, swarm_id = section.name, Manifest(section.name, default_manifest_tasks()).swarm_id
+    if papers is not None:
+        name, swarm_id = papers.cluster.manifest.name, papers.cluster.swarm_id
     return ServiceSettings(
         home=str(home.path),
-        swarm_name=section.name,
-        swarm_id=Manifest(section.name, default_manifest_tasks()).swarm_id.hex(),
+        swarm_name=name,
+        swarm_id=swarm_id.hex(),
+        private=papers is not None,
         name=config.name,
         software=f"starling {VERSION}",
         listen=section.listen,
@@ -88,7 +106,13 @@ def name_for(model: str, peer: str) -> str:
 
 
 async def _supervise(
-    home: Home, config: Config, key: NodeKey, lock: Lock, observer: Observer, until_input_ends: bool
+    home: Home,
+    config: Config,
+    key: NodeKey,
+    lock: Lock,
+    observer: Observer,
+    until_input_ends: bool,
+    papers: Papers | None,
 ) -> Outcome:
     supervisor = Supervisor(
         home,
@@ -97,7 +121,7 @@ async def _supervise(
         swarm=ChildSpec(
             "swarm",
             (sys.executable, "-m", "swarm.service"),
-            msgspec.json.encode(swarm_settings(home, config)),
+            msgspec.json.encode(swarm_settings(home, config, papers)),
             lock.descriptor,
         ),
         learner=ChildSpec(

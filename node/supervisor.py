@@ -21,18 +21,24 @@ from node import restarts
 from node.api.access import load_or_create_token
 from node.api.app import served
 from node.api.event_feed import EventFeed
-from node.api.status import ChildStatus, NodeStatus, Note, PeersAnswer, State, peer_view
+from node.api.history import restored
+from node.api.record import Record
+from node.api.status import peers_answer, shown_event, shown_swarm, waiting_for
+from node.api.types import ChildStatus, NodeStatus, Note, PeersAnswer, State
 from node.children import Child, ChildSpec
 from node.config import Config
 from node.events import (
     STOP_LINE,
+    Averaged,
     CheckpointSaved,
     Event,
     Fault,
     Loading,
+    PhaseBegan,
     Ready,
     RoundDone,
     Stopped,
+    Usage,
     decode_event,
     encode_event,
     kind_of,
@@ -40,6 +46,8 @@ from node.events import (
 from node.exit_codes import ExitCode
 from node.home import Home
 from node.outcome import Outcome
+from node.printable import printable
+from node.process_memory import resident_bytes, resident_bytes_of_session
 from node.restarts import End, GiveUp
 from node.rolling_log import RollingLog
 from node.version import VERSION
@@ -54,6 +62,9 @@ POLL_TIMEOUT_SECONDS = 5.0
 LEARNER_STOP_SECONDS = 300.0  # to finish a step and checkpoint; a large model's step takes minutes
 SWARM_STOP_SECONDS = 10.0  # to say goodbye
 NOTES_KEPT = 20
+REFUSAL_CHARACTERS = 2000
+USAGE_SECONDS = 5.0  # between two reports of memory and traffic
+FIRST_USAGE_SECONDS = 1.0  # until both processes are there
 
 
 class Observer(Protocol):
@@ -101,25 +112,33 @@ class Supervisor:
         self._swarm, self._learner = _Kept(swarm), _Kept(learner)
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
+        self._averaged: Averaged | None = None  # the last with a partner
         self._notes: list[str] = []
         self._began = time.monotonic()
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
+        self.record = Record()
+        self._usage: Usage | None = None
         self._outcome: Outcome | None = None  # set once; from then on the node is stopping
+        self._page: str | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
     async def run(self) -> Outcome:
         """Returns once nothing of the node runs any more. Raises ``StorageError``, ``UnreachableError`` or
         ``IdentityError`` if it cannot serve its API."""
-        port = self._config.api.port
-        token = load_or_create_token(self._home.api_token) if port else ""
-        async with served(self, self._feed, self._home.supervisor_socket, port=port, token=token):
+        ports = self._config.api.ports
+        token = load_or_create_token(self._home.api_token) if ports else ""
+        async with served(self, self._feed, self._home.supervisor_socket, ports=ports, token=token) as port:
+            if port is not None:
+                self._page = f"http://127.0.0.1:{port}/"
+                self._note(f"To be looked at on {self._page}")
             learner = asyncio.create_task(self._keep(self._learner, self._on_learner_line))
             swarm = asyncio.create_task(self._keep(self._swarm, self._on_swarm_line))
             watch = asyncio.create_task(self._watch())
-            tasks: set[asyncio.Task[None]] = {learner, swarm, watch}
+            remember = asyncio.create_task(self._keep_record(time.time()))
+            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember}
             stop = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -146,6 +165,7 @@ class Supervisor:
         self._finish(Outcome(ExitCode.DONE, because))
 
     def status(self) -> NodeStatus:
+        state, loading, done = self._state(), self._newest.get(Loading), self._newest.get(RoundDone)
         return NodeStatus(
             version=VERSION,
             pid=os.getpid(),
@@ -153,17 +173,22 @@ class Supervisor:
             name=self._config.name,
             peer=self._peer,
             model=self._config.policy.model,
-            state=self._state(),
+            state=state,
             uptime_seconds=time.monotonic() - self._began,
             swarm_process=self._swarm.status(),
             learner_process=self._learner.status(),
             swarm=self._swarm_status,
-            loading=self._newest.get(Loading),
+            loading=loading,
             ready=self._newest.get(Ready),
-            round=self._newest.get(RoundDone),
+            round=done,
             checkpoint=self._newest.get(CheckpointSaved),
             fault=self._newest.get(Fault),
             notes=tuple(self._notes),
+            page=self._page,
+            offered=self._newest.get(Averaged),
+            averaged=self._averaged,
+            usage=self._usage,
+            waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
         )
 
     def peers(self) -> PeersAnswer:
@@ -207,7 +232,8 @@ class Supervisor:
 
     def _judge_last_end(self, kept: _Kept, end: End) -> None:
         """A child that was to end in order and did not: the node did not end well either."""
-        if end.returncode != 0 and not self._stop_now.is_set():
+        said_already = self._outcome is not None and self._outcome.exit_code == end.returncode
+        if end.returncode != 0 and not said_already and not self._stop_now.is_set():
             said = restarts.describe(kept.spec.process, end)
             self._note(f"While stopping, {said}")
             if self._outcome is not None and self._outcome.exit_code is ExitCode.DONE:
@@ -232,9 +258,10 @@ class Supervisor:
         with SwarmClient(self._home.swarm_socket, timeout_seconds=POLL_TIMEOUT_SECONDS) as client:
             while True:
                 try:
-                    self._swarm_status = await asyncio.to_thread(client.status)
+                    self._swarm_status = shown_swarm(await asyncio.to_thread(client.status))
                     seen = await asyncio.to_thread(client.peers)
-                    self._peers = PeersAnswer(tuple(peer_view(peer) for peer in seen))
+                    outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
+                    self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
                 except TransportError:  # not up yet, or being started again: its own end is told by _keep
                     self._swarm_status = None
                 status = self.status()
@@ -243,19 +270,48 @@ class Supervisor:
                     self._feed.publish("status", msgspec.json.encode(status))
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _on_learner_line(self, line: bytes) -> bool:
-        try:
-            event = decode_event(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False  # something that a library printed: it goes to the log
-        self._newest[type(event)] = event
-        self._learner.ready |= isinstance(event, Ready)
-        if isinstance(event, RoundDone) and self._learner.child is not None:
-            self._learner.child.useful = True
+    async def _keep_record(self, began_seconds: float) -> None:
+        """Brings back what earlier starts recorded, then tells memory and traffic for as long as the node is up."""
+        earlier = await asyncio.to_thread(restored, self._home.metrics, before_seconds=began_seconds)
+        self.record.history = self.record.history.follow(earlier)
+        await asyncio.sleep(FIRST_USAGE_SECONDS)
+        while True:
+            learner, swarm = (kept.child.pid if kept.child else None for kept in (self._learner, self._swarm))
+            memory = await asyncio.to_thread(_resident, learner, swarm)
+            traffic = self._swarm_status
+            self._usage = Usage(
+                time_seconds=time.time(),
+                supervisor_bytes=memory[0],
+                learner_bytes=memory[1],
+                swarm_bytes=memory[2],
+                sent_bytes_total=traffic.sent_bytes if traffic is not None else None,
+                received_bytes_total=traffic.received_bytes if traffic is not None else None,
+            )
+            line = msgspec.json.encode(self._usage)
+            self.record.add(self._usage)
+            self._write_metrics(line)
+            self._feed.publish("usage", line)
+            await asyncio.sleep(USAGE_SECONDS)
+
+    def _write_metrics(self, line: bytes) -> None:
         failed_before = self._metrics.failure
         self._metrics.append(line + b"\n")
         if self._metrics.failure and self._metrics.failure != failed_before:
             self._note(self._metrics.failure)
+
+    def _on_learner_line(self, line: bytes) -> bool:
+        try:
+            event = shown_event(decode_event(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False  # something that a library printed: it goes to the log
+        self._newest[type(event)] = event
+        if isinstance(event, Averaged) and event.partner is not None:
+            self._averaged = event
+        self._learner.ready |= isinstance(event, Ready)
+        if isinstance(event, RoundDone) and self._learner.child is not None:
+            self._learner.child.useful = True
+        self.record.add(event)
+        self._write_metrics(line)
         self._observer.on_event(line, event)
         self._feed.publish(kind_of(event), encode_event(event))
         return True
@@ -267,9 +323,18 @@ class Supervisor:
             return False
         if event.get("event") == "ready" and self._swarm.child is not None:
             self._swarm.child.useful = self._swarm.ready = True
+        if event.get("event") == "refused":  # by the private cluster: another start would end the same way
+            said = printable(f"not let in ({event.get('reason')}): {event.get('message')}", REFUSAL_CHARACTERS)
+            self._finish(Outcome(ExitCode.REFUSED, said))
         return False  # its events are part of its log
 
     def _note(self, text: str) -> None:
         self._notes = [*self._notes, text][-NOTES_KEPT:]
         self._observer.on_note(text)
         self._feed.publish("note", msgspec.json.encode(Note(time.time(), text)))
+
+
+def _resident(learner: int | None, swarm: int | None) -> tuple[int | None, int | None, int | None]:
+    """Bytes of the supervisor, of the learner with its workers, and of the swarm process."""
+    of_children = [resident_bytes_of_session(pid) if pid is not None else None for pid in (learner, swarm)]
+    return resident_bytes(os.getpid()), of_children[0], of_children[1]

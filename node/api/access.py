@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from node.api.status import Refusal
+from node.api.types import Refusal
 from protocol.errors import IdentityError, StorageError
 
 TOKEN_BYTES = 32

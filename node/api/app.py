@@ -1,68 +1,44 @@
 """The node's HTTP API: always on a Unix socket in the data directory, and on 127.0.0.1 where a port is configured.
 
-GET  /api/v1/status   NodeStatus
-GET  /api/v1/peers    PeersAnswer
-GET  /api/v1/events   server-sent: a NodeStatus ("status") at once and every second, the learner's events, notes
-POST /api/v1/stop     StopAnswer
-GET  /health          HealthAnswer; status 503 where the node is not healthy
-GET  /metrics         Prometheus's text format
+``endpoints.ENDPOINTS`` lists what there is, ``/api/v1/openapi.json`` describes it. Every refusal is JSON with a reason
+and what to do; a fault of ours in one answer is logged, told as such, and ends nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
 
-import msgspec
-from aiohttp import ClientConnectionError, web
+from aiohttp import web
 
 from node.api.access import guard
-from node.api.event_feed import EventFeed, message_of
-from node.api.metrics import CONTENT_TYPE, metrics_text
-from node.api.status import NodeStatus, PeersAnswer, Refusal, StopAnswer, health_of
+from node.api.endpoints import ENDPOINTS, EVENT_STREAM, Endpoint, Node, json_response
+from node.api.event_feed import EventFeed
+from node.api.page import add_page
+from node.api.types import Refusal
 from protocol.errors import StorageError, UnreachableError
 
 SHUTDOWN_SECONDS = 1.0  # for answers under way
-RETRY = b"retry: 1000\n\n"  # milliseconds until a reader of events that lost its connection comes back
 LOOPBACK = "127.0.0.1"
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Node(Protocol):
-    """What the API needs of the supervisor."""
-
-    def status(self) -> NodeStatus: ...
-
-    def peers(self) -> PeersAnswer: ...
-
-    def request_stop(self, because: str) -> None: ...
-
-
 def application(node: Node, feed: EventFeed, *, token: str | None = None) -> web.Application:
     """The routes, bound to ``node``. With a ``token`` they are guarded as TCP needs it."""
-
-    async def stop(_: web.Request) -> web.Response:
-        node.request_stop("asked by starling down")
-        return _json(StopAnswer(stopping=True))
-
-    async def health(_: web.Request) -> web.Response:
-        answer = health_of(node.status())
-        return _json(answer, 200 if answer.healthy else 503)
-
-    async def metrics(_: web.Request) -> web.Response:
-        text = metrics_text(node.status(), node.peers())
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
-
-    app = web.Application(middlewares=[] if token is None else [guard(token)])
-    app.router.add_get("/api/v1/status", _answer(node.status))
-    app.router.add_get("/api/v1/peers", _answer(node.peers))
-    app.router.add_get("/api/v1/events", _events(node, feed), allow_head=False)
-    app.router.add_post("/api/v1/stop", stop)
-    app.router.add_get("/health", health)
-    app.router.add_get("/metrics", metrics)
+    app = web.Application(middlewares=[_told] if token is None else [_told, guard(token)])
+    for endpoint in ENDPOINTS:
+        bound = _bound(endpoint, node, feed)
+        if endpoint.method == "GET":
+            app.router.add_get(endpoint.path, bound, allow_head=endpoint.content_type != EVENT_STREAM)
+        else:
+            app.router.add_route(endpoint.method, endpoint.path, bound)
+    if token is not None:  # a browser comes by TCP
+        add_page(app.router)
 
     async def end_streams(_: web.Application) -> None:
         feed.close()
@@ -72,29 +48,37 @@ def application(node: Node, feed: EventFeed, *, token: str | None = None) -> web
 
 
 @asynccontextmanager
-async def served(node: Node, feed: EventFeed, path: Path, *, port: int = 0, token: str = "") -> AsyncIterator[None]:
-    """Serves the API on the socket ``path``, and on ``port`` of 127.0.0.1 unless that is 0, from entry to exit.
+async def served(
+    node: Node, feed: EventFeed, path: Path, *, ports: Sequence[int] = (), token: str = ""
+) -> AsyncIterator[int | None]:
+    """Serves the API on the socket ``path``, and on the first of ``ports`` of 127.0.0.1 that is free, which it gives.
 
-    The caller holds the data directory's lock, so an old socket is nobody's and is replaced. Raises ``StorageError``
-    where no socket can be made, ``UnreachableError`` where the port is taken.
+    From entry to exit. The caller holds the data directory's lock, so an old socket is nobody's and is replaced. Raises
+    ``StorageError`` where no socket can be made, ``UnreachableError`` where every port is taken.
     """
-    if port and not token:
+    if ports and not token:
         raise ValueError("the API on a port needs a token")
     async with AsyncExitStack() as stack:
         try:
             await web.UnixSite(await _runner(stack, application(node, feed)), path).start()
         except OSError as error:
             raise StorageError(f"no socket can be made at {path}: {error}") from None
-        if port:
-            runner = await _runner(stack, application(node, feed, token=token))
-            try:
-                await web.TCPSite(runner, LOOPBACK, port).start()
-            except OSError as error:
-                raise UnreachableError(
-                    f"the API cannot listen on {LOOPBACK}:{port} ({error.strerror}): set api.port to a free one, or to "
-                    "0 for none"
-                ) from None
-        yield
+        yield await _on_port(await _runner(stack, application(node, feed, token=token)), ports) if ports else None
+
+
+async def _on_port(runner: web.AppRunner, ports: Sequence[int]) -> int:
+    because = ""
+    for port in ports:
+        try:
+            await web.TCPSite(runner, LOOPBACK, port).start()
+        except OSError as error:
+            because = because or f"{LOOPBACK}:{port} ({error.strerror})"
+        else:
+            return port
+    raise UnreachableError(
+        f"the API cannot listen on {because}, nor on the {len(ports) - 1} ports behind it: set api.port to a free one, "
+        "or to 0 for none"
+    )
 
 
 async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
@@ -104,33 +88,30 @@ async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
     return runner
 
 
-def _events(node: Node, feed: EventFeed) -> Handler:
+def _bound(endpoint: Endpoint, node: Node, feed: EventFeed) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
-        def abort() -> None:
-            if request.transport is not None:  # else it is gone already
-                request.transport.abort()
-
-        with feed.reader(abort) as reader:
-            if reader is None:
-                return _json(Refusal("too many read events already, or the node is stopping: try again later"), 503)
-            headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            response = web.StreamResponse(headers=headers)
-            with suppress(ConnectionResetError, ClientConnectionError):  # it left, or was dropped
-                await response.prepare(request)
-                await response.write(RETRY + message_of("status", msgspec.json.encode(node.status())))
-                async for message in reader.messages():
-                    await response.write(message)
-            return response
+        return await endpoint.handler(node, feed, request)
 
     return handler
 
 
-def _answer(read: Callable[[], msgspec.Struct]) -> Handler:
-    async def handler(_: web.Request) -> web.StreamResponse:
-        return _json(read())
-
-    return handler
-
-
-def _json(answer: msgspec.Struct, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(answer), content_type="application/json")
+@web.middleware
+async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Makes an answer of every failure."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        answer = json_response(Refusal(f"{error.method} is not for this address, which takes {allowed}"), error.status)
+        answer.headers["Allow"] = allowed
+        return answer
+    except web.HTTPNotFound as error:
+        return json_response(Refusal("there is nothing at this address: see /api/v1/openapi.json"), error.status)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return json_response(Refusal(f"{error.reason}: send it differently"), error.status)
+    except Exception:
+        log.exception("%s %s could not be answered", request.method, request.path)
+        because = "a fault of the node's own, which goes on; its log says more: please report it"
+        return json_response(Refusal(because), 500)

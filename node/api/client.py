@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from node.api.status import NodeStatus, PeersAnswer, StopAnswer
+from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, StopAnswer, SwarmAnswer
 from node.home import Home
 from protocol.errors import TransportError, UnreachableError
 
@@ -23,6 +23,18 @@ def ask_status(home: Home) -> NodeStatus:
 
 def ask_peers(home: Home) -> PeersAnswer:
     return _ask(home, "GET", "/api/v1/peers", PeersAnswer)
+
+
+def ask_swarm(home: Home) -> SwarmAnswer:
+    return _ask(home, "GET", "/api/v1/swarm", SwarmAnswer)
+
+
+def ask_rollouts(home: Home) -> RolloutsAnswer:
+    return _ask(home, "GET", "/api/v1/rollouts", RolloutsAnswer)
+
+
+def ask_history(home: Home, points: int) -> HistoryAnswer:
+    return _ask(home, "GET", f"/api/v1/history?points={points}", HistoryAnswer)
 
 
 def ask_stop(home: Home) -> StopAnswer:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.api.status import NodeStatus, PeersAnswer, State
-from node.events import CheckpointSaved, RoundDone
+from node.api.types import NodeStatus, PeersAnswer, State
+from node.events import Averaged, CheckpointSaved, RoundDone, Usage
 from swarm.api import SwarmStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,8 +36,12 @@ def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
         metrics += _of_swarm(status.swarm)
     if status.round is not None:
         metrics += _of_round(status.round)
+    if status.offered is not None:
+        metrics += _of_averaging(status.offered, status.averaged)
     if status.checkpoint is not None:
         metrics += _of_checkpoint(status.checkpoint)
+    if status.usage is not None:
+        metrics += _of_usage(status.usage)
     return "".join(map(_exposed, metrics))
 
 
@@ -83,6 +87,7 @@ def _of_round(done: RoundDone) -> Iterator[Metric]:
     yield _counter("generated_tokens_total", "Tokens generated", done.tokens_generated_total)
     yield _gauge("generated_tokens_per_second", "Over the last round", done.tokens_per_second)
     yield _gauge("trained_tokens", "Completion tokens with an advantage, in the last round", done.tokens_trained)
+    yield _gauge("foreign_groups_waiting", "Foreign candidates for later rounds", done.foreign_waiting)
     yield _counter("groups_shared_total", "Own groups announced", done.groups_shared_total)
     yield _counter("foreign_groups_used_total", "Groups of peers learnt from", done.foreign_groups_used_total)
     yield _counter("foreign_fetched_bytes_total", "Groups of peers fetched", done.bytes_fetched_total)
@@ -101,10 +106,28 @@ def _of_round(done: RoundDone) -> Iterator[Metric]:
             yield _gauge(name, help_text, value)
 
 
+def _of_averaging(offered: Averaged, averaged: Averaged | None) -> Iterator[Metric]:
+    """Totals as of the last offer of weights; the rest is of the last outer step."""
+    yield _counter("outer_steps_total", "Times that weights were averaged with a peer", offered.outer_steps)
+    yield _counter("averaging_sent_bytes_total", "Weights given, by this learner process", offered.sent_bytes_total)
+    yield _counter("averaging_received_bytes_total", "Weights taken, likewise", offered.received_bytes_total)
+    if averaged is not None:
+        yield _gauge("averaging_timestamp_seconds", "Unix time of the last outer step", averaged.time_seconds)
+        yield _gauge("averaging_seconds", "From offering weights to the last outer step", averaged.seconds)
+        if averaged.distance is not None:
+            yield _gauge("replica_distance_ratio", "To the last partner, over our weights' norm", averaged.distance)
+
+
 def _of_checkpoint(saved: CheckpointSaved) -> Iterator[Metric]:
     yield _gauge("checkpoint_round", "Round of the newest checkpoint", saved.round)
     yield _gauge("checkpoint_bytes", "Size of the newest checkpoint", saved.size_bytes)
     yield _gauge("checkpoint_timestamp_seconds", "Unix time of the newest checkpoint", saved.time_seconds)
+
+
+def _of_usage(usage: Usage) -> Iterator[Metric]:
+    held = {"supervisor": usage.supervisor_bytes, "learner": usage.learner_bytes, "swarm": usage.swarm_bytes}
+    known = {process: float(size) for process, size in held.items() if size is not None}
+    yield _labelled("memory_bytes", "gauge", "Resident, a process and all that it started", "process", known)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

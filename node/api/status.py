@@ -1,116 +1,30 @@
-"""What a running node says of itself over its API: plain structs, the same for the command line and for programs."""
+"""What the node's answers are made of: pure functions of what the supervisor and the swarm process know."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Sequence
 
-from msgspec import Struct
+import msgspec
 
-from node.events import CheckpointSaved, Fault, Loading, Ready, RoundDone
+from node.api.types import HealthAnswer, HeartbeatView, NodeStatus, PeersAnswer, PeerView, State
+from node.events import Event, Fault, Loading, PhaseBegan, RoundDone
+from node.printable import printable
+from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
-from swarm.api import PeerStatus, SwarmStatus
+from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
-
-class State(StrEnum):
-    STARTING = "starting"  # no round has begun yet
-    TRAINING = "training"
-    RECOVERING = "recovering"  # the learner ended and is being started again
-    STOPPING = "stopping"
-
-
-class ChildStatus(Struct, frozen=True):
-    pid: int | None  # None while it is not running
-    restarts: int
-    last_end: str | None  # how it last ended, in words; None if it never did
-
-
-class NodeStatus(Struct, frozen=True):
-    """Answer of GET /api/v1/status. Null is what is not known yet."""
-
-    version: str
-    pid: int  # of the supervisor
-    home: str
-    name: str
-    peer: str
-    model: str
-    state: State
-    uptime_seconds: float
-    swarm_process: ChildStatus
-    learner_process: ChildStatus
-    swarm: SwarmStatus | None  # as last polled; None while the swarm process does not answer
-    loading: Loading | None
-    ready: Ready | None
-    round: RoundDone | None
-    checkpoint: CheckpointSaved | None
-    fault: Fault | None  # the learner's last
-    notes: tuple[str, ...]  # what the supervisor last told the user, newest last
-
-
-class HeartbeatView(Struct, frozen=True):
-    """What a peer says of itself, with names to its fields; nothing of it is checked. Its strings are a stranger's."""
-
-    name: str
-    software: str
-    model: str
-    family: str  # hex
-    tokenizer: str  # hex
-    round: int
-    policy_version: int
-    phase: str
-    tokens_per_second: float
-    groups_shared: int
-    groups_used: int
-    success_by_task: dict[str, float]
-
-
-class PeerView(Struct, frozen=True):
-    """One peer as this node sees it."""
-
-    peer: str
-    connected: bool
-    addresses: tuple[str, ...]
-    round_trip_seconds: float | None
-    heartbeat: HeartbeatView | None
-    heartbeat_age_seconds: float | None
-    groups_received: int  # adverts of groups seen
-    groups_used: int
-    groups_rejected: int
-    reputation: float  # 1 trusted, 0 banned
-    banned_because: str | None
-    clock_offset_seconds: float | None = None  # its clock minus ours, at its last heartbeat; the way here included
-
-
-class PeersAnswer(Struct, frozen=True):
-    """Answer of GET /api/v1/peers: as last polled, connected ones first."""
-
-    peers: tuple[PeerView, ...]
-
-
-class StopAnswer(Struct, frozen=True):
-    """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and ends."""
-
-    stopping: bool
-
-
-class HealthAnswer(Struct, frozen=True):
-    """Answer of GET /health."""
-
-    healthy: bool
-    state: State
-    because: str | None  # why it is not
-
-
-class Refusal(Struct, frozen=True):
-    """Why a request was not served, and what to do."""
-
-    error: str
-
-
-class Note(Struct, frozen=True, tag_field="event", tag="note"):
-    """What the supervisor tells the user, among the events."""
-
-    time_seconds: float  # Unix time
-    text: str
+ADDRESS_CHARACTERS = 200
+PHASES = {  # of a round, in words; ``node.events.Phases``
+    "allocate": "choosing prompts",
+    "generate": "generating completions",
+    "collect": "waiting for groups of others",
+    "score": "scoring, ours and theirs",
+    "learn": "taking an optimizer step",
+    "publish": "sharing groups, new weights to the engine",
+}
+REASON_CHARACTERS = 400
+ALONE_CHARACTERS = 600
+DETAIL_CHARACTERS = 2000
 
 
 def health_of(status: NodeStatus) -> HealthAnswer:
@@ -125,12 +39,54 @@ def health_of(status: NodeStatus) -> HealthAnswer:
     return HealthAnswer(because is None, status.state, because)
 
 
-def peer_view(status: PeerStatus) -> PeerView:
-    """The same, as the API shows it."""
+def waiting_for(state: State, loading: Loading | None, done: RoundDone | None, began: PhaseBegan | None = None) -> str:
+    """What happens now, in a few words."""
+    if state is State.STOPPING:
+        return "stopping: finishing the step, checkpointing, saying goodbye"
+    if state is State.RECOVERING:
+        return "the learner ended and is being started again"
+    if state is State.STARTING:
+        return loading_line(loading) if loading else "the learner is starting"
+    number = done.round + 1 if done is not None else None
+    said = "first round" if number is None else f"round {number}"
+    if began is None or began.phase not in PHASES or (number is not None and began.round != number):
+        return f"{said} under way"
+    return f"{said}: {PHASES[began.phase]}"
+
+
+def loading_line(loading: Loading) -> str:
+    return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since its start)"
+
+
+def shown_event(event: Event) -> Event:
+    """The same, what may quote a peer escaped."""
+    match event:
+        case Fault(detail=detail):
+            return msgspec.structs.replace(event, detail=printable(detail, DETAIL_CHARACTERS))
+        case RoundDone(alone_because=str(because)):
+            return msgspec.structs.replace(event, alone_because=printable(because, ALONE_CHARACTERS))
+        case _:
+            return event
+
+
+def shown_swarm(status: SwarmStatus) -> SwarmStatus:
+    """The same, what may quote a peer escaped."""
+    if status.alone_because is None:
+        return status
+    return msgspec.structs.replace(status, alone_because=printable(status.alone_because, ALONE_CHARACTERS))
+
+
+def peers_answer(peers: Sequence[PeerStatus], outcomes: Sequence[dict[str, int]]) -> PeersAnswer:
+    """Of peers and what became of the groups of each."""
+    return PeersAnswer(tuple(map(peer_view, peers, outcomes)))
+
+
+def peer_view(status: PeerStatus, outcomes: dict[str, int] | None = None) -> PeerView:
+    """The same as the API shows it: text of the peer escaped. ``outcomes``: what became of its groups."""
     return PeerView(
         peer=status.peer,
         connected=status.connected,
-        addresses=status.addresses,
+        addresses=tuple(printable(address, ADDRESS_CHARACTERS) for address in status.addresses),
         round_trip_seconds=status.round_trip_seconds,
         heartbeat=None if status.heartbeat is None else _heartbeat_view(status.heartbeat),
         heartbeat_age_seconds=status.heartbeat_age_seconds,
@@ -138,23 +94,39 @@ def peer_view(status: PeerStatus) -> PeerView:
         groups_used=status.groups_used,
         groups_rejected=status.groups_rejected,
         reputation=status.reputation,
-        banned_because=status.banned_because,
+        banned_because=_escaped_reason(status.banned_because),
         clock_offset_seconds=status.clock_offset_seconds,
+        exchanges_committed=status.exchanges_committed,
+        exchanges_abandoned=status.exchanges_abandoned,
+        last_exchange=None if status.last_exchange is None else _escaped_exchange(status.last_exchange),
+        groups_given=status.groups_given,
+        conduct=status.conduct,
+        outcomes=outcomes or {},
     )
 
 
 def _heartbeat_view(beat: Heartbeat) -> HeartbeatView:
+    tasks = [(printable(entry.task, NAME_BYTES), entry) for entry in beat.tasks]
     return HeartbeatView(
-        name=beat.name,
-        software=beat.software,
-        model=beat.model,
+        name=printable(beat.name, NAME_BYTES),
+        software=printable(beat.software, NAME_BYTES),
+        model=printable(beat.model, NAME_BYTES),
         family=beat.family.hex(),
         tokenizer=beat.tokenizer.hex(),
         round=beat.round,
         policy_version=beat.policy_version,
-        phase=beat.phase,
+        phase=printable(beat.phase, NAME_BYTES),
         tokens_per_second=beat.tokens_per_second,
         groups_shared=beat.groups_shared,
         groups_used=beat.groups_used,
-        success_by_task={entry.task: entry.success for entry in beat.tasks},
+        success_by_task={task: entry.success for task, entry in tasks},
+        samples_by_task={task: entry.samples for task, entry in tasks},
     )
+
+
+def _escaped_exchange(exchange: ExchangeStatus) -> ExchangeStatus:
+    return msgspec.structs.replace(exchange, because=printable(exchange.because, REASON_CHARACTERS))
+
+
+def _escaped_reason(because: str | None) -> str | None:
+    return None if because is None else printable(because, REASON_CHARACTERS)

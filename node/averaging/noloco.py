@@ -10,18 +10,24 @@
     m ← μ m + η · (mean_j θ_j − φ_i),
 
 so that one vector crosses the wire, θ_j, and not two. ``outer_step`` is this form, ``outer_step_of_two_vectors`` the
-general one.
+general one. ``overlapped`` applies a step to weights that learnt on while it was under way:
+
+    θ ← φ + (θ − θ_offered)
+
+which is θ ← φ, exactly, where no inner step lies between, and keeps what was learnt since where some do.
 
 Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace; a step is taken with weights
 that ``unfit_because`` accepted or not at all; everything is float32, and replicas that hold bit-equal φ, m and the same
 two θ make bit-equal steps, whichever of them is "own". Moments of the inner optimizer are not averaged.
 
-Departure: a partner's θ may arrive rounded (bf16), while our own enters as it is; the two means then differ by half the
-rounding error of either, which the next steps average like any other difference of replicas.
+Departures: a partner's θ may arrive rounded (bf16), ours enters as it is; the two means then differ by half the
+rounding error of either, which the next steps average like any other difference of replicas. A member may count less
+than we do, by its share w ≤ 1: the mean is then Σ w_j θ_j / Σ w_j, of a pair (θ_i + w θ_j) / (1 + w).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -52,6 +58,16 @@ class Constants:
         """Whether θ_j is all that is needed of a partner."""
         return self.outer_rate == self.consensus_rate
 
+    @property
+    def stretch(self) -> float:
+        """Periods that may lie between two outer steps without the second undoing some of what was learnt in them.
+
+        At a steady advance of Δ a period, m = η Δ / (1 − μ); a step after k periods moves φ by μ m + η k Δ, which is at
+        least k Δ for k ≤ η μ / ((1 − μ) (1 − η)): 2.3 with the released constants.
+        """
+        lost = (1.0 - self.momentum) * (1.0 - self.outer_rate)
+        return self.outer_rate * self.momentum / lost if lost > 0 else math.inf
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OuterState:
@@ -78,10 +94,10 @@ class Refusal:
     detail: str  # the tensor, the value seen, the limit
 
 
-def begin(weights: Weights) -> OuterState:
-    """Before the first outer step: φ = θ, m = 0."""
-    outer = {name: tensor.detach().to(torch.float32, copy=True) for name, tensor in weights.items()}
-    return OuterState(outer, {name: torch.zeros_like(tensor) for name, tensor in outer.items()})
+def begin(weights: Weights, *, steps: int = 0) -> OuterState:
+    """Before the first outer step, or anew after ``steps``: φ = θ, m = 0. In main memory, whatever device learns."""
+    outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
+    return OuterState(outer, {name: torch.zeros_like(tensor) for name, tensor in outer.items()}, steps)
 
 
 def unfit_because(own: Weights, theirs: Weights) -> Refusal | None:
@@ -105,19 +121,33 @@ def unfit_because(own: Weights, theirs: Weights) -> Refusal | None:
     return None
 
 
-def outer_step(state: OuterState, group: Sequence[Weights], constants: Constants) -> OuterState:
+def outer_step(
+    state: OuterState, group: Sequence[Weights], constants: Constants, *, shares: Sequence[float] | None = None
+) -> OuterState:
     """φ and m after averaging with a group; the new θ is the new φ.
 
-    ``group`` holds θ_j of every member, our own included, each of which ``unfit_because`` accepted. Raises
-    ``ValueError`` for constants under which θ_j does not suffice.
+    ``group`` holds θ_j of every member, our own included, each of which ``unfit_because`` accepted; ``shares`` says how
+    much each counts in the mean, all alike by default. Raises ``ValueError`` for constants under which θ_j does not
+    suffice.
     """
     if not constants.one_vector:
         raise ValueError(
             f"η is {constants.outer_rate:g} and γ is {constants.consensus_rate:g}: unless they are equal the partners' "
             "outer weights are needed too; use outer_step_of_two_vectors"
         )
-    pull = {name: _mean(group, name).sub_(outer).mul_(constants.outer_rate) for name, outer in state.outer.items()}
+    pull = {}
+    for name, outer in state.outer.items():
+        pull[name] = _mean(group, name, shares).sub_(outer).mul_(constants.outer_rate)
     return _moved(state, pull, constants)
+
+
+def overlapped(weights: Weights, offered: Weights, outer: Weights) -> dict[str, Tensor]:
+    """New θ, on the device of ``weights``: the step from ``offered`` to ``outer``, and what was learnt since."""
+    moved = {}
+    for name, tensor in weights.items():
+        learnt = tensor.detach() - offered[name].to(tensor.device)
+        moved[name] = learnt.add_(outer[name].to(tensor.device))  # where nothing was learnt: outer itself
+    return moved
 
 
 def outer_step_of_two_vectors(
@@ -144,17 +174,17 @@ def snapshot(state: OuterState) -> dict[str, Tensor]:
 def restore(tensors: Weights, weights: Weights) -> OuterState | None:
     """The state in a checkpoint's tensors, for a policy with ``weights``; None where no averaging had begun.
 
+    It lies in main memory, where steps are computed.
     Raises ``StorageError`` for one that is not whole or belongs to another policy.
     """
     if STEPS_KEY not in tensors:
         return None
-    device = {name: tensor.device for name, tensor in weights.items()}
     found: dict[str, dict[str, Tensor]] = {_OUTER: {}, _MOMENTUM: {}}
     for prefix, parts in found.items():
         for key, tensor in tensors.items():
             if key.startswith(prefix):
                 name = key.removeprefix(prefix)
-                parts[name] = tensor.to(device.get(name, tensor.device), torch.float32, copy=True)
+                parts[name] = tensor.to("cpu", torch.float32, copy=True)
         refusal = unfit_because(weights, parts)
         if refusal is not None:
             raise StorageError(
@@ -164,12 +194,15 @@ def restore(tensors: Weights, weights: Weights) -> OuterState | None:
     return OuterState(found[_OUTER], found[_MOMENTUM], int(tensors[STEPS_KEY]))
 
 
-def _mean(group: Sequence[Weights], name: str) -> Tensor:
-    """A new float32 tensor. Of two, bit-equal in either order: addition commutes."""
-    total = group[0][name].detach().to(torch.float32, copy=True)
-    for member in group[1:]:
-        total.add_(member[name].detach())
-    return total.div_(len(group))
+def _mean(group: Sequence[Weights], name: str, shares: Sequence[float] | None = None) -> Tensor:
+    """A new float32 tensor. Of two that count alike, bit-equal in either order: addition commutes."""
+    counts = [1.0] * len(group) if shares is None else shares
+    if len(counts) != len(group):
+        raise ValueError(f"weights of {len(group)} members and shares of {len(counts)}")
+    total = group[0][name].detach().to(torch.float32, copy=True).mul_(counts[0])
+    for member, count in zip(group[1:], counts[1:], strict=True):
+        total.add_(member[name].detach(), alpha=count)
+    return total.div_(sum(counts))
 
 
 def _moved(state: OuterState, pull: Weights, constants: Constants) -> OuterState:

@@ -11,54 +11,23 @@ CenteredClip (as in btard), for three contributors or more: v starts at the coor
 with τ the median of the ‖x_j − v‖ at the start, at most 20 times. Nobody moves v by more than τ · w_j / Σ w in a pass,
 however far away it lies.
 
-Ours: decay and warm-up of EDiT's past, and that a refused norm does not enter it, so that an attacker cannot raise the
-bar with what is refused anyway; τ and the start of CenteredClip are taken over all rows, whatever their weights.
+Ours: what ``swarm.norm_history`` says of EDiT's past; τ and the start of CenteredClip are taken over all rows, whatever
+their weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-Z_MOST: Final = 3.0
-DECAY: Final = 0.98  # of the past, a step
-WARM_UP: Final = 10  # norms seen before any is refused
+from swarm.norm_history import Z_MOST, NormHistory
+
 PASSES_MOST: Final = 20
 CONVERGED: Final = 1e-5  # a pass that moves v by less of τ is the last
-
-
-@dataclass(frozen=True, slots=True)
-class NormHistory:
-    """Exponentially weighted mean and variance of the norms that were accepted."""
-
-    mean: float = 0.0
-    variance: float = 0.0
-    seen: int = 0
-
-    def score(self, norm: float) -> float:
-        """z of ``norm``: 0 until enough was seen, infinite for a norm that is no finite number."""
-        if not math.isfinite(norm):
-            return math.inf
-        if self.seen < WARM_UP:
-            return 0.0
-        # A past without spread must not make every later norm an outlier.
-        deviation = max(math.sqrt(self.variance), 1e-3 * self.mean, 1e-12)
-        return (norm - self.mean) / deviation
-
-    def after(self, norm: float) -> NormHistory:
-        """With one more norm, unless it is refused."""
-        if self.score(norm) > Z_MOST:
-            return self
-        weight = max(1.0 - DECAY, 1.0 / (self.seen + 1))  # a plain mean at first
-        step = norm - self.mean
-        return NormHistory(
-            self.mean + weight * step, (1.0 - weight) * (self.variance + weight * step * step), self.seen + 1
-        )
 
 
 def edit_weights(norms: Sequence[float], histories: Sequence[NormHistory]) -> list[float]:

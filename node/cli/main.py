@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from node.cli import config, demo, doctor, down, eval, id, peers, status, swarm, up, version
+from node.cli import config, demo, doctor, down, eval, id, owner, peers, report, status, swarm, top, up, version
 from node.exit_codes import ExitCode, exit_code_of
 from protocol.errors import StarlingError
 
@@ -31,13 +31,18 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
+app.command("top")(top.top)
 app.command("down")(down.down)
+app.command("report")(report.report)
 app.command("id")(id.identity)
 app.command("eval")(eval.evaluate)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("version")(version.version)
 app.command("invite")(swarm.invite)
+app.command("revoke")(owner.revoke)
+swarm.app.command("rotate-key")(owner.rotate_key)
+swarm.app.command("apply")(owner.apply)
 app.add_typer(swarm.app, name="swarm")
 app.add_typer(config.app, name="config")
 

@@ -18,16 +18,17 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from node.api.status import NodeStatus, PeersAnswer
+from node.api.status import loading_line
+from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
-from node.events import CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped
+from node.events import Averaged, CatchingUp, CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped
 from node.outcome import Outcome
 from node.quantities import duration, size
 from node.supervisor import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
 CHECKPOINT_LINE_SECONDS = 60.0
-ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone
+ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone, or finds no partner to average with
 FRAMES_PER_SECOND = 2
 
 
@@ -85,6 +86,7 @@ class PlainObserver:
         self._unshown: RoundDone | None = None  # a round since the one that was shown
         self._alone_shown_at: float | None = None
         self._checkpoint_shown_at: float | None = None
+        self._not_averaged_shown_at: float | None = None
         self._peers = 0
 
     def on_event(self, line: bytes, event: Event) -> None:
@@ -103,7 +105,14 @@ class PlainObserver:
                 self._checkpoint_shown_at = time.monotonic()
                 self._write(wording.checkpoint_line(event))
             case Loading():
-                self._write(wording.loading_line(event))
+                self._write(loading_line(event))
+            case CatchingUp():
+                self._write(wording.catching_up_line(event))
+            case Averaged() if event.partner is not None:
+                self._write(wording.averaged_line(event))
+            case Averaged() if self._due(self._not_averaged_shown_at, ALONE_LINE_SECONDS):
+                self._not_averaged_shown_at = time.monotonic()
+                self._write(wording.averaged_line(event))
             case _:
                 pass
 
@@ -149,6 +158,8 @@ class PanelObserver:
         match event:
             case Ready():
                 self._scroll(wording.ready_line(event))
+            case CatchingUp():
+                self._scroll(wording.catching_up_line(event))
             case Fault():
                 self._scroll(wording.fault_line(event))
             case _:
@@ -176,7 +187,7 @@ class PanelObserver:
 def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     """What the node does now, in one frame. Strings from peers go in as text that is neither markup nor control."""
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("now", Text(wording.waiting_for(status)))
+    facts.add_row("now", Text(status.waiting_for))
     if status.round is not None:
         done = status.round
         facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))
@@ -190,6 +201,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         )
         for task, success in sorted(done.success_by_task.items()):
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
+    if status.averaged is not None:
+        facts.add_row("weights", Text(wording.averaged_line(status.averaged)))
     swarm = status.swarm
     if swarm is None:
         facts.add_row("swarm", Text(wording.no_swarm(status)))

@@ -39,14 +39,16 @@ def create(
     membership: Annotated[str, typer.Option("--membership", help="Until a member must be certified anew.")] = "365d",
     as_json: JsonOption = False,
 ) -> None:
-    """Make an owner key, a signed manifest and a pre-shared key. Existing files are never replaced."""
-    from node.cluster_files import cluster_files, found_cluster
+    """Make an owner key, a signed manifest and a pre-shared key. This node is the first member. Existing files are
+    never replaced."""
+    from node.cli.swarm_facts import cluster_facts
     from node.home import home_at
     from node.tasks.registry import default_manifest_tasks
     from protocol import limits
     from protocol.cluster import ClusterManifest
     from protocol.identity import NodeKey
     from protocol.invite import PSK_BYTES
+    from swarm.cluster_files import cluster_files, found_cluster
 
     if not private:
         raise ConfigurationError("an open swarm needs no founding: every node whose swarm.name is the same is in it")
@@ -68,20 +70,19 @@ def create(
         members=members,
         membership_seconds=duration_seconds(membership, "--membership"),
     )
-    cluster = found_cluster(files, manifest, owner=owner, psk=secrets.token_bytes(PSK_BYTES))
-    _print(_facts(cluster, str(files.owner_key)), as_json)
+    node = NodeKey.load_or_create(where.key)
+    found_cluster(files, manifest, owner=owner, node=node, psk=secrets.token_bytes(PSK_BYTES))
+    _print(cluster_facts(files), as_json)
 
 
 @app.command("show")
 def show(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_json: JsonOption = False) -> None:
-    """Print the terms of the cluster of this data directory. No secret is among them."""
-    from node.cluster_files import cluster_files, read_cluster, read_psk
+    """Print the terms of the cluster of this data directory, and its members. No secret is among them."""
+    from node.cli.swarm_facts import cluster_facts
     from node.home import home_at
+    from swarm.cluster_files import cluster_files
 
-    files = cluster_files(home_at(home, os.environ).path, owner_key)
-    cluster = read_cluster(files)
-    read_psk(files)  # so that a key file that others may read, or that is damaged, is said now
-    _print(_facts(cluster, str(files.owner_key) if files.owner_key.exists() else "not on this machine"), as_json)
+    _print(cluster_facts(cluster_files(home_at(home, os.environ).path, owner_key)), as_json)
 
 
 def invite(
@@ -96,24 +97,22 @@ def invite(
     address: Annotated[
         list[str] | None,
         typer.Option(
-            "--address", help="Where a member listens: /ip4/…/tcp/…/p2p/…, as starling peers shows. Repeatable."
+            "--address", help="Where a member listens: /ip4/…/tcp/…/p2p/…. Repeatable. Default: where this node does."
         ),
     ] = None,
 ) -> None:
     """Print one string that lets a newcomer in. Pass it on as you would a password."""
-    from node.cluster_files import cluster_files, read_cluster, read_psk
     from node.home import home_at
     from protocol import limits
     from protocol.identity import NodeKey
     from protocol.invite import encode_invite
     from protocol.membership import Invitation, sign_invitation
+    from swarm.cluster_files import cluster_files, current_psk, read_cluster, read_owner
 
-    files = cluster_files(home_at(home, os.environ).path, owner_key)
-    cluster, psk, owner = read_cluster(files), read_psk(files), NodeKey.load(files.owner_key)
-    if owner.public_bytes != cluster.manifest.owner:
-        raise ConfigurationError(
-            f"{files.owner_key} is not the key of this cluster's owner: give that with --owner-key"
-        )
+    where = home_at(home, os.environ)
+    files = cluster_files(where.path, owner_key)
+    cluster = read_cluster(files)
+    psk, owner = current_psk(files, cluster), read_owner(files, cluster)
     if not 1 <= seats <= limits.MEMBERS or len(name.encode()) > limits.NAME_BYTES:
         raise ConfigurationError(
             f"--seats takes 1 to {limits.MEMBERS}, --for at most {limits.NAME_BYTES} bytes; {seats} and "
@@ -124,8 +123,9 @@ def invite(
     join_by = now + duration_seconds(expires, "--expires")
     invitation = Invitation(cluster.swarm_id, key.public_bytes, seats, needs_owner, now, now, join_by, name)
     document = sign_invitation(owner, invitation)
+    address = address or _addresses_here(where)
     try:
-        text = encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address or ())
+        text = encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
     except ValueError as error:
         raise ConfigurationError(f"--address: {error}") from error
     typer.echo(text)
@@ -139,28 +139,34 @@ def duration_seconds(text: str, option: str) -> int:
     return int(matched[1]) * _UNITS[matched[2]]
 
 
-def _facts(cluster: Any, owner_key: str) -> dict[str, Any]:
-    manifest = cluster.manifest
-    return {
-        "name": manifest.name,
-        "swarm_id": cluster.swarm_id.hex(),
-        "owner": manifest.owner.hex(),
-        "owner_key": owner_key,
-        "admission": manifest.admission,
-        "members_at_most": manifest.members,
-        "membership_days": manifest.membership_seconds / DAY_SECONDS,
-        "tasks": len(manifest.tasks),
-    }
-
-
 def _print(facts: dict[str, Any], as_json: bool) -> None:
-    from node.printable import printable
-
     if as_json:
         import json
 
         typer.echo(json.dumps(facts))
         return
-    for name, value in facts.items():
-        shown = printable(value) if isinstance(value, str) else f"{value:g}"
-        typer.echo(f"{name.replace('_', ' '):<16} {shown}")
+    from node.cli.swarm_facts import lines
+
+    for line in lines(facts):
+        typer.echo(line)
+
+
+def _addresses_here(home: Any) -> list[str]:
+    """Where the node that runs in this data directory can be dialled, as far as that is known."""
+    from node.api.client import ask_status
+    from protocol import limits
+    from protocol.errors import TransportError
+
+    try:
+        swarm = ask_status(home).swarm
+    except TransportError:
+        swarm = None
+    addresses = list(swarm.addresses) if swarm is not None else []
+    beyond = [a for a in addresses if not a.startswith(("/ip4/127.", "/ip6/::1/"))]
+    if not addresses:
+        typer.echo(
+            "This invite names no address, since no node runs here: it is good on the local network of a member. For "
+            "anywhere else start the node first, or name a member's address with --address.",
+            err=True,
+        )
+    return (beyond or addresses)[: limits.INVITE_ADDRESSES]

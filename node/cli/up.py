@@ -21,9 +21,26 @@ def up(
         list[str] | None,
         typer.Option(metavar="ADDRESS", help="A peer to start from: /ip4/…/tcp/…/p2p/…. Repeatable."),
     ] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            "--join",
+            metavar="INVITE",
+            help="Join a private cluster by an invite, starling://…, or by a file that holds one. Once is enough. "
+            "Default: $STARLING_JOIN.",
+        ),
+    ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where to listen, such as /ip4/0.0.0.0/tcp/4001.")
     ] = None,
+    from_peers: Annotated[
+        bool,
+        typer.Option(
+            "--from-peers",
+            help="Start from the best weights that peers with the same model announce, if they are better than this "
+            "node's own checkpoint; where none are announced within a minute, from what is here.",
+        ),
+    ] = False,
     rounds: Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")] = None,
     tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
     sets: SetOption = None,
@@ -40,12 +57,18 @@ def up(
     from node.config import load_config
     from node.exit_codes import ExitCode
     from node.home import home_at
+    from node.joining import invite_text
     from node.start import run_node
 
     where = home_at(home, os.environ)
-    config = load_config(where.path, os.environ, flags_of(model, name, peer, listen, rounds, tokens, sets))
+    join = join or os.environ.get("STARLING_JOIN")
+    invite = invite_text(join) if join else None
+    flags = flags_of(model, name, peer, listen, rounds, tokens, sets)
+    if from_peers:
+        flags["checkpoint.from_peers"] = "true"
+    config = load_config(where.path, os.environ, flags)
     with observer_for(as_json=as_json) as observer:
-        outcome = run_node(where, config, observer, until_input_ends=until_input_ends)
+        outcome = run_node(where, config, observer, until_input_ends=until_input_ends, invite=invite)
         observer.on_outcome(outcome)
     if outcome.exit_code is not ExitCode.DONE:
         raise typer.Exit(outcome.exit_code)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.api.status import NodeStatus, PeerView, State
+from node.api.types import NodeStatus, PeerView, State
 from node.doctor.findings import Report, Severity
 from node.evaluation_result import Evaluation
-from node.events import CheckpointSaved, Fault, Loading, Ready, RoundDone
+from node.events import Averaged, CatchingUp, CheckpointSaved, Fault, Ready, RoundDone
 from node.exit_codes import ExitCode
 from node.outcome import Outcome
 from node.printable import printable
@@ -45,12 +45,39 @@ def fault_line(fault: Fault) -> str:
     return f"round {fault.round}: {fault.kind}: {printable(fault.detail, 400)}"
 
 
-def loading_line(loading: Loading) -> str:
-    return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since its start)"
+def catching_up_line(event: CatchingUp) -> str:
+    """How far starting from the weights of peers has come."""
+    said = printable(event.because, 400)
+    match event.stage:
+        case "fetching" if event.here_bytes:
+            share = event.here_bytes / max(1, event.total_bytes)
+            return f"weights of peers: {size(event.here_bytes)} of {size(event.total_bytes)} ({share:.0%})"
+        case "fetching":
+            return f"weights of peers: fetching {size(event.total_bytes)}, {said}"
+        case "done":
+            return (
+                f"weights of peers: starting from {(event.weights or '')[:16]}, policy version {event.policy_version}"
+            )
+        case "given_up":
+            return f"weights of peers: none, starting from what is here: {said}"
+        case _:
+            return f"weights of peers: {event.stage}: {said}"
 
 
 def checkpoint_line(saved: CheckpointSaved) -> str:
     return f"checkpoint of round {saved.round}: {saved.path} ({size(saved.size_bytes)}, {saved.seconds:.1f} s)"
+
+
+def averaged_line(offered: Averaged) -> str:
+    """What came of offering weights."""
+    if offered.partner is None:
+        return f"weights not averaged: {printable(offered.because, 400)}"
+    distance = "" if offered.distance is None else f", {offered.distance:.2%} apart"
+    weight = "" if offered.weight in (None, 1.0) else f", its weight {offered.weight:.2f} for being so far off"
+    return (
+        f"weights averaged with {printable(offered.partner)} after round {offered.round}{distance}{weight}; "
+        f"{size(offered.sent_bytes)} sent, {size(offered.received_bytes)} received, {offered.seconds:.1f} s"
+    )
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -59,8 +86,10 @@ def outcome_line(outcome: Outcome) -> str:
     return f"The node has ended: {said}." if outcome.exit_code is ExitCode.DONE else f"The node has stopped: {said}"
 
 
-def join_hint(addresses: Sequence[str]) -> str:
+def join_hint(addresses: Sequence[str], *, private: bool) -> str:
     """How another node finds this one; addresses that other machines can reach come first."""
+    if private:
+        return "Others join with: starling up --join INVITE, which starling invite prints where the owner's key is"
     if not addresses:
         return "This node has no address yet."
     best = sorted(addresses, key=_is_loopback)[:ADDRESSES_SHOWN]
@@ -71,20 +100,7 @@ def alone_lines(swarm: SwarmStatus) -> str:
     """That the node trains alone, why, and what to do about it; empty while it has company."""
     if swarm.alone_because is None:
         return ""
-    return f"Training alone: {printable(swarm.alone_because, 600)}\n{join_hint(swarm.addresses)}"
-
-
-def waiting_for(status: NodeStatus) -> str:
-    """What happens now, in a few words."""
-    if status.state is State.STOPPING:
-        return "stopping: finishing the step, checkpointing, saying goodbye"
-    if status.state is State.RECOVERING:
-        return "the learner ended and is being started again"
-    if status.state is State.STARTING:
-        return loading_line(status.loading) if status.loading else "the learner is starting"
-    if status.round is None:
-        return "first round under way"
-    return f"round {status.round.round + 1} under way"
+    return f"Training alone: {printable(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
 
 
 def no_swarm(status: NodeStatus) -> str:
@@ -99,7 +115,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         f"home      {status.home}",
         f"peer      {status.peer}",
         f"model     {printable(status.model)}",
-        f"now       {waiting_for(status)}",
+        *([f"page      {status.page}"] if status.page else []),
+        f"now       {status.waiting_for}",
     ]
     if status.round is not None:
         lines.append(f"last      {round_line(status.round)}")
@@ -109,6 +126,10 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
+    if status.averaged is not None:
+        lines.append(f"averaged  {averaged_line(status.averaged)}; {status.averaged.outer_steps} times in all")
+    if status.offered is not None and status.offered.partner is None:
+        lines.append(f"family    {averaged_line(status.offered)}")
     lines += _swarm_lines(status)
     if status.fault is not None:
         lines.append(f"fault     {fault_line(status.fault)}")
@@ -127,10 +148,11 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
         does = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
         near = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
         link = "connected" if peer.connected else "away"
+        like = f"  {_exchanges(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
         lines.append(
             f"{printable(peer.peer)}  {link}  {near}  {name}  {does}  groups {peer.groups_received} seen, "
-            f"{peer.groups_used} used, {peer.groups_rejected} rejected  reputation {peer.reputation:.2f}{ban}"
+            f"{peer.groups_used} used, {peer.groups_rejected} rejected  reputation {peer.reputation:.2f}{like}{ban}"
         )
     return lines
 
@@ -172,6 +194,16 @@ def _swarm_lines(status: NodeStatus) -> list[str]:
         lines.append(f"alone     {printable(swarm.alone_because, 600)}")
     lines += [f"address   {printable(address)}" for address in swarm.addresses]
     return lines
+
+
+def _exchanges(peer: PeerView) -> str:
+    """Exchanges of weights with a peer."""
+    counts = f"weights averaged {peer.exchanges_committed} times, {peer.exchanges_abandoned} abandoned"
+    last = peer.last_exchange
+    if last is None:
+        return counts
+    came = "averaged" if last.committed else f"abandoned: {printable(last.because, 200)}"
+    return f"{counts}, last {came} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received)"
 
 
 def _is_loopback(address: str) -> bool:

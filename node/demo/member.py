@@ -16,7 +16,7 @@ import msgspec
 from node.api.client import ask_status
 from node.demo.plan import Effort
 from node.evaluation_result import Evaluation
-from node.events import Event, Ready, RoundDone, Stopped, decode_event
+from node.events import Averaged, Event, Ready, RoundDone, Stopped, decode_event
 from node.home import Home
 from node.printable import printable
 from protocol.errors import StarlingError, TransportError
@@ -39,7 +39,16 @@ class MemberPlan:
     model: str
     home: Path
     environment: dict[str, str]
+    label: str  # what it is called here
     flags: tuple[str, ...] = ()  # of ``starling up``
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One figure at its time."""
+
+    time_seconds: float
+    value: float
 
 
 @dataclass(slots=True)
@@ -55,6 +64,8 @@ class Tally:
     own_groups: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
+    rewards: list[Point] = field(default_factory=list)  # of each round
+    averagings: list[Averaged] = field(default_factory=list)  # that led to an outer step
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=3))
 
     def effort(self) -> Effort:
@@ -103,7 +114,7 @@ class Member:
         if code != 0:
             lines = [line for note in self.tally.notes for line in note.splitlines()]
             words = "\n".join(f"    {printable(line, 400)}" for line in lines)
-            raise DemoError(f"the node with {self.plan.model} ended with exit code {code}; its last words:\n{words}")
+            raise DemoError(f"{self.plan.label} ended with exit code {code}; its last words:\n{words}")
 
     def stop(self) -> None:
         """Asks the node to end in order."""
@@ -123,7 +134,7 @@ class Member:
 
     async def _change(self) -> None:
         if self._ended:
-            raise DemoError(f"the node with {self.plan.model} ended before it was ready")
+            raise DemoError(f"{self.plan.label} ended before it was ready")
         self._changed.clear()
         await self._changed.wait()
 
@@ -142,8 +153,11 @@ class Member:
                 self.tally.ready = True
             case RoundDone():
                 self.tally.last = event
+                self.tally.rewards.append(Point(event.time_seconds, event.reward))
                 self.tally.rounds += 1
                 self.tally.own_groups += event.own_groups
+            case Averaged() if event.partner is not None:
+                self.tally.averagings.append(event)
             case Stopped():
                 self.tally.stopped = event
             case _:

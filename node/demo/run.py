@@ -11,14 +11,14 @@ import platform
 import shutil
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from node.demo.member import DemoError, Member, MemberPlan, evaluate
-from node.demo.plan import DemoReport, Effort, ModelResult, make_report
+from node.demo.member import DemoError, Member, MemberPlan, Tally, evaluate
+from node.demo.plan import DemoReport, ModelResult, make_report
 from node.evaluation_result import Evaluation
 from node.version import VERSION
 
@@ -28,6 +28,8 @@ END_SECONDS = 180.0  # for a node to finish its step and checkpoint
 ALONE_FACTOR = 6.0  # as many times the minutes together may the same tokens take alone, before something is wrong
 SHOW_SECONDS = 1.0
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
@@ -36,6 +38,12 @@ class DemoSettings:
     prompts: int  # a task, for each measurement
     seed: int
     flags: tuple[str, ...] = ()  # more flags of ``starling up`` for every node
+
+    def labels(self) -> tuple[str, ...]:
+        """What the nodes are called: by their models, numbered where those are alike."""
+        if len(set(self.models)) == len(self.models):
+            return self.models
+        return tuple(f"{model} {number}" for number, model in enumerate(self.models, 1))
 
 
 class Show(Protocol):
@@ -49,19 +57,27 @@ class Show(Protocol):
 
 def demonstrate(settings: DemoSettings, show: Show) -> tuple[ModelResult, ...]:
     """Runs it all. Raises ``DemoError`` where a node fails."""
+    return contained(lambda root: _demonstrate(settings, show, root))
+
+
+def contained(story: Callable[[Path], Coroutine[Any, Any, T]]) -> T:
+    """Runs ``story`` in a temporary directory of its own, which goes with it; signals end it as a Ctrl-C does."""
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):  # end as a Ctrl-C does, tidily
             before = signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
             stack.callback(signal.signal, number, before)
         root = Path(tempfile.mkdtemp(prefix="starling-demo-"))
         stack.callback(shutil.rmtree, root, ignore_errors=True)
-        return asyncio.run(_demonstrate(settings, show, root))
+        return asyncio.run(story(root))
 
 
 def describe_run(settings: DemoSettings, results: tuple[ModelResult, ...]) -> DemoReport:
     """The report on what was measured here."""
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
-    return make_report(results, minutes=settings.minutes, seed=settings.seed, machine=machine, version=VERSION)
+    return make_report(results, minutes=settings.minutes, seed=settings.seed, machine=this_machine(), version=VERSION)
+
+
+def this_machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 async def _demonstrate(settings: DemoSettings, show: Show, root: Path) -> tuple[ModelResult, ...]:
@@ -75,12 +91,14 @@ async def _demonstrate(settings: DemoSettings, show: Show, root: Path) -> tuple[
     show.stage("Measuring what each model can do before.")
     before = await measure("before")
     show.stage(f"Learning together for {settings.minutes:g} minutes.")
-    efforts_together = await _learn_together(settings, show, root / "together", environment)
+    tallies_together = await learn_together(settings, show, root / "together", environment)
     show.stage("Measuring what they can do after learning together.")
     together = await measure("together")
     show.stage("Learning alone, each on as many generated tokens as it had together.")
+    efforts_together = [tally.effort() for tally in tallies_together]
     budgets = [effort.tokens_generated for effort in efforts_together]
-    efforts_alone = await _learn_alone(settings, show, root / "alone", environment, budgets)
+    tallies_alone = await learn_alone(settings, show, root / "alone", environment, budgets)
+    efforts_alone = [tally.effort() for tally in tallies_alone]
     show.stage("Measuring what they can do after learning alone.")
     alone = await measure("alone")
     columns = (settings.models, before, alone, together, efforts_alone, efforts_together)
@@ -94,11 +112,9 @@ def environment_of_members(environment: Mapping[str, str], members: int, cores: 
     return {"OMP_NUM_THREADS": threads, **inherited, "STARLING_SWARM__LAN_DISCOVERY": "false"}
 
 
-async def _learn_together(settings: DemoSettings, show: Show, root: Path, environment: dict[str, str]) -> list[Effort]:
-    members = [
-        Member(MemberPlan(model, root / str(index), environment, _flags(settings, index)))
-        for index, model in enumerate(settings.models)
-    ]
+async def learn_together(settings: DemoSettings, show: Show, root: Path, environment: dict[str, str]) -> list[Tally]:
+    """All nodes at once, connected; what each said."""
+    members = _members(settings, root, environment)
 
     async def flow(start: Callable[[Member], None]) -> None:
         first, *others = members
@@ -106,9 +122,7 @@ async def _learn_together(settings: DemoSettings, show: Show, root: Path, enviro
         async with asyncio.timeout(PREPARE_SECONDS):  # wait_for of Python 3.11 can lose a Ctrl-C that comes at its end
             address = await first.address()
         for member in others:
-            member.plan = MemberPlan(
-                member.plan.model, member.plan.home, environment, (*member.plan.flags, "--peer", address)
-            )
+            member.plan = replace(member.plan, flags=(*member.plan.flags, "--peer", address))
             start(member)
         async with asyncio.timeout(PREPARE_SECONDS):
             await asyncio.gather(*(member.until_ready() for member in members))
@@ -117,16 +131,16 @@ async def _learn_together(settings: DemoSettings, show: Show, root: Path, enviro
             member.stop()
 
     await _run_members(members, flow, show, "together", PREPARE_SECONDS * 2 + settings.minutes * 60.0 + END_SECONDS)
-    return [member.tally.effort() for member in members]
+    return [member.tally for member in members]
 
 
-async def _learn_alone(
+async def learn_alone(
     settings: DemoSettings, show: Show, root: Path, environment: dict[str, str], budgets: Sequence[int]
-) -> list[Effort]:
-    members = [
-        Member(MemberPlan(model, root / str(index), environment, (*_flags(settings, index), "--tokens", str(budget))))
-        for index, (model, budget) in enumerate(zip(settings.models, budgets, strict=True))
-    ]
+) -> list[Tally]:
+    """All nodes at once, of which none knows another, each until it has generated its budget of tokens."""
+    members = _members(settings, root, environment)
+    for member, budget in zip(members, budgets, strict=True):
+        member.plan = replace(member.plan, flags=(*member.plan.flags, "--tokens", str(budget)))
 
     async def flow(start: Callable[[Member], None]) -> None:
         for member in members:
@@ -134,7 +148,15 @@ async def _learn_alone(
 
     limit_seconds = PREPARE_SECONDS + settings.minutes * 60.0 * ALONE_FACTOR + END_SECONDS
     await _run_members(members, flow, show, "alone", limit_seconds)
-    return [member.tally.effort() for member in members]
+    return [member.tally for member in members]
+
+
+def _members(settings: DemoSettings, root: Path, environment: dict[str, str]) -> list[Member]:
+    labelled = enumerate(zip(settings.models, settings.labels(), strict=True))
+    return [
+        Member(MemberPlan(model, root / str(index), environment, label, _flags(settings, index)))
+        for index, (model, label) in labelled
+    ]
 
 
 async def _run_members(

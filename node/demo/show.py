@@ -54,25 +54,38 @@ class DemoShow:
 
 def member_line(member: Member, note: str) -> str:
     """What one node does, in one line."""
-    last, model = member.tally.last, member.plan.model
+    last, label = member.tally.last, member.plan.label
     if last is None:
-        return f"{model:<16} {'first round under way' if member.tally.ready else 'loading'}"
+        return f"{label:<16} {'first round under way' if member.tally.ready else 'loading'}"
     foreign = f", {last.foreign_groups_used_total} foreign groups used" if note == "together" else ""
     return (
-        f"{model:<16} round {last.round}, reward {last.reward:.2f}, {last.tokens_per_second:,.0f} tokens/s, "
-        f"{last.tokens_generated_total:,} tokens{foreign}"
+        f"{label:<16} round {last.round}, reward {last.reward:.2f}, {last.tokens_per_second:,.0f} tokens/s, "
+        f"{last.tokens_generated_total:,} tokens{foreign}{_averaged(member)}"
     )
+
+
+def _averaged(member: Member) -> str:
+    averagings = member.tally.averagings
+    if not averagings:
+        return ""
+    distance = averagings[-1].distance
+    apart = "" if distance is None else f", last {distance:.2%} apart"
+    return f", averaged {len(averagings)} times{apart}"
 
 
 def show_report(report: DemoReport) -> None:
     """The tables and what follows from them."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = console_of_tables()
     for result in report.models:
         console.print(reward_table(result))
     console.print(effort_table(report))
     console.print(Text("\n".join(conclusions(report))), soft_wrap=True)
+
+
+def console_of_tables() -> Console:
+    """As wide as the terminal, or wide enough for every table."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def reward_table(result: ModelResult) -> Table:

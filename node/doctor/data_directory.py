@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.api.status import NodeStatus, State
+from node.api.types import NodeStatus, State
 from node.checkpoint_files import read_whole, rounds
 from node.doctor.findings import Finding, error, ok, warning
 from node.home import Home

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from node.api.client import ask_peers, ask_status
-from node.api.status import PeerView
+from node.api.types import PeerView
 from node.config import Config, load_config
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
 from node.doctor.data_directory import RunningFacts
@@ -78,7 +78,7 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     addresses = (swarm.addresses if swarm is not None else ()) if running.locked else None
     listening = network_facts.listen_facts(section.listen, addresses)
     yield network.judge_listening(listening)
-    api = network_facts.api_facts(config.api.port, home.api_token, running=running.locked)
+    api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
     yield network.judge_api(api)
     yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
     connected = frozenset(peer.peer for peer in peers if peer.connected)

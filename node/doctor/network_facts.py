@@ -85,8 +85,15 @@ def listen_facts(configured: str, running_addresses: tuple[str, ...] | None) -> 
     return ListenFacts(configured, endpoint, running_addresses, failure)
 
 
-def api_facts(port: int, token: Path, *, running: bool) -> ApiFacts:
-    failure = _bind_error(Endpoint("127.0.0.1", port, is_name=False)) if port and not running else None
+def api_facts(ports: Sequence[int], token: Path, *, running: bool) -> ApiFacts:
+    """Takes the first free of ``ports`` for a moment, unless a node of ours has one."""
+    port, failure = (ports[0] if ports else 0), None
+    for candidate in () if running else ports:
+        found = _bind_error(Endpoint("127.0.0.1", candidate, is_name=False))
+        if found is None:
+            port, failure = candidate, None
+            break
+        failure = failure or found
     return ApiFacts(port, failure, token, stat.S_IMODE(token.stat().st_mode) if token.exists() else None)
 
 

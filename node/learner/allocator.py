@@ -6,13 +6,19 @@ announced), which make
 
     p ~ Beta(a, b),   a = 1 + s + k q/2,   b = 1 + f + k (1 − q/2),   k = peer_prior · weight
 
-where q is the best credible success announced. The prior's mean is q/2, halfway there: where others succeed and we do
-not, p stays uncertain enough to be worth practice; where nobody succeeds, it does not. No published allocator has that.
+where q is the best credible success announced, and p⁰ the same with k = 0, by our own groups alone. The prior's mean
+is q/2, halfway there. No published allocator has that.
 
     uniform    tasks take turns, equal groups
-    posterior  groups ∝ E[p(1−p)] + exploration · std p,  completions ∝ √E[p(1−p)]
+    posterior  groups ∝ E[1 − p⁰] · E[1 − (1 − p)^x],   x = 3 · groups · completions / tasks
     sgpo       E[p] > .75 left out, < 1/16 kept one time in ten; completions ∝ 1/E[p], 2 to 8    (arXiv 2606.08854)
     dps        groups ∝ predicted share of prompts that are solved in part, equal groups         (arXiv 2603.10887)
+
+Of posterior's factors the first is what a class has left to gain, the second the chance of any success to gain it from
+in the completions that an even share makes in three rounds. What counts is that there are successes, not how many, as
+in p(1 − p): that starves what is hard, and a hard skill that others outrun is lost, since the policy grows sure of its
+wrong answers (docs/experiments/allocation.md). A class that nobody solves gets less by the second factor; whoever lies
+about a success can at most take that factor away.
 
 Departures: both papers judge single prompts that recur; here prompts hardly ever recur and classes are judged. sGPO
 rounds 1/p to 2, 4 or 8 and orders an epoch from easy to hard; here the budget is exact, and a round is one batch. DPS
@@ -37,6 +43,7 @@ FEWEST = 2  # completions of a group: one alone has no group advantage
 SOLVED, UNSOLVED = 0.75, 1 / 16  # sGPO's bounds on p; it finds p = 0 with eight samples
 UNSOLVED_KEPT = 0.1
 SGPO_MOST = 8
+PATIENCE_ROUNDS = 3  # of an even share, within which "posterior" wants a success
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,12 @@ class Belief:
     def mean(self) -> float:
         return self.a / (self.a + self.b)
 
-    def information(self) -> float:
-        """E[p(1−p)]: the reward variance to be expected within a group."""
-        total = self.a + self.b
-        return self.a * self.b / (total * (total + 1))
-
-    def deviation(self) -> float:
-        total = self.a + self.b
-        return math.sqrt(self.a * self.b / (total + 1)) / total
+    def chance_of_success(self, completions: float) -> float:
+        """E[1 − (1 − p)^x]: that one of x completions or more is right."""
+        b, total = self.b, self.a + self.b
+        # E[(1 − p)^x] = B(a, b + x) / B(a, b)
+        log = math.lgamma(b + completions) - math.lgamma(total + completions) + math.lgamma(total) - math.lgamma(b)
+        return -math.expm1(min(log, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,6 @@ class _Asked:
     completions: int
     section: AllocationSection
     known: Known
-
-    @property
-    def most(self) -> int:
-        """Completions of one group at most."""
-        return max(self.section.most_completions, self.completions)
 
     def belief(self, task: str) -> Belief:
         return belief(task, self.known, self.section.peer_prior)
@@ -146,12 +146,12 @@ def _uniform(asked: _Asked) -> list[_Share]:
 
 
 def _posterior(asked: _Asked) -> list[_Share]:
-    beliefs = {task: asked.belief(task) for task in asked.tasks}
-    scores = {task: b.information() + asked.section.exploration * b.deviation() for task, b in beliefs.items()}
-    drawn = _drawn(asked, scores)
-    weights = [math.sqrt(beliefs[task].information()) for task in drawn]
-    counts = bounded_shares(weights, asked.groups * asked.completions, least=FEWEST, most=asked.most)
-    return [(task, count, "information") for task, count in zip(drawn, counts, strict=True)]
+    looked_for = PATIENCE_ROUNDS * asked.groups * asked.completions / len(asked.tasks)
+    scores = {
+        task: (1 - belief(task, asked.known, 0.0).mean()) * asked.belief(task).chance_of_success(looked_for)
+        for task in asked.tasks
+    }
+    return [(task, asked.completions, "left to gain") for task in _drawn(asked, scores)]
 
 
 def _dps(asked: _Asked) -> list[_Share]:

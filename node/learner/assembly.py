@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from node.averaging.replica import Replica
+from node.catching_up.start import publisher_of, start_from_peers, taken_over
 from node.checkpoints import BackgroundCheckpoints, read_newest
 from node.config import Config
 from node.engines.torch import TorchEngine
@@ -30,11 +33,17 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def assembled(
-    path: Path, config: Config, scorer: RewardScorer, report: Callable[[Event], None], began: float
+    path: Path,
+    config: Config,
+    scorer: RewardScorer,
+    report: Callable[[Event], None],
+    began: float,
+    should_stop: Callable[[], str | None] = lambda: None,
 ) -> Iterator[Learner]:
     """A learner on what lies in data directory ``path``; on leaving, threads end and nothing is lost.
 
-    ``began`` is ``time.monotonic()`` when the process started. Raises ``ConfigurationError`` or ``StorageError``.
+    ``began`` is ``time.monotonic()`` when the process started; ``should_stop`` ends waiting for peers' weights. Raises
+    ``ConfigurationError`` or ``StorageError``.
     """
 
     def loading(what: str) -> None:
@@ -53,6 +62,12 @@ def assembled(
     for warning in newest.warnings:
         _log.warning("%s; the one before is used", warning)
     state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
+    if config.checkpoint.from_peers:
+        loading("weights of peers")
+    held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
+    if held is not None:
+        optimizer = MasterAdamW(policy.trainable(), config.learner)
+        state = taken_over(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
     engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=own_weights)
@@ -60,7 +75,9 @@ def assembled(
     client = SwarmClient(home.swarm_socket)
     advantage = config.objective.foreign_advantage
     exchange = Exchange(client, tasks, config.learner, time.time, pool_position, foreign_advantage=advantage)
-    persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time)
+    replica = _replica(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
+    publisher = publisher_of(SwarmClient(home.swarm_socket), config, policy, held, report, time.time)
+    persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time, publisher)
     learner = Learner(
         config,
         policy,
@@ -74,6 +91,7 @@ def assembled(
         clock=time.time,
         persistence=persistence,
         others=others,
+        replica=replica,
     )
     report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
     try:
@@ -81,7 +99,20 @@ def assembled(
     finally:
         learner.close()
         exchange.close()
+        publisher.close()
+        if replica is not None:
+            replica.close()
         checkpoints.close()
+
+
+def _replica(
+    client: SwarmClient, optimizer: MasterAdamW, policy: Policy, config: Config, report: Callable[[Event], None]
+) -> Replica | None:
+    """With a client and a thread of its own, for it waits long; None where averaging is turned off."""
+    if config.averaging.every_rounds == 0:
+        return None
+    draws = random.Random(f"starling/averaging/{config.seed}/{config.name}")
+    return Replica(client, optimizer, policy.family, config.averaging, report=report, clock=time.time, random=draws)
 
 
 def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | None, seconds: float) -> Ready:

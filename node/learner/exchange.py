@@ -12,7 +12,7 @@ import math
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from node.config import LearnerSection
 from node.learner.foreign_choice import ForeignAdvantage, choose
+from node.learner.foreign_outcomes import Decided
 from node.learner.peer_success import Announced, announced_success
 from node.learner.replay import Choice, ReplayPool
 from node.tasks.task import Task
@@ -70,6 +71,20 @@ class Incoming:
     bytes_fetched: int = 0
     alone_because: str | None = None
     peer_success: Mapping[str, Announced] | None = None  # by task, as announced; None: not asked now
+    fetched: int = 0  # groups that came over the network
+    waiting: int = 0  # candidates for later rounds
+    decided: tuple[Decided, ...] = ()  # what ``rejected`` counts, one by one
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What to fetch, and what is out."""
+
+    choice: Choice
+    used_before: frozenset[bytes]
+    rejected: Counter[str]
+    decided: tuple[Decided, ...]
+    waiting: int
 
 
 class Exchange:
@@ -201,12 +216,13 @@ class Exchange:
     def _gather(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> Incoming:
         try:
             peer_success = self._peer_success(swarm)
-            choice, used_before = self._choose(swarm, success, draws)
-            if not choice.chosen:
-                return Incoming((), choice.reasons(), 0, self._why_alone(swarm), peer_success)
-            wanted = [Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)) for seen in choice.chosen]
+            chosen = self._choose(swarm, success, draws)
+            if not chosen.choice.chosen:
+                alone_because = self._why_alone(swarm)
+                return Incoming((), chosen.rejected, 0, alone_because, peer_success, 0, chosen.waiting, chosen.decided)
+            wanted = [Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)) for seen in chosen.choice.chosen]
             fetched = swarm.fetch(wanted, deadline_seconds=FETCH_DEADLINE_SECONDS)
-            return replace(self._opened(swarm, choice, used_before, fetched), peer_success=peer_success)
+            return replace(self._opened(swarm, chosen, fetched), peer_success=peer_success)
         except TransportError as error:
             self._note(error)
             return Incoming(alone_because=f"the swarm process does not answer: {error}")
@@ -217,13 +233,10 @@ class Exchange:
         self._peers_asked_at_seconds = self._clock()
         return announced_success(swarm.peers())
 
-    def _choose(
-        self, swarm: Swarm, success: Callable[[str], float], draws: random.Random
-    ) -> tuple[Choice, frozenset[bytes]]:
-        """The choice, and which groups had been used before it."""
+    def _choose(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> _Chosen:
         seen = swarm.seen_groups(self._pool.cursor, SEEN_AT_ONCE)
         with self._pool_lock:
-            self._pool.add(seen)
+            crowded_out = self._pool.add(seen)
             choice = choose(
                 self._clock(),
                 self._pool,
@@ -234,8 +247,16 @@ class Exchange:
                 foreign_advantage=self._foreign_advantage,
             )
             used_before = frozenset(self._pool.uses)
+            decided = [Decided.of_advert("crowded_out", group) for group in crowded_out]
+            decided += [
+                Decided.of_advert(reason, self._pool.candidates[blob]) for blob, reason in choice.passed_over.items()
+            ]
             self._pool.settle(choice, self._section.foreign_uses)
-        return choice, used_before
+            waiting = sum(blob not in self._pool.uses for blob in self._pool.candidates)
+        rejected = choice.reasons()
+        if crowded_out:
+            rejected["crowded_out"] += len(crowded_out)
+        return _Chosen(choice, used_before, rejected, tuple(decided), waiting)
 
     def _why_alone(self, swarm: Swarm) -> str:
         status = swarm.status()
@@ -243,19 +264,19 @@ class Exchange:
             return status.alone_because
         return f"of {status.connected_peers} connected peers none has announced a group that would help"
 
-    def _opened(
-        self, swarm: Swarm, choice: Choice, used_before: Collection[bytes], fetched: Sequence[Fetched]
-    ) -> Incoming:
+    def _opened(self, swarm: Swarm, chosen: _Chosen, fetched: Sequence[Fetched]) -> Incoming:
         """What of the fetched blobs is a group, and the one that was advertised."""
         groups: list[ForeignGroup] = []
         unusable: list[bytes] = []
         malformed: list[tuple[SeenGroup, str]] = []
         missed: list[str] = []  # peers
-        rejected, bytes_fetched = choice.reasons(), 0
-        for seen, outcome in zip(choice.chosen, fetched, strict=True):
+        decided = list(chosen.decided)
+        rejected, bytes_fetched, groups_fetched = Counter(chosen.rejected), 0, 0
+        for seen, outcome in zip(chosen.choice.chosen, fetched, strict=True):
             blob = seen.advert.blob
             if outcome.path is None:
                 rejected["not_fetched"] += 1
+                decided.append(Decided.of_advert("not_fetched", seen, outcome.reason))
                 unusable.append(blob)
                 missed.append(seen.peer)
                 _log.debug("group %s of %s not fetched: %s", seen.advert.blob.hex()[:12], seen.peer, outcome.reason)
@@ -264,9 +285,11 @@ class Exchange:
                 raw = Path(outcome.path).read_bytes()
             except FileNotFoundError:  # the store is full of newer blobs and dropped this one
                 rejected["evicted"] += 1
+                decided.append(Decided.of_advert("evicted", seen))
                 unusable.append(blob)
                 continue
-            bytes_fetched += len(raw) if blob not in used_before else 0
+            if blob not in chosen.used_before:
+                bytes_fetched, groups_fetched = bytes_fetched + len(raw), groups_fetched + 1
             try:
                 group = decode_group(raw)
                 check_against_advert(
@@ -274,10 +297,11 @@ class Exchange:
                 )
             except ProtocolError as error:
                 rejected[error.reason] += 1
+                decided.append(Decided.of_advert(error.reason, seen, str(error)))
                 unusable.append(blob)
                 malformed.append((seen, str(error)))
                 continue
-            groups.append(ForeignGroup(seen.peer, blob, group, new=blob not in used_before))
+            groups.append(ForeignGroup(seen.peer, blob, group, new=blob not in chosen.used_before))
         with self._pool_lock:
             for blob in unusable:
                 self._pool.drop(blob)
@@ -287,4 +311,11 @@ class Exchange:
                 self._pool.checked(seen.peer, held=False)
         for seen, detail in malformed:
             swarm.judge(seen.peer, seen.advert.blob, Judgement.MALFORMED, detail)
-        return Incoming(tuple(groups), rejected, bytes_fetched, None)
+        return Incoming(
+            tuple(groups),
+            rejected,
+            bytes_fetched,
+            fetched=groups_fetched,
+            waiting=chosen.waiting,
+            decided=tuple(decided),
+        )

@@ -1,8 +1,8 @@
 """The round, top to bottom. Each node counts its own; nobody waits for anybody.
 
     allocate → generate → (foreign groups have meanwhile been chosen and fetched) → score own and foreign together
-    → share what may help others → one optimizer step on own and foreign groups → new weights to the engine
-    → checkpoint in the background → report
+    → share what may help others → one optimizer step on own and foreign groups → average weights with a partner,
+    now and then → new weights to the engine → checkpoint in the background → report
 
 ``Learner.round`` is that, in this order; what each step does is in the module that it calls. With no peers nothing
 foreign arrives, and the round trains alone and says why. A round is a pure function of the state before it, the
@@ -19,13 +19,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from node.averaging.replica import Replica
 from node.config import Config
 from node.engines.engine import Engine
-from node.events import Event, Fault, RoundDone, Stopped
+from node.events import Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.learner.advantages import AdvantageRule
 from node.learner.allocator import Allocation, Known, allocate
 from node.learner.exchange import Exchange, ForeignGroup, Incoming
+from node.learner.foreign_outcomes import Decided
 from node.learner.forward import Network
 from node.learner.generation import Generated, Generation, Plan, RewardScorer, launched_for
 from node.learner.generation_schedule import schedule_of
@@ -46,6 +49,7 @@ from protocol.errors import ProtocolError
 from swarm.api import Judgement
 
 LEAST_PATIENCE_SECONDS = 0.25
+SLOW_PHASE_SECONDS = 1.0  # beyond it a round says what it is at
 
 _log = logging.getLogger(__name__)
 
@@ -79,16 +83,20 @@ class Learner:
         clock: Callable[[], float],
         persistence: Persistence | None = None,
         others: OtherPolicies | None = None,
+        replica: Replica | None = None,
     ) -> None:
         """``clock`` gives Unix time. ``state`` may come from a checkpoint whose tensors are loaded already; then
-        ``others`` were made before they were. Without ``others`` the policy as it is now is the reference."""
+        ``others`` were made before they were. Without ``others`` the policy as it is now is the reference; without
+        ``replica`` weights are never averaged."""
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
         self._scorer, self._exchange, self._optimizer = scorer, exchange, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
+        self._replica = replica
         self._network = Network.of(policy.model)
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._seed = f"{config.seed}/{config.name}"  # the name sets nodes apart that share a configuration
         self._peer_success: Mapping[str, Announced] = {}  # what others said of themselves when last heard
+        self._slow_phases: set[str] = set()  # of the round before
         self._told: set[str] = set()  # faults told already and not gone since
         generation = Generation(
             engine,
@@ -136,7 +144,7 @@ class Learner:
 
     def round(self) -> RoundDone:
         """One round; returns what it also reports."""
-        watch, record = Stopwatch(), RoundRecord()
+        watch, record = Stopwatch(partial(self._tell_phase, self.state.round + 1)), RoundRecord()
 
         # Which prompts. The swarm is asked for groups of others meanwhile.
         self._exchange.begin(self.state.success.copy().of, self._draws("choose", self.state.round))
@@ -173,18 +181,27 @@ class Learner:
         self._share(everything, record)
         groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
         self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
-        if learnt.step is not None and learnt.step.taken:
+        averaged = self._replica is not None and self._replica.after_round(self.state)
+        if averaged or (learnt.step is not None and learnt.step.taken):
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
         watch.lap("publish")
 
+        self._slow_phases = {phase for phase, seconds in watch.seconds.items() if seconds > SLOW_PHASE_SECONDS}
         done = round_done(self._clock(), watch, record, learnt, self.state, self._optimizer.steps_skipped)
+        foreign_groups = record.foreign.event(self._clock(), self.state.round)
+        if foreign_groups is not None:
+            self._report(foreign_groups)
         self._report(done)
         self._exchange.beat(heartbeat(self.config, self.policy, self.state, "learning", done.tokens_per_second))
         self._tell_faults(learnt)
         if self._persistence is not None:
             self._persistence.after_round(self.state.round, self._snapshot_inputs)
         return done
+
+    def _tell_phase(self, round_number: int, phase: str) -> None:
+        if phase in self._slow_phases:
+            self._report(PhaseBegan(time_seconds=self._clock(), round=round_number, phase=phase))
 
     def _draws(self, purpose: str, round_number: int) -> random.Random:
         """A round's random numbers for one purpose."""
@@ -244,6 +261,7 @@ class Learner:
 
     def _refuse(self, foreign: ForeignGroup, refusal: Refusal, record: RoundRecord) -> None:
         record.foreign_rejected[refusal.reason] += 1
+        record.foreign.note(Decided.of_group(refusal.reason, foreign.peer, foreign.group, refusal.detail))
         self._exchange.refuse(foreign, refusal.judgement, refusal.detail)
         _log.warning("group of %s not used: %s (%s)", foreign.peer, refusal.reason, refusal.detail)
 
@@ -277,12 +295,14 @@ class Learner:
 
     def _account(self, foreign: ForeignGroup, *, used: bool, record: RoundRecord) -> None:
         """Counts a foreign group whose claims held; its sender hears of it once, however often it is replayed."""
-        if used and foreign.new:
-            record.foreign_groups_used += 1
-        elif used:
-            record.foreign_groups_replayed += 1
+        outcome = "without_gradient"
+        if used:
+            outcome = "used" if foreign.new else "replayed"
+            record.foreign_groups_used += foreign.new
+            record.foreign_groups_replayed += not foreign.new
         else:
-            record.foreign_rejected["without_gradient"] += 1
+            record.foreign_rejected[outcome] += 1
+        record.foreign.note(Decided.of_group(outcome, foreign.peer, foreign.group))
         if foreign.new:
             verdict = Judgement.USED if used else Judgement.UNUSED
             self._exchange.judge(foreign.peer, foreign.blob, verdict)

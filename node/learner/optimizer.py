@@ -80,6 +80,17 @@ class MasterAdamW:
         self._adamw.zero_grad(set_to_none=True)
         return StepReport(norm, taken)
 
+    def masters(self) -> dict[str, Tensor]:
+        """The float32 weights that steps are taken on, live, by name."""
+        return {name: master.detach() for name, master in self._masters.items()}
+
+    @torch.no_grad()
+    def put(self, weights: Mapping[str, Tensor]) -> None:
+        """Puts float32 weights, one for every master and of its shape, in place. The moments stay."""
+        for name, master in self._masters.items():
+            master.copy_(weights[name])
+        self._round_to_parameters()
+
     def _round_to_parameters(self) -> None:
         for name, parameter in self._parameters.items():
             if self._masters[name] is not parameter:

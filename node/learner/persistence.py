@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from node.averaging import noloco
+from node.averaging.noloco import OuterState
+from node.catching_up.publishing import Progressed, StatePublisher
 from node.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
 from node.config import Config
 from node.events import CheckpointSaved, Event, Fault
@@ -35,6 +38,8 @@ class LearnerState:
     success: SuccessTracker = field(default_factory=SuccessTracker)
     unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups to be gone on with
     evidence: Evidence = field(default_factory=Evidence)
+    outer: OuterState | None = None  # of averaging weights; None before the first outer step
+    outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0: there was none
 
     def advance(
         self,
@@ -58,7 +63,7 @@ SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of 
 
 
 class Persistence:
-    """Writes a checkpoint every so many rounds, in the background, and reports how it went."""
+    """Writes a checkpoint every so many rounds, in the background, and reports how it went; publishes for peers."""
 
     def __init__(
         self,
@@ -68,9 +73,11 @@ class Persistence:
         optimizer: MasterAdamW,
         report: Callable[[Event], None],
         clock: Callable[[], float],
+        publisher: StatePublisher | None = None,
     ) -> None:
         self._checkpoints, self._config, self._policy, self._optimizer = checkpoints, config, policy, optimizer
         self._report, self._clock = report, clock
+        self._publisher = publisher
         self._newest: tuple[int, str] | None = None  # round, path
 
     def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
@@ -78,6 +85,8 @@ class Persistence:
         if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
             self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
         self._tell(wait=False)
+        if self._publisher is not None:
+            self._publisher.after_round(round_number, lambda: _progressed(inputs()[0]))
 
     def save_last(self, inputs: SnapshotInputs) -> str | None:
         """Writes the state as it is, unless it has been, and waits; the path, or None where it could not be written."""
@@ -108,6 +117,11 @@ class Persistence:
             )
 
 
+def _progressed(state: LearnerState) -> Progressed:
+    steps = state.outer.steps if state.outer is not None else 0
+    return Progressed(state.round, state.policy_version, steps, state.success.announced())
+
+
 def snapshot_of(
     config: Config, policy: Policy, optimizer: MasterAdamW, state: LearnerState, pool_position: Mapping[str, Any]
 ) -> Snapshot:
@@ -116,6 +130,8 @@ def snapshot_of(
     tensors |= {f"optimizer.{name}": t for name, t in optimizer.state().items()}
     unfinished_tensors, unfinished = snapshot_of_unfinished(state.unfinished)
     tensors |= unfinished_tensors
+    if state.outer is not None:
+        tensors |= noloco.snapshot(state.outer)
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
@@ -127,6 +143,7 @@ def snapshot_of(
         "success": state.success.snapshot(),
         "unfinished": unfinished,
         "evidence": state.evidence.snapshot(),
+        "outer_round": state.outer_round,
         "pool": dict(pool_position),
     }
     return Snapshot(state.round, policy.family, tensors | random_state(), record, config.model_dump(mode="json"))
@@ -169,5 +186,7 @@ def restore(
         success=SuccessTracker.restored(snapshot.state["success"]),
         unfinished=restored_unfinished(snapshot.tensors, snapshot.state.get("unfinished", [])),
         evidence=Evidence.restored(snapshot.state.get("evidence", {})),
+        outer=noloco.restore(snapshot.tensors, policy.trainable()),
+        outer_round=int(snapshot.state.get("outer_round", 0)),
     )
     return state, snapshot.state["pool"]

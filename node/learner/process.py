@@ -76,7 +76,7 @@ def _learn(home: Path, config: Config, report: Callable[[Event], None], stop: St
     with Scorer(config.tasks) as scorer:
         from node.learner.assembly import assembled
 
-        with assembled(home, config, scorer, report, began) as learner:
+        with assembled(home, config, scorer, report, began, stop) as learner:
             report(learner.run(stop))
 
 

@@ -56,14 +56,14 @@ class ReplayPool:
     decided: OrderedDict[bytes, None] = field(default_factory=OrderedDict)  # out for good
     peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
 
-    def add(self, seen: Iterable[SeenGroup]) -> None:
+    def add(self, seen: Iterable[SeenGroup]) -> list[SeenGroup]:
+        """Takes those that are new; returns those, never used, that had to make room."""
         for group in seen:
             self.cursor = group.cursor
             blob = group.advert.blob
             if blob not in self.decided and blob not in self.candidates:
                 self.candidates[blob] = group
-        if len(self.candidates) > CANDIDATES:
-            self._make_room()
+        return self._make_room() if len(self.candidates) > CANDIDATES else []
 
     def settle(self, choice: Choice, most_uses: int) -> None:
         """Counts the chosen as used once more; takes out for good what was passed over or used ``most_uses`` times."""
@@ -113,17 +113,19 @@ class ReplayPool:
         peers = OrderedDict((peer, PeerRecord(*record)) for peer, record in position.get("peers", {}).items())
         return cls(decided=decided, peers=peers)
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> list[SeenGroup]:
         """Forgets candidates; one that was never used may come back with another advert."""
         held: dict[str, deque[bytes]] = {}
         for blob, group in self.candidates.items():
             held.setdefault(group.peer, deque()).append(blob)
+        forgotten: list[SeenGroup] = []
         while len(self.candidates) > CANDIDATES:
             blob = held[max(held, key=lambda peer: (len(held[peer]), peer))].popleft()
             if blob in self.uses:
                 self._decide(blob)
             else:
-                del self.candidates[blob]
+                forgotten.append(self.candidates.pop(blob))
+        return forgotten
 
     def _decide(self, blob: bytes) -> None:
         self.candidates.pop(blob, None)

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from node.events import Phases
 from node.learner.exchange import Incoming
+from node.learner.foreign_outcomes import ForeignOutcomes
 from node.learner.generation import Generated
 from node.tasks.scorer import Scores
+
+PHASES = Phases.__struct_fields__  # in the order of a round
 
 
 class Stopwatch:
     """Seconds by phase of a round. Monotonic; only ever reported, never decided by but for how long to wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_begin: Callable[[str], None] = lambda phase: None) -> None:
+        """``on_begin`` hears of every phase when it begins."""
         self._began = self._last = time.monotonic()
+        self._on_begin = on_begin
         self.seconds: dict[str, float] = {}
+        on_begin(PHASES[0])
 
     def lap(self, phase: str) -> float:
         """Ends ``phase``, which began when the one before ended; returns its seconds."""
         now = time.monotonic()
         self.seconds[phase], self._last = now - self._last, now
+        if phase != PHASES[-1]:
+            self._on_begin(PHASES[PHASES.index(phase) + 1])
         return self.seconds[phase]
 
     def total(self) -> float:
@@ -44,6 +53,9 @@ class RoundRecord:
     foreign_groups_used: int = 0  # for the first time
     foreign_groups_replayed: int = 0
     foreign_rejected: Counter[str] = field(default_factory=Counter)
+    foreign_fetched: int = 0
+    foreign_waiting: int = 0
+    foreign: ForeignOutcomes = field(default_factory=ForeignOutcomes)
     foreign_completions: int = 0  # trained on
     bytes_fetched: int = 0
     completions_by_task: dict[str, int] = field(default_factory=dict)  # of own groups, as allocated
@@ -56,6 +68,9 @@ class RoundRecord:
     def incoming(self, incoming: Incoming) -> None:
         self.foreign_rejected.update(incoming.rejected)
         self.bytes_fetched = incoming.bytes_fetched
+        self.foreign_fetched, self.foreign_waiting = incoming.fetched, incoming.waiting
+        for decided in incoming.decided:
+            self.foreign.note(decided)
         self.alone_because = incoming.alone_because
 
     def generated(self, generated: Generated, policy_version: int) -> None:

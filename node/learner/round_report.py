@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from importlib import metadata
 
+import torch
+
 from node.config import Config
 from node.events import Phases, RoundDone
 from node.learner.persistence import LearnerState
@@ -83,6 +85,11 @@ def round_done(
         entropy=objective.mean_entropy(),
         divergence_by_peer={peer: value for peer, value in divergence.items() if math.isfinite(value)},
         alone_because=record.alone_because,
+        foreign_fetched=record.foreign_fetched,
+        foreign_waiting=record.foreign_waiting,
+        samples_by_task={name: each.samples for name, each in sorted(state.success.classes.items())},
+        trained_tokens_per_second=objective.tokens / seconds if seconds > 0 else None,
+        device_memory_bytes=_device_memory_bytes(),
     )
 
 
@@ -101,6 +108,11 @@ def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, t
         groups_used=state.foreign_groups_used,
         tasks=state.success.announced(),
     )
+
+
+def _device_memory_bytes() -> int | None:
+    """What torch took of its CUDA device, at most since the process started."""
+    return torch.cuda.max_memory_reserved() or None
 
 
 def _finite(value: float | None) -> float | None:

@@ -21,22 +21,35 @@ WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "for", "so", "we", 
 
 
 class SwarmProcess:
-    """``python -m swarm.service`` with a data directory of its own, on loopback."""
+    """``python -m swarm.service`` with a data directory of its own, on loopback unless ``address`` says where else."""
 
-    def __init__(self, number: int, directory: Path, peers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        directory: Path,
+        peers: Sequence[str],
+        *,
+        address: str = "127.0.0.1",
+        prefix: Sequence[str] = (),  # of the command: what runs it elsewhere
+        store_bytes: int = 64 << 20,
+        upload_bytes_per_second: float = 0.0,
+        **settings_besides: object,
+    ) -> None:
         self.home = directory / str(number)
-        command = [sys.executable, "-m", "swarm.service"]
+        command = [*prefix, sys.executable, "-m", "swarm.service"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         settings = {
             "home": str(self.home),
             "swarm_name": "bench",
             "swarm_id": "00" * 16,
             "name": f"node-{number}",
-            "listen": "/ip4/127.0.0.1/tcp/0",
+            "listen": f"/ip4/{address}/tcp/0",
             "peers": list(peers),
             "lan_discovery": False,
-            "store_bytes": 64 << 20,
+            "store_bytes": store_bytes,
+            "upload_bytes_per_second": upload_bytes_per_second,
             "log_level": "error",
+            **settings_besides,
         }
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -94,7 +94,7 @@ def main() -> None:
 
     def patch() -> None:
         for tensor, section in zip(weights, sections, strict=True):
-            unpack_fast(section, each).apply(tensor)
+            unpack_fast(section, each).move(tensor, 1)
 
     seconds = best_seconds(
         options.repeats,

@@ -22,8 +22,10 @@ from node.api.access import load_or_create_token
 from node.api.app import application, served
 from node.api.event_feed import EventFeed, message_of
 from node.api.metrics import LABEL_VALUES, metrics_text
-from node.api.status import ChildStatus, HealthAnswer, NodeStatus, PeersAnswer, PeerView, State, health_of
-from node.events import CheckpointSaved, Phases, RoundDone, encode_event, kind_of
+from node.api.record import Record
+from node.api.status import PHASES, health_of, shown_event, shown_swarm, waiting_for
+from node.api.types import ChildStatus, HealthAnswer, NodeStatus, PeersAnswer, PeerView, State
+from node.events import CheckpointSaved, Fault, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
 
@@ -105,7 +107,16 @@ class Node:
             checkpoint=CheckpointSaved(time_seconds=99.0, round=5, path="/data/c", size_bytes=1000, seconds=0.1),
             fault=None,
             notes=(),
+            usage=Usage(
+                time_seconds=99.0,
+                supervisor_bytes=1,
+                learner_bytes=2,
+                swarm_bytes=None,
+                sent_bytes_total=10,
+                received_bytes_total=20,
+            ),
         )
+        self.record = Record()
 
     def status(self) -> NodeStatus:
         return self.now
@@ -213,6 +224,36 @@ def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(
     talk(conversation, node)
 
 
+@pytest.mark.parametrize(
+    ("state", "done", "began", "said"),
+    [
+        (State.STARTING, None, None, "the learner is starting"),
+        (State.TRAINING, None, None, "first round under way"),
+        (State.TRAINING, ROUND, None, "round 8 under way"),
+        (State.TRAINING, ROUND, (8, "collect"), "round 8: waiting for groups of others"),
+        (State.TRAINING, ROUND, (7, "publish"), "round 8 under way"),  # of the round before
+        (State.TRAINING, ROUND, (8, "one that a later version adds"), "round 8 under way"),
+        (State.RECOVERING, ROUND, (8, "learn"), "the learner ended and is being started again"),
+    ],
+)
+def test_what_a_node_is_waiting_for_is_told_in_words(
+    state: State, done: RoundDone | None, began: tuple[int, str] | None, said: str
+) -> None:
+    phase = None if began is None else PhaseBegan(time_seconds=1.0, round=began[0], phase=began[1])
+    assert waiting_for(state, None, done, phase) == said
+    assert set(PHASES) == set(Phases.__struct_fields__)
+
+
+def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:
+    hostile = "\x1b[31m\u202e\n"
+    fault = Fault(time_seconds=1.0, kind="transport", detail=hostile, round=1, fatal=False)
+    lonely = msgspec.structs.replace(ROUND, alone_because=hostile, reward_by_task={})
+    shown = encode_event(shown_event(fault)) + encode_event(shown_event(lonely))
+    shown += msgspec.json.encode(shown_swarm(msgspec.structs.replace(SWARM, alone_because=hostile)))
+    assert not any(mark in shown.decode() for mark in ("\x1b", "\\u001b", "\u202e", "\\n"))
+    assert shown_event(ROUND) is ROUND and shown_swarm(SWARM) is SWARM
+
+
 def samples_of(text: str) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -240,9 +281,11 @@ def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
             ("starling_peers_connected",): 2,
             ("starling_announcements_rejected_total", "clock"): 1,
             ("starling_checkpoint_timestamp_seconds",): 99,
+            ("starling_memory_bytes", "learner"): 2,
         }.items():
             assert samples[name] == value, name
         assert ("starling_loss",) not in samples  # there was no step
+        assert ("starling_memory_bytes", "swarm") not in samples  # it does not run
 
     talk(conversation, Node())
 
@@ -389,7 +432,7 @@ def test_the_socket_asks_for_no_token_the_port_does_and_readers_do_not_delay_the
     node, feed, port = Node(), EventFeed(), free_port()
 
     async def main() -> None:
-        async with served(node, feed, folder / "s", port=port, token=TOKEN), ClientSession() as client:
+        async with served(node, feed, folder / "s", ports=(port,), token=TOKEN), ClientSession() as client:
             async with ClientSession(connector=UnixConnector(str(folder / "s"))) as local:
                 async with local.post("http://localhost/api/v1/stop") as answer:
                     assert answer.status == 200
@@ -408,15 +451,18 @@ def test_the_socket_asks_for_no_token_the_port_does_and_readers_do_not_delay_the
     assert len(node.stops) == 1
 
 
-def test_a_port_that_is_taken_is_told_and_nothing_stays_open(folder: Path) -> None:
+def test_of_taken_ports_the_next_is_had_and_where_all_are_it_is_told_and_nothing_stays_open(folder: Path) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
+            free = free_port()
+            async with served(Node(), EventFeed(), folder / "s", ports=(port, free), token=TOKEN) as had:
+                assert had == free
             with pytest.raises(UnreachableError, match=f"{port}.*api.port"):
-                async with served(Node(), EventFeed(), folder / "s", port=port, token=TOKEN):
+                async with served(Node(), EventFeed(), folder / "s", ports=(port,), token=TOKEN):
                     raise AssertionError("served on a taken port")
         with pytest.raises(ValueError, match="token"):
-            async with served(Node(), EventFeed(), folder / "s", port=1):
+            async with served(Node(), EventFeed(), folder / "s", ports=(1,)):
                 raise AssertionError("served without a token")
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_unix_connection(folder / "s")

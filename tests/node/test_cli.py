@@ -46,6 +46,7 @@ def test_help_names_every_verb_and_the_exit_codes(starling) -> None:  # type: ig
         "eval",
         "doctor",
         "demo",
+        "report",
         "version",
         "78 bad configuration",
     ):

@@ -45,11 +45,11 @@ def cluster(starling, tmp_path: Path) -> Path:  # type: ignore[no-untyped-def]
     return tmp_path / "home" / "cluster"
 
 
-def test_create_writes_three_files_for_their_owner_alone_and_show_prints_the_terms_and_no_secret(
+def test_create_writes_four_files_for_their_owner_alone_and_show_prints_the_terms_and_no_secret(
     starling, cluster: Path
 ) -> None:  # type: ignore[no-untyped-def]
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in cluster.iterdir()} == dict.fromkeys(
-        ("manifest", "psk", "owner.key"), 0o600
+        ("manifest", "psk", "credential", "owner.key"), 0o600
     )
     code, shown, _ = starling("swarm", "show", "--json")
     facts = json.loads(shown)

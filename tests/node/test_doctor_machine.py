@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.api.status import ChildStatus, NodeStatus, State
+from node.api.types import ChildStatus, NodeStatus, State
 from node.checkpoint_files import sha256_of
 from node.doctor import data_directory, machine
 from node.doctor.data_directory import CheckpointFacts, KeyFacts, RunningFacts, checkpoint_facts, key_facts

@@ -90,15 +90,15 @@ def test_a_taken_port_is_found_taken_and_a_free_one_free() -> None:
 
 def test_the_api_is_judged_by_its_port_and_by_who_can_read_its_token(tmp_path: Path) -> None:
     token = tmp_path / "api.token"
-    with_remedy(judge_api(api_facts(0, token, running=False)), OK, "no port")
+    with_remedy(judge_api(api_facts((), token, running=False)), OK, "no port")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with_remedy(judge_api(api_facts(port, token, running=False)), ERROR, f"127.0.0.1:{port}", "EADDRINUSE")
-        with_remedy(judge_api(api_facts(port, token, running=True)), OK, f"http://127.0.0.1:{port}")
+        with_remedy(judge_api(api_facts((port,), token, running=False)), ERROR, f"127.0.0.1:{port}", "EADDRINUSE")
+        with_remedy(judge_api(api_facts((port,), token, running=True)), OK, f"http://127.0.0.1:{port}")
     token.touch(mode=0o600)
-    with_remedy(judge_api(api_facts(port, token, running=False)), OK)
+    with_remedy(judge_api(api_facts((port,), token, running=False)), OK)
     token.chmod(0o604)
-    with_remedy(judge_api(api_facts(port, token, running=False)), ERROR, "mode 604", "delete it")
+    with_remedy(judge_api(api_facts((port,), token, running=False)), ERROR, "mode 604", "delete it")
 
 
 @pytest.mark.parametrize(

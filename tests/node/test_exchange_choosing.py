@@ -158,7 +158,7 @@ def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, exchange:
     board.put("bob", group(10_001, rewards=(1, 0, 0, 0)))
     incoming = gathered(exchange)
     assert from_whom(incoming) == {"ann": 1, "bob": 1}
-    assert incoming.rejected == {"not_fetched": 2}
+    assert incoming.rejected == {"not_fetched": 2, "crowded_out": 102}  # its own, and nobody else's
 
 
 def test_empty_pool_leaves_the_round_alone_and_says_why(exchange: Exchange) -> None:

@@ -20,7 +20,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from node.checkpoints import BackgroundCheckpoints, read_newest
 from node.config import AllocationSection, CheckpointSection, Config, LearnerSection
 from node.engines.torch import TorchEngine
-from node.events import CheckpointSaved, Event, Fault, RoundDone, decode_event, encode_event
+from node.events import (
+    CheckpointSaved,
+    Event,
+    Fault,
+    ForeignGroups,
+    PhaseBegan,
+    RoundDone,
+    decode_event,
+    encode_event,
+)
+from node.learner import loop
 from node.learner.exchange import BACKLOG, NO_SWARM_PROCESS, Exchange, Swarm
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
@@ -611,10 +621,56 @@ def test_bytes_and_foreign_completions_are_counted_and_a_second_use_costs_no_byt
     assert second.bytes_per_foreign_completion == sum(sizes) / 16
 
 
+def test_a_round_tells_what_became_of_each_foreign_group_and_whose_it_was(swarm: MemorySwarm) -> None:
+    node = Node("ann", swarm.member("ann"))
+    swarm.put("bob", right_group(node.policy))
+    swarm.put("liar", with_first(right_group(node.policy, seed=1, answers=["f", "a", "a", "a"]), reward=1.0))
+    swarm.put("eve", right_group(node.policy, seed=2), blob=b"SLG1 and then nonsense")
+    task = LetterTask("first")
+    wrong = [letter for letter in LETTERS if letter != task.prompt(task.ref(3)).answer]
+    swarm.put("dull", right_group(node.policy, seed=3, answers=wrong[:4]))
+    away = swarm.put("away", right_group(node.policy, seed=4))
+    (swarm.folder / away.advert.blob.hex()).unlink()
+    done = node.round()
+    told, last = [event for event in node.events if isinstance(event, ForeignGroups | RoundDone)]
+    assert isinstance(told, ForeignGroups) and last == done and told.round == done.round
+    assert told.by_peer == {
+        "bob": {"used": 1},
+        "liar": {"false_reward": 1},
+        "eve": {"malformed": 1},
+        "dull": {"not_better": 1},
+        "away": {"not_fetched": 1},
+    }
+    assert {group.peer: group.outcome for group in told.groups} == {
+        peer: outcome for peer, outcomes in told.by_peer.items() for outcome in outcomes
+    }
+    lie = next(group for group in told.groups if group.peer == "liar")
+    assert lie.detail is not None and "recomputed 0" in lie.detail and lie.reward_mean == 0.25
+    assert done.foreign_fetched == 3 and done.foreign_waiting == 0
+    assert done.foreign_rejected == {"false_reward": 1, "malformed": 1, "not_better": 1, "not_fetched": 1}
+    node.round()
+    again = next(event for event in reversed(node.events) if isinstance(event, ForeignGroups))
+    assert again.by_peer == {"bob": {"replayed": 1}}
+
+
+def test_a_round_says_what_it_is_at_where_that_took_long_in_the_round_before(
+    monkeypatch: pytest.MonkeyPatch, swarm: MemorySwarm
+) -> None:
+    node = Node("ann", swarm.member("ann"))
+    monkeypatch.setattr(loop, "SLOW_PHASE_SECONDS", -1.0)
+    node.round()
+    assert not any(isinstance(event, PhaseBegan) for event in node.events)  # there was no round before
+    monkeypatch.setattr(loop, "SLOW_PHASE_SECONDS", 1e9)
+    node.round()
+    node.round()
+    told = [(event.round, event.phase) for event in node.events if isinstance(event, PhaseBegan)]
+    assert told == [(2, phase) for phase in ("allocate", "generate", "collect", "score", "learn", "publish")]
+
+
 def test_learner_practises_more_at_what_another_says_it_succeeds_at(swarm: MemorySwarm) -> None:
     """Our own success is next to none on both tasks; the other's heartbeat makes the difference."""
     section = LearnerSection(own_groups=16, completions=4, foreign_groups=0, learning_rate=1e-6, share_groups=0)
-    allocation = AllocationSection(method="posterior", peer_prior=64.0)
+    allocation = AllocationSection(method="posterior", forgetting=0.0, peer_prior=512.0)
     node = Node("ann", swarm.member("ann"), learner=section, allocation=allocation)
     before = [node.round() for _ in range(10)]
     bob = Heartbeat("bob", "", "", bytes(16), bytes(16), 1, 1, "", 1.0, 0, 0, ())

@@ -190,3 +190,62 @@ def test_a_checkpoint_that_misses_a_part_or_fits_another_policy_is_refused_with_
 def test_released_constants_need_one_vector() -> None:
     assert RELEASED.one_vector
     assert not replace(RELEASED, consensus_rate=0.8).one_vector
+
+
+def test_a_step_applied_where_nothing_was_learnt_meanwhile_is_the_outer_step_bit_by_bit() -> None:
+    offered = weights(2)
+    after = noloco.outer_step(state(1), [offered, weights(3)], RELEASED)
+    now = {name: tensor.clone() for name, tensor in offered.items()}
+    assert digest(noloco.overlapped(now, offered, after.outer)) == digest(dict(after.outer))
+
+
+@settings(deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000))
+def test_what_was_learnt_while_a_step_was_under_way_is_kept_bit_by_bit(seed: int) -> None:
+    def on_a_grid(number: int) -> dict[str, Tensor]:  # sums and differences of these are exact in float32
+        return {name: (256 * tensor).round() / 1024 + 0.0 for name, tensor in weights(number).items()}
+
+    offered, learnt, outer = on_a_grid(seed), on_a_grid(seed + 1), on_a_grid(seed + 2)
+    now = {name: tensor + learnt[name] for name, tensor in offered.items()}
+    moved = noloco.overlapped(now, offered, outer)
+    assert digest({name: tensor - outer[name] for name, tensor in moved.items()}) == digest(learnt)
+
+
+def test_a_member_that_counts_in_full_changes_no_bit_and_one_that_counts_nothing_leaves_the_step_alone() -> None:
+    own, here, there = state(1), weights(2), weights(3)
+    plain = noloco.outer_step(own, [here, there], RELEASED)
+    full = noloco.outer_step(own, [here, there], RELEASED, shares=(1.0, 1.0))
+    assert digest(dict(full.outer)) == digest(dict(plain.outer))
+    assert digest(dict(full.momentum)) == digest(dict(plain.momentum))
+    alone = noloco.outer_step(own, [here], RELEASED)
+    nothing = noloco.outer_step(own, [here, there], RELEASED, shares=(1.0, 0.0))
+    assert digest(dict(nothing.outer)) == digest(dict(alone.outer))
+
+
+def test_a_member_that_counts_less_moves_the_mean_by_its_share_by_hand() -> None:
+    # φ = 0, m = 0, θ_i = 1, θ_j = 6, w = 1/4: the mean is (1 + 6/4) / (5/4) = 2, and φ ← 0.7 · 2
+    zero = noloco.begin({"w": torch.zeros(1)})
+    group = [{"w": torch.tensor([1.0])}, {"w": torch.tensor([6.0])}]
+    assert noloco.outer_step(zero, group, RELEASED, shares=(1.0, 0.25)).outer["w"].item() == pytest.approx(1.4)
+    with pytest.raises(ValueError, match="2 members and shares of 1"):
+        noloco.outer_step(zero, group, RELEASED, shares=(1.0,))
+
+
+@pytest.mark.parametrize(("periods", "undoes"), [(1, False), (2, False), (3, True), (20, True)])
+def test_a_step_after_a_longer_stretch_undoes_some_of_what_was_learnt_only_beyond_the_stated_bound(
+    periods: int, undoes: bool
+) -> None:
+    now = torch.zeros(1)
+    steady = noloco.begin({"w": now})
+    for _ in range(60):  # of a replica that advances by 1 a period, all of the family alike
+        now = now + 1
+        steady = noloco.outer_step(steady, [{"w": now}, {"w": now}], RELEASED)
+        now = steady.outer["w"].clone()
+    now = now + periods
+    after = noloco.outer_step(steady, [{"w": now}, {"w": now}], RELEASED)
+    assert bool(after.outer["w"] < now) is undoes is (periods > RELEASED.stretch)
+
+
+def test_without_momentum_no_stretch_is_short_enough_and_at_full_rate_none_too_long() -> None:
+    assert replace(RELEASED, momentum=0.0).stretch == 0.0
+    assert replace(RELEASED, outer_rate=1.0).stretch == float("inf")

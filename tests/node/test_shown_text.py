@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from node.api.status import ChildStatus, NodeStatus, PeersAnswer, PeerView, State, peer_view
+from node.api.status import peer_view
+from node.api.types import ChildStatus, NodeStatus, PeersAnswer, PeerView, State
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, Phases, RoundDone, Stopped, encode_event
@@ -81,6 +83,11 @@ def test_a_node_alone_says_why_and_how_to_add_a_peer_reachable_address_first() -
     assert "nobody answered; next try in 4 s" in first
     assert second.endswith("starling up --peer /ip4/192.0.2.7/tcp/1/p2p/12D3KooWx") and "127.0.0.1" in third
     assert wording.alone_lines(swarm_status(None)) == ""
+
+
+def test_a_member_of_a_private_cluster_that_is_alone_names_the_invite_and_not_its_address() -> None:
+    said = wording.alone_lines(msgspec.structs.replace(swarm_status("nobody answered"), private=True))
+    assert "starling invite" in said and "--peer" not in said
 
 
 def test_status_tells_round_rewards_traffic_and_rejections() -> None:

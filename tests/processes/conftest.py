@@ -114,6 +114,7 @@ class Processes:
         self.environment = clean | {
             MARK: self._mark,
             "STARLING_SWARM__LAN_DISCOVERY": "false",
+            "STARLING_API__PORT": "0",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(root),

@@ -40,6 +40,26 @@ def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cle
     assert list(processes.root.glob("starling-demo-*")) == []
 
 
+def test_the_demonstration_of_a_family_averages_weights_and_shows_their_agreement(processes: Any) -> None:
+    file = processes.root / "demo.json"
+    small = (
+        "--minutes", "0.25", "--prompts", "2", "--set", "averaging.every_rounds=2",
+        "--set", "learner.own_groups=4", "--set", "swarm.heartbeat_seconds=1",
+    )  # fmt: skip
+    ended = processes.run("demo", "--family", "--models", "builtin:wren,builtin:wren", *small, "--json", str(file))
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(file.read_text())
+    assert [node["label"] for node in report["nodes"]] == ["builtin:wren 1", "builtin:wren 2"]
+    for node in report["nodes"]:
+        assert node["outer_steps"] > 0 and node["weight_bytes"] > 0
+        assert node["effort_alone"]["tokens_generated"] >= node["effort_together"]["tokens_generated"] > 0
+    assert sum(moment["outer_steps"] for moment in report["moments"]) == sum(n["outer_steps"] for n in report["nodes"])
+    assert report["distance_together"] > 0.0 and report["distance_alone"] > 0.0
+    assert "replicas apart" in ended.stdout and "of their weights' norm apart" in ended.stdout
+    assert processes.none_alive()
+    assert list(processes.root.glob("starling-demo-*")) == []
+
+
 def test_an_interrupted_demonstration_leaves_neither_processes_nor_files(processes: Any) -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "node.cli.main", *SMALL, "--minutes", "60"],

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from node.api.status import NodeStatus, PeersAnswer
+from node.api.types import NodeStatus, PeersAnswer
 from node.children import ChildSpec
-from node.config import Config
-from node.events import Event, Fault, encode_event
+from node.config import ApiSection, Config
+from node.events import Event, Fault, Phases, RoundDone, encode_event
 from node.exit_codes import ExitCode
 from node.home import Home, Lock, is_locked, lock_home
 from node.outcome import Outcome
@@ -25,6 +26,17 @@ pytestmark = pytest.mark.processes
 HANG_SECONDS = 120.0
 OBEDIENT = "import sys\nfor line in sys.stdin: pass"  # ends with its input, as both real children do
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
+
+ROUND = RoundDone(
+    time_seconds=1.0, round=7, policy_version=7, seconds=0.5,
+    phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
+    reward=0.25, reward_by_task={}, success_by_task={}, own_groups=1, own_groups_informative=1, foreign_groups_used=1,
+    foreign_rejected={}, groups_shared=1, groups_shared_total=9, foreign_groups_used_total=3, tokens_generated=100,
+    tokens_generated_total=700, tokens_trained=60, tokens_per_second=200.0, bytes_fetched=1, scoring_failures=0,
+    loss=None, gradient_norm=None, steps_skipped_total=0, effective_sample_share=0.9, clip_share=None,
+    floor_share=None, filter_share=None, multi_token_span_share=None, entropy=None, divergence_by_peer={},
+    alone_because=None,
+)  # fmt: skip
 
 
 class Heard:
@@ -69,7 +81,7 @@ def supervised(
     async def main() -> Outcome:
         supervisor = Supervisor(
             home,
-            Config(name="test"),
+            Config(name="test", api=ApiSection(port=0)),
             peer="12D3KooWx",
             swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
             learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor),
@@ -99,9 +111,40 @@ def test_events_reach_the_observer_and_the_metrics_and_other_output_the_log(home
     heard = Heard()
     supervised(home, heard, learner=saying(FAULT, "print('a library says hello'); print('a warning', file=sys.stderr)"))
     assert heard.events == [FAULT]
-    assert home.metrics.read_bytes() == encode_event(FAULT) + b"\n"
+    lines = [line for line in home.metrics.read_bytes().splitlines() if b'"usage"' not in line]
+    assert lines == [encode_event(FAULT)]
     log = home.log("learner").read_text()
     assert "a library says hello" in log and "a warning" in log
+
+
+class EndsOnceUsageIsTold(Heard):
+    """Stops the node when memory was told and the learner has said ``events`` things."""
+
+    def __init__(self, events: int) -> None:
+        super().__init__()
+        self.supervisor: Supervisor | None = None
+        self._wanted = events
+
+    def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        if self.supervisor is not None and status.usage is not None and len(self.events) == self._wanted:
+            self._wanted = -1
+            self.supervisor.request_stop("test")
+
+    def watch(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+
+
+def test_memory_and_traffic_are_told_and_what_an_earlier_start_recorded_is_in_the_charts(home: Home) -> None:
+    first, second = EndsOnceUsageIsTold(1), EndsOnceUsageIsTold(0)
+    supervised(home, first, learner=saying(ROUND, "sys.stdin.read()"), react=first.watch)
+    told = [msgspec.json.decode(line) for line in home.metrics.read_bytes().splitlines()]
+    usage = next(line for line in told if line["event"] == "usage")
+    assert usage["supervisor_bytes"] > 1_000_000 and usage["sent_bytes_total"] is None  # no swarm process answers
+    supervised(home, second, learner=OBEDIENT, react=second.watch)
+    assert second.supervisor is not None
+    history = second.supervisor.record.history.answer()
+    assert history.restored and history.rounds.time_seconds == (ROUND.time_seconds,)
+    assert len(history.usage.time_seconds) >= 2
 
 
 def test_a_child_that_fails_is_started_again_and_its_last_words_are_told_escaped(home: Home) -> None:

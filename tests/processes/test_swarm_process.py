@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,9 +19,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from protocol.dense_weights import ENCODING, Patterns, dense_bytes, dense_parts, encode_dense, open_dense
 from protocol.errors import TransportError, UnreachableError
-from protocol.messages import PromptRef
+from protocol.messages import Heartbeat, PromptRef
 from protocol.rollouts import Completion, FinishReason, Group, decode_group
+from protocol.tensor_layout import TensorLayout
 from swarm import api
 from swarm.client import SwarmClient
 
@@ -135,6 +138,73 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(processes: Process
     first.client.judge(seen[0].peer, seen[0].advert.blob, api.Judgement.USED)
     (peer,) = first.client.peers()
     assert (peer.groups_received, peer.groups_used) == (5, 1)
+
+
+LAYOUT = TensorLayout.of({"bias": (1001,), "matrix": (700, 1000)})
+FAMILY = bytes(range(16))
+
+
+def of_one_family(processes: Processes) -> tuple[SwarmProcess, SwarmProcess]:
+    """Two that are connected and have told each other what they train."""
+    first = processes.start("a")
+    second = processes.start("b", peers=first.ready())
+    second.ready()
+    for process in (first, second):
+        process.client.beat(Heartbeat("n", "s", "m", FAMILY, bytes(16), 1, 1, "learning", 1.0, 0, 0, ()))
+    for process in (first, second):
+        wait_until("it knows the other's family", lambda p=process: knows_its_like(p))
+    return first, second
+
+
+def knows_its_like(process: SwarmProcess) -> bool:
+    return any(p.connected and p.heartbeat and p.heartbeat.family == FAMILY for p in process.client.peers())
+
+
+def patterns(seed: int) -> list[Patterns]:
+    random = np.random.default_rng(seed)
+    values = [random.standard_normal(size, np.float32) for size in LAYOUT.sizes]
+    return [(each.view(np.uint32) >> 16).astype(np.uint16) for each in values]
+
+
+def average(process: SwarmProcess, weights: list[Patterns]) -> api.Averaged:
+    """As a learner does: with a client of its own."""
+    with SwarmClient(process.home / "swarm.sock") as client:
+        parts = dense_parts(LAYOUT, weights)
+        return client.average(parts, FAMILY, LAYOUT, ENCODING, 3, deadline_seconds=HANG_SECONDS)
+
+
+def test_two_processes_average_over_real_sockets_and_each_gets_the_others_weights_bit_for_bit(
+    processes: Processes,
+) -> None:
+    both = of_one_family(processes)
+    weights = [patterns(1), patterns(2)]
+    with ThreadPoolExecutor(2) as learners:
+        averaged = list(learners.map(average, both, weights))
+    for process, reply, theirs in zip(both, averaged, reversed(weights), strict=True):
+        assert reply.path is not None
+        for found, tensor in zip(open_dense(Path(reply.path).read_bytes(), LAYOUT), theirs, strict=True):
+            np.testing.assert_array_equal(found, tensor)
+        status = process.client.status().averaging
+        assert (status.running, status.exchanges) == (False, {"committed": 1})
+        assert status.last is not None
+        assert status.last.sent_bytes == status.last.received_bytes == dense_bytes(LAYOUT)
+
+
+def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_next(processes: Processes) -> None:
+    first, second = of_one_family(processes)
+    with ThreadPoolExecutor(2) as learners:
+        leaving = SwarmClient(first.home / "swarm.sock")
+        blob = encode_dense(LAYOUT, patterns(1))
+        answer = learners.submit(leaving.average, blob, FAMILY, LAYOUT, ENCODING, 3, deadline_seconds=HANG_SECONDS)
+        wait_until("it runs", lambda: first.client.status().averaging.running)
+        with pytest.raises(TransportError, match="runs already"):
+            average(first, patterns(1))
+        leaving.close()
+        wait_until("it was cancelled", lambda: not first.client.status().averaging.running)
+        with pytest.raises(UnreachableError):
+            answer.result(HANG_SECONDS)
+        partners = list(learners.map(average, (first, second), (patterns(1), patterns(2))))
+    assert [reply.partner for reply in partners] == [second.client.status().peer, first.client.status().peer]
 
 
 def test_the_process_imports_nothing_heavy(processes: Processes) -> None:

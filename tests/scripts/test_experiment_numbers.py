@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from allocation import at_tokens, share_of_uniform, success_per_token
 from hypothesis import given
 from hypothesis import strategies as st
 from intervals import (
@@ -23,6 +22,7 @@ from intervals import (
 from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult, load_result, result_path, save_result
 from plots import Line, line_plot, ticks
 from sharing import final_success, kept, mean_reward, reward_at_equal_tokens
+from success_by_tokens import share_of_tokens, success_at, success_per_token
 from writing import Document, table
 
 
@@ -99,20 +99,40 @@ def course(*success: float, seed: int = 0, tokens: int = 100) -> RunResult:
     return run(node([0.0] * (len(success) - 1), [tokens] * (len(success) - 1), *measured), seed=seed)
 
 
+def ramp(rounds_to_best: int, best: float, seed: int = 0) -> RunResult:
+    """Success rises evenly to ``best`` and stays there, over 20 measurements of 100 tokens each."""
+    return course(*(best * min(1.0, n / rounds_to_best) for n in range(21)), seed=seed)
+
+
 def test_allocator_that_learns_in_half_the_tokens_has_half_the_share() -> None:
-    uniform = [course(0.0, 0.2, 0.4, 0.6, 0.6, 0.6, seed=s) for s in range(2)]
-    twice = [course(0.0, 0.4, 0.6, 0.6, 0.6, 0.6, seed=s) for s in range(2)]
-    share = share_of_uniform({"uniform": uniform, "posterior": twice}, "posterior")
-    assert share is not None
-    assert share.mean == pytest.approx(2 / 3)
-    never = [course(0.0, 0.1, 0.1, 0.1, 0.1, 0.1)] * 2
-    assert share_of_uniform({"uniform": uniform, "dps": never}, "dps") is None
+    uniform = [ramp(16, 0.6, seed) for seed in range(3)]
+    assert share_of_tokens(uniform, uniform, 2000).value == 1.0
+    half = share_of_tokens([ramp(8, 0.6, seed) for seed in range(3)], uniform, 2000)
+    assert half.value == pytest.approx(0.5, abs=0.06)  # the trailing mean is late by up to a tenth of the budget
+    assert (half.low, half.high, half.seeds_there) == (half.value, half.value, 3)
+
+
+def test_share_counts_runs_that_fail_where_most_succeed() -> None:
+    uniform = [ramp(20, 0.5, seed) for seed in range(4)]
+    mixed = [ramp(5, 0.9, 0), ramp(5, 0.9, 1), ramp(5, 0.9, 2), ramp(5, 0.4, 3)]
+    share = share_of_tokens(mixed, uniform, 2000)
+    assert share.seeds_there == 3
+    assert 0.15 < share.low < share.value < share.high < 1
+    never = share_of_tokens([ramp(5, 0.1, seed) for seed in range(4)], uniform, 2000)
+    assert never.text() == "not reached"
+    rarely = share_of_tokens([ramp(5, 0.9, 0), *(ramp(5, 0.4, seed) for seed in range(1, 4))], uniform, 2000)
+    assert rarely.text().endswith("to never)")
+
+
+def test_comparison_without_the_same_seeds_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 runs against 2: a comparison needs the same seeds"):
+        share_of_tokens([ramp(5, 0.5)], [ramp(5, 0.5), ramp(5, 0.5, 1)], 2000)
 
 
 def test_success_per_token_is_the_area_under_the_course() -> None:
     assert success_per_token(course(0.0, 1.0), 100) == pytest.approx(0.5)
     assert success_per_token(course(0.0, 1.0), 50) == pytest.approx(0.25)
-    assert at_tokens(course(0.0, 1.0), 25) == pytest.approx(0.25)
+    assert success_at(course(0.0, 1.0), [25]).tolist() == pytest.approx([0.25])
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))

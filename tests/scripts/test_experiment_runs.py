@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from network import EPOCH, MEETING_SECONDS, SimulatedSwarm
 from plans import NodePlan, RunPlan, RunResult, save_result
 from runs import missing, run_all
-from skills import HELD_OUT, SEEDS, SKILLS, is_held_out
+from skills import ALPHABET, HELD_OUT, SEEDS, SKILLS, TWELVE, is_held_out
 
 from protocol.errors import StarlingError
 from swarm.api import Wanted
@@ -33,6 +33,13 @@ def test_skills_answer_differently() -> None:
         "swap": "badc",
         "halves": "cdab",
     }
+
+
+def test_twelve_skills_answer_differently_in_the_alphabet_of_the_four() -> None:
+    assert len({task.answer("abcd") for task in TWELVE.values()} - {"abcd"}) == len(TWELVE) == 12
+    prompts = [task.prompt(task.ref(HELD_OUT)) for task in TWELVE.values()]
+    assert len({prompt.text[:2] for prompt in prompts}) == 12
+    assert set("".join(f"{prompt.text}{prompt.answer}" for prompt in prompts)) <= set(ALPHABET)
 
 
 def small_plan(**changes: object) -> RunPlan:

@@ -1,0 +1,177 @@
+"""What charts show: the run over time, from the learner's events and the supervisor's, also those of earlier starts.
+
+At start ``restored`` reads ``metrics.jsonl``; whatever comes meanwhile is added behind it. Memory is bounded
+(``series``), and so is an answer, whatever is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from node.api.series import Kind, Stretch, Track, downsampled, sample
+from node.api.types import HistoryAnswer, Series, Timeline
+from node.events import RoundDone, Usage
+
+POINTS_MOST = 500
+TASKS_CHARTED = 64  # the first in alphabetical order
+MOMENT_SECONDS = 1e-3  # between two reports of one and the same moment
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Charted:
+    name: str
+    unit: str
+    kind: Kind
+    of: Callable[[RoundDone], float | None]
+
+
+ROUND_SERIES: tuple[_Charted, ...] = (
+    _Charted("reward", "reward", "mean", lambda done: done.reward),
+    _Charted("generated_tokens_per_second", "tokens/s", "mean", lambda done: done.tokens_per_second),
+    _Charted("trained_tokens_per_second", "tokens/s", "mean", lambda done: trained_tokens_per_second(done)),
+    _Charted("effective_sample_share", "share", "mean", lambda done: done.effective_sample_share),
+    _Charted("staleness_versions", "versions", "mean", lambda done: done.staleness_mean),
+    _Charted("policy_version", "versions", "last", lambda done: done.policy_version),
+    _Charted("round", "rounds", "last", lambda done: done.round),
+    _Charted("round_seconds", "s", "mean", lambda done: done.seconds),
+    _Charted("loss", "loss", "mean", lambda done: done.loss),
+    _Charted("entropy_nats", "nats", "mean", lambda done: done.entropy),
+    _Charted("groups_shared", "groups/round", "mean", lambda done: done.groups_shared),
+    _Charted("foreign_groups_used", "groups/round", "mean", lambda done: done.foreign_groups_used),
+    _Charted("device_memory_bytes", "B", "most", lambda done: done.device_memory_bytes),
+)
+TASK_SERIES = ("reward", "success")  # of each task: this round's mean, and the running one
+USAGE_SERIES: tuple[tuple[str, str, Kind], ...] = (
+    ("learner_memory_bytes", "B", "most"),
+    ("swarm_memory_bytes", "B", "most"),
+    ("supervisor_memory_bytes", "B", "most"),
+    ("sent_bytes_per_second", "B/s", "mean"),
+    ("received_bytes_per_second", "B/s", "mean"),
+)
+
+
+def trained_tokens_per_second(done: RoundDone) -> float | None:
+    if done.trained_tokens_per_second is not None:
+        return done.trained_tokens_per_second
+    return done.tokens_trained / done.seconds if done.seconds > 0 else None
+
+
+def _round_track() -> Track:
+    return Track({each.name: each.kind for each in ROUND_SERIES})
+
+
+def _usage_track() -> Track:
+    return Track({name: kind for name, _, kind in USAGE_SERIES})
+
+
+@dataclass(slots=True)
+class History:
+    """The tracks. Not for concurrent use."""
+
+    rounds: Track = field(default_factory=_round_track)
+    usage: Track = field(default_factory=_usage_track)
+    is_restored: bool = False
+    _usage_before: Usage | None = None
+
+    def add_round(self, done: RoundDone) -> None:
+        values = {each.name: value for each in ROUND_SERIES if (value := each.of(done)) is not None}
+        for name, by_task in (("reward", done.reward_by_task), ("success", done.success_by_task)):
+            values |= {f"{name}/{task}": value for task, value in sorted(by_task.items())[:TASKS_CHARTED]}
+        self.rounds.add(sample(done.time_seconds, values))
+
+    def add_usage(self, usage: Usage) -> None:
+        values: dict[str, float] = {}
+        for process in ("learner", "swarm", "supervisor"):
+            resident_bytes = getattr(usage, f"{process}_bytes")
+            if resident_bytes is not None:
+                values[f"{process}_memory_bytes"] = resident_bytes
+        values |= _rates(self._usage_before, usage)
+        self._usage_before = usage
+        self.usage.add(sample(usage.time_seconds, values))
+
+    def follow(self, earlier: History) -> History:
+        """``earlier`` with what came to this one since; this one must still have all its samples."""
+        for kept, track in ((earlier.rounds, self.rounds), (earlier.usage, self.usage)):
+            for each in track.recent:
+                kept.add(each)
+        earlier._usage_before = self._usage_before or earlier._usage_before
+        earlier.is_restored = True
+        return earlier
+
+    def answer(self, *, points: int = POINTS_MOST, seconds: float = math.inf) -> HistoryAnswer:
+        """At most ``points`` a series, of the last ``seconds`` before the newest sample."""
+        newest = [track.recent[-1].ended_seconds for track in (self.rounds, self.usage) if track.recent]
+        since_seconds = max(newest, default=0.0) - seconds
+        rounds = downsampled(self.rounds.since(since_seconds), points, self.rounds.kinds)
+        usage = downsampled(self.usage.since(since_seconds), points, self.usage.kinds)
+        series = [_series(rounds, each.name, each.unit) for each in ROUND_SERIES]
+        tasks = {name for stretch in rounds for name in stretch.values if "/" in name}
+        for key in sorted(tasks)[: len(TASK_SERIES) * TASKS_CHARTED]:
+            name, _, task = key.partition("/")
+            series.append(_series(rounds, key, "reward", name, task))
+        return HistoryAnswer(
+            Timeline(_ends(rounds), tuple(series)),
+            Timeline(_ends(usage), tuple(_series(usage, name, unit) for name, unit, _ in USAGE_SERIES)),
+            self.is_restored,
+        )
+
+
+def restored(metrics: Path, *, before_seconds: float) -> History:
+    """The history that ``metrics`` and its older half record of the time before that; other versions' lines are passed
+    over."""
+    history = History()
+    for path in (metrics.with_name(metrics.name + ".1"), metrics):
+        try:
+            for event in _events(path):
+                if event.time_seconds >= before_seconds:
+                    continue  # of this start: told to the one that is kept
+                if isinstance(event, RoundDone):
+                    history.add_round(event)
+                else:
+                    history.add_usage(event)
+        except FileNotFoundError:
+            pass  # the first start, or not long enough for an older half
+        except OSError as error:
+            _log.warning("charts begin now: %s cannot be read (%s)", path, error.strerror)
+    return history
+
+
+def _events(path: Path) -> Iterator[RoundDone | Usage]:
+    decoder = msgspec.json.Decoder(RoundDone | Usage)
+    with path.open("rb") as file:
+        for line in file:
+            if line.startswith((b'{"event":"round"', b'{"event":"usage"')):
+                try:
+                    yield decoder.decode(line)
+                except msgspec.DecodeError:  # another version's, or cut short by a full disk
+                    continue
+
+
+def _rates(before: Usage | None, now: Usage) -> dict[str, float]:
+    """Bytes a second between two reports; none over a restart of the swarm process, whose totals begin anew."""
+    if before is None or now.time_seconds - before.time_seconds < MOMENT_SECONDS:
+        return {}
+    elapsed_seconds = now.time_seconds - before.time_seconds
+    rates = {}
+    for name in ("sent", "received"):
+        earlier, later = getattr(before, f"{name}_bytes_total"), getattr(now, f"{name}_bytes_total")
+        if earlier is not None and later is not None and later >= earlier:
+            rates[f"{name}_bytes_per_second"] = (later - earlier) / elapsed_seconds
+    return rates
+
+
+def _ends(stretches: list[Stretch]) -> tuple[float, ...]:
+    return tuple(stretch.ended_seconds for stretch in stretches)
+
+
+def _series(stretches: list[Stretch], key: str, unit: str, name: str = "", task: str | None = None) -> Series:
+    values = tuple(found[0] if (found := stretch.values.get(key)) else None for stretch in stretches)
+    return Series(name or key, unit, task, values)

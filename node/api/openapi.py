@@ -1,0 +1,101 @@
+"""The API's description, OpenAPI 3.1, generated from its endpoints and their types: it cannot say anything else.
+
+https://spec.openapis.org/oas/v3.1.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from node.api.types import Note, Refusal
+from node.events import Event, Usage
+from node.version import VERSION
+
+if TYPE_CHECKING:
+    from node.api.endpoints import Endpoint
+
+EVENTS: tuple[type[Struct], ...] = (*get_args(Event), Usage, Note)
+OF_EVERY_ENDPOINT: Mapping[int, type[Struct]] = {403: Refusal, 500: Refusal}
+REFERENCE = "#/components/schemas/{name}"
+MEANINGS = {
+    200: "as asked",
+    400: "the query cannot be used",
+    401: "this changes the node and needs the token",
+    403: "addressed to another host than this machine",
+    500: "a fault of the node's own; it goes on",
+    503: "not now",
+}
+
+
+def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The whole document."""
+    types: list[type[Struct]] = list(dict.fromkeys([*_types_of(endpoints), *EVENTS, Refusal]))
+    schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
+    schema_of = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "starling",
+            "version": VERSION,
+            "description": "What a node does, whom it knows, and the swarm as it sees it. What reads is open to "
+            "everybody on this machine; what changes the node asks for the token in HOME/api.token.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[type[Struct]]:
+    for endpoint in endpoints:
+        yield from (each for each in (endpoint.answer, *(endpoint.refusals or {}).values()) if each is not None)
+
+
+def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dict[str, Any]:
+    changes = endpoint.method not in ("GET", "HEAD")
+    answer = schema_of[endpoint.answer] if endpoint.answer else {}
+    if endpoint.answer is None and endpoint.content_type.startswith("text/"):
+        answer = {"type": "string"}
+    others: dict[int, type[Struct]] = {
+        **OF_EVERY_ENDPOINT,
+        **({401: Refusal} if changes else {}),
+        **(endpoint.refusals or {}),
+    }
+    responses = {"200": _response(200, endpoint.content_type, answer)}
+    responses |= {
+        str(status): _response(status, "application/json", schema_of[kind]) for status, kind in sorted(others.items())
+    }
+    operation: dict[str, Any] = {
+        "operationId": endpoint.path.rpartition("/")[2].removesuffix(".json"),
+        "summary": endpoint.summary,
+        "responses": responses,
+    }
+    if endpoint.query is not None:
+        operation["parameters"] = _parameters(endpoint.query)
+    if changes:
+        operation["security"] = [{"token": []}]
+    return operation
+
+
+def _response(status: int, content_type: str, schema: Any) -> dict[str, Any]:
+    return {"description": MEANINGS[status], "content": {content_type: {"schema": schema}}}
+
+
+def _parameters(query: type[Struct]) -> list[dict[str, Any]]:
+    """One for each field; each has a default. What stands for "not given" is left out."""
+    _, components = msgspec.json.schema_components([query], ref_template=REFERENCE)
+    parameters = []
+    for name, schema in components[query.__name__]["properties"].items():
+        shown = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+        parameters.append({"name": name, "in": "query", "required": False, "schema": shown})
+    return parameters

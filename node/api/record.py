@@ -1,0 +1,27 @@
+"""What the supervisor remembers of a run for the API: rollouts and history, fed by events as they come."""
+
+from __future__ import annotations
+
+from node.api.history import History
+from node.api.rollouts import Rollouts
+from node.events import Event, ForeignGroups, RoundDone, Usage
+
+
+class Record:
+    """Bounded in memory for a run of any length. Used from one thread."""
+
+    def __init__(self) -> None:
+        self.rollouts = Rollouts()
+        self.history = History()
+
+    def add(self, event: Event | Usage) -> None:
+        match event:
+            case RoundDone():
+                self.rollouts.add_round(event)
+                self.history.add_round(event)
+            case ForeignGroups():
+                self.rollouts.add_groups(event)
+            case Usage():
+                self.history.add_usage(event)
+            case _:
+                pass

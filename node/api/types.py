@@ -1,0 +1,256 @@
+"""Every answer of the HTTP API: plain structs, the same for the command line, for pages and for programs.
+
+``node/api/openapi.py`` describes the API from these. Null is what is not known yet. Strings that came from a peer are
+escaped (``node.printable``): they move no cursor and fake no line; a page must still treat them as text, not as markup.
+Lists are bounded, whatever strangers announce. Times are Unix seconds by this node's clock.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from node.events import Averaged, CheckpointSaved, Fault, Loading, Ready, RoundDone, Usage
+from swarm.api import ExchangeStatus, SwarmStatus
+
+
+class State(StrEnum):
+    STARTING = "starting"  # no round has begun yet
+    TRAINING = "training"
+    RECOVERING = "recovering"  # the learner ended and is being started again
+    STOPPING = "stopping"
+
+
+class ChildStatus(Struct, frozen=True):
+    """One of the node's two processes."""
+
+    pid: int | None  # None while it is not running
+    restarts: int
+    last_end: str | None  # how it last ended, in words; None if it never did
+
+
+class NodeStatus(Struct, frozen=True):
+    """Answer of GET /api/v1/status: this node, now."""
+
+    version: str
+    pid: int  # of the supervisor
+    home: str
+    name: str
+    peer: str
+    model: str
+    state: State
+    uptime_seconds: float
+    swarm_process: ChildStatus
+    learner_process: ChildStatus
+    swarm: SwarmStatus | None  # as last polled; None while the swarm process does not answer
+    loading: Loading | None
+    ready: Ready | None
+    round: RoundDone | None
+    checkpoint: CheckpointSaved | None
+    fault: Fault | None  # the learner's last
+    notes: tuple[str, ...]  # what the supervisor last told the user, newest last
+    page: str | None = None  # where a browser on this machine finds the web page
+    offered: Averaged | None = None  # the last offer of our weights, with or without a partner
+    averaged: Averaged | None = None  # the last one that led to an outer step
+    usage: Usage | None = None  # memory and traffic
+    waiting_for: str = ""  # what happens now, in words
+
+
+class HeartbeatView(Struct, frozen=True):
+    """What a peer says of itself, with names to its fields; nothing of it is checked."""
+
+    name: str
+    software: str
+    model: str
+    family: str  # hex
+    tokenizer: str  # hex
+    round: int
+    policy_version: int
+    phase: str
+    tokens_per_second: float
+    groups_shared: int
+    groups_used: int
+    success_by_task: dict[str, float]  # running mean reward, 0 to 1
+    samples_by_task: dict[str, int] = {}  # completions behind it
+
+
+class PeerView(Struct, frozen=True):
+    """One peer as this node sees it."""
+
+    peer: str
+    connected: bool
+    addresses: tuple[str, ...]
+    round_trip_seconds: float | None
+    heartbeat: HeartbeatView | None
+    heartbeat_age_seconds: float | None
+    groups_received: int  # adverts of groups seen
+    groups_used: int
+    groups_rejected: int
+    reputation: float  # 1 trusted, 0 banned
+    banned_because: str | None
+    clock_offset_seconds: float | None = None  # its clock minus ours, at its last heartbeat; the way here included
+    exchanges_committed: int = 0  # of weights
+    exchanges_abandoned: int = 0
+    last_exchange: ExchangeStatus | None = None
+    groups_given: int = 0  # times that a rollout group was sent to it in full
+    conduct: dict[str, int] = {}  # what it was seen to do, by ``swarm.trust.Conduct``; in words: RolloutsAnswer.words
+    outcomes: dict[str, int] = {}  # of its groups, by outcome or reason, since the supervisor's start
+
+
+class PeersAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/peers: as last polled, connected ones first."""
+
+    peers: tuple[PeerView, ...]
+
+
+class ModelView(Struct, frozen=True):
+    """The nodes that train one model of one family."""
+
+    model: str
+    family: str  # hex
+    tokenizers: int  # different ones among them
+    nodes: int
+    names: tuple[str, ...]  # of nodes, some
+    tokens_per_second: float  # in sum
+    round_most: int
+    success: float | None  # over all tasks, weighted by samples
+    success_by_task: dict[str, float]  # weighted by samples
+    ours: bool
+
+
+class TaskView(Struct, frozen=True):
+    """One task over all nodes that tell of it."""
+
+    task: str
+    nodes: int
+    samples: int  # as weighed: a claim counts for ``swarm_view.SAMPLES_MOST`` at most
+    success: float  # weighted by samples
+    success_least: float
+    success_most: float
+    best_model: str  # of the node with the most
+    best_name: str
+
+
+class SwarmAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/swarm: what fresh heartbeats tell, this node included. Claims, none of them checked."""
+
+    nodes: int  # whose heartbeat is fresh, this one included
+    silent: int  # peers known whose heartbeat is old, or never came
+    banned: int  # peers left out for it
+    connected: int  # to this node
+    tokens_per_second: float  # in sum
+    groups_shared: int
+    groups_used: int
+    families: dict[str, int]  # nodes by family, in hex
+    models: tuple[ModelView, ...]  # ours, then those of most nodes
+    models_left_out: int  # beyond the bound of the list
+    tasks: tuple[TaskView, ...]  # ours, then those of which most nodes tell
+    tasks_left_out: int
+    software: dict[str, int]  # nodes by name and version; beyond the bound under "others"
+    phases: dict[str, int]
+
+
+class WhyNot(Struct, frozen=True):
+    """One reason for which something was not used, and how often it was given."""
+
+    reason: str
+    stage: str  # a key of ``reasons.STAGES``, or "unknown"
+    because: str  # in words
+    count: int
+
+
+class RoundRollouts(Struct, frozen=True):
+    """What one round did with rollout groups."""
+
+    round: int
+    time_seconds: float
+    generated: int  # own groups
+    informative: int  # of them, with a non-zero advantage
+    dropped: int  # of them, for all their rewards were equal
+    unfinished: int  # left for later rounds
+    shared: int
+    fetched: int  # foreign ones, over the network
+    used: int  # foreign ones, for the first time
+    replayed: int
+    waiting: int  # foreign candidates that may be chosen later
+    not_used: dict[str, int]  # foreign ones, by reason
+    fetched_bytes: int
+    alone_because: str | None
+
+
+class GroupSeen(Struct, frozen=True):
+    """One foreign group, and what became of it."""
+
+    time_seconds: float
+    round: int
+    peer: str
+    name: str | None  # as the peer calls itself
+    task: str
+    completions: int
+    reward_mean: float
+    reward_spread: float  # standard deviation; 0 teaches nothing among itself
+    outcome: str  # "used", "replayed", or a reason
+    because: str  # in words
+    detail: str | None
+
+
+class RolloutsAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/rollouts: newest last."""
+
+    rounds: tuple[RoundRollouts, ...]
+    groups: tuple[GroupSeen, ...]
+    not_used: tuple[WhyNot, ...]  # foreign groups, over all rounds since the supervisor's start, most frequent first
+    announcements_not_taken: tuple[WhyNot, ...]  # since the swarm process's start
+    words: dict[str, str]  # of every outcome, reason and conduct that this version knows
+
+
+class Series(Struct, frozen=True):
+    """One line of a chart."""
+
+    name: str
+    unit: str
+    task: str | None  # of those that exist for each task
+    values: tuple[float | None, ...]  # one for each time of its timeline; None where there is none
+
+
+class Timeline(Struct, frozen=True):
+    """Series over the same times, each at the end of a stretch of equally many samples."""
+
+    time_seconds: tuple[float, ...]
+    series: tuple[Series, ...]
+
+
+class HistoryAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/history: at most ``points`` a series, oldest first."""
+
+    rounds: Timeline  # of the learner, a sample a round
+    usage: Timeline  # of machine and network
+    restored: bool  # whether what was recorded before this start is in it already
+
+
+class StopAnswer(Struct, frozen=True):
+    """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and ends."""
+
+    stopping: bool
+
+
+class HealthAnswer(Struct, frozen=True):
+    """Answer of GET /health."""
+
+    healthy: bool
+    state: State
+    because: str | None  # why it is not
+
+
+class Refusal(Struct, frozen=True):
+    """Why a request was not served, and what to do."""
+
+    error: str
+
+
+class Note(Struct, frozen=True, tag_field="event", tag="note"):
+    """What the supervisor tells the user, among the events."""
+
+    time_seconds: float
+    text: str

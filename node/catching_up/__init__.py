@@ -1,0 +1,1 @@
+"""Starting from the weights of peers, and handing one's own to others."""

@@ -1,0 +1,170 @@
+"""``starling revoke``, ``starling swarm rotate-key`` and ``swarm apply``: what the owner signs for all members.
+
+Each writes what it signed to ``cluster/`` in the data directory and hands it to the node that runs there, which spreads
+it. Where none runs it takes effect with the next start, or once the file was carried to a member and applied there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from node.cli.options import HomeOption
+from node.cli.swarm import OwnerKeyOption, duration_seconds
+from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from node.home import Home
+    from protocol.cluster import Cluster
+    from swarm.cluster_files import ClusterFiles
+
+GRACE = "7d"
+
+
+def revoke(
+    whom: Annotated[
+        str, typer.Argument(metavar="PEER", help="A member's peer id, or an invite that is to let nobody in any more.")
+    ],
+    home: HomeOption = None,
+    owner_key: OwnerKeyOption = None,
+) -> None:
+    """Put a member out, or take an invite back: with it go all who joined by it and have no certificate."""
+    from node.home import home_at
+    from protocol.identity import NodeKey
+    from protocol.membership import Revocations, sign_revocations
+    from swarm.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
+
+    where = home_at(home, os.environ)
+    files = cluster_files(where.path, owner_key)
+    cluster = read_cluster(files)
+    owner = read_owner(files, cluster)
+    current = read_revocations(files, cluster)
+    peers, invitations = (current.peers, current.invitations) if current is not None else ((), ())
+    is_invite, key = _revoked_key(whom, cluster)
+    if key in (invitations if is_invite else peers):
+        typer.echo("it is revoked already: nothing to do")
+        return
+    if where.key.exists() and key == NodeKey.load(where.key).public_bytes:
+        raise ConfigurationError("this is the peer id of this node itself: a node cannot put itself out")
+    revocations = Revocations(
+        cluster.swarm_id,
+        current.sequence + 1 if current is not None else 1,
+        int(time.time()),
+        peers if is_invite else (*peers, key),
+        (*invitations, key) if is_invite else invitations,
+    )
+    try:
+        document = sign_revocations(owner, revocations)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    files.keep("revocations", document)
+    _hand_over(where, files, "revocations", document)
+
+
+def rotate_key(
+    home: HomeOption = None,
+    owner_key: OwnerKeyOption = None,
+    grace: Annotated[
+        str, typer.Option("--grace", help="How long members that are away now may still come in by the former key.")
+    ] = GRACE,
+) -> None:
+    """Make another pre-shared key and give it to every member. Invites made before hold as long as the grace."""
+    from node.home import home_at
+    from protocol import limits
+    from protocol.invite import PSK_BYTES
+    from protocol.membership import FormerKey, KeyChange, sign_key_change
+    from swarm.cluster_files import cluster_files, read_cluster, read_key_change, read_owner, read_psk
+
+    where = home_at(home, os.environ)
+    files = cluster_files(where.path, owner_key)
+    cluster = read_cluster(files)
+    owner = read_owner(files, cluster)
+    current, now = read_key_change(files, cluster), int(time.time())
+    psk, earlier = (current.psk, current.former) if current is not None else (read_psk(files), ())
+    former = [FormerKey(psk, now + duration_seconds(grace, "--grace"))]
+    former += [key for key in earlier if key.until_seconds > now]
+    change = KeyChange(
+        cluster.swarm_id,
+        current.sequence + 1 if current is not None else 1,
+        now,
+        secrets.token_bytes(PSK_BYTES),
+        tuple(former[: limits.FORMER_KEYS]),
+    )
+    document = sign_key_change(owner, change)
+    files.keep("key-change", document)
+    _hand_over(where, files, "key_change", document)
+
+
+def apply(
+    document: Annotated[Path, typer.Argument(metavar="FILE", help="cluster/revocations or cluster/key-change.")],
+    home: HomeOption = None,
+) -> None:
+    """Take over what the owner signed elsewhere, and spread it."""
+    from node.home import home_at
+    from protocol import limits
+    from protocol.admission import judge_key_change, judge_revocations
+    from protocol.errors import RefusedError
+    from protocol.refusal import Refused
+    from swarm.cluster_files import cluster_files, read_cluster, read_key_change, read_revocations
+
+    where = home_at(home, os.environ)
+    files = cluster_files(where.path)
+    cluster = read_cluster(files)
+    try:
+        with document.open("rb") as file:
+            raw = file.read(limits.REVOCATIONS_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{document} cannot be read ({error.strerror})") from None
+    change = judge_key_change(cluster, None, raw)
+    kind: Literal["revocations", "key_change"] = "revocations" if isinstance(change, Refused) else "key_change"
+    judged = (
+        judge_revocations(cluster, read_revocations(files, cluster), raw)
+        if isinstance(change, Refused)
+        else judge_key_change(cluster, read_key_change(files, cluster), raw)
+    )
+    if isinstance(judged, Refused):
+        raise RefusedError(judged.message, judged.reason)
+    files.keep("revocations" if kind == "revocations" else "key-change", raw)
+    _hand_over(where, files, kind, raw)
+
+
+def _revoked_key(whom: str, cluster: Cluster) -> tuple[bool, bytes]:
+    """Whether it is an invitation, and its key or the peer's."""
+    from protocol.errors import ProtocolError
+    from protocol.identity import public_bytes_of
+    from protocol.invite import SCHEME, decode_invite
+
+    try:
+        if SCHEME not in whom.lower():
+            return False, public_bytes_of(whom)
+        invite = decode_invite(whom)
+    except ProtocolError as error:
+        raise ConfigurationError(f"neither a peer id (starling swarm show lists them) nor an invite: {error}") from None
+    if invite.invitation.swarm_id != cluster.swarm_id:
+        raise ConfigurationError("the invite is of another cluster than this data directory")
+    return True, invite.invitation.key
+
+
+def _hand_over(home: Home, files: ClusterFiles, kind: Literal["revocations", "key_change"], document: bytes) -> None:
+    from protocol.errors import UnreachableError
+    from swarm.client import SwarmClient
+
+    name = "revocations" if kind == "revocations" else "key-change"
+    try:
+        with SwarmClient(home.swarm_socket) as client:
+            client.decree(kind, document)
+    except UnreachableError:
+        secret = " It holds the new key: keep it as you would a password." if kind == "key_change" else ""
+        typer.echo(
+            f"signed: {files.directory / name}. No node runs here, so nobody has heard of it yet: start this one, or "
+            f"carry that file to any member and there run: starling swarm apply FILE.{secret}"
+        )
+        return
+    typer.echo(
+        "signed, and handed to the node here: connected members have it within seconds, others when they connect"
+    )

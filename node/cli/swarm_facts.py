@@ -1,0 +1,79 @@
+"""What ``starling swarm show`` prints: the terms of the cluster and its members. No secret is among it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from node.printable import printable
+from protocol.admission import judge_as_made, still_member
+from protocol.cluster import Cluster
+from protocol.identity import peer_id_of
+from protocol.membership import Revocations
+from protocol.refusal import Refused, utc
+from swarm.cluster_files import ClusterFiles, read_papers, read_revocations
+from swarm.roster import Member, Roster
+
+DAY_SECONDS = 86_400
+
+
+def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
+    """As the files in the data directory have it; a running node keeps them up to date. Raises ``IdentityError``."""
+    papers = read_papers(files)
+    cluster, manifest = papers.cluster, papers.cluster.manifest
+    revocations, now_seconds = read_revocations(files, cluster), time.time()
+    roster = Roster()
+    for credential in (papers.credential, *papers.members):
+        admitted = judge_as_made(now_seconds, cluster, revocations, roster.taken, credential)
+        if not isinstance(admitted, Refused):
+            roster.add(admitted, credential, 0.0)
+    return {
+        "name": manifest.name,
+        "swarm_id": cluster.swarm_id.hex(),
+        "owner": manifest.owner.hex(),
+        "owner_key": str(files.owner_key) if files.owner_key.exists() else "not on this machine",
+        "admission": manifest.admission,
+        "members_at_most": manifest.members,
+        "membership_days": manifest.membership_seconds / DAY_SECONDS,
+        "tasks": len(manifest.tasks),
+        "members": [_member(cluster, roster.of(m.peer), revocations, now_seconds) for m in roster],
+        "revoked_peers": [peer_id_of(key) for key in revocations.peers] if revocations is not None else [],
+        "revoked_invitations": [key.hex() for key in revocations.invitations] if revocations is not None else [],
+    }
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    shown = []
+    for name, value in facts.items():
+        if isinstance(value, list):
+            continue
+        text = printable(value) if isinstance(value, str) else f"{value:g}"
+        shown.append(f"{name.replace('_', ' '):<16} {text}")
+    shown.append("")
+    for member in facts["members"]:
+        until = utc(member["until_seconds"])
+        state = "until" if member["state"] == "member" else f"{member['state']}, was until"
+        shown.append(f"{member['peer']}  {printable(member['name']) or '(no name)':<16}  {state} {until}")
+    for peer in facts["revoked_peers"]:
+        if peer not in {member["peer"] for member in facts["members"]}:
+            shown.append(f"{peer}  revoked")
+    shown += [f"invitation {key}  revoked" for key in facts["revoked_invitations"]]
+    return shown
+
+
+def _member(
+    cluster: Cluster, known: Any, revocations: Revocations | None, now_seconds: float
+) -> dict[str, str | float | bool]:
+    """By the credential that still holds, or else by the best one."""
+    members: list[Member] = list(known)
+    refused = {id(m): still_member(now_seconds, m.admitted, revocations) for m in members}
+    member = next((m for m in members if refused[id(m)] is None), members[0])
+    why = refused[id(member)]
+    return {
+        "peer": member.peer,
+        "name": member.admitted.name,
+        "state": "member" if why is None else str(why.reason),
+        "certified": member.admitted.certified,
+        "until_seconds": member.admitted.until_seconds,
+    }

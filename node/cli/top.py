@@ -1,0 +1,33 @@
+"""``starling top``: the node, its peers, the swarm and its rollouts, live in the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import typer
+
+from node.cli.options import HomeOption
+from node.exit_codes import ExitCode
+
+NO_TERMINAL = "starling: top needs a terminal to draw in; without one: starling status, starling peers"
+
+
+def top(home: HomeOption = None) -> None:
+    """Watch a running node: what it does, its peers, the swarm, why rollouts were not used. Keys: 1 to 4, ?, q.
+
+    On another machine: ssh -t HOST starling top
+    """
+    from node.api.client import ask_status
+    from node.home import home_at
+
+    chosen = home_at(home, os.environ)
+    status = ask_status(chosen)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads and draws
+        typer.echo(NO_TERMINAL, err=True)
+        raise typer.Exit(ExitCode.USAGE)
+    from node.top.app import Top
+    from node.top.watch import Seen, Watch
+
+    Top(Watch(chosen, Seen(status, time.time()), time.time)).run()

@@ -1,0 +1,84 @@
+"""The tables at the end of the demonstration of a family, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+from rich.table import Table
+from rich.text import Text
+
+from node.demo.family import FamilyReport, NodeResult, mean_reward
+from node.demo.show import console_of_tables
+from node.evaluation_result import Evaluation
+from node.quantities import size
+
+
+def show_family(report: FamilyReport) -> None:
+    console = console_of_tables()
+    for table in (tasks_table(report), moments_table(report), nodes_table(report)):
+        console.print(table)
+    console.print(Text("\n".join(conclusions(report))), soft_wrap=True)
+
+
+def tasks_table(report: FamilyReport) -> Table:
+    """Every task: before, and the mean over nodes after each way of learning."""
+    table = Table(title=f"{report.model}: mean reward, sampled at temperature 1, over the nodes", title_justify="left")
+    table.add_column("task")
+    for column in ("before", "alone", "together"):
+        table.add_column(column, justify="right")
+
+    def over_nodes(task: str, after: Callable[[NodeResult], Evaluation]) -> str:
+        return f"{fmean(after(node).sampled[task] for node in report.nodes):.3f}"
+
+    for task, before in report.before.sampled.items():
+        cells = over_nodes(task, lambda node: node.alone), over_nodes(task, lambda node: node.together)
+        table.add_row(task, f"{before:.3f}", *cells)
+    table.add_section()
+    means = report.mean_before, report.mean_alone, report.mean_together
+    table.add_row("mean", *(f"{mean:.3f}" for mean in means), style="bold")
+    return table
+
+
+def moments_table(report: FamilyReport) -> Table:
+    """Reward and agreement of the weights over time, while they learn together."""
+    table = Table(title="While learning together", title_justify="left")
+    table.add_column("seconds")
+    for column in ("reward", "outer steps", "replicas apart"):
+        table.add_column(column, justify="right")
+    for moment in report.moments:
+        reward = "-" if moment.reward is None else f"{moment.reward:.3f}"
+        apart = "-" if moment.distance is None else f"{moment.distance:.2%}"
+        span = f"{moment.from_seconds:.0f} to {moment.until_seconds:.0f}"
+        table.add_row(span, reward, str(moment.outer_steps), apart)
+    return table
+
+
+def nodes_table(report: FamilyReport) -> Table:
+    """Each node."""
+    table = Table(title="The nodes", title_justify="left")
+    table.add_column("node")
+    for column in ("alone", "together", "tokens generated", "foreign groups", "outer steps", "weights received"):
+        table.add_column(column, justify="right")
+    for node in report.nodes:
+        effort = node.effort_together
+        table.add_row(
+            node.label,
+            f"{mean_reward(node.alone):.3f}",
+            f"{mean_reward(node.together):.3f}",
+            f"{effort.tokens_generated:,}",
+            f"{effort.foreign_groups_used:,}",
+            f"{node.outer_steps:,}",
+            size(node.weight_bytes),
+        )
+    return table
+
+
+def conclusions(report: FamilyReport) -> list[str]:
+    verdict = "better together" if report.better_together else "NOT better together"
+    return [
+        f"{report.model}, {len(report.nodes)} nodes: {verdict}: {report.mean_together:.3f} against "
+        f"{report.mean_alone:.3f} alone, on equal tokens; {report.mean_before:.3f} before.",
+        f"At the end the replicas lie {report.distance_together:.2%} of their weights' norm apart; those that learnt "
+        f"alone, {report.distance_alone:.2%}.",
+    ]

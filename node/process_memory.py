@@ -1,0 +1,41 @@
+"""What memory of this machine processes hold, from the kernel's own account; None where it does not tell.
+
+Resident bytes. Pages that processes share count in each; of a child and its descendants the sum is told, so it may be
+above what they take together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+PROC = Path("/proc")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int, proc: Path = PROC) -> int | None:
+    """Of one process."""
+    try:
+        return int((proc / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError, ValueError):  # it has ended, or this system has no /proc
+        return None
+
+
+def resident_bytes_of_session(leader: int, proc: Path = PROC) -> int | None:
+    """Of a session's leader and its members: a child of the supervisor, and all that it started."""
+    own = resident_bytes(leader, proc)
+    if own is None:
+        return None
+    return own + sum(resident_bytes(pid, proc) or 0 for pid in _members(leader, proc) if pid != leader)
+
+
+def _members(leader: int, proc: Path) -> Iterable[int]:
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            try:
+                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if len(after_name) > 3 and after_name[3] == str(leader):
+                yield int(entry.name)

@@ -1,0 +1,177 @@
+"""A run as one HTML file that needs nothing else: tables, and curves drawn by plotly's JavaScript, which is in it.
+
+Everything that was read is escaped: as text in the tables, and in the data so that it cannot end the script it is in.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from node.api.page_files import asset_text, plotly_path
+from node.api.types import Timeline
+from node.printable import printable
+from node.quantities import duration, size
+from node.report.facts import RunFacts
+
+HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{title}</title><link rel="icon" href="data:,">
+<style>{style}</style></head><body><header><h1>{title}</h1><p>{subtitle}</p></header><main>
+"""
+
+
+def report_page(facts: RunFacts, *, name: str) -> str:
+    """The whole file."""
+    title = f"starling: {printable(name, 64)}"
+    body = [
+        HEAD.format(title=html.escape(title), subtitle=html.escape(_subtitle(facts)), style=asset_text("page.css")),
+        _tiles(facts),
+        _section("Reward", _rewards(facts) + _chart("reward")),
+        _section("Throughput", _chart("tokens")),
+        _section("Sharing", _sharing(facts)),
+        _section("Traffic and memory", _traffic(facts) + _chart("traffic") + _chart("memory")),
+        _section("Averaging", _averagings(facts)),
+        _section("Faults", _faults(facts)),
+        "</main>",
+        f"<script>{plotly_path().read_text(encoding='utf-8')}</script>",
+        f'<script type="application/json" id="curves">{_in_script(_curves(facts))}</script>',
+        f"<script>{asset_text('report.js')}</script></body></html>\n",
+    ]
+    return "\n".join(body)
+
+
+def write_report(facts: RunFacts, path: Path, *, name: str) -> None:
+    path.write_text(report_page(facts, name=name), encoding="utf-8")
+
+
+def _subtitle(facts: RunFacts) -> str:
+    ended = facts.ended_because or "still running, or ended without saying so"
+    model = printable(facts.model or "unknown model")
+    span = f"{_when(facts.began_seconds)} to {_when(facts.ended_seconds)}"
+    return f"{model}, {facts.device or 'unknown device'}; {span}; {ended}"
+
+
+def _when(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _tiles(facts: RunFacts) -> str:
+    lasted = (facts.ended_seconds or 0.0) - (facts.began_seconds or 0.0)
+    tiles = [
+        ("Rounds", f"{facts.rounds:,}", f"{facts.starts} starts" if facts.starts != 1 else "one start"),
+        ("Lasted", duration(lasted), "between first and last line"),
+        ("Generated", f"{facts.tokens_generated:,}", "tokens"),
+        ("Foreign groups used", f"{facts.sharing.used:,}", f"{facts.sharing.replayed:,} used again"),
+        ("Averaged", f"{facts.averaged_total:,}", "times"),
+        ("Faults", f"{facts.faults_total:,}", "told below" if facts.faults_total else "none"),
+    ]
+    drawn = (
+        f'<dl class="tile"><dt>{html.escape(title)}</dt><dd>{html.escape(value)}</dd>'
+        f'<div class="aside">{html.escape(aside)}</div></dl>'
+        for title, value, aside in tiles
+    )
+    return f'<section id="now">{"".join(drawn)}</section>'
+
+
+def _rewards(facts: RunFacts) -> str:
+    rows = [
+        (task, f"{facts.first_reward[task]:.3f}", f"{last:.3f}", f"{last - facts.first_reward[task]:+.3f}")
+        for task, last in sorted(facts.last_reward.items())
+    ]
+    return _table(("task", "first tenth", "last tenth", "change"), rows, "No round is recorded.")
+
+
+def _sharing(facts: RunFacts) -> str:
+    shared = facts.sharing
+    per_completion = shared.bytes_per_foreign_completion
+    rows = [
+        ("own groups generated", f"{shared.generated:,}"),
+        ("of them informative", f"{shared.informative:,}"),
+        ("shared with others", f"{shared.shared:,}"),
+        ("fetched from others", f"{shared.fetched:,}"),
+        ("used for the first time", f"{shared.used:,}"),
+        ("used again", f"{shared.replayed:,}"),
+        ("bytes fetched", size(shared.fetched_bytes)),
+        ("bytes for each foreign completion trained on", "–" if per_completion is None else size(per_completion)),
+    ]
+    why = [(reason.because, f"{reason.count:,}") for reason in shared.not_used]
+    return _table(("", "in all"), rows, "") + _table(
+        ("why groups of others were not used", "times"), why, "All groups of others that came were used."
+    )
+
+
+def _traffic(facts: RunFacts) -> str:
+    rows = [("sent", size(facts.traffic.sent_bytes)), ("received", size(facts.traffic.received_bytes))]
+    return _table(("", "in all"), rows, "")
+
+
+def _averagings(facts: RunFacts) -> str:
+    rows = [
+        (
+            str(each.round),
+            each.partner or "",
+            "–" if each.distance is None else f"{each.distance:.2%}",
+            size(each.sent_bytes),
+            size(each.received_bytes),
+            f"{each.seconds:.1f} s",
+        )
+        for each in reversed(facts.averaged)
+    ]
+    header = ("round", "partner", "apart", "sent", "received", "took")
+    return _table(header, rows, "Weights were never averaged with a peer.")
+
+
+def _faults(facts: RunFacts) -> str:
+    rows = [(str(each.round), each.kind, each.detail) for each in reversed(facts.faults)]
+    return _table(("round", "kind", "what"), rows, "None.")
+
+
+def _section(title: str, inside: str) -> str:
+    return f"<section><h2>{html.escape(title)}</h2>{inside}</section>"
+
+
+def _chart(name: str) -> str:
+    return f'<figure><div class="chart" id="chart-{name}"></div></figure>'
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
+    cells = ["".join(f"<td>{html.escape(printable(cell, 400))}</td>" for cell in row) for row in rows]
+    if not cells:
+        return f'<p class="empty">{html.escape(none)}</p>'
+    titles = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in header)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f'<div class="card"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _curves(facts: RunFacts) -> bytes:
+    rounds, usage = facts.history.rounds, facts.history.usage
+    return msgspec.json.encode(
+        {
+            "reward": _lines(rounds, names={"reward"}, by_task=True),
+            "tokens": _lines(rounds, names={"generated_tokens_per_second", "trained_tokens_per_second"}),
+            "traffic": _lines(usage, names={"sent_bytes_per_second", "received_bytes_per_second"}),
+            "memory": _lines(usage, names={s.name for s in usage.series if s.name.endswith("_memory_bytes")}),
+        }
+    )
+
+
+def _lines(timeline: Timeline, *, names: set[str], by_task: bool = False) -> list[dict[str, object]]:
+    return [
+        {
+            "name": html.escape(printable(series.task or series.name.replace("_", " "), 64)),
+            "seconds": timeline.time_seconds,
+            "values": series.values,
+        }
+        for series in timeline.series
+        if series.name in names and (series.task is not None) == by_task
+    ]
+
+
+def _in_script(json: bytes) -> str:
+    """JSON that cannot end the element it stands in."""
+    return json.decode().replace("<", "\\u003c")

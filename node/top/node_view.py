@@ -1,0 +1,161 @@
+"""This node, as lines: what it does now, its last round, its course over time, what went wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
+from node.cli.wording import fault_line
+from node.events import Averaged, RoundDone
+from node.quantities import duration, size
+from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrapped
+
+TITLE = 12  # cells of a fact's title
+VALUE = 7  # of the number before a chart
+NAME = 14  # of what a chart shows
+LINES_MOST = 3  # of one long text
+HEIGHT_MOST = 4  # of one chart
+NOTES = 5
+
+
+def node_lines(
+    status: NodeStatus, history: HistoryAnswer | None, now_seconds: float, cells: int, rows: int
+) -> list[Line]:
+    """Everything, the most important first; charts take the rows that are left."""
+    facts = [*_facts(status, now_seconds, cells), ()]
+    notes = [line for note in status.notes[: -NOTES - 1 : -1] for line in _long("note", note, cells, "")]
+    charted = _charts(status.round, history)
+    if not charted or history is None:
+        return [*facts, *_long("charts", "none yet: no round is done", cells, "faint"), *notes]
+    spare = rows - len(facts) - len(notes) - 1
+    height = max(1, min(HEIGHT_MOST, spare // len(charted)))
+    lines: list[Line] = [*facts, (Span(_heading(history.rounds), "title"),)]
+    for name, value, values, high in charted:
+        drawn = bars(values, cells - NAME - VALUE - 2, high=high, height=height)
+        lead = [f"{'':{NAME + VALUE}}"] * (height - 1) + [fitted(name, NAME) + fitted(value, VALUE, right=True)]
+        lines += [(Span(left), Span(f"  {bar}", "good")) for left, bar in zip(lead, drawn, strict=True)]
+    return [*lines, *notes]
+
+
+def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
+    done, swarm, saved = status.round, status.swarm, status.checkpoint
+    half = cells // 2
+    lines = _long("now", status.waiting_for or status.state, cells, "")
+    pairs = [
+        ("round", _round(done)),
+        ("reward", f"{number(done.reward, 3)} last round" if done else "–"),
+        ("generated", f"{number(done.tokens_per_second)} tokens/s" if done else "–"),
+        ("in all", f"{number(done.tokens_generated_total)} tokens" if done else "–"),
+        ("learnt from", f"{number(_trained(done))} tokens/s" if done else "–"),
+        ("groups", f"{done.groups_shared_total:,} shared, {done.foreign_groups_used_total:,} taken" if done else "–"),
+        ("eff. sample", f"{percent(done.effective_sample_share)} of the batch" if done else "–"),
+        ("staleness", _staleness(done)),
+        ("memory", _memory(status)),
+        ("traffic", f"{size(swarm.received_bytes)} in, {size(swarm.sent_bytes)} out" if swarm else "–"),
+        ("checkpoint", f"round {saved.round}, {_ago(saved.time_seconds, now_seconds)}" if saved else "none yet"),
+        ("peers", f"{swarm.connected_peers} connected" if swarm else "the swarm does not answer"),
+    ]
+    for left, right in zip(pairs[::2], pairs[1::2], strict=True):
+        lines.append((*_fact(*left, half), *_fact(*right, cells - half)))
+    lines += _long("averaged", _averaged(status.averaged, now_seconds), cells, "")
+    if status.offered is not None and status.offered.partner is None:
+        lines += _long("not averaged", status.offered.because, cells, "faint")
+    if swarm is not None and swarm.alone_because is not None:
+        lines += _long("alone", swarm.alone_because, cells, "warn")
+    if status.fault is not None:
+        fault = status.fault
+        when = _ago(fault.time_seconds, now_seconds)
+        lines += _long("last fault", f"{when}, {fault_line(fault)}", cells, "bad" if fault.fatal else "warn")
+    return lines
+
+
+def _fact(title: str, value: str, cells: int) -> Line:
+    return Span(fitted(title, TITLE), "faint"), Span(fitted(value, cells - TITLE))
+
+
+def _long(title: str, text: str, cells: int, style: Style) -> list[Line]:
+    texts = wrapped(text, cells - TITLE, LINES_MOST)
+    return [
+        (Span(fitted(title if index == 0 else "", TITLE), "faint"), Span(part, style))
+        for index, part in enumerate(texts)
+    ]
+
+
+def _charts(
+    done: RoundDone | None, history: HistoryAnswer | None
+) -> list[tuple[str, str, Sequence[float | None], float]]:
+    """Name, last value, values, and the value of a full bar."""
+    if history is None or not history.rounds.time_seconds:
+        return []
+    charted: list[tuple[str, str, Sequence[float | None], float]] = []
+    by_name = {(series.name, series.task): series for series in history.rounds.series}
+    tasks = sorted(task for name, task in by_name if name == "reward" and task is not None)
+    for task in tasks:
+        values = by_name["reward", task].values
+        charted.append((task, number(_last(values), 2), values, 1.0))
+    if len(tasks) != 1 and ("reward", None) in by_name:
+        values = by_name["reward", None].values
+        charted.insert(0, ("reward, mean", number(_last(values), 2), values, 1.0))
+    speeds = [
+        (name, by_name[key, None])
+        for name, key in (
+            ("generated t/s", "generated_tokens_per_second"),
+            ("trained t/s", "trained_tokens_per_second"),
+        )
+        if (key, None) in by_name
+    ]
+    most = max((_most(series) for _, series in speeds), default=0.0)
+    charted += [(name, number(_last(series.values)), series.values, most) for name, series in speeds]
+    return charted
+
+
+def _heading(rounds: Timeline) -> str:
+    lasted = rounds.time_seconds[-1] - rounds.time_seconds[0]
+    return f"Reward by task (a full bar is 1) and tokens/s, over {duration(lasted)}"
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def _most(series: Series) -> float:
+    return max((value for value in series.values if value is not None), default=0.0)
+
+
+def _round(done: RoundDone | None) -> str:
+    return "none yet" if done is None else f"{done.round:,}, took {done.seconds:.1f} s"
+
+
+def _trained(done: RoundDone) -> float | None:
+    if done.trained_tokens_per_second is not None:
+        return done.trained_tokens_per_second
+    return done.tokens_trained / done.seconds if done.seconds > 0 else None
+
+
+def _staleness(done: RoundDone | None) -> str:
+    if done is None or done.staleness_mean is None:
+        return "–"
+    most = "" if done.staleness_max is None else f", {done.staleness_max} at most"
+    return f"{done.staleness_mean:.1f} versions{most}"
+
+
+def _memory(status: NodeStatus) -> str:
+    usage = status.usage
+    if usage is None:
+        return "–"
+    resident = (usage.supervisor_bytes, usage.learner_bytes, usage.swarm_bytes)
+    device = status.round.device_memory_bytes if status.round is not None else None
+    return size(sum(each or 0 for each in resident)) + (f", {size(device)} device" if device else "")
+
+
+def _averaged(averaged: Averaged | None, now_seconds: float) -> str:
+    if averaged is None or averaged.partner is None:
+        return "never"
+    apart = "" if averaged.distance is None else f", {percent(averaged.distance, 2)} apart"
+    partner = fitted(averaged.partner, 16).rstrip()
+    when = _ago(averaged.time_seconds, now_seconds)
+    return f"{averaged.outer_steps} times, last {when} with {partner}{apart}"
+
+
+def _ago(then_seconds: float, now_seconds: float) -> str:
+    return f"{duration(max(0.0, now_seconds - then_seconds))} ago"

@@ -1,0 +1,75 @@
+"""What became of rollout groups, as lines: how many went where, why some were not used, the last ones seen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from node.api.types import GroupSeen, RolloutsAnswer, RoundRollouts, WhyNot
+from node.quantities import duration
+from node.top.text import Column, Line, Span, Style, fitted, number, table, wrapped
+
+COUNT = 8
+LINES_MOST = 3
+GROUPS = 100  # newest, listed
+STYLES: dict[str, Style] = {"used": "good", "replayed": "good", "false_reward": "bad", "integrity": "bad"}
+FLOW: tuple[tuple[str, Callable[[RoundRollouts], int]], ...] = (
+    ("own groups generated", lambda done: done.generated),
+    ("of them informative", lambda done: done.informative),
+    ("shared with others", lambda done: done.shared),
+    ("fetched from others", lambda done: done.fetched),
+    ("used for the first time", lambda done: done.used),
+    ("used again", lambda done: done.replayed),
+)
+_GROUPS = (
+    Column("ago", 12, right=True),
+    Column("from", 14, grows=1),
+    Column("task", 12, grows=1),
+    Column("reward", 11, right=True),
+    Column("outcome", 21, grows=3),
+)
+
+
+def rollouts_lines(told: RolloutsAnswer, now_seconds: float, cells: int) -> list[Line]:
+    """Flow, reasons, groups, newest first."""
+    if not told.rounds:
+        return [(Span("No round is done yet."),)]
+    lines = _flow(told.rounds, cells)
+    lines += [(), (Span("Why groups of others were not used", "title"),)]
+    lines += _reasons(told.not_used, "All that came were used.", cells)
+    lines += [(), (Span("Why announcements were not taken", "title"),)]
+    lines += _reasons(told.announcements_not_taken, "All were taken.", cells)
+    lines += [(), (Span("Groups of others, newest first", "title"),)]
+    newest = told.groups[: -GROUPS - 1 : -1]
+    if not newest:
+        return [*lines, (Span("None was seen yet.", "faint"),)]
+    return [*lines, *table(_GROUPS, [_group(group, now_seconds) for group in newest], cells)]
+
+
+def _flow(rounds: Sequence[RoundRollouts], cells: int) -> list[Line]:
+    columns = (
+        Column("groups", 24),
+        Column("last round", 10, right=True),
+        Column(f"last {len(rounds)} rounds", 15, right=True),
+    )
+    rows = [(Span(title), Span(number(of(rounds[-1]))), Span(number(sum(map(of, rounds))))) for title, of in FLOW]
+    return table(columns, rows, cells)
+
+
+def _reasons(given: Sequence[WhyNot], none: str, cells: int) -> list[Line]:
+    lines: list[Line] = []
+    for why in given:
+        for row, part in enumerate(wrapped(why.because, cells - COUNT - 2, LINES_MOST)):
+            count = f"{why.count:,} ×" if row == 0 else ""
+            lines.append((Span(fitted(count, COUNT, right=True) + "  "), Span(part)))
+    return lines or [(Span(none, "faint"),)]
+
+
+def _group(group: GroupSeen, now_seconds: float) -> tuple[Span, ...]:
+    outcome = group.outcome.replace("_", " ")
+    return (
+        Span(duration(max(0.0, now_seconds - group.time_seconds))),
+        Span(group.name or f"{group.peer[:6]}…{group.peer[-6:]}"),
+        Span(group.task),
+        Span(f"{group.reward_mean:.2f} ± {group.reward_spread:.2f}"),
+        Span(f"{outcome}: {group.detail or group.because}", STYLES.get(group.outcome, "")),
+    )

@@ -1,0 +1,115 @@
+"""Lines of text for a terminal of a given width: styled spans, tables, bars over time. Pure; knows no terminal library.
+
+Whatever a span says was made printable (``node.printable``), so that it moves no cursor, and takes the cells that it is
+given: no more, in whatever script it is written. Styles are few and named by what they mean.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+from node.printable import printable
+
+Style = Literal["", "title", "faint", "good", "warn", "bad"]
+LEVELS = " ▁▂▃▄▅▆▇█"
+GAP = 2  # between columns
+TEXT_CHARACTERS = 2000
+
+
+class Span(NamedTuple):
+    """Text in one style."""
+
+    text: str
+    style: Style = ""
+
+
+Line = tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of a table: at least so many cells, and this share of those left over."""
+
+    title: str
+    cells: int
+    grows: int = 0
+    right: bool = False
+
+
+def fitted(text: str, cells: int, *, right: bool = False) -> str:
+    """``text`` in exactly so many cells, with an ellipsis where it is cut."""
+    text = printable(text, TEXT_CHARACTERS)
+    length = cell_len(text)
+    if length > cells:
+        return set_cell_size(text, cells - 1) + "…" if cells > 0 else ""
+    return " " * (cells - length) + text if right else text + " " * (cells - length)
+
+
+def wrapped(text: str, cells: int, most: int) -> list[str]:
+    """``text`` in lines of at most so many cells; the last of ``most`` ends with an ellipsis where more was left."""
+    text = printable(text, TEXT_CHARACTERS)
+    wide = cell_len(text) > len(text)  # textwrap counts characters
+    lines = textwrap.wrap(text, max(1, cells // 2 if wide else cells)) or [""]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], fitted(lines[most - 1] + "…", cells).rstrip()]
+    return lines
+
+
+def widths(columns: Sequence[Column], cells: int, gap: int = GAP) -> list[int]:
+    """Cells of each column; the table takes all there are, and more only where the columns ask for more."""
+    spare = max(0, cells - sum(column.cells for column in columns) - gap * (len(columns) - 1))
+    shares = sum(column.grows for column in columns)
+    return [column.cells + (spare * column.grows // shares if shares else 0) for column in columns]
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Span]], cells: int) -> list[Line]:
+    """A line of titles, and one a row."""
+    taken = widths(columns, cells)
+    heads = tuple(Span(column.title, "title") for column in columns)
+    return [_row(columns, taken, row) for row in (heads, *rows)]
+
+
+def _row(columns: Sequence[Column], taken: Sequence[int], row: Sequence[Span]) -> Line:
+    line: list[Span] = []
+    for column, width, span in zip(columns, taken, row, strict=True):
+        line += [Span(" " * GAP)] * bool(line) + [Span(fitted(span.text, width, right=column.right), span.style)]
+    return tuple(line)
+
+
+def bars(values: Sequence[float | None], cells: int, *, high: float, height: int = 1) -> list[str]:
+    """Values from 0 to ``high`` as bars, oldest at the left, ``height`` lines from the top; nothing where there is no
+    value, and at least the thinnest bar where there is one."""
+    steps = height * (len(LEVELS) - 1)
+    levels = [
+        0 if value is None else max(1, round(steps * min(1.0, max(0.0, value / high)))) if high > 0 else 1
+        for value in resampled(values, cells)
+    ]
+    return [
+        "".join(LEVELS[max(0, min(len(LEVELS) - 1, level - (len(LEVELS) - 1) * below))] for level in levels)
+        for below in reversed(range(height))
+    ]
+
+
+def resampled(values: Sequence[float | None], cells: int) -> list[float | None]:
+    """At most so many values: the means of neighbours."""
+    if len(values) <= cells:
+        return list(values)
+    means: list[float | None] = []
+    for cell in range(cells):
+        some = values[len(values) * cell // cells : len(values) * (cell + 1) // cells]
+        present = [value for value in some if value is not None]
+        means.append(sum(present) / len(present) if present else None)
+    return means
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f} %"

@@ -1,0 +1,14 @@
+"""The weights that every peer of ``averaging.py`` begins a round with: from the seed alone, in any process."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def weights_of(number: int, peer: int, parameters: int) -> NDArray[np.float32]:
+    """(parameters,) bf16 values as float32, normally distributed, deviation 0.02: what peer ``peer`` has in a round."""
+    random = np.random.default_rng((number, peer))
+    exact = (random.standard_normal(parameters, dtype=np.float32) * np.float32(0.02)).view(np.uint32)
+    rounded: NDArray[np.float32] = ((exact + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+    return rounded

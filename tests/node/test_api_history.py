@@ -1,0 +1,190 @@
+"""Charts: what is merged loses nothing, what is asked for is bounded, what was recorded comes back."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.api import series
+from node.api.history import POINTS_MOST, History, restored
+from node.api.series import Kind, Stretch, Track, downsampled, merged, sample
+from node.api.types import HistoryAnswer
+from node.events import Phases, RoundDone, Usage, encode_event
+
+KINDS: dict[str, Kind] = {"mean": "mean", "last": "last", "most": "most"}
+values = st.dictionaries(st.sampled_from(["mean", "last", "most", "other"]), st.floats(-1e6, 1e6))
+runs = st.lists(values, min_size=1, max_size=60).map(
+    lambda run: [sample(float(at), each) for at, each in enumerate(run)]
+)
+
+
+def round_done(number: int, *, time_seconds: float | None = None, tasks: tuple[str, ...] = ("add",)) -> RoundDone:
+    return RoundDone(
+        time_seconds=float(number) if time_seconds is None else time_seconds, round=number, policy_version=number,
+        seconds=0.5, phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
+        reward=number / 1000, reward_by_task=dict.fromkeys(tasks, 0.25), success_by_task=dict.fromkeys(tasks, 0.5),
+        own_groups=1, own_groups_informative=1, foreign_groups_used=1, foreign_rejected={}, groups_shared=1,
+        groups_shared_total=9, foreign_groups_used_total=3, tokens_generated=100, tokens_generated_total=700,
+        tokens_trained=60, tokens_per_second=200.0, bytes_fetched=1, scoring_failures=0,
+        loss=0.5 if number % 2 else None, gradient_norm=None, steps_skipped_total=0, effective_sample_share=0.9,
+        clip_share=None, floor_share=None, filter_share=None, multi_token_span_share=None, entropy=None,
+        divergence_by_peer={}, alone_because=None,
+    )  # fmt: skip
+
+
+def usage(at_seconds: float, sent: int | None, received: int | None = 0, learner: int | None = 5) -> Usage:
+    return Usage(
+        time_seconds=at_seconds,
+        supervisor_bytes=1,
+        learner_bytes=learner,
+        swarm_bytes=3,
+        sent_bytes_total=sent,
+        received_bytes_total=received,
+    )
+
+
+def total(stretches: list[Stretch], name: str) -> tuple[float, int]:
+    found = [stretch.values[name] for stretch in stretches if name in stretch.values]
+    return math.fsum(value * count for value, count in found), sum(count for _, count in found)
+
+
+@given(runs, st.integers(1, 70))
+def test_downsampling_keeps_order_and_times_and_counts_every_sample_once(run: list[Stretch], points: int) -> None:
+    few = downsampled(run, points, KINDS)
+    assert len(few) == min(points, len(run))
+    assert few[0].began_seconds == run[0].began_seconds and few[-1].ended_seconds == run[-1].ended_seconds
+    assert all(a.ended_seconds < b.began_seconds for a, b in pairwise(few))
+    for name in ("mean", "other"):
+        assert total(few, name)[1] == total(run, name)[1]
+        assert total(few, name)[0] == pytest.approx(total(run, name)[0], rel=1e-9, abs=1e-3)
+
+
+@given(runs)
+def test_all_of_a_run_as_one_has_the_mean_the_last_and_the_greatest(run: list[Stretch]) -> None:
+    whole = merged(run, KINDS)
+    for name in ("mean", "last", "most"):
+        seen = [stretch.values[name][0] for stretch in run if name in stretch.values]
+        if not seen:
+            assert name not in whole.values
+            continue
+        expected = {"mean": math.fsum(seen) / len(seen), "last": seen[-1], "most": max(seen)}[name]
+        assert whole.values[name] == (pytest.approx(expected, rel=1e-9, abs=1e-6), len(seen))
+
+
+@given(runs, st.integers(1, 20))
+def test_values_stay_within_what_was_measured(run: list[Stretch], points: int) -> None:
+    for stretch in downsampled(run, points, KINDS):
+        for name, (value, _) in stretch.values.items():
+            seen = [each.values[name][0] for each in run if name in each.values]
+            assert min(seen) - 1e-6 <= value <= max(seen) + 1e-6
+
+
+def test_a_track_of_any_length_keeps_its_newest_samples_and_the_whole_in_bounded_memory() -> None:
+    track = Track({"last": "last"})
+    for at in range(20_000):
+        track.add(sample(float(at), {"mean": float(at), "last": float(at)}))
+    whole = track.since(-math.inf)
+    assert len(track.recent) == series.RECENT and len(whole) <= series.STRETCHES + 1
+    assert total(whole, "mean") == (pytest.approx(20_000 * 19_999 / 2), 20_000)
+    assert whole[-1].values["last"][0] == 19_999.0
+    newest = track.since(19_900.0)
+    assert [stretch.values["mean"][0] for stretch in newest] == [float(at) for at in range(19_900, 20_000)]
+    assert track.since(25_000.0) == []
+
+
+def test_an_answer_has_at_most_the_points_asked_for_and_every_series_is_as_long_as_its_times() -> None:
+    history = History()
+    for number in range(1, 2001):
+        history.add_round(round_done(number, tasks=("add", "sort/twice")))
+    for points in (2, 100, POINTS_MOST):
+        answer = history.answer(points=points)
+        assert len(answer.rounds.time_seconds) == points
+        assert all(len(each.values) == points for each in answer.rounds.series)
+        assert answer.rounds.time_seconds[-1] == 2000.0
+    named = {(each.name, each.task): each for each in answer.rounds.series}
+    assert {task for name, task in named if name == "reward"} == {None, "add", "sort/twice"}
+    assert named["policy_version", None].values[-1] == 2000.0
+    assert named["trained_tokens_per_second", None].values[0] == 120.0
+    assert named["success", "add"].values[0] == 0.5 and named["entropy_nats", None].values[0] is None
+    assert msgspec.json.decode(msgspec.json.encode(answer), type=HistoryAnswer) == answer
+
+
+def test_the_last_seconds_are_told_round_by_round() -> None:
+    history = History()
+    for number in range(1, 5001):
+        history.add_round(round_done(number))
+    answer = history.answer(seconds=9.5)
+    assert answer.rounds.time_seconds == tuple(map(float, range(4991, 5001)))
+
+
+def test_traffic_is_told_as_a_rate_and_not_over_a_restart_of_the_swarm_process() -> None:
+    history = History()
+    for report in (usage(0, 1000), usage(10, 3000, 500), usage(20, 40), usage(30, None, None), usage(40, 90)):
+        history.add_usage(report)
+    named = {each.name: each.values for each in history.answer().usage.series}
+    assert named["sent_bytes_per_second"] == (None, 200.0, None, None, None)
+    assert named["received_bytes_per_second"] == (None, 50.0, None, None, None)
+    assert named["learner_memory_bytes"] == (5, 5, 5, 5, 5)
+
+
+def test_a_process_that_does_not_run_leaves_a_gap() -> None:
+    history = History()
+    history.add_usage(usage(0, 0, learner=None))
+    assert {each.name: each.values for each in history.answer().usage.series}["learner_memory_bytes"] == (None,)
+
+
+def test_an_empty_history_is_an_answer_too() -> None:
+    answer = History().answer()
+    assert answer.rounds.time_seconds == () and not answer.restored
+    assert all(each.values == () for each in (*answer.rounds.series, *answer.usage.series))
+
+
+def test_what_was_recorded_comes_back_older_half_first_and_lines_of_other_versions_do_not(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    older = [encode_event(round_done(number)) for number in (1, 2)]
+    newer = [
+        b'{"event":"round","time_seconds":2.5}',
+        msgspec.json.encode(usage(2.7, 100)),
+        encode_event(round_done(3)),
+        b'{"event":"fault"}',
+        b'{"event":"round","ti',
+        encode_event(round_done(9)),
+    ]
+    metrics.with_name("metrics.jsonl.1").write_bytes(b"\n".join(older) + b"\n")
+    metrics.write_bytes(b"\n".join(newer))
+    history = restored(metrics, before_seconds=9.0)
+    answer = history.answer()
+    assert answer.rounds.time_seconds == (1.0, 2.0, 3.0) and answer.usage.time_seconds == (2.7,)
+    assert restored(tmp_path / "none", before_seconds=9.0).answer().rounds.time_seconds == ()
+
+
+def test_what_came_while_the_record_was_read_follows_it() -> None:
+    earlier, now = History(), History()
+    for number in range(1, 1501):
+        earlier.add_round(round_done(number))
+    now.add_round(round_done(1600))
+    now.add_usage(usage(1600, 10))
+    now.add_usage(usage(1610, 20))
+    whole = now.follow(earlier)
+    whole.add_usage(usage(1620, 40))
+    answer = whole.answer()
+    assert answer.restored and answer.rounds.time_seconds[-1] == 1600.0
+    named = {each.name: each.values for each in answer.usage.series}
+    assert named["sent_bytes_per_second"] == (None, 1.0, 2.0)
+    assert total(whole.rounds.since(-math.inf), "reward")[1] == 1501
+
+
+@settings(max_examples=30)
+@given(st.lists(st.binary(max_size=80), max_size=20))
+def test_a_record_of_any_bytes_is_read_without_a_fault(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    metrics = tmp_path_factory.mktemp("home") / "metrics.jsonl"
+    metrics.write_bytes(b"".join(b'{"event":"round"' + line + b"\n" for line in lines) + b"".join(lines))
+    assert restored(metrics, before_seconds=math.inf).answer().rounds.time_seconds == ()

@@ -1,0 +1,78 @@
+"""``starling up --from-peers`` with real nodes: weights of another one, a fetch that is killed, and nobody to ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.catching_up.rebuild import bf16_copy, layout_of
+from node.checkpoints import read_newest
+from node.kernels import weight_diff
+from protocol.limits import CHUNK_BYTES
+from swarm.client import SwarmClient
+
+pytestmark = pytest.mark.processes
+
+SMALL = ("--set", "learner.own_groups=4", "--set", "learner.share_groups=0", "--set", "averaging.every_rounds=0")
+STILL = ("--set", "learner.learning_rate=1e-30")  # no step is large enough to change a weight
+UPLOAD = ("--set", "swarm.upload_bytes_per_second=120000")  # a state of one MB takes nine seconds
+ONE_STATE = ("--set", "checkpoint.publish_every_rounds=1000000")
+PREFIX = "weights."
+
+
+def hash_of_checkpoint(home: Path) -> str:
+    """Of the weights in the newest checkpoint."""
+    snapshot = read_newest(home / "checkpoints").snapshot
+    assert snapshot is not None
+    weights = {name.removeprefix(PREFIX): t for name, t in snapshot.tensors.items() if name.startswith(PREFIX)}
+    layout = layout_of(weights)
+    return weight_diff.weights_hash(layout, bf16_copy(layout, weights)).hex()
+
+
+def sent_bytes(home: Path) -> int:
+    with SwarmClient(home / "swarm.sock") as client:
+        return client.status().sent_bytes
+
+
+def test_a_joiner_killed_in_the_middle_of_the_fetch_resumes_it_and_trains_from_exactly_those_weights(
+    processes: Any,
+) -> None:
+    donor = processes.up(*SMALL, *UPLOAD, *ONE_STATE, home=processes.root / "donor")
+    address = donor.wait_for_event("node")["addresses"][0]
+    donor.wait_for_round(3)
+    home = processes.root / "joiner"
+    flags = (*SMALL, *STILL, "--peer", address, "--from-peers", "--rounds", "1")
+
+    killed = processes.up(*flags, home=home)
+    killed.wait_for(lambda e: e["event"] == "catching_up" and e["here_bytes"] >= 2 * CHUNK_BYTES)
+    killed.process.kill()
+    state = donor.wait_for_event("state_published")
+
+    joiner = processes.up(*flags, home=home)
+    done = joiner.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "done")
+    assert (done["weights"], done["policy_version"]) == (state["weights"], state["policy_version"])
+    assert joiner.end() == 0
+    assert joiner.of_kind("round")[-1]["policy_version"] >= state["policy_version"]
+    assert hash_of_checkpoint(home) == state["weights"]
+    # The first two chunks were not sent again; a chunk that was under way when the joiner was killed may have been.
+    assert sent_bytes(donor.home) < state["size_bytes"] + 1.7 * CHUNK_BYTES
+    assert donor.stop() == 0
+    assert processes.none_alive()
+
+
+def test_with_nobody_to_ask_a_node_says_so_and_starts_from_its_own_model(processes: Any) -> None:
+    node = processes.up(*SMALL, "--from-peers", "--set", "checkpoint.from_peers_seconds=1", "--rounds", "1")
+    said = node.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "given_up")
+    assert "no peer of our family announces a state" in said["because"]
+    assert node.end() == 0
+    assert node.of_kind("round")[-1]["round"] == 1
+    assert processes.none_alive()
+
+
+def test_a_stop_while_looking_for_peers_ends_the_node_in_order(processes: Any) -> None:
+    node = processes.up(*SMALL, "--from-peers", "--set", "checkpoint.from_peers_seconds=1000")
+    node.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "looking")
+    assert node.stop() == 0
+    assert processes.none_alive()

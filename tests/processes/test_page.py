@@ -1,0 +1,127 @@
+"""The web page in a real browser, from a real node: what is on it, and what happens to it when nodes come and go.
+
+It needs Debian's ``chromium`` and ``chromium-driver``, or their like elsewhere on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.remote.webdriver import WebDriver
+
+pytestmark = pytest.mark.processes
+
+HANG_SECONDS = 180.0
+QUIET = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+)  # fmt: skip
+ABSENT = "net::ERR_"  # what the browser itself says while the node is away
+
+
+def on_path(*names: str) -> str:
+    """The first of the programs that is there."""
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise AssertionError(f"none of {', '.join(names)} is there; Debian, Ubuntu: apt install chromium chromium-driver")
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebDriver]:
+    options = Options()
+    options.binary_location = on_path("chromium", "chromium-browser", "google-chrome")
+    for argument in (*QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1600"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})  # type: ignore[no-untyped-call]
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    driver = webdriver.Chrome(options, Service(on_path("chromedriver")))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def text_of(browser: WebDriver, selector: str) -> str:
+    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+
+def until(browser: WebDriver, selector: str, wanted: Callable[[str], bool]) -> str:
+    """What stands in an element, once it is ``wanted``."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not wanted(said := text_of(browser, selector)):
+        assert time.monotonic() < deadline, f"{selector} says {said!r}; the page {text_of(browser, 'body')!r}"
+        time.sleep(0.1)
+    return said
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def complaints(browser: WebDriver) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_page_shows_peers_that_come_and_go_and_survives_the_node_restarting(processes: Any, browser: WebDriver) -> None:
+    port, home = free_port(), processes.root / "home"
+    api = ("--set", f"api.port={port}")
+    node = processes.up("--name", "lark", *api, home=home)
+    node.wait_for_round(1)
+    browser.get(f"http://127.0.0.1:{port}/")
+    until(browser, "#link", lambda said: said == "live")
+    assert text_of(browser, "#name") == "lark"
+    until(browser, "#now", lambda said: "training" in said)
+    assert "No peer is known yet" in text_of(browser, "#peers")
+    until(browser, "#chart-success", lambda said: "spell_backward" in said)  # plotly has drawn
+    address = node.wait_for_event("node")["addresses"][0]
+
+    guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest")
+    until(browser, "#peers", lambda said: "<b>jay</b>" in said)  # as text, not as markup
+    assert browser.execute_script("return document.querySelectorAll('#peers b').length") == 0
+    until(browser, "#swarm-count", lambda said: said.startswith("2 nodes"))
+    assert guest.stop() == 0
+    until(browser, "#peers-count", lambda said: said.startswith("0 connected"))
+    assert complaints(browser) == []
+
+    assert node.stop() == 0
+    until(browser, "#link", lambda said: "does not answer" in said)
+    again = processes.up("--name", "lark", *api, home=home)
+    until(browser, "#link", lambda said: said == "live")
+    assert again.stop() == 0
+    assert [said for said in complaints(browser) if ABSENT not in said] == []
+
+    written = processes.root / "run.html"
+    assert processes.run("report", "--home", str(home), "--html", str(written)).returncode == 0
+    browser.get(written.as_uri())
+    until(browser, "#chart-reward", lambda said: "spell_backward" in said)
+    assert "2 starts" in text_of(browser, "#now")
+    assert [said for said in complaints(browser) if ABSENT not in said] == []
+    assert processes.none_alive()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_is_wider_than_the_screen(processes: Any, browser: WebDriver, width: int) -> None:
+    port = free_port()
+    node = processes.up("--set", f"api.port={port}")
+    node.wait_for_round(2)
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)  # type: ignore[no-untyped-call]
+    browser.get(f"http://127.0.0.1:{port}/")
+    until(browser, "#rollouts", lambda said: "Flow" in said)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    if picture := os.environ.get("STARLING_PAGE_PICTURES"):
+        browser.save_screenshot(f"{picture}/page-{width}.png")
+    assert node.stop() == 0

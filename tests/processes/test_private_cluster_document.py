@@ -1,0 +1,57 @@
+"""docs/private-cluster.md followed as written, on three machines with addresses of their own.
+
+Its first chapters, by ``scripts/try_private_cluster.py``: founding, joining by command line, file and environment, who
+is in, and putting one out. The script by itself follows the rest too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT, PAGE = ROOT / "scripts" / "try_private_cluster.py", ROOT / "docs" / "private-cluster.md"
+FOLLOWED = ("Two laptops", "A third", "Who is in", "Putting somebody out")
+HANG_SECONDS = 900
+
+
+@pytest.mark.processes
+def test_page_followed_as_written_founds_a_cluster_of_three_that_share_and_puts_one_out() -> None:
+    chapters = [flag for heading in FOLLOWED for flag in ("--chapter", heading)]
+    followed = subprocess.run(
+        [sys.executable, str(SCRIPT), *chapters],
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    typed = re.findall(r"^ *(first|second|third)\$ (.*)  \[", followed.stdout, re.MULTILINE)
+    assert typed == [
+        (machine, command) for chapter, machine, command in commands(PAGE.read_text()) if chapter in FOLLOWED
+    ]
+    assert {machine for machine, _ in typed} == {"first", "second", "third"}
+    for said in ("has trained on the other's rollouts", "did not join again", "shows no secret", "ended with 77"):
+        assert said in followed.stdout
+
+
+def commands(page: str) -> list[tuple[str, str, str]]:
+    """Chapter, machine and command of every line of a block that names a machine; read another way than the script."""
+    found = []
+    for chapter in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        heading = chapter.partition("\n")[0]
+        for machine, block in re.findall(r"^```sh\n# on the (\w+) machine.*\n((?:.+\n)+?)```", chapter, re.MULTILINE):
+            found += [(heading, machine, command) for command in block.splitlines()]
+    return found
+
+
+def test_every_block_of_the_page_names_its_machine_up_to_the_chapters_on_other_ways_to_install() -> None:
+    story = PAGE.read_text().partition("## When it does not let you in")[0]
+    unmarked = [block for block in re.findall(r"```sh\n((?:.+\n)+?)```", story) if "# on the " not in block]
+    assert [block.partition(" ")[0] for block in unmarked] == ["cat"]  # a copy of the owner's key
