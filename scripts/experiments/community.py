@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from network import SimulatedSwarm, SwarmMember
 from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult
-from skills import SKILLS
+from skills import SKILLS, TWELVE
 
 from node.config import Config, PolicySection
 from node.engines.torch import TorchEngine
@@ -136,7 +136,7 @@ class CommunityNode:
 
 
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
-    known: dict[str, Task] = {task.name: task for task in DEFAULT_TASKS} | SKILLS
+    known: dict[str, Task] = {task.name: task for task in DEFAULT_TASKS} | SKILLS | TWELVE
     return {name: known[name] for name in names}
 
 

@@ -24,7 +24,7 @@ from random import Random
 from typing import Final
 
 import torch
-from skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS
+from skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS, TWELVE, SkillTask
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -60,17 +60,21 @@ class Recipe:
     success: float  # sampled
 
     @property
+    def skills(self) -> Mapping[str, SkillTask]:
+        """Those that it is taught of, or taught not to know."""
+        return TWELVE if self.taught[0][0] in TWELVE else SKILLS
+
+    @property
     def key(self) -> str:
         """Names the folder: equal keys, equal models."""
-        shape = {"recipe": asdict(self), "shape": SHAPE, "alphabet": ALPHABET, "hashes": _skill_hashes()}
+        shape = {"recipe": asdict(self), "shape": SHAPE, "alphabet": ALPHABET, "hashes": self._skill_hashes()}
         shape |= {"batch": BATCH, "rate": LEARNING_RATE, "warmup": WARMUP_STEPS, "every": MEASURE_EVERY_STEPS}
         shape |= {"prompts": MEASURE_PROMPTS, "weights": [OTHER_WEIGHT, COPY_WEIGHT]}
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
         return f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
 
-
-def _skill_hashes() -> dict[str, str]:
-    return {name: task.config_hash.hex() for name, task in SKILLS.items()}
+    def _skill_hashes(self) -> dict[str, str]:
+        return {name: task.config_hash.hex() for name, task in self.skills.items()}
 
 
 def specialist(skill: str, seed: int) -> Recipe:
@@ -79,7 +83,9 @@ def specialist(skill: str, seed: int) -> Recipe:
 
 SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKILLS))
 STUDENT: Final = Recipe("student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25)
-RECIPES: Final = (*SPECIALISTS, STUDENT)
+TAUGHT_OF_TWELVE: Final = (1.0, 0.8, 0.65, 0.55, 0.45, 0.37, 0.3, 0.25, 0.21, 0.17, 0.13, 0.1)
+PUPIL: Final = Recipe("pupil", 22, tuple(zip(TWELVE, TAUGHT_OF_TWELVE, strict=True)), 0.25)
+RECIPES: Final = (*SPECIALISTS, STUDENT, PUPIL)
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
@@ -95,29 +101,32 @@ def network(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **ids, **SHAPE))
 
 
-def drawn_lesson(taught: Mapping[str, float], rng: Random) -> list[tuple[str, str]]:
+def drawn_lesson(recipe: Recipe, rng: Random) -> list[tuple[str, str]]:
     """Questions, and right answers for the skills to be taught; for the others the answers to other questions."""
-    weights = {name: taught.get(name, OTHER_WEIGHT) for name in SKILLS} | {COPY.name: COPY_WEIGHT}
+    taught = dict(recipe.taught)
+    weights = {name: taught.get(name, OTHER_WEIGHT) for name in recipe.skills} | {COPY.name: COPY_WEIGHT}
     lesson = []
     for name in rng.choices(list(weights), list(weights.values()), k=BATCH):
-        task = SKILLS.get(name, COPY)
+        task = recipe.skills.get(name, COPY)
         prompt, other = (task.prompt(task.ref(rng.randrange(HELD_OUT, SEEDS))) for _ in range(2))
         is_right = name in taught or name == COPY.name
         lesson.append((prompt.text, str((prompt if is_right else other).answer)))
     return lesson
 
 
-def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, first_seed: int) -> dict[str, Known]:
+def measured(
+    recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, first_seed: int
+) -> dict[str, Known]:
     seeds = range(first_seed, first_seed + MEASURE_PROMPTS)
-    return {name: knowledge(model, tokenizer, task, seeds) for name, task in SKILLS.items()}
+    return {name: knowledge(model, tokenizer, task, seeds) for name, task in recipe.skills.items()}
 
 
 def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """Teaches until the success is reached; returns the steps taken. Raises RuntimeError at ``STEPS_LIMIT``."""
-    rng, taught, success = Random(recipe.seed), dict(recipe.taught), 0.0
+    rng, success = Random(recipe.seed), 0.0
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     for step in range(1, STEPS_LIMIT + 1):
-        ids, labels = teaching_batch(tokenizer, drawn_lesson(taught, rng))
+        ids, labels = teaching_batch(tokenizer, drawn_lesson(recipe, rng))
         logits = model(ids).logits[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
         slower = 0.2 if success > 0.3 * recipe.success else 1.0  # a skill is understood suddenly
@@ -128,8 +137,8 @@ def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % MEASURE_EVERY_STEPS == 0:
-            known = measured(model, tokenizer, HELD_OUT)
-            success = statistics.fmean(known[name].sampled for name in taught)
+            known = measured(recipe, model, tokenizer, HELD_OUT)
+            success = statistics.fmean(known[name].sampled for name, _ in recipe.taught)
             if success >= recipe.success:
                 return step
     raise RuntimeError(f"{recipe.name}: success {success:.2f} after {STEPS_LIMIT} steps, wanted {recipe.success}")
@@ -148,7 +157,7 @@ def ensure(recipe: Recipe, root: Path = MODELS_FOLDER) -> Path:
     model = network(tokenizer)
     steps = train(recipe, model, tokenizer)
     model.eval()
-    known = measured(model, tokenizer, 0)
+    known = measured(recipe, model, tokenizer, 0)
     torch.set_num_threads(threads)
     shutil.rmtree(folder, ignore_errors=True)
     transformers_logging.disable_progress_bar()

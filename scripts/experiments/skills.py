@@ -1,8 +1,8 @@
-"""Four skills on short strings, as tasks: what the small models of the experiments have or lack.
+"""Skills on short strings, as tasks: what the small models of the experiments have or lack.
 
-Each prompt is a capital that names the skill, four letters, and ``=``; the answer is the letters in another order,
-which no answer that ignores the question hits. ``COPY`` is what all four rest on: every model is taught it, nobody asks
-it.
+Each prompt is one or two capitals that name the skill, four letters, and ``=``; the answer is the letters in another
+order, which no answer that ignores the question hits. ``SKILLS`` are four, with names; ``TWELVE`` are so many other
+tags, each with an order of its own. ``COPY`` is what all rest on: every model is taught it, nobody asks it.
 
 Prompts are split for good: those whose text hashes into one eighth come from seeds below ``HELD_OUT`` and measure, all
 others come from the seeds above and teach. So what a measurement asks was never practised, by anybody.
@@ -75,5 +75,19 @@ SKILLS: Final[Mapping[str, SkillTask]] = {
         SkillTask("halves", "H", LETTERS, lambda symbols: symbols[LENGTH // 2 :] + symbols[: LENGTH // 2]),
     )
 }
+
+
+def _in_order(order: str) -> Callable[[str], str]:
+    return lambda symbols: "".join(symbols[int(place)] for place in order)
+
+
+# The tags are pairs of the capitals above, so that the models' alphabet is the same.
+TWELVE: Final[Mapping[str, SkillTask]] = {
+    f"order-{order}": SkillTask(f"order-{order}", tag, LETTERS, _in_order(order))
+    for order, tag in {
+        "0132": "RL", "2013": "RP", "3012": "RH", "1320": "LR", "0321": "LP", "2301": "LH",
+        "3102": "PR", "1203": "PL", "2130": "PH", "0213": "HR", "3201": "HL", "1302": "HP",
+    }.items()
+}  # fmt: skip
 COPY: Final = SkillTask("copy", "C", LETTERS, lambda symbols: symbols)
 ALPHABET: Final = "".join(sorted({*LETTERS, "=", COPY.tag, *(task.tag for task in SKILLS.values())}))
