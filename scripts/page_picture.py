@@ -1,0 +1,87 @@
+"""Photographs the web page of a node among three: python scripts/page_picture.py docs/page.png [--minutes 3] [--dark]
+
+Three nodes with the three built-in models train on this machine for so long, the page of the first is opened in
+headless Chromium (Debian: chromium, chromium-driver), and everything is ended again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+from dashboard import opened
+
+MODELS = ("wren", "robin", "finch")
+WIDTH, HEIGHT = 1200, 1500
+DRAWN_SECONDS = 10.0  # for plotly to load and draw
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--dark", action="store_true")
+    arguments = parser.parse_args()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    started: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="st-") as folder:
+        try:
+            address = None
+            for model in MODELS:
+                node = start(Path(folder) / model, model, port if address is None else 0, address)
+                started.append(node)
+                address = address or first_address(node)
+            time.sleep(60 * arguments.minutes)
+            photograph(port, arguments.picture, dark=arguments.dark)
+        finally:
+            for node in started:
+                node.terminate()
+            for node in started:
+                node.wait()
+
+
+def start(home: Path, model: str, port: int, peer: str | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "node.cli.main", "up", "--json", "--home", str(home), "--name", model]
+    command += ["--model", f"builtin:{model}", "--listen", "/ip4/127.0.0.1/tcp/0", "--set", f"api.port={port}"]
+    offline = {"STARLING_SWARM__LAN_DISCOVERY": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    output = subprocess.PIPE if peer is None else subprocess.DEVNULL
+    command += [] if peer is None else ["--peer", peer]
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=os.environ | offline)
+
+
+def first_address(node: subprocess.Popen[bytes]) -> str:
+    assert node.stdout is not None
+    for line in node.stdout:
+        event = json.loads(line)
+        if event["event"] == "node":
+            # Whatever it says from here on is not read: a node does not wait for that.
+            subprocess.Popen(["cat"], stdin=node.stdout, stdout=subprocess.DEVNULL)
+            return str(event["addresses"][0])
+    raise SystemExit("the first node ended before it listened")
+
+
+def photograph(port: int, picture: Path, *, dark: bool) -> None:
+    browser = opened()
+    try:
+        size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        browser.get(f"http://127.0.0.1:{port}/")
+        time.sleep(DRAWN_SECONDS)
+        browser.save_screenshot(str(picture))
+    finally:
+        browser.quit()
+
+
+if __name__ == "__main__":
+    main()
