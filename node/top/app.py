@@ -90,7 +90,7 @@ class Top(App[None]):
     CSS = """
     #title, #views, #keys { height: 1; }
     ContentSwitcher { height: 1fr; }
-    Page, PeersPage { scrollbar-size-vertical: 1; }
+    Page, DataTable { scrollbar-size-vertical: 1; scrollbar-background: ansi_default; scrollbar-color: ansi_blue; }
     Help { align: center middle; background: ansi_default; }
     #help { width: 62; height: auto; border: round ansi_blue; padding: 0 1; }
     """

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
 from node.cli.wording import fault_line
-from node.events import Averaged, RoundDone
+from node.events import RoundDone
 from node.quantities import duration, size
 from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrapped
 
 TITLE = 12  # cells of a fact's title
 VALUE = 7  # of the number before a chart
-NAME = 14  # of what a chart shows
+NAME = 24  # of what a chart shows
 LINES_MOST = 3  # of one long text
 HEIGHT_MOST = 4  # of one chart
 NOTES = 5
@@ -57,9 +57,7 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     ]
     for left, right in zip(pairs[::2], pairs[1::2], strict=True):
         lines.append((*_fact(*left, half), *_fact(*right, cells - half)))
-    lines += _long("averaged", _averaged(status.averaged, now_seconds), cells, "")
-    if status.offered is not None and status.offered.partner is None:
-        lines += _long("not averaged", status.offered.because, cells, "faint")
+    lines += _long("averaged", _averaged(status, now_seconds), cells, "")
     if swarm is not None and swarm.alone_because is not None:
         lines += _long("alone", swarm.alone_because, cells, "warn")
     if status.fault is not None:
@@ -148,13 +146,16 @@ def _memory(status: NodeStatus) -> str:
     return size(sum(each or 0 for each in resident)) + (f", {size(device)} device" if device else "")
 
 
-def _averaged(averaged: Averaged | None, now_seconds: float) -> str:
+def _averaged(status: NodeStatus, now_seconds: float) -> str:
+    """The last outer step, and why the last offer of our weights led to none."""
+    averaged, offered = status.averaged, status.offered
+    missed = "" if offered is None or offered.partner is not None else f"; not this time: {offered.because}"
     if averaged is None or averaged.partner is None:
-        return "never"
+        return f"never{missed}"
     apart = "" if averaged.distance is None else f", {percent(averaged.distance, 2)} apart"
     partner = fitted(averaged.partner, 16).rstrip()
     when = _ago(averaged.time_seconds, now_seconds)
-    return f"{averaged.outer_steps} times, last {when} with {partner}{apart}"
+    return f"{averaged.outer_steps} times, last {when} with {partner}{apart}{missed}"
 
 
 def _ago(then_seconds: float, now_seconds: float) -> str:

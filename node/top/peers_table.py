@@ -21,7 +21,7 @@ class PeersPage(Vertical):
     """Keeps the cursor on its peer, whatever order the peers are in, and draws only what has changed."""
 
     DEFAULT_CSS = """
-    PeersPage DataTable { height: 1fr; background: ansi_default; scrollbar-size-vertical: 1; }
+    PeersPage DataTable { height: 1fr; background: ansi_default; }
     PeersPage DataTable:ansi > .datatable--header { background: ansi_default; text-style: bold; }
     PeersPage DataTable > .datatable--even-row, PeersPage DataTable > .datatable--hover { background: ansi_default; }
     PeersPage DataTable > .datatable--cursor, PeersPage DataTable:focus > .datatable--cursor {

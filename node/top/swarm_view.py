@@ -18,10 +18,9 @@ _MODELS = (
     Column("", BAR),
 )
 _TASKS = (
-    Column("task", 14, grows=1),
+    Column("task", 23, grows=1),
     Column("nodes", 5, right=True),
     Column("success", 7, right=True),
-    Column("", BAR),
     Column("from – to", 13, right=True),
     Column("best", 20, grows=2),
 )
@@ -63,7 +62,6 @@ def _task(task: TaskView) -> tuple[Span, ...]:
         Span(task.task),
         Span(number(task.nodes)),
         Span(percent(task.success)),
-        Span(_bar(task.success), "good"),
         Span(f"{percent(task.success_least)} – {percent(task.success_most)}"),
         Span(f"{task.best_name}, {task.best_model}"),
     )

@@ -18,7 +18,14 @@ from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, 
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
-TASKS = ("add", "count", "reverse", "sort", "spell")
+TASKS = (
+    "base_conversion",
+    "basic_arithmetic",
+    "fraction_simplification",
+    "number_sorting",
+    "rotate_matrix",
+    "spell_backward",
+)
 NAMES = ("wren", "heron", "lark", "tern", "swift", "dunlin", "plover", "knot", "siskin", "martin", "jay", "rook")
 MODELS = ("Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-360M", "google/gemma-3-270m", "starling/tiny-1")
 NOT_USED = ("late", "stale", "all_equal", "not_better", "crowded_out", "false_reward")
@@ -72,7 +79,7 @@ class SimulatedNode:
     def _round(self, number: int, then_seconds: float, before: RoundDone | None) -> RoundDone:
         chance = self._random
         success = {
-            task: 0.08 + 0.85 / (1 + math.exp(-(number - 60 - 60 * index) / 45)) for index, task in enumerate(TASKS)
+            task: 0.08 + 0.85 / (1 + math.exp(-(number - 50 - 45 * index) / 45)) for index, task in enumerate(TASKS)
         }
         reward = {task: min(1.0, max(0.0, value + chance.gauss(0, 0.06))) for task, value in success.items()}
         rejected = {reason: chance.randrange(3) for reason in NOT_USED[:5]}
@@ -129,7 +136,8 @@ class SimulatedNode:
         groups = []
         by_peer: dict[str, dict[str, int]] = {}
         for outcome in given if self.ids else ():
-            peer = self.ids[min(int(self._random.expovariate(0.5)), len(self.ids) - 1)]
+            near = min(int(self._random.expovariate(0.5)), len(self.ids) - 1)
+            peer = self.ids[-1 if outcome == "false_reward" else near]
             mean = 0.0 if outcome == "all_equal" else self._random.uniform(0.2, 0.8)
             spread = 0.0 if outcome == "all_equal" else math.sqrt(mean * (1 - mean))
             groups.append(GroupOutcome(peer, self._random.choice(TASKS), 8, mean, spread, outcome))

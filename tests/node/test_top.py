@@ -121,9 +121,9 @@ def test_the_node_view_tells_at_80_by_24_all_that_is_known_of_a_node_without_scr
 def test_keys_lead_through_the_views_and_back(home: Home) -> None:
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press("2")
-        await shown(pilot, "taken of", "wren", "375 taken", "there and back")
+        await shown(pilot, "taken of", "wren", " given to it", "there and back")
         await pilot.press("tab")
-        await shown(pilot, "13 nodes tell", "ours: Qwen/Qwen3-0.6B", "from – to")
+        await shown(pilot, "12 nodes tell", "1 banned", *TASKS, "ours: Qwen/Qwen3-0.6B", "from – to")
         await pilot.press("right")
         await shown(pilot, "own groups generated", "it was announced longer ago")
         await pilot.press("pagedown")
@@ -133,7 +133,7 @@ def test_keys_lead_through_the_views_and_back(home: Home) -> None:
         await pilot.press("left")
         await shown(pilot, "Groups of others, newest first")  # as it was left
         await pilot.press("shift+tab", "3")
-        await shown(pilot, "13 nodes tell")
+        await shown(pilot, "12 nodes tell")
 
     watched(home, SimulatedNode(NOW), story)
 
@@ -317,8 +317,14 @@ def test_why_a_node_is_alone_and_its_last_fault_are_told() -> None:
     swarm = node.status().swarm
     assert swarm is not None
     node.change(swarm=replace(swarm, alone_because="nobody answers at the addresses given"))
+    averaged = node.status().averaged
+    assert averaged is not None
+    node.change(averaged=None, offered=replace(averaged, partner=None, because="no peer of the family is connected"))
+    history = node.record.history.answer(points=200)
+    assert len(node_lines(node.status(), history, NOW, 79, 21)) - len(node.status().notes) <= 21
     node.change(fault=Fault(time_seconds=NOW - 30, kind="transport", detail="cut off", round=9, fatal=False))
     said = text_of(node_lines(node.status(), None, NOW, 79, 21))
+    assert "never; not this time: no peer of the family is connected" in said
     assert "nobody answers at the addresses given" in said and "30 s ago, round 9: transport: cut off" in said
 
 
