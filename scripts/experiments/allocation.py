@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from experiment import Condition, Experiment, Measuring, curve, over_seeds, run_plan, seconds_a_run
-from models import PUPIL, SPECIALISTS, STUDENT, Recipe
+from models import PUPIL, SPECIALISTS, STUDENT, TUTOR, Recipe
 from plans import RunPlan, RunResult
 from plots import Line, line_plot
 from success_by_tokens import Share, course, share_of_tokens, success_at, success_per_token
@@ -27,6 +27,7 @@ UNIFORM, POSTERIOR, TOLD = "uniform", "posterior", "posterior, told"
 METHODS: Final[Mapping[str, str]] = {
     UNIFORM: "skills in turn",
     POSTERIOR: "by what a skill has left to gain and the chance of a success to gain it from",
+    TOLD: "the same, beside a peer that has the hard skills and says so; no rollout is shared",
     "sgpo": "sGPO: mastered skills dropped, about 1/p completions of each prompt",
     "dps": "DPS: by the predicted probability that a prompt is partly solved; its paper's forgetting",
 }
@@ -40,8 +41,8 @@ class Setting:
     name: str
     suffix: str  # of the plot's file
     learner: Recipe
+    peer: Recipe  # has what is hard for the learner
     groups: int  # an update
-    methods: Mapping[str, str]
     measuring: Measuring
 
     def condition(self, method: str) -> str:
@@ -49,15 +50,14 @@ class Setting:
 
     def of(self, results: Results) -> Results:
         """Those of this setting, by method."""
-        named = {method: results.get(self.condition(method)) for method in self.methods}
+        named = {method: results.get(self.condition(method)) for method in METHODS}
         return {method: runs for method, runs in named.items() if runs is not None}
 
 
 SWAP: Final = next(recipe for recipe in SPECIALISTS if recipe.name == "swap")
-TOLD_WHAT: Final = "posterior, beside a peer that has `swap` and says so; no rollout is shared"
 SETTINGS: Final = (
-    Setting("four skills", "", STUDENT, 16, {**METHODS, TOLD: TOLD_WHAT}, Measuring(20, prompts=64, samples=4)),
-    Setting("twelve skills", "-twelve", PUPIL, 32, METHODS, Measuring(20, prompts=32, samples=4)),
+    Setting("four skills", "", STUDENT, SWAP, 16, Measuring(20, prompts=64, samples=4)),
+    Setting("twelve skills", "-twelve", PUPIL, TUTOR, 32, Measuring(20, prompts=32, samples=4)),
 )
 Results = Mapping[str, Sequence[RunResult]]
 
@@ -67,7 +67,7 @@ def conditions() -> list[Condition]:
     for setting in SETTINGS:
         sizes = {"own_groups": setting.groups, "foreign_groups": 0, "share_groups": 0, "completions": COMPLETIONS}
         learner = {**sizes, "learning_rate": LEARNING_RATE}
-        for name, what in setting.methods.items():
+        for name, what in METHODS.items():
             method = POSTERIOR if name == TOLD else name
             allocation = {"method": method} | ({"forgetting": FORGETTING[method]} if method in FORGETTING else {})
             settings = {"learner": learner, "allocation": allocation}
@@ -76,10 +76,10 @@ def conditions() -> list[Condition]:
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    setting = next(s for s in SETTINGS if condition.name in map(s.condition, s.methods))
+    setting = next(s for s in SETTINGS if condition.name in map(s.condition, METHODS))
     nodes = {"learner": setting.learner.key}
     if condition.name == setting.condition(TOLD):
-        nodes["peer"] = SWAP.key
+        nodes["peer"] = setting.peer.key
     tasks = tuple(setting.learner.skills)
     return run_plan("allocation", condition, seed, rounds, nodes=nodes, tasks=tasks, measuring=setting.measuring)
 
@@ -90,7 +90,7 @@ EXPERIMENT: Final = Experiment(
     conditions=conditions(),
     plan=plan,
     rounds=ROUNDS,
-    recipes=(STUDENT, PUPIL, SWAP),
+    recipes=(STUDENT, PUPIL, SWAP, TUTOR),
 )
 
 
@@ -138,7 +138,7 @@ def section(written: Document, setting: Setting, results: Results) -> None:
     measuring = f"{setting.measuring.prompts} held-out prompts a skill, {setting.measuring.samples} completions each"
     intro = f"{updates}. Success is measured on {measuring}."
     counts = {name: len(runs) for name, runs in results.items()}
-    written.section(setting.name.capitalize(), intro, conditions_table(setting.methods, counts), main_table(results))
+    written.section(setting.name.capitalize(), intro, conditions_table(METHODS, counts), main_table(results))
     written.parts.append(skills_table(results))
     grid = [budget_of(results) * n / 40 for n in range(1, 41)]
     lines: list[Line] = [curve(m, grid, [list(success_at(r, grid)) for r in runs]) for m, runs in results.items()]
@@ -168,7 +168,7 @@ def figures(results: Results) -> list[Figure]:
     for setting in SETTINGS:
         if not (of_setting := setting.of(results)):
             continue
-        percent = {method: 100 * share.value for method, share in shares(of_setting).items() if method in METHODS}
+        percent = {method: 100 * share.value for method, share in shares(of_setting).items()}
         others = {method: value for method, value in percent.items() if method != UNIFORM}
         name = "tokens to uniform's final success, of uniform's"
         found += [Figure(f"{setting.name}, {m}: {name}", v, "%", "lower") for m, v in others.items()]

@@ -85,7 +85,9 @@ SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKI
 STUDENT: Final = Recipe("student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25)
 TAUGHT_OF_TWELVE: Final = (1.0, 0.8, 0.65, 0.55, 0.45, 0.37, 0.3, 0.25, 0.21, 0.17, 0.13, 0.1)
 PUPIL: Final = Recipe("pupil", 22, tuple(zip(TWELVE, TAUGHT_OF_TWELVE, strict=True)), 0.25)
-RECIPES: Final = (*SPECIALISTS, STUDENT, PUPIL)
+HARDEST_OF_TWELVE: Final = ("order-2130", "order-0213", "order-1302")  # for the pupil
+TUTOR: Final = Recipe("tutor", 23, tuple((name, 1.0) for name in HARDEST_OF_TWELVE), OWN_SUCCESS)
+RECIPES: Final = (*SPECIALISTS, STUDENT, PUPIL, TUTOR)
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
