@@ -16,7 +16,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from node.engines.products import ACTIVATIONS
+from node.kernels.products import ACTIVATIONS
 
 STATIC_ROTATIONS: Final = frozenset({"default", "linear", "llama3", "yarn"})  # angles depend on the position alone
 

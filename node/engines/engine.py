@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from node.engines.encoded_weights import EncodedWeights
 from protocol.rollouts import FinishReason
 
 
@@ -93,6 +94,7 @@ class Sampling:
     seed: int | None = None
 
 
+Weights = Mapping[str, torch.Tensor] | EncodedWeights  # those that are trained, by name, or as bytes
 Enough = Callable[[int], bool]  # of the number of groups that are complete, asked before the first and after each token
 
 
@@ -105,6 +107,10 @@ class Engine(Protocol):
     def owns_weights(self) -> bool:
         """Whether weights can be loaded that are not the learner's present ones, and while the learner changes them."""
 
+    @property
+    def in_process(self) -> bool:
+        """Whether it can be handed tensors; an engine elsewhere takes ``EncodedWeights``."""
+
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
         """``completions`` samples of each request, in the order of the requests."""
 
@@ -116,5 +122,10 @@ class Engine(Protocol):
         Requests that stand first are served first. What was begun is in the progress too.
         """
 
-    def load_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
-        """Takes over new weights; later samples are of this version."""
+    def load_weights(self, version: int, weights: Weights) -> None:
+        """Takes over new weights; later samples are of this version, the learner's step that they were published at.
+
+        All of them or, where it raises, none: then weights and version are those before. Encoded ones are verified
+        against their hash, and a diff against the weights that are here (``ProtocolError``). ``weights`` may be changed
+        as soon as it returns.
+        """

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from node.engines.architectures import Affine, Architecture, LayerWeights, pack, packing_order, shape_of
 from node.engines.decoder import Prefilled, right_aligned
-from node.engines.products import products_for
+from node.kernels.products import products_for
 
 Cache = tuple[Tensor, Tensor]  # keys and values
 # oneDNN compiles a kernel for each number of rows it meets; multiples of this keep them few.

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from node.engines.architectures import architecture_of
 from node.engines.decoder import Decoder, Prefilled
-from node.engines.engine import Enough, GenerationRequest, Progress, Sample, Sampling
+from node.engines.encoded_weights import EncodedWeights, take_over
+from node.engines.engine import Enough, GenerationRequest, Progress, Sample, Sampling, Weights
 from node.engines.generic import GenericDecoder
 from node.engines.lean import LeanDecoder
 from node.engines.resumption import Start, progress_of, starts_of
@@ -51,22 +52,33 @@ class TorchEngine:
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._decoder = decoder_for(policy)
         self._version = 0
+        self._weights_hash: bytes | None = None  # of what was taken over last, where that came encoded
+
+    @property
+    def in_process(self) -> bool:
+        return True
 
     @property
     def version(self) -> int:
         return self._version
 
-    def load_weights(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Takes over ``weights``, by the names of ``policy.trainable()``.
+    def load_weights(self, version: int, weights: Weights) -> None:
+        """Takes over ``weights``, tensors by the names of ``policy.trainable()`` or ``EncodedWeights`` of all of them.
 
-        Those which are the live parameters of the modules that the engine samples from are read where they are; others
-        are copied into them first. Raises ``KeyError`` for a name that the policy does not train.
+        Tensors which are the live parameters of the modules that the engine samples from are read where they are;
+        others are copied into them first. Raises ``KeyError`` for a name that the policy does not train, ``ValueError``
+        for another shape, and for encoded weights as ``take_over`` does, or ``ValueError`` where the engine shares its
+        modules with the learner.
         """
         live = self._policy.trainable()
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                if tensor is not live[name]:
-                    live[name].copy_(tensor)
+        if isinstance(weights, EncodedWeights):
+            if not self.owns_weights:
+                raise ValueError("encoded weights need an engine that owns its weights: this one has the learner's own")
+            take_over(weights, live, self._weights_hash)
+            self._weights_hash = weights.target
+        else:
+            _copy_over(weights, live)
+            self._weights_hash = None
         self._decoder.refresh()
         self._version = version
 
@@ -111,6 +123,17 @@ class TorchEngine:
                 "or a model with a longer context"
             )
         return request.max_new_tokens if context is None else min(request.max_new_tokens, context - length)
+
+
+@torch.no_grad()
+def _copy_over(weights: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
+    """Looks at all of them before the first is written."""
+    for name, tensor in weights.items():
+        if tensor.shape != live[name].shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; the policy's has {tuple(live[name].shape)}")
+    for name, tensor in weights.items():
+        if tensor is not live[name]:
+            live[name].copy_(tensor)
 
 
 def decoder_for(policy: Policy) -> Decoder[Any]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from node.engines.products import products_for
+from node.kernels.products import products_for
 
 DENSE_LOGITS = 1 << 20
 """Up to so many logits (4 MiB of float32) are held whole: blocks would save nothing and cost a recomputation."""

@@ -24,6 +24,7 @@ from typing import Protocol
 import torch
 
 from node.config import Config
+from node.learner.engine_weights import EngineWeights
 from node.learner.generation import Generated, Generation, Plan
 from node.learner.unfinished import UnfinishedGroup
 
@@ -86,12 +87,13 @@ class InTurn:
     def __init__(self, generation: Generation, behind: int) -> None:
         self._generation = generation
         self._held_back = HeldBack(behind) if behind else None
+        self._engine_weights = EngineWeights(generation.engine)
         self._launched: tuple[Plan, Sequence[UnfinishedGroup]] | None = None
 
     def publish(self, version: int, weights: Weights) -> None:
         if self._held_back is not None:
             version, weights = self._held_back.push(version, weights)
-        self._generation.engine.load_weights(version, weights)
+        self._engine_weights.load(version, weights)
 
     def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
         self._launched = plan_of(round_number), unfinished
@@ -119,6 +121,7 @@ class Ahead:
     def __init__(self, generation: Generation, behind: int, most: int) -> None:
         self._generation, self._most = generation, most
         self._held_back = HeldBack(behind)
+        self._engine_weights = EngineWeights(generation.engine)
         self._lock = threading.Lock()
         self._newest: tuple[int, Weights] | None = None  # not loaded yet
         self._thread: ThreadPoolExecutor | None = None
@@ -165,7 +168,7 @@ class Ahead:
             newest, self._newest = self._newest, None
         begun.set()
         if newest is not None:
-            self._generation.engine.load_weights(*newest)
+            self._engine_weights.load(*newest)
         generated = self._generation.run(plan, self._unfinished, self._halt.is_set)
         self._unfinished = generated.unfinished
         return generated

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from node.engines.products import TorchProducts
 from node.kernels import linear_logp
 from node.kernels.linear_logp import BLOCK_TOKENS, BLOCK_VOCABULARY, DENSE_LOGITS, linear_logps
+from node.kernels.products import TorchProducts
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2}
 SHAPES = {  # (N, V, D), in blocks of 16 tokens and 32 words

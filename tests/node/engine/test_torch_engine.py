@@ -13,8 +13,8 @@ from node.engines.architectures import architecture_of
 from node.engines.engine import GenerationRequest, Sample, Sampling
 from node.engines.generic import GenericDecoder
 from node.engines.lean import LeanDecoder
-from node.engines.products import OneDnnProducts, TorchProducts
 from node.engines.torch import TorchEngine, decoder_for, joining
+from node.kernels.products import OneDnnProducts, TorchProducts
 from node.policy import Policy
 from protocol.errors import ConfigurationError
 from protocol.rollouts import FinishReason

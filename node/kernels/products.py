@@ -1,4 +1,4 @@
-"""Matrix products of the lean decoder, each with the elementwise step that follows it.
+"""Matrix products, each alone or with the elementwise step that follows it in a transformer's layer.
 
 In float32 on a CPU they go to oneDNN, whose kernels use the widest vectors of every vendor's processor, where the BLAS
 that torch calls by default may not (a factor of two on AMD), and which does the following step while the result is in
