@@ -198,9 +198,10 @@ class ObjectiveSection(Section):
 
 
 class AveragingSection(Section):
-    """Averaging weights with peers of our own family, by NoLoCo's outer step."""
+    """Averaging weights with peers of our own family, by an outer step now and then."""
 
     every_rounds: Count = 50  # inner steps between two outer steps, H, on average; 0: never
+    encoding: Literal["auto", "dense-bf16", "sparse-2bit"] = "auto"  # auto: by the number of trained weights
     partner_seconds: Positive = 30.0  # that one offer of weights stands
 
 

@@ -153,11 +153,13 @@ class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
     partner: str | None  # peer id; None: the weights stay as they were
     because: str  # what came of it, in words; names peers by nothing but their ids
     seconds: float  # from the offer to the end; learning goes on meanwhile
+    encoding: str = ""  # of what was offered: all of it in bf16, or compressed
     rounds_between: int = 0  # that were learnt meanwhile, and kept
     sent_bytes: int = 0  # of our weights, as offered
     received_bytes: int = 0  # of the partner's
     weight: float | None = None  # of the partner's weights in the mean, ours 1; below 1 where they are unusually far
-    distance: float | None = None  # ‖θ_i − θ_j‖ / ‖θ_i‖ as both were offered: agreement of the two before the step
+    # ‖θ_i − θ_j‖ / ‖θ_i‖ as both were offered: agreement of the two before the step. Compressed: of φ, from a sample.
+    distance: float | None = None
     outer_steps: int = 0  # taken in all
     sent_bytes_total: int = 0  # over this learner process's life
     received_bytes_total: int = 0

@@ -165,7 +165,7 @@ def clipped_codebooks(updates: Sequence[SparseTensor]) -> list[Floats]:
     """
     if len({update.size for update in updates}) != 1:
         raise ValueError(f"updates of sizes {[update.size for update in updates]}; one size, one at least, is needed")
-    norms = [_norm(update) for update in updates]
+    norms = [norm_of(update) for update in updates]
     median = sorted(norms)[(len(norms) - 1) // 2]
     factors = [median / norm if norm > median else 1.0 for norm in norms]
     return [
@@ -174,7 +174,7 @@ def clipped_codebooks(updates: Sequence[SparseTensor]) -> list[Floats]:
     ]
 
 
-def _norm(update: SparseTensor) -> float:
+def norm_of(update: SparseTensor) -> float:
     """Euclidean, from how often each code occurs: four terms, always added in the same order."""
     counts = np.bincount(update.codes, minlength=CODES).tolist()
     return math.sqrt(sum(n * value * value for n, value in zip(counts, update.codebook.tolist(), strict=True)))

@@ -25,6 +25,7 @@ from protocol import limits
 from protocol.admission import Admitted, judge_credential
 from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster import Cluster, ClusterManifest, sign_manifest
+from protocol.compressed_weights import encode_compressed
 from protocol.dense_weights import encode_dense
 from protocol.identity import NodeKey
 from protocol.invite import encode_invite
@@ -55,6 +56,7 @@ from protocol.sparse_update import encode_update
 from protocol.sparsify import sparsify
 from protocol.tensor_layout import TensorLayout
 from protocol.weight_diff import Patterns, encode_diff, weights_hash
+from protocol.weight_slice import quantise, towards
 from protocol.wire import ANNOUNCEMENT_DOMAIN, seal
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"
@@ -399,6 +401,34 @@ def sparse_updates() -> list[Json]:
     return vectors
 
 
+def compressed_weights() -> list[Json]:
+    """Weights, steps, the slice's codes, the blob, and what a receiver near by is told, tensors in order."""
+    layout = TensorLayout.of(UPDATE_SHAPES)
+    update = bytes.fromhex(sparse_updates()[0]["blob"])
+    steps = np.array([0.25, 0.0625, 0.3], np.float32)
+    vectors = []
+    for stride, phase, bits in ((18, 5, 3), (1, 0, 1), (5000, 4999, 8)):
+        weights = [np.array(ramp(size, 577), np.float32) for size in layout.sizes]
+        own = [tensor + np.float32(0.01) for tensor in weights]
+        part = quantise(layout, weights, steps, stride=stride, phase=phase, bits=bits)
+        told = np.concatenate(towards(layout, part, own))
+        vectors.append(
+            {
+                "layout": plain(layout.tensors),
+                "weights": "entry i is ((i * 577) mod 2003 - 1001) / 1024",
+                "own": "the same plus 0.01, in float32",
+                "stride": stride,
+                "phase": phase,
+                "bits": bits,
+                "steps": plain(steps),
+                "codes_sha256": hashlib.sha256(part.codes.tobytes()).hexdigest(),
+                "differences_sha256": hashlib.sha256(told.astype("<f4").tobytes()).hexdigest(),
+                "blob": encode_compressed(layout, update, part).hex(),
+            }
+        )
+    return vectors
+
+
 def weight_diffs() -> list[Json]:
     """bf16 patterns of base and target, their hashes, and a blob that leads from one to the other."""
     layout = TensorLayout.of({"bias": (5,), "embedding": (3, 1400), "frozen": (2, 2), "new": (40,)})
@@ -449,6 +479,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "refused_announcements.json": refused(),
         "membership.json": membership(),
         "sparse_updates.json": sparse_updates(),
+        "compressed_weights.json": compressed_weights(),
         "weight_diffs.json": weight_diffs(),
         "dense_weights.json": dense_weights(),
     }

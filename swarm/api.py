@@ -36,6 +36,7 @@ class ExchangeStatus(Struct, frozen=True):
     because: str  # "committed", or why not, in words
     sent_bytes: int  # of our blob, once the partner said that it holds it
     received_bytes: int  # of theirs, once it was here
+    encoding: str = ""  # of both
 
 
 class AveragingStatus(Struct, frozen=True):

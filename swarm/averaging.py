@@ -146,7 +146,8 @@ class Averaging:
         """Why the partner's weights are not here or unfit, in words; None once they may be averaged with."""
         search = self._search
         assert search is not None
-        most_bytes = ENCODINGS[theirs.encoding].most_bytes(search.layout)  # ours, or there would be no exchange
+        encoding = ENCODINGS[theirs.encoding]  # ours, or there would be no exchange
+        most_bytes = encoding.most_bytes(search.layout, search.offer.size)
         if theirs.size > most_bytes:
             return self._refuse(partner, UNFIT, f"a blob of {theirs.size} bytes for a layout of {most_bytes}")
         search.pinned.append(theirs.blob)
@@ -200,6 +201,7 @@ class Averaging:
             because=exchange.because,
             sent_bytes=search.offer.size if exchange.progress.heard else 0,
             received_bytes=theirs.size if self._store.has(theirs.blob) else 0,
+            encoding=theirs.encoding,
         )
         search.refused_as = ""  # the next one has not refused anything yet
         log.info("exchange of weights with %s: %s", exchange.partner, exchange.because)

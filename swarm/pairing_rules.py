@@ -86,9 +86,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
 
 
-UNLIKE = frozenset(
-    {Reason.OTHER_FAMILY, Reason.OTHER_LAYOUT, Reason.OTHER_ENCODING}
-)  # its heartbeat tells who is alike
+UNLIKE = frozenset({Reason.OTHER_FAMILY, Reason.OTHER_LAYOUT})  # its heartbeat tells who is alike
 PASSING = frozenset({Reason.NOT_NOW, Reason.BUSY, Reason.CROSSED})  # worth asking again while the same offer stands
 
 

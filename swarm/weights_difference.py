@@ -1,8 +1,14 @@
-"""How far a partner's weights lie from ours, read from two files in the content store.
+"""How far what a partner offers lies from what we do, read from two files in the content store.
 
-Guarantees: what is measured was decoded by ``protocol`` first, so its values are finite and bounded, and of our layout;
-the files are mapped, never read whole, so memory stays at a few MiB however large they are. Runs in a thread: a billion
-values take seconds.
+    dense           ‖θ_j − θ_i‖ beside ‖θ_i‖
+    compressed      ‖c_j − c_i‖ beside ‖c_i‖: of what the two have learnt
+
+A compressed blob also holds a slice of the weights, which means something only beside the receiver's own, and those are
+not here: how far that may move anybody the receiver bounds (``node.averaging.compressed``).
+
+Guarantees: what is measured was decoded by ``protocol`` first, so its values are finite and bounded, and of our layout.
+The files are mapped, and memory stays at a few MiB, or a few times the length of a compressed blob. Runs in a thread: a
+billion values take seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +22,11 @@ from typing import Final
 
 import numpy as np
 
-from protocol.dense_weights import ENCODING, dense_bytes, open_dense, widened
+from protocol import compressed_weights, dense_weights
+from protocol.compressed_weights import decode_compressed
+from protocol.dense_weights import dense_bytes, open_dense, widened
 from protocol.errors import StorageError
+from protocol.sparsify import SparseTensor, norm_of
 from protocol.tensor_layout import TensorLayout
 
 _AT_ONCE: Final = 1 << 13  # values: what is made of them stays in a cache, and BLAS in this thread
@@ -25,6 +34,8 @@ _AT_ONCE: Final = 1 << 13  # values: what is made of them stays in a cache, and 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
+    """Of what the encoding sends, as above."""
+
     norm: float  # ‖theirs − ours‖
     own_norm: float  # ‖ours‖
 
@@ -33,7 +44,7 @@ class Difference:
 class Encoding:
     """A way to hold weights in a blob: how long one may be, and how it is measured."""
 
-    most_bytes: Callable[[TensorLayout], int]
+    most_bytes: Callable[[TensorLayout, int], int]  # (layout, how long ours is)
     difference: Callable[[memoryview, memoryview, TensorLayout], Difference]  # (theirs, ours, layout)
     check: Callable[[memoryview, TensorLayout], object]  # raises for weights that must not be used
 
@@ -60,6 +71,22 @@ def dense_difference(theirs: memoryview, ours: memoryview, layout: TensorLayout)
     return Difference(math.sqrt(squares), math.sqrt(own_squares))
 
 
+def compressed_difference(theirs: memoryview, ours: memoryview, layout: TensorLayout) -> Difference:
+    squares = own_squares = 0.0
+    pairs = zip(decode_compressed(theirs, layout).update, decode_compressed(ours, layout).update, strict=True)
+    for its, own in pairs:
+        own_square = norm_of(own) ** 2
+        own_squares += own_square
+        squares += max(0.0, norm_of(its) ** 2 + own_square - 2.0 * _product(its, own))
+    return Difference(math.sqrt(squares), math.sqrt(own_squares))
+
+
+def _product(one: SparseTensor, other: SparseTensor) -> float:
+    """Of two updates of one tensor, ⟨c_j, c_i⟩: over what both sent."""
+    _, here, there = np.intersect1d(one.positions, other.positions, assume_unique=True, return_indices=True)
+    return float(one.values[here].astype(np.float64) @ other.values[there].astype(np.float64))
+
+
 def _mapped(path: Path) -> memoryview:
     """The file's bytes, unmapped when nothing refers to them; they outlive the file's eviction."""
     try:
@@ -69,4 +96,8 @@ def _mapped(path: Path) -> memoryview:
         raise StorageError(f"cannot read {path} ({error}): it was removed, or the disk is failing") from error
 
 
-ENCODINGS: Final[Mapping[str, Encoding]] = {ENCODING: Encoding(dense_bytes, dense_difference, open_dense)}
+ENCODINGS: Final[Mapping[str, Encoding]] = {
+    dense_weights.ENCODING: Encoding(lambda layout, ours: dense_bytes(layout), dense_difference, open_dense),
+    # Two of one layout differ in how short their indices are: 12 bits at most, and 7 or 8 where they lie at random.
+    compressed_weights.ENCODING: Encoding(lambda layout, ours: 2 * ours, compressed_difference, decode_compressed),
+}

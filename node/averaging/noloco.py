@@ -206,6 +206,7 @@ def _mean(group: Sequence[Weights], name: str, shares: Sequence[float] | None = 
 
 
 def _moved(state: OuterState, pull: Weights, constants: Constants) -> OuterState:
-    momentum = {name: torch.add(pull[name], m, alpha=constants.momentum) for name, m in state.momentum.items()}
+    """``pull`` becomes the new momentum: memory that is new costs more than the sum."""
+    momentum = {name: pull[name].add_(m, alpha=constants.momentum) for name, m in state.momentum.items()}
     outer = {name: phi + momentum[name] for name, phi in state.outer.items()}
     return OuterState(outer, momentum, state.steps + 1)

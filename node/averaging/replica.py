@@ -1,14 +1,15 @@
 """This node's replica among those of its family: offers its weights now and then, and averages them with a partner's.
 
-    end of a round     θ_offered ← θ, a copy; a thread of its own looks for a partner j, and θ_j comes
-    rounds go on       θ learns; φ', m' ← NoLoCo's outer step (``noloco``) on θ_offered and θ_j, on that thread
+    end of a round     θ_offered ← θ, a copy; a thread of its own looks for a partner j, and j's blob comes
+    rounds go on       θ learns; φ', … ← the rule's outer step (``rules``) on θ_offered and the blob, on that thread
     end of a round     θ ← φ' + (θ − θ_offered)
 
 so that learning never waits for an exchange, and nothing that was learnt during one is lost.
 
-Guarantees: the weights, φ and m change together, at the end of a round and once all of the step has been computed, or
-not at all; an exchange that fails, or that the process does not live to see, leaves no trace in them. What a partner
-sent is decoded again here, whatever was checked before. The moments of the optimizer stay as they are.
+Guarantees: the weights and the state of averaging (φ, and momentum or residual) change together, at the end of a round
+and once all of the step has been computed, or not at all; an exchange that fails, or that the process does not live to
+see, leaves no trace in them. What a partner sent is decoded again here, whatever was checked before. The moments of the
+optimizer stay as they are.
 
 When to offer. A random number of rounds after the weights of the last outer step were offered, H = ``every_rounds`` on
 average. Where no partner is found although the family is there, newer weights are offered at once: whoever is due waits
@@ -16,9 +17,10 @@ for the next one to be, however long their rounds are. Were the interval the sam
 due together from then on, and a family would fall apart into fixed pairs. Where nobody of the family is connected, or
 something failed, after such an interval again.
 
-From where to step. Before the first outer step, and after more than ``Constants.stretch`` periods without one, φ = θ as
-offered and m = 0: the step is then towards the partner alone. NoLoCo begins with φ = θ at the start instead; a node
-that had trained for long before it met its like would lose 1 − η of all that it had learnt.
+From where to step. Before the first outer step, and after more than ``Constants.stretch`` periods without one, afresh
+from θ as offered, with no momentum and no residual: the step is then towards the partner alone. NoLoCo begins with
+φ = θ at the start instead; a node that had trained for long before it met its like would lose 1 − η of all that it had
+learnt, or with the compressed rule what an update has no room for.
 """
 
 from __future__ import annotations
@@ -32,21 +34,18 @@ from typing import Final, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.noloco import Constants, OuterState, Weights
+from node.averaging.noloco import Weights
+from node.averaging.rules import RELEASED, Rule, State
 from node.config import AveragingSection
 from node.events import Averaged, Event, Fault
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
-from protocol.dense_weights import ENCODING, dense_bytes, dense_parts, open_dense
-from protocol.errors import IntegrityError, ProtocolError, StorageError, TransportError
+from protocol.errors import ProtocolError, StorageError, TransportError
 from protocol.tensor_layout import TensorLayout
 from swarm import api
 
-RELEASED: Final = Constants()
 NOBODY: Final = "no peer of the family is connected"
 
 _log = logging.getLogger(__name__)
@@ -75,19 +74,20 @@ class Offered:
 
     round: int
     weights: Weights  # float32
-    outer: OuterState | None  # that the step starts from; None: from these weights
-    steps: int  # outer steps taken before
+    before: State | None  # after the last outer step
+    afresh: bool  # that was too long ago
+    random: Random
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Came:
-    """What came of an offer; with ``outer`` an outer step is to be applied."""
+    """What came of an offer; with ``after`` an outer step is to be applied."""
 
     offered: Offered
     because: str
     again_at_once: bool = False
     partner: str | None = None
-    outer: OuterState | None = None
+    after: State | None = None
     weight: float | None = None
     distance: float | None = None
     sent_bytes: int = 0
@@ -104,6 +104,7 @@ class Replica:
         optimizer: MasterAdamW,
         family: bytes,
         section: AveragingSection,
+        rule: Rule,
         *,
         report: Callable[[Event], None],
         clock: Callable[[], float],
@@ -112,7 +113,7 @@ class Replica:
         """``swarm`` is used by the thread alone; ``section.every_rounds`` is above 0; ``clock`` gives Unix time;
         ``random`` is no other node's."""
         self._swarm, self._optimizer, self._family, self._section = swarm, optimizer, family, section
-        self._report, self._clock, self._random = report, clock, random
+        self._rule, self._report, self._clock, self._random = rule, report, clock, random
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
         self._coming: Future[Came] | None = None
         self._offered_at_seconds = 0.0
@@ -143,25 +144,25 @@ class Replica:
 
     def _offer(self, state: LearnerState) -> None:
         weights = {name: w.to("cpu", torch.float32, copy=True) for name, w in self._optimizer.masters().items()}
-        steps = state.outer.steps if state.outer is not None else 0
-        offered = Offered(state.round, weights, start_of(state, self._section.every_rounds), steps)
+        afresh = state.round - state.outer_round > RELEASED.stretch * self._section.every_rounds
+        offered = Offered(state.round, weights, state.outer, afresh, Random(self._random.getrandbits(64)))
         self._offered_at_seconds = self._clock()
         self._coming = self._thread.submit(self._exchange, offered)
 
     def _conclude(self, came: Came, state: LearnerState) -> bool:
         """The only place where an exchange changes anything."""
         rounds = interval(self._section.every_rounds, self._random)
-        if came.outer is not None:
-            moved = noloco.overlapped(self._optimizer.masters(), came.offered.weights, came.outer.outer)
+        if came.after is not None:
+            moved = noloco.overlapped(self._optimizer.masters(), came.offered.weights, came.after.outer)
             self._optimizer.put(moved)
-            state.outer, state.outer_round = came.outer, came.offered.round
+            state.outer, state.outer_round = came.after, came.offered.round
             self._due_round = came.offered.round + rounds
         else:
             self._due_round = state.round if came.again_at_once else state.round + rounds
         self._sent_bytes += came.sent_bytes
         self._received_bytes += came.received_bytes
         self._tell(came, state)
-        return came.outer is not None
+        return came.after is not None
 
     def _tell(self, came: Came, state: LearnerState) -> None:
         now_seconds = self._clock()
@@ -174,6 +175,7 @@ class Replica:
                 round=state.round,
                 partner=came.partner,
                 because=came.because,
+                encoding=self._rule.encoding,
                 seconds=now_seconds - self._offered_at_seconds,
                 rounds_between=state.round - came.offered.round,
                 sent_bytes=came.sent_bytes,
@@ -204,35 +206,26 @@ class Replica:
         return any(beat is not None and beat.family == self._family for beat in beats)
 
     def _with_partner(self, offered: Offered) -> Came:
-        unfit = noloco.unfit_because(offered.weights, offered.weights)
-        if unfit is not None:
-            raise IntegrityError(f"our own weights are not fit to be offered: {unfit.detail}")
-        layout = TensorLayout.of({name: tensor.shape for name, tensor in offered.weights.items()})
-        ours = bf16_bits(offered.weights, layout)
+        offering = self._rule.offer(offered.weights, offered.before, afresh=offered.afresh, random=offered.random)
         found = self._swarm.average(
-            dense_parts(layout, ours),
+            offering.content,
             self._family,
-            layout,
-            ENCODING,
-            offered.steps,
+            TensorLayout.of({name: tensor.shape for name, tensor in offered.weights.items()}),
+            self._rule.encoding,
+            offered.before.steps if offered.before is not None else 0,
             deadline_seconds=self._section.partner_seconds,
         )
         if found.path is None or found.theirs is None:
             return Came(offered, found.because, again_at_once=True)
-        theirs = from_bf16_bits(open_dense(_content(found.path), layout), layout)
-        refusal = noloco.unfit_because(offered.weights, theirs)
-        if refusal is not None:
-            raise IntegrityError(f"weights of {found.partner} are unfit: {refusal.detail}")
-        start = offered.outer if offered.outer is not None else noloco.begin(offered.weights, steps=offered.steps)
-        group = [offered.weights, theirs]
+        averaged = offering.averaged(_content(found.path), found.weight)
         return Came(
             offered,
             found.because,
             partner=found.partner,
-            outer=noloco.outer_step(start, group, RELEASED, shares=(1.0, found.weight)),
+            after=averaged.state,
             weight=found.weight,
-            distance=distance(from_bf16_bits(ours, layout), theirs),
-            sent_bytes=dense_bytes(layout),
+            distance=averaged.distance,
+            sent_bytes=offering.size_bytes,
             received_bytes=found.theirs.size,
         )
 
@@ -241,30 +234,6 @@ def interval(every_rounds: int, random: Random) -> int:
     """Rounds from one offer to the next: at least one, from a half to one and a half times ``every_rounds``."""
     half = every_rounds // 2
     return random.randint(every_rounds - half, every_rounds + half)
-
-
-def start_of(state: LearnerState, every_rounds: int) -> OuterState | None:
-    """φ and m of the last outer step, unless it is too long ago; None: the next one starts from the weights offered."""
-    return state.outer if state.round - state.outer_round <= RELEASED.stretch * every_rounds else None
-
-
-def distance(ours: Weights, theirs: Weights) -> float | None:
-    """‖θ_i − θ_j‖ / ‖θ_i‖; None where ours are all zero."""
-    apart = sum(float((theirs[name].float() - tensor.float()).square().sum()) for name, tensor in ours.items())
-    length = sum(float(tensor.float().square().sum()) for tensor in ours.values())
-    return float((apart / length) ** 0.5) if length > 0 else None
-
-
-def bf16_bits(weights: Weights, layout: TensorLayout) -> list[NDArray[np.uint16]]:
-    """Bit patterns of the weights rounded to bf16, flat, in the layout's order."""
-    rounded = [weights[name].to("cpu", torch.bfloat16).contiguous() for name in layout.names]
-    return [tensor.view(torch.int16).numpy().view(np.uint16).reshape(-1) for tensor in rounded]
-
-
-def from_bf16_bits(bits: Sequence[NDArray[np.uint16]], layout: TensorLayout) -> dict[str, Tensor]:
-    """The same, back, as a copy."""
-    pairs = zip(layout.tensors, bits, strict=True)
-    return {n: torch.from_numpy(b.view(np.int16).copy()).view(torch.bfloat16).reshape(s) for (n, s), b in pairs}
 
 
 def _content(path: str) -> memoryview:

@@ -74,9 +74,10 @@ def averaged_line(offered: Averaged) -> str:
         return f"weights not averaged: {printable(offered.because, 400)}"
     distance = "" if offered.distance is None else f", {offered.distance:.2%} apart"
     weight = "" if offered.weight in (None, 1.0) else f", its weight {offered.weight:.2f} for being so far off"
+    encoding = f" as {printable(offered.encoding, 64)}" if offered.encoding else ""
     return (
         f"weights averaged with {printable(offered.partner)} after round {offered.round}{distance}{weight}; "
-        f"{size(offered.sent_bytes)} sent, {size(offered.received_bytes)} received, {offered.seconds:.1f} s"
+        f"{size(offered.sent_bytes)} sent, {size(offered.received_bytes)} received{encoding}, {offered.seconds:.1f} s"
     )
 
 
@@ -203,7 +204,8 @@ def _exchanges(peer: PeerView) -> str:
     if last is None:
         return counts
     came = "averaged" if last.committed else f"abandoned: {printable(last.because, 200)}"
-    return f"{counts}, last {came} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received)"
+    encoding = f" as {printable(last.encoding, 64)}" if last.encoding else ""
+    return f"{counts}, last {came} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received{encoding})"
 
 
 def _is_loopback(address: str) -> bool:

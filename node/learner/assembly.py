@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from node.averaging.replica import Replica
+from node.averaging.rules import rule_of
 from node.catching_up.start import publisher_of, start_from_peers, taken_over
 from node.checkpoints import BackgroundCheckpoints, read_newest
 from node.config import Config
@@ -112,7 +113,10 @@ def _replica(
     if config.averaging.every_rounds == 0:
         return None
     draws = random.Random(f"starling/averaging/{config.seed}/{config.name}")
-    return Replica(client, optimizer, policy.family, config.averaging, report=report, clock=time.time, random=draws)
+    section = config.averaging
+    rule, because = rule_of(section, sum(parameter.numel() for parameter in policy.trainable().values()))
+    _log.info("averaging weights as %s: %s", rule.encoding, because)
+    return Replica(client, optimizer, policy.family, section, rule, report=report, clock=time.time, random=draws)
 
 
 def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | None, seconds: float) -> Ready:

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from node.averaging import noloco
-from node.averaging.noloco import OuterState
+from node.averaging import rules
 from node.catching_up.publishing import Progressed, StatePublisher
 from node.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
 from node.config import Config
@@ -38,7 +37,7 @@ class LearnerState:
     success: SuccessTracker = field(default_factory=SuccessTracker)
     unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups to be gone on with
     evidence: Evidence = field(default_factory=Evidence)
-    outer: OuterState | None = None  # of averaging weights; None before the first outer step
+    outer: rules.State | None = None  # of averaging weights; None before the first outer step
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0: there was none
 
     def advance(
@@ -131,7 +130,7 @@ def snapshot_of(
     unfinished_tensors, unfinished = snapshot_of_unfinished(state.unfinished)
     tensors |= unfinished_tensors
     if state.outer is not None:
-        tensors |= noloco.snapshot(state.outer)
+        tensors |= rules.snapshot(state.outer)
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
@@ -186,7 +185,7 @@ def restore(
         success=SuccessTracker.restored(snapshot.state["success"]),
         unfinished=restored_unfinished(snapshot.tensors, snapshot.state.get("unfinished", [])),
         evidence=Evidence.restored(snapshot.state.get("evidence", {})),
-        outer=noloco.restore(snapshot.tensors, policy.trainable()),
+        outer=rules.restore(snapshot.tensors, policy.trainable()),
         outer_round=int(snapshot.state.get("outer_round", 0)),
     )
     return state, snapshot.state["pool"]

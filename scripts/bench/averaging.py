@@ -1,13 +1,13 @@
 """One exchange of 10 M parameters over links of 50 Mbit/s each way, against hivemind's DecentralizedAverager.
 
 Every peer has a network namespace of its own (``slow_network.py``: Linux, root). Ours are real swarm processes over
-libp2p; a thread for each peer does what its learner would: encodes, asks for an exchange, decodes, takes NoLoCo's outer
-step. "compressed" sends as many bytes as the compressed rule does for that many parameters. Peers of ours average in
-pairs, as NoLoCo has it; hivemind averages all N in one group, which is what it was built for.
+libp2p; a thread for each peer does what its learner would, by either rule of the node (``node.averaging.rules``):
+encodes, asks for an exchange, decodes, takes the outer step. Peers of ours average in pairs, as NoLoCo has it; hivemind
+averages all N in one group, which is what it was built for, with no compression and with its Float16Compression.
 
 Seconds are from the word "go" until the last peer has its result, median of ``--rounds``; bytes those that the peers'
 interfaces sent meanwhile, per peer. Every result of ours is checked, by hash, to be that of the formula on the two
-vectors, and equal on both sides; any difference ends the benchmark. hivemind's are compared with the mean of all.
+blobs; any difference ends the benchmark. hivemind's are compared with the mean of all.
 
     sudo python scripts/bench/averaging.py [--against hivemind] [--json]
 
@@ -38,9 +38,10 @@ from hivemind_environment import prepare_hivemind  # noqa: E402
 from report import Figure, add_json_flag, report  # noqa: E402
 from slow_network import RefusedError, slow_network  # noqa: E402
 
-OURS: Final = ("dense bf16", "compressed")
+from node.averaging.rules import Compressed, Dense, Rule  # noqa: E402
+
+OURS: Final[dict[str, Rule]] = {"dense bf16": Dense(), "compressed": Compressed()}
 THEIRS: Final = ("hivemind float32", "hivemind float16")
-COMPRESSED_BYTES: Final = 0.0353  # a parameter: sparse update of 64 in 4096, and the term for the outer weights
 
 Measured = dict[tuple[str, int], list[Round]]  # by contender and N
 
@@ -49,11 +50,9 @@ def measure(arguments: argparse.Namespace) -> Measured:
     measured: Measured = {}
     for count in arguments.peers:
         with slow_network(count, arguments.megabits) as places, tempfile.TemporaryDirectory() as folder:
-            for name in OURS:
-                share = 1.0 if name == "dense bf16" else COMPRESSED_BYTES / 2
-                carried = round(arguments.parameters * share)
+            for name, rule in OURS.items():
                 directory = Path(folder) / name.split()[0]
-                measured[name, count] = starling_rounds(places, carried, arguments.rounds, directory)
+                measured[name, count] = starling_rounds(places, rule, arguments.parameters, arguments.rounds, directory)
             for name in THEIRS if arguments.against else ():
                 measured[name, count] = hivemind_rounds(places, arguments.parameters, name.split()[1], arguments.rounds)
     return measured

@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import numpy as np
@@ -18,23 +20,37 @@ from averaging_weights import weights_of
 from slow_network import SlowPeer
 from swarm_processes import SwarmProcess
 
-from node.averaging.noloco import Constants, OuterState, Weights, begin, outer_step
-from node.averaging.replica import bf16_bits, from_bf16_bits
-from protocol.dense_weights import ENCODING, dense_parts, open_dense
+from node.averaging import compressed, noloco
+from node.averaging.compressed import CompressedState
+from node.averaging.noloco import Weights
+from node.averaging.rules import COMPRESSED, RELEASED, Dense, Offering, Rule, State, from_bf16_bits, snapshot
+from protocol.compressed_weights import decode_compressed
+from protocol.dense_weights import open_dense
 from protocol.messages import Heartbeat
-from protocol.tensor_layout import TensorLayout
 
 FAMILY: Final = bytes(range(16))
 START: Final = 1_000_000  # a peer's number that none has: the outer weights that all begin with
+DRIFT: Final = 0.01  # of a weight's size: how far outer weights lie apart where each has its own, ...
+LEARNT: Final = 0.05  # ... and what was learnt since the last outer step
 EXCHANGE_SECONDS: Final = 60.0
 ACQUAINTANCE_SECONDS: Final = 60.0  # for everybody to know everybody
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One peer's weights before a round, in the middle of a run."""
+
+    state: State
+    weights: Weights
 
 
 class WrongResultError(Exception):
     """An exchange that was not the formula, or none where there should have been one."""
 
 
-def starling_rounds(places: Sequence[SlowPeer], parameters: int, rounds: int, directory: Path) -> list[Round]:
+def starling_rounds(
+    places: Sequence[SlowPeer], rule: Rule, parameters: int, rounds: int, directory: Path
+) -> list[Round]:
     """As many rounds, the peers in pairs that they find by themselves."""
     with ExitStack() as stack:
         swarm: list[SwarmProcess] = []
@@ -45,7 +61,7 @@ def starling_rounds(places: Sequence[SlowPeer], parameters: int, rounds: int, di
             stack.callback(swarm[-1].close)
         _acquaint(swarm)
         learners = stack.enter_context(ThreadPoolExecutor(len(swarm)))
-        return [_round(swarm, places, number, parameters, learners) for number in range(rounds)]
+        return [_round(swarm, places, rule, number, parameters, learners) for number in range(rounds)]
 
 
 def _acquaint(swarm: Sequence[SwarmProcess]) -> None:
@@ -65,55 +81,83 @@ def _acquaint(swarm: Sequence[SwarmProcess]) -> None:
 def _round(
     swarm: Sequence[SwarmProcess],
     places: Sequence[SlowPeer],
+    rule: Rule,
     number: int,
     parameters: int,
     learners: ThreadPoolExecutor,
 ) -> Round:
-    layout = TensorLayout.of({"weights": (parameters,)})
-    state = begin(_weights(number, START, parameters))
-    offers = [_weights(number, peer, parameters) for peer in range(len(swarm))]
+    replicas = [_replica(rule, number, peer, parameters) for peer in range(len(swarm))]
     go = threading.Barrier(len(swarm) + 1)
 
-    def learner(process: SwarmProcess, own: Weights) -> tuple[str | None, float, str]:
+    def learner(process: SwarmProcess, own: Replica) -> tuple[str | None, float, str]:
         go.wait()
-        parts = dense_parts(layout, bf16_bits(own, layout))
-        found = process.client.average(parts, FAMILY, layout, ENCODING, number, deadline_seconds=EXCHANGE_SECONDS)
+        offering = _offering(rule, own)
+        layout = compressed.layout_of(own.weights)
+        found = process.client.average(
+            offering.content, FAMILY, layout, rule.encoding, own.state.steps, deadline_seconds=EXCHANGE_SECONDS
+        )
         if found.path is None:
             return None, time.monotonic(), found.because
-        theirs = from_bf16_bits(open_dense(np.memmap(found.path, np.uint8, mode="r").data, layout), layout)
-        after = outer_step(state, [own, theirs], Constants())
+        after = offering.averaged(np.memmap(found.path, np.uint8, mode="r").data, found.weight)
         ended = time.monotonic()
-        return found.partner, ended, _digest(after)
+        return found.partner, ended, _digest(after.state)
 
-    pending = [learners.submit(learner, process, own) for process, own in zip(swarm, offers, strict=True)]
+    pending = [learners.submit(learner, process, own) for process, own in zip(swarm, replicas, strict=True)]
     before_bytes = sent_bytes(places)
     go.wait()
     began = time.monotonic()
     results = [each.result() for each in pending]
     bytes_sent = sent_bytes(places) - before_bytes
-    _check(state, offers, [p.client.status().peer for p in swarm], [(who, digest) for who, _, digest in results])
+    _check(rule, replicas, [p.client.status().peer for p in swarm], [(who, digest) for who, _, digest in results])
     return Round(max(ended for _, ended, _ in results) - began, bytes_sent, 1.0)
 
 
-def _check(
-    state: OuterState, offers: Sequence[Weights], names: Sequence[str], results: Sequence[tuple[str | None, str]]
-) -> None:
-    """Raises ``WrongResultError`` unless all are paired, and each result is that of the formula on the two vectors.
+def _replica(rule: Rule, number: int, peer: int, parameters: int) -> Replica:
+    """Dense: all with one φ, so that both of a pair must end alike. Compressed: each with its own, as they have."""
+    common, own = (weights_of(number, which, parameters) for which in (START, peer))
+    if isinstance(rule, Dense):
+        return Replica(noloco.begin(_as_weights(common), steps=number), _as_weights(own))
+    outer, residual = common + np.float32(DRIFT) * own, np.zeros_like(common)
+    away = np.full(1, 2**0.5 * DRIFT * float(own.std()), np.float32)
+    state = CompressedState(_as_weights(outer), _as_weights(residual), away, number)
+    return Replica(state, _as_weights(outer + np.float32(LEARNT) * weights_of(number + START, peer, parameters)))
 
-    With equal outer weights the two of a pair end with equal ones: the order of the two must not matter to a bit.
-    """
+
+def _offering(rule: Rule, own: Replica) -> Offering:
+    return rule.offer(own.weights, own.state, afresh=False, random=Random(own.state.steps))
+
+
+def _check(
+    rule: Rule, replicas: Sequence[Replica], names: Sequence[str], results: Sequence[tuple[str | None, str]]
+) -> None:
+    """Raises ``WrongResultError`` unless all are paired, and each result is that of the formula on the two blobs."""
     for own, (partner, digest) in enumerate(results):
         if partner not in names:
             raise WrongResultError(f"peer {own} found no partner: {digest}")
         other = names.index(partner)
-        expected = outer_step(state, [offers[own], offers[other]], Constants())
-        if results[other] != (names[own], digest) or digest != _digest(expected):
+        if results[other][0] != names[own] or digest != _digest(_formula(rule, replicas[own], replicas[other])):
             raise WrongResultError(f"peers {own} and {other} have results that are not the formula's: {results}")
+        if isinstance(rule, Dense) and results[other][1] != digest:
+            raise WrongResultError(f"peers {own} and {other} have equal outer weights and end with unequal ones")
 
 
-def _digest(state: OuterState) -> str:
-    return hashlib.sha256(state.outer["weights"].numpy().data).hexdigest()
+def _formula(rule: Rule, own: Replica, other: Replica) -> State:
+    layout = compressed.layout_of(own.weights)
+    theirs = b"".join(_offering(rule, other).content)
+    if isinstance(own.state, CompressedState):
+        phase = Random(own.state.steps).randrange(COMPRESSED.stride)
+        sent = compressed.compress(own.state, own.weights, phase, COMPRESSED)
+        return compressed.outer_step(own.state, sent, decode_compressed(theirs, layout), COMPRESSED)
+    found = from_bf16_bits(open_dense(theirs, layout), layout)
+    return noloco.outer_step(own.state, [own.weights, found], RELEASED)
 
 
-def _weights(number: int, peer: int, parameters: int) -> dict[str, torch.Tensor]:
-    return {"weights": torch.from_numpy(weights_of(number, peer, parameters))}
+def _digest(state: State) -> str:
+    hashed = hashlib.sha256()
+    for _, tensor in sorted(snapshot(state).items()):
+        hashed.update(tensor.reshape(-1).numpy().view(np.uint8).data)
+    return hashed.hexdigest()
+
+
+def _as_weights(values: np.ndarray) -> dict[str, torch.Tensor]:
+    return {"weights": torch.from_numpy(values)}

@@ -47,7 +47,7 @@ from swarm.hosts.libp2p_private import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p_yamux import SteadyYamux
 
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
-WAKE_BYTES = 1 << 14  # far below any receive buffer, so that the window never closes before it is reached
+WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
 NEVER_LESS_BYTES = 2048  # what asks for so much needs all of it
 NOISE_PAYLOAD_BYTES = 1 << 15  # of one message of Noise, which holds 65,519 at most
 CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled

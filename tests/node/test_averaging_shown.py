@@ -23,6 +23,7 @@ STEP = Averaged(
     partner="12D3KooWx",
     because="1 × committed",
     seconds=2.5,
+    encoding="sparse-2bit",
     rounds_between=3,
     sent_bytes=1_000_000,
     received_bytes=1_000_001,
@@ -55,7 +56,14 @@ def test_the_event_survives_its_way_to_the_supervisor(event: Averaged) -> None:
 
 def test_status_tells_the_last_partner_bytes_and_what_came_of_the_last_offer() -> None:
     said = "\n".join(wording.status_lines(status(NOBODY, STEP)))
-    for part in ("12D3KooWx", "after round 50", "1.23% apart", "1.0 MB received", "4 times in all", "2 × busy"):
+    for part in (
+        "12D3KooWx",
+        "after round 50",
+        "1.23% apart",
+        "1.0 MB received as sparse-2bit",
+        "4 times in all",
+        "2 × busy",
+    ):
         assert part in said
     assert "its weight" not in said and "averaged" not in "\n".join(wording.status_lines(status(None, None)))
     assert "its weight 0.25" in wording.averaged_line(msgspec.structs.replace(STEP, weight=0.25))
@@ -64,7 +72,7 @@ def test_status_tells_the_last_partner_bytes_and_what_came_of_the_last_offer() -
 def test_words_of_a_stranger_fake_no_line() -> None:
     for event in (msgspec.structs.replace(NOBODY, because=HOSTILE), msgspec.structs.replace(STEP, partner=HOSTILE)):
         assert wording.averaged_line(event).isprintable()
-    last = ExchangeStatus("12D3KooWx", 1.0, 2.0, False, HOSTILE, 0, 7)
+    last = ExchangeStatus("12D3KooWx", 1.0, 2.0, False, HOSTILE, 0, 7, HOSTILE)
     peer = PeerStatus("12D3KooWx", True, (), None, None, None, 0, 0, 0, 1.0, None)
     peer = msgspec.structs.replace(peer, exchanges_committed=1, exchanges_abandoned=2, last_exchange=last)
     (line,) = wording.peer_lines([peer_view(peer)])

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.replica import Replica, bf16_bits
+from node.averaging.replica import Replica
+from node.averaging.rules import Compressed, Dense, Rule, bf16_bits, snapshot
 from node.checkpoints import BackgroundCheckpoints, read_newest
 from node.config import AveragingSection, CheckpointSection, Config, LearnerSection, PolicySection, TasksSection
 from node.engines.torch import TorchEngine
@@ -77,6 +78,8 @@ class Family:
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         content = encode_dense(self.layout, bf16_bits(self.theirs, self.layout))
+        if encoding == Compressed.encoding:
+            content = b"".join(blob)  # a partner that learnt the same
         path = self._folder / "theirs"
         path.write_bytes(content)
         offer = Offer(family, layout.digest, encoding, step, blob_id(content), len(content))
@@ -104,7 +107,7 @@ class WatchedEngine(TorchEngine):
 class Node:
     """A learner with checkpoints in ``folder`` and, unless ``every_rounds`` is 0, a partner."""
 
-    def __init__(self, folder: Path, *, every_rounds: int = 2, seed: int = 0) -> None:
+    def __init__(self, folder: Path, *, every_rounds: int = 2, seed: int = 0, rule: Rule | None = None) -> None:
         self.events: list[Event] = []
         self.policy = Policy.load(PolicySection(device="cpu"), seed=0)
         config = Config(name="ann", seed=seed, learner=SECTION, checkpoint=CheckpointSection(every_rounds=1000))
@@ -119,6 +122,7 @@ class Node:
             self.optimizer,
             self.policy.family,
             section,
+            rule or Dense(),
             report=self.events.append,
             clock=lambda: 0.0,
             random=Steady(),
@@ -157,7 +161,7 @@ class Node:
 
     def outer(self) -> str:
         assert self.state.outer is not None
-        return digest(noloco.snapshot(self.state.outer))
+        return digest(snapshot(self.state.outer))
 
     def averaged(self) -> list[Averaged]:
         return [event for event in self.events if isinstance(event, Averaged)]
@@ -175,11 +179,12 @@ def test_averaged_weights_are_a_new_version_for_the_engine_also_where_no_step_wa
     assert node.engine.version == third.policy_version
 
 
-def test_outer_weights_and_momentum_come_back_from_a_checkpoint_bit_by_bit(tmp_path: Path) -> None:
-    first = Node(tmp_path)
+@pytest.mark.parametrize("rule", [Dense(), Compressed()])
+def test_the_state_of_averaging_comes_back_from_a_checkpoint_bit_by_bit(tmp_path: Path, rule: Rule) -> None:
+    first = Node(tmp_path, rule=rule)
     first.rounds(4)
     first.stop()
-    second = Node(tmp_path)
+    second = Node(tmp_path, rule=rule)
     assert second.weights() == first.weights() and second.outer() == first.outer()
     assert second.state.outer is not None
     assert (second.state.outer.steps, second.state.outer_round) == (1, 2)

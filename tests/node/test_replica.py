@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.replica import NOBODY, RELEASED, Replica, bf16_bits, from_bf16_bits, interval
+from node.averaging.replica import NOBODY, Replica, interval
+from node.averaging.rules import RELEASED, Compressed, Dense, Rule, bf16_bits, from_bf16_bits, snapshot
 from node.config import AveragingSection, LearnerSection
 from node.events import Averaged, Event, Fault, decode_event, encode_event
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from protocol.blob_id import blob_id
+from protocol.compressed_weights import decode_compressed
 from protocol.dense_weights import encode_dense, open_dense
 from protocol.errors import StarlingError, UnreachableError
 from protocol.messages import Heartbeat
@@ -60,9 +62,11 @@ class Family:
         self._folder = folder
         self.known = True
         self.theirs = theirs  # the partner's blob; None: nobody accepts
+        self.encoding = Dense.encoding
         self.weight = 1.0
+        self.blobs: list[bytes] = []  # as they left us
         self.error: Exception | None = None
-        self.offered: list[tuple[dict[str, Tensor], int]] = []  # weights as they left us, outer steps
+        self.offered: list[tuple[dict[str, Tensor], int]] = []  # the same as weights, outer steps
         self.seeking = threading.Event()
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -85,8 +89,10 @@ class Family:
         deadline_seconds: float,
     ) -> api.Averaged:
         content = b"".join([blob] if isinstance(blob, bytes) else blob)
-        assert (family, encoding, deadline_seconds) == (FAMILY, "dense-bf16", 30.0)
-        self.offered.append((from_bf16_bits(open_dense(content, layout), layout), step))
+        assert (family, encoding, deadline_seconds) == (FAMILY, self.encoding, 30.0)
+        self.blobs.append(content)
+        if encoding == Dense.encoding:
+            self.offered.append((from_bf16_bits(open_dense(content, layout), layout), step))
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         if self.error is not None:
@@ -120,6 +126,7 @@ class Node:
         dtype: torch.dtype = torch.float32,
         every_rounds: int = EVERY,
         start: Mapping[str, Tensor] | None = None,
+        rule: Rule | None = None,
     ) -> None:
         first = start or weights(seed, dtype)
         self.parameters = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in first.items()}
@@ -132,6 +139,7 @@ class Node:
             self.optimizer,
             FAMILY,
             AveragingSection(every_rounds=every_rounds),
+            rule or Dense(),
             report=self.events.append,
             clock=lambda: self.now_seconds,
             random=Steady(),
@@ -163,8 +171,8 @@ class Node:
         self.optimizer.step()
 
     def digest(self) -> str:
-        """Of weights, masters and moments, φ and m."""
-        outer = noloco.snapshot(self.state.outer) if self.state.outer is not None else {}
+        """Of weights, masters and moments, φ, and m or e."""
+        outer = snapshot(self.state.outer) if self.state.outer is not None else {}
         return digest(self.parameters, self.optimizer.masters(), self.optimizer.state(), outer)
 
     def averaged(self) -> list[Averaged]:
@@ -343,6 +351,37 @@ def test_an_unfit_blob_is_a_fault_and_leaves_the_old_weights_exactly(tmp_path: P
     assert node.averaged()[-1].partner is None
     swarm.theirs = blob_of(weights(2))
     assert any(node.rounds(2 * EVERY))  # and goes on with the next
+
+
+def test_a_compressed_exchange_that_fails_leaves_the_residual_and_the_next_one_sends_what_was_learnt(
+    tmp_path: Path,
+) -> None:
+    swarm = Family(tmp_path)
+    swarm.encoding = Compressed.encoding
+    partner = Compressed().offer(weights(2), None, afresh=False, random=Random(2))
+    good = swarm.theirs = b"".join(partner.content)
+    node = Node(swarm, rule=Compressed(), every_rounds=50)  # none of what follows is too long ago
+    node.state.round = 60
+    assert any(node.rounds(2))  # the first step begins
+    began = node.state.outer
+    node.learn(weights(5))
+    node.state.round, swarm.theirs = 111, good[:-1]
+    own = {name: parameter.detach().clone() for name, parameter in node.parameters.items()}
+    before = node.digest()
+    assert not any(node.rounds(2))
+    assert node.digest() == before and node.state.outer is began
+    assert [fault.kind for fault in node.faults()] == ["malformed"]
+    node.state.round, swarm.theirs = 163, good
+    assert any(node.rounds(2))
+    told = decode_compressed(swarm.blobs[-1], LAYOUT)
+    assert [len(sent.values) for sent in told.update] == [1, 1, 1]  # 64 of 4096, at least one of each
+    assert began is not None
+    expected = Compressed().offer(own, began, afresh=False, random=Random(0)).averaged(memoryview(good), 1.0)
+    assert digest(node.parameters) == digest(expected.state.outer)
+    assert node.state.outer is not None
+    assert digest(snapshot(node.state.outer)) == digest(snapshot(expected.state))
+    event = node.averaged()[-1]
+    assert (event.encoding, event.sent_bytes, event.outer_steps) == ("sparse-2bit", len(swarm.blobs[-1]), 2)
 
 
 def test_a_swarm_process_that_is_gone_leaves_the_old_weights_and_is_found_again(tmp_path: Path) -> None:

@@ -29,11 +29,13 @@ def test_two_nodes_of_one_model_average_with_each_other_and_status_and_peers_sho
     for step in steps:
         assert step["outer_steps"] >= 1 and step["weight"] <= 1.0
         assert step["sent_bytes"] == step["received_bytes"] > 2 * 500_000  # two bytes a weight of builtin:wren
+        assert step["encoding"] == "dense-bf16"
         assert 0.0 <= step["distance"] < 0.5
     status = json.loads(processes.run("status", "--home", str(first.home), "--json").stdout)
     assert status["averaged"]["partner"] == other["peer"]
     assert f"weights averaged with {other['peer']}" in processes.run("status", "--home", str(first.home)).stdout
     (peer,) = processes.peers_once(first.home, lambda each: each["exchanges_committed"] > 0)
     assert peer["last_exchange"]["partner"] == other["peer"]
+    assert peer["last_exchange"]["encoding"] == "dense-bf16"
     assert not first.of_kind("fault") and not second.of_kind("fault")
     assert first.stop() == second.stop() == 0

@@ -17,6 +17,7 @@ from protocol import errors
 from protocol.admission import Admitted, judge_credential, judge_revocations
 from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster import ClusterManifest, open_manifest, sign_manifest
+from protocol.compressed_weights import decode_compressed, encode_compressed
 from protocol.dense_weights import encode_dense, open_dense
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
 from protocol.invite import decode_invite, encode_invite
@@ -27,6 +28,7 @@ from protocol.sparse_update import decode_update, encode_update
 from protocol.sparsify import sparsify
 from protocol.tensor_layout import TensorLayout
 from protocol.weight_diff import Patterns, apply_diff, weights_hash
+from protocol.weight_slice import quantise, towards
 from protocol.wire import open_announcement, seal
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
@@ -153,6 +155,20 @@ def test_sparse_update(vector: Any, make_vectors: ModuleType) -> None:
     for found, tensor in zip(decoded, tensors, strict=True):
         assert (found.positions == tensor.positions).all()
         assert (found.codes == tensor.codes).all()
+
+
+@pytest.mark.parametrize("vector", vectors("compressed_weights"), ids=lambda v: v["stride"])
+def test_compressed_weights(vector: Any, make_vectors: ModuleType) -> None:
+    layout = built_layout(vector["layout"])
+    weights = [np.array(make_vectors.ramp(size, 577), np.float32) for size in layout.sizes]
+    shape = {name: vector[name] for name in ("stride", "phase", "bits")}
+    part = quantise(layout, weights, np.array(vector["steps"], np.float32), **shape)
+    found = decode_compressed(bytes.fromhex(vector["blob"]), layout)
+    assert hashlib.sha256(found.part.codes.tobytes()).hexdigest() == vector["codes_sha256"]
+    assert encode_compressed(layout, encode_update(layout, found.update), part).hex() == vector["blob"]
+    told = towards(layout, found.part, [tensor + np.float32(0.01) for tensor in weights])
+    digest = hashlib.sha256(np.concatenate(told).astype("<f4").tobytes()).hexdigest()
+    assert digest == vector["differences_sha256"]
 
 
 @pytest.mark.parametrize("vector", vectors("weight_diffs"), ids=lambda v: v["target_hash"][:8])

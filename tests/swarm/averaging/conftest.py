@@ -64,10 +64,14 @@ async def believe_anything(encoding: str, theirs: Path, ours: Path, layout: Tens
     return Difference(1.0, 1.0)
 
 
+Formula = Callable[[bytes, bytes, float], bytes]  # (ours, theirs, weight); what ours are then
+
+
 class Node:
     """A member and its learner, which averages in tasks that die with it."""
 
-    def __init__(self, service: SwarmService, host: SimulatedHost, blob: bytes) -> None:
+    def __init__(self, service: SwarmService, host: SimulatedHost, blob: bytes, averaged: Formula | None) -> None:
+        self._averaged = averaged
         self.service = service
         self.host = host
         self.peer = host.peer_id
@@ -85,8 +89,8 @@ class Node:
         self.reply = await self.service.answer(self.request(**changes))
         if isinstance(self.reply, api.Averaged) and self.reply.path is not None:
             theirs = Path(self.reply.path).read_bytes()  # noqa: ASYNC240  virtual time waits for no thread
-            if len(theirs) == len(self.blob):  # a dishonest one may hold anything
-                self.blob = formula(self.blob, theirs, self.reply.weight)
+            if self._averaged is not None:
+                self.blob = self._averaged(self.blob, theirs, self.reply.weight)
         self.ended.set()
         return self.reply
 
@@ -136,14 +140,16 @@ class World:
         families: Sequence[bytes] = (),
         dishonest: Sequence[int] = (),
         spread: float = 0.1,
+        averaged: Formula = formula,
         **changes: object,
     ):  # type: ignore[no-untyped-def]
-        """So many connected members that have heard each other's family."""
+        """So many connected members that have heard each other's family. Dishonest ones keep the weights they have."""
         nodes: list[Node] = []
         async with anyio.create_task_group() as tasks:
             for number in range(count):
-                measured = believe_anything if number in dishonest else measured_at_once
-                node = await tasks.start(self._live, number, measured, weights(number, spread), changes)
+                lies = number in dishonest
+                measured, applied = (believe_anything, None) if lies else (measured_at_once, averaged)
+                node = await tasks.start(self._live, number, measured, applied, weights(number, spread), changes)
                 await node.says(families[number] if families else FAMILY)
                 nodes.append(node)
             await anyio.sleep(10.0)
@@ -152,7 +158,14 @@ class World:
             tasks.cancel_scope.cancel()
 
     async def _live(
-        self, number: int, measured: Measure, blob: bytes, changes: dict[str, object], *, task_status: TaskStatus[Node]
+        self,
+        number: int,
+        measured: Measure,
+        averaged: Formula | None,
+        blob: bytes,
+        changes: dict[str, object],
+        *,
+        task_status: TaskStatus[Node],
     ) -> None:
         home = self.directory / str(number)
         home.mkdir(parents=True)
@@ -170,7 +183,7 @@ class World:
             random=Random(number),
             measured=measured,
         )
-        node = Node(service, host, blob)
+        node = Node(service, host, blob, averaged)
         async with anyio.create_task_group() as node.tasks:
 
             async def run() -> None:

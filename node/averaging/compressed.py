@@ -1,0 +1,230 @@
+"""Averaging whole models with one partner in a fiftieth of the bytes: SparseLoCo's update and a slice of the weights.
+
+For replicas i and j, φ outer weights, θ weights after the inner steps, e what of them was not sent yet:
+
+    Δ ← θ - φ;   e, c ← top-k of β e + Δ in two bits a value (``protocol.sparsify``)      each on its own
+    u = mean of c_i and c_j, at each index over those who sent it                         equal on both, to the bit
+    φ_i ← φ_i + α u + γ (φ̂_j - φ_i) on partner j's slice of its φ
+    θ ← φ
+
+What crosses the wire is c and, in few bits each, every ``stride``-th element of φ (``protocol.weight_slice``). Dense
+NoLoCo sends θ_j, in which everything is that j has learnt from anybody. Here u is what the two learnt since last time,
+a partner's partners are not in it, and the φ of replicas that met others drift apart; the slice pulls them together.
+Why a slice, and why in three bits, ``docs/experiments/averaging.md`` tells with figures.
+
+The slice's step δ is the root mean square, tensor by tensor, of how far slices of partners lay from our own φ lately,
+which makes its range of eight steps ± four such distances. Distances that outgrow the range look like uniform noise,
+which is larger than the step that they are measured in: δ then more than doubles with every exchange.
+
+Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace, in the residual neither: what
+was not averaged is in the next Δ, because φ has not moved. φ' is a function of the own state and the two blobs,
+float32, the same to the bit on every machine. A partner's c is scaled down to ``LONGEST`` times the length of ours,
+tensor by tensor, if it is longer; only then do the two sides differ in u. A slice counts as no farther away than
+``FARTHEST`` times the distance reckoned with, whatever steps came with it: the end of the range that honest ones have.
+No element moves by more than a quarter of the partner's range, and never away from the φ̂_j that it decodes.
+
+Departures: SparseLoCo keeps one φ for all and sends to all; ours differ. Its residual decays by β = 0.95 a step; ours
+does not decay, because an element is sent every sixty steps or so, and would have lost most of itself until then.
+Where one side commits and the other, against all likelihood, does not (``swarm.pairing``), the update of the second is
+sent twice, once as c and once in a later Δ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from node.averaging.noloco import Weights, unfit_because
+from node.kernels import sparse_update
+from protocol import limits
+from protocol.compressed_weights import Compressed, encode_compressed
+from protocol.errors import StorageError
+from protocol.sparse_update import decode_update
+from protocol.sparsify import SparseTensor, norm_of
+from protocol.tensor_layout import TensorLayout
+from protocol.weight_slice import STEP_LEAST, elements, quantise, towards
+
+STEPS_KEY: Final = "compressed_averaging/steps"
+_SPREAD: Final = "compressed_averaging/spread"
+LONGEST: Final = 2.0
+FARTHEST: Final = 4.0
+_OUTER, _RESIDUAL = "compressed_averaging/outer/", "compressed_averaging/residual/"
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedConstants:
+    """0.0186 bytes a parameter for the update, 0.0208 for the slice: 1/50 of bf16 together."""
+
+    kept: int = 64  # k, of every 4096
+    residual_decay: float = 1.0  # β
+    outer_rate: float = 1.0  # α
+    consensus_rate: float = 0.5  # γ: half way to the partner, as the mean is
+    stride: int = 18  # one element in so many is in a slice
+    bits: int = 3
+    spread_decay: float = 0.5  # the measured distance falls to no less of itself in one exchange
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompressedState:
+    """One replica between outer steps. Never written to."""
+
+    outer: Weights  # φ, float32
+    residual: Weights  # e, float32
+    spread: Floats  # (T,) how far partners' φ lay from ours, by tensor in the layout's order; 0: not known
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """What one replica offers, and what it will hold if that is averaged with."""
+
+    blob: bytes
+    update: list[SparseTensor]  # as the partner will read it
+    residual: Weights  # e after it
+
+
+def begin(weights: Weights, steps: int = 0) -> CompressedState:
+    """Before the first outer step: φ = θ, e = 0; ``steps`` where earlier ones are forgotten."""
+    outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
+    residual = {name: torch.zeros_like(tensor) for name, tensor in outer.items()}
+    return CompressedState(outer, residual, np.zeros(len(outer), np.float32), steps)
+
+
+def layout_of(weights: Weights) -> TensorLayout:
+    return TensorLayout.of({name: tensor.shape for name, tensor in weights.items()})
+
+
+def brought_up(state: CompressedState, weights: Weights, constants: CompressedConstants) -> CompressedState:
+    """After long without an outer step: φ under ``weights`` θ by no more than what one update says, and e = 0.
+
+    Of what was learnt meanwhile the next step then takes nothing back, as it would take back, until it is sent, what an
+    update has no room for; the largest of it is still sent. Raises ``ValueError`` as ``compress`` does.
+    """
+    nothing = {name: torch.zeros_like(tensor) for name, tensor in state.outer.items()}
+    told = compress(CompressedState(state.outer, nothing, state.spread), weights, 0, constants).update
+    outer = {}
+    for (name, shape), update in zip(layout_of(weights).tensors, told, strict=True):
+        lowered = weights[name].detach().to(torch.float32, copy=True).reshape(-1).numpy()
+        lowered[update.positions] -= update.values
+        outer[name] = torch.from_numpy(lowered).reshape(shape)
+    return CompressedState(outer, nothing, state.spread, state.steps)
+
+
+def compress(state: CompressedState, weights: Weights, phase: int, constants: CompressedConstants) -> Sent:
+    """What to send of ``weights`` θ in main memory; ``phase`` says which slice, below ``constants.stride``, at random.
+
+    Raises ``ValueError`` for weights that are not finite or too far from φ to be sent.
+    """
+    layout = layout_of(state.outer)
+    residuals = [state.residual[name].reshape(-1).clone() for name in layout.names]
+    deltas = [(weights[name].detach().to(torch.float32) - state.outer[name]).reshape(-1) for name in layout.names]
+    update = sparse_update.encode(layout, residuals, deltas, decay=constants.residual_decay, kept=constants.kept)
+    part = quantise(
+        layout,
+        _flat(state.outer, layout),
+        steps_of(state.spread, constants),
+        stride=constants.stride,
+        phase=phase,
+        bits=constants.bits,
+    )
+    left = {n: r.reshape(s) for (n, s), r in zip(layout.tensors, residuals, strict=True)}
+    return Sent(encode_compressed(layout, update, part), decode_update(update, layout), left)
+
+
+def outer_step(
+    state: CompressedState, sent: Sent, theirs: Compressed, constants: CompressedConstants, *, share: float = 1.0
+) -> CompressedState:
+    """The state after averaging what ``compress`` made of ``state`` with a partner's; the new θ is the new φ.
+
+    ``theirs`` is what ``decode_compressed`` gave for the layout of ``state``; ``share`` ≤ 1 is how much it counts.
+    """
+    layout = layout_of(state.outer)
+    part = theirs.part
+    differences = towards(layout, part, _flat(state.outer, layout))
+    where = elements(layout, part.stride, part.phase)
+    outer, spread = {}, []
+    for index, (name, shape) in enumerate(layout.tensors):
+        update = mean_update(sent.update[index], theirs.update[index], share)
+        moved = state.outer[name].reshape(-1).numpy() + np.float32(constants.outer_rate) * update
+        # What replicas do not share of one update is the first measure of how far apart they are.
+        reckoned, away = float(state.spread[index]) or _root_mean_square(update), differences[index]
+        far = _root_mean_square(away)
+        pull = share * constants.consensus_rate * min(1.0, FARTHEST * reckoned / far if far > 0.0 else 1.0)
+        moved[where[index]] += np.float32(pull) * away
+        outer[name] = torch.from_numpy(moved).reshape(shape)
+        spread.append(max(min(far, FARTHEST * reckoned), constants.spread_decay * reckoned) if len(away) else reckoned)
+    return CompressedState(outer, sent.residual, np.array(spread, np.float32), state.steps + 1)
+
+
+def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) -> Floats:
+    """u of one tensor, flat; where both sent, (c_i + w c_j) / (1 + w), w being ``share``.
+
+    Bit-equal on both sides for w = 1, where the longer update is at most ``LONGEST`` times the other.
+    """
+    most, norm = LONGEST * norm_of(ours), norm_of(theirs)
+    scale = most / norm if norm > most else 1.0
+    share = share if norm > 0.0 else 0.0  # a tensor in which nothing was learnt is sent as zeros, which say nothing
+    total, counts = np.zeros((2, ours.size), np.float32)
+    for update, factor, count in ((ours, 1.0, 1.0), (theirs, scale, share)):
+        total[update.positions] += (update.codebook * np.float32(factor * count))[update.codes]
+        counts[update.positions] += np.float32(count)
+    mean: Floats = np.divide(total, counts, out=total, where=counts > 1)
+    return mean
+
+
+def steps_of(spread: Floats, constants: CompressedConstants) -> Floats:
+    """δ by tensor: the range of 2^bits steps is ± four distances."""
+    steps = spread * np.float32(8.0 / 2**constants.bits)
+    bounded: Floats = np.clip(steps, np.float32(STEP_LEAST), np.float32(limits.UPDATE_MAGNITUDE))
+    return bounded
+
+
+def snapshot(state: CompressedState) -> dict[str, Tensor]:
+    """Everything of the state by names of its own, for a checkpoint. Shares memory with the state."""
+    tensors = {_OUTER + name: tensor for name, tensor in state.outer.items()}
+    tensors |= {_RESIDUAL + name: tensor for name, tensor in state.residual.items()}
+    return tensors | {_SPREAD: torch.from_numpy(state.spread), STEPS_KEY: torch.tensor(state.steps, dtype=torch.int64)}
+
+
+def restore(tensors: Weights, weights: Weights) -> CompressedState | None:
+    """The state in a checkpoint's tensors, for a policy with ``weights``; None where no averaging had begun.
+
+    Raises ``StorageError`` for one that is not whole or belongs to another policy.
+    """
+    if STEPS_KEY not in tensors:
+        return None
+    found: dict[str, dict[str, Tensor]] = {_OUTER: {}, _RESIDUAL: {}}
+    for prefix, parts in found.items():
+        for key, tensor in tensors.items():
+            if key.startswith(prefix):
+                parts[key.removeprefix(prefix)] = tensor.to("cpu", torch.float32, copy=True)
+        refusal = unfit_because(weights, parts)
+        if refusal is not None:
+            raise _misfit(f"{prefix}: {refusal.detail}")
+    spread = tensors.get(_SPREAD)
+    if spread is None or spread.shape != (len(weights),) or not bool((spread >= 0).all() & spread.isfinite().all()):
+        raise _misfit("the distances of partners are missing or no distances")
+    kept = spread.to("cpu", torch.float32, copy=True).numpy()
+    return CompressedState(found[_OUTER], found[_RESIDUAL], kept, int(tensors[STEPS_KEY]))
+
+
+def _misfit(detail: str) -> StorageError:
+    return StorageError(
+        f"the checkpoint's state of compressed averaging does not fit this policy ({detail}): "
+        "resume with the policy that it was made with, or from an older checkpoint"
+    )
+
+
+def _flat(weights: Weights, layout: TensorLayout) -> list[Floats]:
+    return [weights[name].reshape(-1).numpy() for name in layout.names]
+
+
+def _root_mean_square(values: Floats) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if len(values) else 0.0
