@@ -139,6 +139,7 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         *whole, pending = (pending + part).split(b"\n")
         for line in whole:
             yield line
+            await asyncio.sleep(0)  # a burst of lines must not hold up what else the supervisor does
         if len(pending) > MAX_LINE_BYTES:
             yield pending
             pending = b""

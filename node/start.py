@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -137,6 +138,7 @@ async def _supervise(
         loop.add_signal_handler(number, supervisor.request_stop, signal.Signals(number).name)
     if until_input_ends:
         loop.add_reader(sys.stdin.fileno(), _read_until_end, loop, supervisor)
+    gc.freeze()  # what was imported stays; looking through it would hold up the API for a tenth of a second, each time
     return await supervisor.run()
 
 

@@ -6,6 +6,7 @@ and what to do; a fault of ours in one answer is logged, told as such, and ends 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 from aiohttp import web
 
 from node.api.access import guard
-from node.api.endpoints import ENDPOINTS, EVENT_STREAM, Endpoint, Node, json_response
+from node.api.endpoints import ASIDE, ENDPOINTS, EVENT_STREAM, Endpoint, Node, json_response
 from node.api.event_feed import EventFeed
 from node.api.page import add_page
 from node.api.types import Refusal
@@ -31,6 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def application(node: Node, feed: EventFeed, *, token: str | None = None) -> web.Application:
     """The routes, bound to ``node``. With a ``token`` they are guarded as TCP needs it."""
     app = web.Application(middlewares=[_told] if token is None else [_told, guard(token)])
+    app[ASIDE] = asyncio.Lock()
     for endpoint in ENDPOINTS:
         bound = _bound(endpoint, node, feed)
         if endpoint.method == "GET":

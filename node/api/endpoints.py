@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Protocol, TypeVar
 
 import msgspec
@@ -34,6 +34,7 @@ from node.api.types import (
 RETRY = b"retry: 1000\n\n"  # milliseconds until a reader of events that lost its connection comes back
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+ASIDE = web.AppKey("aside", asyncio.Lock)
 Q = TypeVar("Q", bound=Struct)
 
 
@@ -84,9 +85,8 @@ async def _peers(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     return json_response(node.peers())
 
 
-async def _swarm(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    answer = await asyncio.to_thread(swarm_answer, node.status(), node.peers())  # long with many hostile peers
-    return json_response(answer)
+async def _swarm(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    return await _aside(request, partial(swarm_answer, node.status(), node.peers()))  # long with many hostile peers
 
 
 async def _rollouts(node: Node, _: EventFeed, __: web.Request) -> web.Response:
@@ -98,11 +98,8 @@ async def _history(node: Node, _: EventFeed, request: web.Request) -> web.Respon
     if isinstance(query, web.Response):
         return query
     history = node.record.history
-    return json_response(
-        history.answer(points=query.points)
-        if query.seconds is None
-        else history.answer(points=query.points, seconds=query.seconds)
-    )
+    excerpt = history.excerpt() if query.seconds is None else history.excerpt(seconds=query.seconds)
+    return await _aside(request, partial(excerpt.answer, query.points))
 
 
 async def _stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
@@ -121,7 +118,7 @@ async def _metrics(node: Node, _: EventFeed, __: web.Request) -> web.Response:
 
 
 async def _openapi(_: Node, __: EventFeed, ___: web.Request) -> web.Response:
-    return web.Response(body=_description(), content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(_description), content_type=JSON)
 
 
 async def _events(node: Node, feed: EventFeed, request: web.Request) -> web.StreamResponse:
@@ -180,6 +177,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 def json_response(answer: Struct, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(answer), content_type=JSON)
+
+
+async def _aside(request: web.Request, make: Callable[[], Struct]) -> web.Response:
+    """An answer that takes long, made in a thread. One at a time: threads that compute take turns with the loop, each
+    for milliseconds, and many of them would hold it up."""
+    async with request.app[ASIDE]:
+        body = await asyncio.to_thread(lambda: msgspec.json.encode(make()))
+    return web.Response(body=body, content_type=JSON)
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,8 @@ USAGE_SERIES: tuple[tuple[str, str, Kind], ...] = (
     ("sent_bytes_per_second", "B/s", "mean"),
     ("received_bytes_per_second", "B/s", "mean"),
 )
+ROUND_KINDS: Mapping[str, Kind] = {each.name: each.kind for each in ROUND_SERIES}
+USAGE_KINDS: Mapping[str, Kind] = {name: kind for name, _, kind in USAGE_SERIES}
 
 
 def trained_tokens_per_second(done: RoundDone) -> float | None:
@@ -65,11 +67,11 @@ def trained_tokens_per_second(done: RoundDone) -> float | None:
 
 
 def _round_track() -> Track:
-    return Track({each.name: each.kind for each in ROUND_SERIES})
+    return Track(ROUND_KINDS)
 
 
 def _usage_track() -> Track:
-    return Track({name: kind for name, _, kind in USAGE_SERIES})
+    return Track(USAGE_KINDS)
 
 
 @dataclass(slots=True)
@@ -106,12 +108,29 @@ class History:
         earlier.is_restored = True
         return earlier
 
-    def answer(self, *, points: int = POINTS_MOST, seconds: float = math.inf) -> HistoryAnswer:
-        """At most ``points`` a series, of the last ``seconds`` before the newest sample."""
+    def excerpt(self, *, seconds: float = math.inf) -> Excerpt:
+        """What there is of the last ``seconds`` before the newest sample."""
         newest = [track.recent[-1].ended_seconds for track in (self.rounds, self.usage) if track.recent]
         since_seconds = max(newest, default=0.0) - seconds
-        rounds = downsampled(self.rounds.since(since_seconds), points, self.rounds.kinds)
-        usage = downsampled(self.usage.since(since_seconds), points, self.usage.kinds)
+        return Excerpt(self.rounds.since(since_seconds), self.usage.since(since_seconds), self.is_restored)
+
+    def answer(self, *, points: int = POINTS_MOST, seconds: float = math.inf) -> HistoryAnswer:
+        """At most ``points`` a series, of the last ``seconds`` before the newest sample."""
+        return self.excerpt(seconds=seconds).answer(points)
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A history as it was at one moment. Its answer takes a tenth of a second, so it may be made in a thread."""
+
+    rounds: list[Stretch]
+    usage: list[Stretch]
+    is_restored: bool
+
+    def answer(self, points: int) -> HistoryAnswer:
+        """At most ``points`` a series."""
+        rounds = downsampled(self.rounds, points, ROUND_KINDS)
+        usage = downsampled(self.usage, points, USAGE_KINDS)
         series = [_series(rounds, each.name, each.unit) for each in ROUND_SERIES]
         tasks = {name for stretch in rounds for name in stretch.values if "/" in name}
         for key in sorted(tasks)[: len(TASK_SERIES) * TASKS_CHARTED]:

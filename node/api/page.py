@@ -1,4 +1,4 @@
-"""The web page at ``/``: the files in ``assets``, and plotly's JavaScript out of its Python package.
+"""The web page at ``/``: the files in ``assets``, and nothing else.
 
 The page asks this node and nobody else, which its content security policy holds it to: no script, style, font or image
 from elsewhere, no markup of a stranger run. It changes nothing, so it needs no token.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from node.api.page_files import ASSETS, PLOTLY, plotly_path
+from node.api.page_files import ASSETS
 
 HEADERS = {
-    # plotly writes its rules into a style element of its own, which style-src has to let it.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # asked again each time, and answered "not modified"
@@ -22,7 +21,7 @@ HEADERS = {
 
 def add_page(router: web.UrlDispatcher) -> None:
     """Adds ``/`` and what it loads."""
-    files = {path.name: path for path in ASSETS.iterdir() if path.is_file()} | {PLOTLY: plotly_path()}
+    files = {path.name: path for path in ASSETS.iterdir() if path.is_file()}
 
     async def index(_: web.Request) -> web.StreamResponse:
         return web.FileResponse(files["index.html"], headers=HEADERS)

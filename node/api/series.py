@@ -67,7 +67,7 @@ def downsampled(stretches: Sequence[Stretch], points: int, kinds: Mapping[str, K
 class Track:
     """All samples of one kind of event, in bounded memory."""
 
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
     recent: deque[Stretch] = field(default_factory=lambda: deque(maxlen=RECENT))
     _stretches: list[Stretch] = field(default_factory=list)
     _open: list[Stretch] = field(default_factory=list)  # samples that do not make up a stretch yet

@@ -8,7 +8,23 @@ import sys
 
 import typer
 
-from node.cli import config, demo, doctor, down, eval, id, owner, peers, report, status, swarm, top, up, version
+from node.cli import (
+    bugreport,
+    config,
+    demo,
+    doctor,
+    down,
+    eval,
+    id,
+    owner,
+    peers,
+    report,
+    status,
+    swarm,
+    top,
+    up,
+    version,
+)
 from node.exit_codes import ExitCode, exit_code_of
 from protocol.errors import StarlingError
 
@@ -37,6 +53,7 @@ app.command("report")(report.report)
 app.command("id")(id.identity)
 app.command("eval")(eval.evaluate)
 app.command("doctor")(doctor.doctor)
+app.command("bugreport")(bugreport.bugreport)
 app.command("demo")(demo.demo)
 app.command("version")(version.version)
 app.command("invite")(swarm.invite)

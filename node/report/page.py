@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs nothing else: tables, and curves drawn by plotly's JavaScript, which is in it.
+"""A run as one HTML file that needs nothing else: tables, and the curves that the web page draws too.
 
 Everything that was read is escaped: as text in the tables, and in the data so that it cannot end the script it is in.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from node.api.page_files import asset_text, plotly_path
+from node.api.page_files import asset_text
 from node.api.types import Timeline
 from node.printable import printable
 from node.quantities import duration, size
@@ -31,16 +31,18 @@ def report_page(facts: RunFacts, *, name: str) -> str:
     body = [
         HEAD.format(title=html.escape(title), subtitle=html.escape(_subtitle(facts)), style=asset_text("page.css")),
         _tiles(facts),
-        _section("Reward", _rewards(facts) + _chart("reward")),
-        _section("Throughput", _chart("tokens")),
+        _section("Reward", _rewards(facts) + _chart("reward", "Reward by task")),
+        _section("Throughput", _chart("tokens", "Tokens a second")),
         _section("Sharing", _sharing(facts)),
-        _section("Traffic and memory", _traffic(facts) + _chart("traffic") + _chart("memory")),
+        _section(
+            "Traffic and memory",
+            _traffic(facts) + _chart("traffic", "Bytes a second") + _chart("memory", "Resident memory, bytes"),
+        ),
         _section("Averaging", _averagings(facts)),
         _section("Faults", _faults(facts)),
         "</main>",
-        f"<script>{plotly_path().read_text(encoding='utf-8')}</script>",
         f'<script type="application/json" id="curves">{_in_script(_curves(facts))}</script>',
-        f"<script>{asset_text('report.js')}</script></body></html>\n",
+        f'<script type="module">{asset_text("charts.js")}{asset_text("report.js")}</script></body></html>\n',
     ]
     return "\n".join(body)
 
@@ -135,8 +137,8 @@ def _section(title: str, inside: str) -> str:
     return f"<section><h2>{html.escape(title)}</h2>{inside}</section>"
 
 
-def _chart(name: str) -> str:
-    return f'<figure><div class="chart" id="chart-{name}"></div></figure>'
+def _chart(name: str, title: str) -> str:
+    return f'<figure><figcaption>{title}</figcaption><div class="chart" id="chart-{name}"></div></figure>'
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
@@ -163,7 +165,7 @@ def _curves(facts: RunFacts) -> bytes:
 def _lines(timeline: Timeline, *, names: set[str], by_task: bool = False) -> list[dict[str, object]]:
     return [
         {
-            "name": html.escape(printable(series.task or series.name.replace("_", " "), 64)),
+            "name": printable(series.task or series.name.replace("_", " "), 64),
             "seconds": timeline.time_seconds,
             "values": series.values,
         }

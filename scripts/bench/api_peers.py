@@ -3,8 +3,9 @@
     python scripts/bench/api_peers.py [--json] [--peers 200] [--seconds 20]
 
 The supervisor is the real one; the swarm process is a stand-in that tells of so many peers on the real socket, each
-with a name, a model and five tasks, all of it different at every look. A page is /peers, /swarm and /status once a
-second on one connection. CPU time is the kernel's account of the supervisor's process; who asks is not counted.
+with a name, a model and five tasks, all of it different at every look, and the learner one that tells of a round
+every second. A page is /peers, /swarm and /status once a second on one connection. CPU time is the kernel's account
+of the supervisor's process; who asks is not counted.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import anyio
 from report import Figure, add_json_flag, report
+from simulated_node import SimulatedNode
 
 from node.api.types import NodeStatus, PeersAnswer
 from node.children import ChildSpec
 from node.config import Config
-from node.events import Event
+from node.events import Event, encode_event
 from node.home import Home, Lock, lock_home
 from node.supervisor import Supervisor
 from protocol.messages import Heartbeat, TaskSuccess
@@ -38,6 +41,7 @@ PATHS = ("/api/v1/peers", "/api/v1/swarm", "/api/v1/status")
 TASKS = ("add", "sort", "count", "reverse", "spell")
 MODELS = 12
 SETTLE_SECONDS = 5.0
+PAST_ROUNDS = 3000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -45,13 +49,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=20.0, help="with nobody looking, and as long with a page open")
-    parser.add_argument("--role", choices=("swarm", "supervisor"), help=argparse.SUPPRESS)
+    parser.add_argument("--role", choices=("swarm", "learner", "supervisor"), help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.role == "swarm":
         anyio.run(tell_of_peers, arguments.home, arguments.peers, backend="trio")
+    elif arguments.role == "learner":
+        threading.Thread(target=tell_of_rounds, daemon=True).start()
+        sys.stdin.buffer.read()
     elif arguments.role == "supervisor":
         asyncio.run(supervise(Home(arguments.home), arguments.port, arguments.peers))
     else:
@@ -142,7 +149,7 @@ async def supervise(home: Home, port: int, peers: int) -> None:
     lock = lock_home(home)
     assert isinstance(lock, Lock)
     swarm = (sys.executable, __file__, "--role", "swarm", "--home", str(home.path), "--peers", str(peers))
-    learner = (sys.executable, "-c", "import sys\nfor line in sys.stdin: pass")
+    learner = (sys.executable, __file__, "--role", "learner")
     supervisor = Supervisor(
         home,
         Config.model_validate({"name": "bench", "api": {"port": port}}),
@@ -152,6 +159,27 @@ async def supervise(home: Home, port: int, peers: int) -> None:
         observer=Silent(),
     )
     await supervisor.run()
+
+
+def tell_of_rounds() -> None:
+    """The learner's events, for ever: some hundred rounds at once, for the charts, then one a second."""
+    node = SimulatedNode(time.time(), rounds=PAST_ROUNDS)
+    ready, done = node.status().ready, node.status().round
+    assert ready is not None
+    tell(ready)
+    number = 0
+    while True:
+        number += 1
+        done = node.round_done(number, time.time() - max(0, PAST_ROUNDS - number), done)
+        tell(done)
+        tell(node.foreign_groups(done))
+        if number > PAST_ROUNDS:
+            time.sleep(1.0)
+
+
+def tell(event: Event) -> None:
+    sys.stdout.buffer.write(encode_event(event) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 async def tell_of_peers(home: Path, peers: int) -> None:

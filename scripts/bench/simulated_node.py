@@ -44,8 +44,8 @@ class SimulatedNode:
         done = None
         for number in range(1, rounds + 1):
             then_seconds = now_seconds - (rounds - number) * ROUND_SECONDS
-            done = self._round(number, then_seconds, done)
-            groups = self._foreign(done)
+            done = self.round_done(number, then_seconds, done)
+            groups = self.foreign_groups(done)
             for event in (done, groups, self._usage(then_seconds, number)):
                 self.record.add(event)
             for peer, counts in groups.by_peer.items():
@@ -76,7 +76,7 @@ class SimulatedNode:
     def change_peers(self, peers: PeersAnswer) -> None:
         self._peers = peers
 
-    def _round(self, number: int, then_seconds: float, before: RoundDone | None) -> RoundDone:
+    def round_done(self, number: int, then_seconds: float, before: RoundDone | None) -> RoundDone:
         chance = self._random
         success = {
             task: 0.08 + 0.85 / (1 + math.exp(-(number - 50 - 45 * index) / 45)) for index, task in enumerate(TASKS)
@@ -128,7 +128,7 @@ class SimulatedNode:
             alone_because=None,
         )
 
-    def _foreign(self, done: RoundDone) -> ForeignGroups:
+    def foreign_groups(self, done: RoundDone) -> ForeignGroups:
         """The groups behind the round's counts."""
         given = ["used"] * done.foreign_groups_used + ["replayed"] * done.foreign_groups_replayed
         given += [reason for reason, count in done.foreign_rejected.items() for _ in range(count)]

@@ -7,6 +7,7 @@ import json
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,17 @@ from node.api import event_feed
 from node.api.access import load_or_create_token
 from node.api.app import application, served
 from node.api.event_feed import EventFeed, message_of
+from node.api.history import Excerpt, History
 from node.api.metrics import LABEL_VALUES, metrics_text
 from node.api.record import Record
 from node.api.status import PHASES, health_of, shown_event, shown_swarm, waiting_for
-from node.api.types import ChildStatus, HealthAnswer, NodeStatus, PeersAnswer, PeerView, State
+from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeStatus, PeersAnswer, PeerView, State
 from node.events import CheckpointSaved, Fault, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
 
 TOKEN = "t" * 43
+HANG_SECONDS = 60.0
 SWARM = SwarmStatus(
     peer="12D3KooWx",
     swarm="starling",
@@ -154,6 +157,36 @@ def test_status_and_peers_are_answered_as_json_that_decodes_to_their_types() -> 
             assert msgspec.json.decode(await answer.read(), type=NodeStatus) == node.now
         async with client.get("/api/v1/peers") as answer:
             assert msgspec.json.decode(await answer.read(), type=PeersAnswer) == node.peers()
+
+    talk(conversation, node)
+
+
+def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, released, under_way = Node(), threading.Event(), threading.Semaphore(1)
+    made: list[int] = []
+    empty = History().answer()
+
+    def slow(_: Excerpt, points: int) -> HistoryAnswer:
+        assert under_way.acquire(blocking=False), "two at once"
+        assert released.wait(HANG_SECONDS)
+        made.append(points)
+        under_way.release()
+        return empty
+
+    monkeypatch.setattr(Excerpt, "answer", slow)
+
+    async def conversation(client: Any) -> None:
+        async def ask(points: int) -> int:
+            async with client.get(f"/api/v1/history?points={points}") as answer:
+                return int(answer.status)
+
+        asked = [asyncio.create_task(ask(points)) for points in (10, 20, 30)]
+        for path in ("/api/v1/status", "/api/v1/openapi.json", "/metrics"):
+            async with client.get(path) as answer:
+                assert answer.status == 200
+        assert made == []
+        released.set()
+        assert await asyncio.gather(*asked) == [200] * 3 and sorted(made) == [10, 20, 30]
 
     talk(conversation, node)
 

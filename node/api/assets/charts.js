@@ -1,63 +1,163 @@
-// Lines over time by plotly, which is loaded once the page stands: it is large, and the numbers do not wait for it.
+// Lines over time as one SVG: paths, a few grid lines, and a legend that tells the values at the pointer, else the
+// newest. A chart is drawn anew only when its data are new; its size comes from an observer, so nothing is measured.
 
-const SOURCE = "/assets/plotly.min.js";
-const EVERY_MS = 5000; // a chart is drawn anew at most so often: it costs far more than a table
+const NS = "http://www.w3.org/2000/svg";
 const COLORS = ["#3b7ddd", "#d9822b", "#2e9e62", "#b04fc0", "#c9423b", "#7a8599", "#1aa3a3", "#9c8412"];
+const LEFT = 40; // room for the numbers, in pixels as all here
+const BELOW = 20; // for the times
+const ABOVE = 8;
+const LABEL_WIDTH = 90; // of a time, with the space beside it
+const DAY_SECONDS = 86400;
+const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 43200, DAY_SECONDS];
 
-let loading = null;
-const drawnAt = new Map();
+const charts = new Map(); // place -> its chart
 
-function plotly() {
-  loading ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = SOURCE;
-    script.onload = () => resolve(window.Plotly);
-    script.onerror = () => {
-      loading = null; // the node may be back for the next try
-      reject(new Error("plotly could not be loaded"));
-    };
-    document.head.append(script);
-  });
-  return loading;
+/**
+ * Draws `series`, [{name, seconds: [Unix time, ascending], values: [number or null]}], all over the same times, into
+ * `place`. The axis begins at 0 and ends at `most`, where that is given.
+ */
+export function draw(place, series, { most = null } = {}) {
+  const chart = charts.get(place) ?? begun(place);
+  const times = series[0]?.seconds ?? [];
+  const newest = `${times[0]} ${times.at(-1)} ${series.map(({ name }) => name).join()}`;
+  if (newest === chart.newest) return;
+  Object.assign(chart, { series, times, most, newest });
+  drawn(chart);
 }
 
-/** Draws `series`, [{name, seconds: [Unix time], values: [number or null]}], into `place`, unless it just did. */
-export async function draw(place, series, { range = null } = {}) {
-  const now = performance.now();
-  if (now - (drawnAt.get(place) ?? -Infinity) < EVERY_MS || document.hidden) return;
-  drawnAt.set(place, now);
-  const Plotly = await plotly().catch(() => null);
-  if (Plotly === null) {
-    drawnAt.delete(place);
+function begun(place) {
+  const chart = { series: [], times: [], most: null, newest: null, width: 0, height: 0, pointer: null };
+  chart.svg = drawing("svg", { role: "img", "aria-label": "lines over time; their values stand below" });
+  chart.legend = document.createElement("div");
+  chart.legend.className = "legend";
+  place.replaceChildren(chart.svg, chart.legend);
+  charts.set(place, chart);
+  new ResizeObserver(([{ contentRect }]) => {
+    Object.assign(chart, { width: contentRect.width, height: contentRect.height });
+    drawn(chart);
+  }).observe(chart.svg);
+  chart.svg.addEventListener("pointermove", (event) => point(chart, event.offsetX));
+  chart.svg.addEventListener("pointerleave", () => point(chart, null));
+  return chart;
+}
+
+function drawn(chart) {
+  const { series, times, width, height } = chart;
+  chart.pointer = null;
+  if (!times.length || width <= LEFT) {
+    chart.svg.replaceChildren();
+    chart.legend.replaceChildren();
     return;
   }
-  const style = getComputedStyle(document.documentElement);
-  const ink = style.getPropertyValue("--faint").trim();
-  const line = style.getPropertyValue("--line").trim();
-  const traces = series.map(({ name, seconds, values }, index) => ({
-    name: escaped(name),
-    x: seconds.map((each) => new Date(1000 * each)),
-    y: values,
-    mode: "lines",
-    line: { color: COLORS[index % COLORS.length], width: 1.8 },
-    hovertemplate: "%{y:.3~g}",
-  }));
-  const layout = {
-    margin: { l: 44, r: 8, t: 6, b: 28 },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: ink, size: 11 },
-    xaxis: { gridcolor: line, linecolor: line, nticks: 5 },
-    yaxis: { gridcolor: line, zerolinecolor: line, rangemode: "tozero", ...(range ? { range } : {}) },
-    legend: { orientation: "h", y: -0.2, font: { size: 10 } },
-    showlegend: series.length > 1,
-    hovermode: "x unified",
-    uirevision: "kept", // a zoom outlives the next drawing
-  };
-  await Plotly.react(place, traces, layout, { displayModeBar: false, responsive: true });
+  const highest = chart.most ?? Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)));
+  const [step, top] = roundSteps(highest);
+  const [first, last] = [times[0], times.at(-1)];
+  const x = (seconds) => LEFT + ((seconds - first) / Math.max(last - first, 1e-9)) * (width - LEFT - 1);
+  const y = (value) => height - BELOW - (value / top) * (height - BELOW - ABOVE);
+  const inside = [];
+  for (let value = 0; value <= top * 1.001; value += step) {
+    inside.push(drawing("path", { class: "grid", d: `M${LEFT} ${y(value)}H${width}` }));
+    inside.push(label(short(value), { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }));
+  }
+  for (const [seconds, text] of marks(first, last, Math.max(1, Math.floor((width - LEFT) / LABEL_WIDTH)))) {
+    const anchor = x(seconds) > width - 20 ? "end" : x(seconds) < LEFT + 20 ? "start" : "middle";
+    inside.push(label(text, { x: x(seconds), y: height - 4, "text-anchor": anchor }));
+  }
+  series.forEach(({ values }, index) =>
+    inside.push(drawing("path", { class: "line", stroke: COLORS[index % COLORS.length], d: path(times, values, x, y) })),
+  );
+  chart.cursor = drawing("path", { class: "cursor" });
+  chart.x = x;
+  chart.svg.replaceChildren(...inside, chart.cursor);
+  chart.legend.replaceChildren(...series.map(({ name }, index) => named(name, COLORS[index % COLORS.length])));
+  tell(chart);
 }
 
-/** Plotly reads a few tags in names; a stranger's "<" is to be shown, not read. */
-const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+/** A line with gaps where there is no value. */
+function path(times, values, x, y) {
+  let command = "M";
+  let d = "";
+  values.forEach((value, index) => {
+    if (value === null) {
+      command = "M";
+      return;
+    }
+    d += `${command}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`;
+    if (command === "M") d += "h0"; // a value by itself is a dot
+    command = "L";
+  });
+  return d;
+}
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawnAt.clear());
+function named(name, color) {
+  const entry = document.createElement("span");
+  const sample = drawing("svg", { class: "sample", width: 14, height: 8, "aria-hidden": "true" });
+  sample.append(drawing("path", { class: "line", stroke: color, d: "M0 4H14" }));
+  entry.append(sample, ` ${name} `, document.createElement("b"));
+  return entry;
+}
+
+function point(chart, offset) {
+  if (!chart.times.length || chart.x === undefined) return;
+  const { times, x } = chart;
+  chart.pointer = offset === null ? null : nearest(times.map(x), offset);
+  const d = chart.pointer === null ? "" : `M${x(times[chart.pointer])} ${ABOVE}V${chart.height - BELOW}`;
+  chart.cursor.setAttribute("d", d);
+  tell(chart);
+}
+
+/** Writes each line's value at the pointer, else its newest, into the legend. */
+function tell({ series, legend, pointer }) {
+  series.forEach(({ values }, index) => {
+    const value = pointer === null ? values.findLast((each) => each !== null) : values[pointer];
+    legend.children[index].lastChild.textContent = value === null || value === undefined ? "–" : short(value);
+  });
+}
+
+function nearest(sorted, wanted) {
+  const after = sorted.findIndex((each) => each >= wanted);
+  if (after === -1) return sorted.length - 1;
+  return after > 0 && wanted - sorted[after - 1] < sorted[after] - wanted ? after - 1 : after;
+}
+
+/** A round step of an axis that about four fit into, and the axis's end. */
+function roundSteps(highest) {
+  if (!(highest > 0) || !Number.isFinite(highest)) return [1, 1];
+  const power = 10 ** Math.floor(Math.log10(highest / 4));
+  const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each * 4 >= highest * 0.999);
+  return [step, step * Math.ceil((highest / step) * 0.999)];
+}
+
+/** Round times between two, at most so many, with their texts. */
+function marks(first, last, most) {
+  const wanted = (last - first) / most;
+  const step = STEPS_SECONDS.find((each) => each >= wanted) ?? DAY_SECONDS * Math.ceil(wanted / DAY_SECONDS);
+  const offset = new Date(1000 * first).getTimezoneOffset() * 60;
+  const style = step < 60 ? { timeStyle: "medium" } : step < DAY_SECONDS ? { timeStyle: "short" } : { dateStyle: "short" };
+  const format = new Intl.DateTimeFormat(undefined, style);
+  const found = [];
+  for (let each = Math.ceil((first - offset) / step) * step + offset; each <= last; each += step) {
+    found.push([each, format.format(1000 * each)]);
+  }
+  return found;
+}
+
+/** Three digits, thousands as k, M, G. */
+function short(value) {
+  for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(value) >= unit) return `${Number((value / unit).toPrecision(3))} ${name}`;
+  }
+  return `${Number(value.toPrecision(3))}`;
+}
+
+function drawing(tag, attributes) {
+  const made = document.createElementNS(NS, tag);
+  for (const name in attributes) made.setAttribute(name, attributes[name]);
+  return made;
+}
+
+function label(text, attributes) {
+  const made = drawing("text", attributes);
+  made.textContent = text;
+  return made;
+}

@@ -1,95 +1,84 @@
-// Elements from data. Text goes in as text, never as markup: much of it was written by strangers.
+// Elements from data. A description is plain data; what is shown is compared with the description before it, never with
+// the page itself, and only what differs is touched: a selection stays, a scrolled table too, and nothing is measured.
+// Text goes in as text, never as markup: much of it was written by strangers.
+
+import { percent } from "./text.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const DRAWN = new Set(["svg", "rect"]);
+const shown = new WeakMap(); // place -> the descriptions of its children
 
 export const $ = (id) => document.getElementById(id);
 
-/** element("td", {class: "number"}, "3"): attributes that are null are left out, children are nodes or text. */
+/** element("td", {class: "number"}, "3"): attributes and children that are null are left out. */
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined) made.setAttribute(name, value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  return { tag, attributes, children: children.filter((child) => child !== null && child !== undefined).map(described) };
 }
 
-/** Shows `children` in `place`. What is there already stays: a selection, a scrolled table, and the work of drawing. */
+/** Shows `children` in `place`, which nobody else changes. */
 export function show(place, ...children) {
-  agree(place, children);
+  const next = children.map(described);
+  if (!shown.has(place)) place.replaceChildren(); // what the file of the page says there
+  agree(place, shown.get(place) ?? [], next);
+  shown.set(place, next);
 }
 
-function agree(place, wanted) {
-  let shown = place.firstChild;
-  for (const next of wanted) {
-    if (shown === null) {
-      place.append(next);
-    } else if (shown.nodeName !== next.nodeName) {
-      const old = shown;
-      shown = shown.nextSibling;
-      old.replaceWith(next);
-    } else {
-      if (next.nodeType === Node.TEXT_NODE) {
-        if (shown.data !== next.data) shown.data = next.data;
-      } else {
-        agreeOnAttributes(shown, next);
-        agree(shown, [...next.childNodes]);
-      }
-      shown = shown.nextSibling;
-    }
-  }
-  while (shown !== null) {
-    const old = shown;
-    shown = shown.nextSibling;
-    old.remove();
-  }
+const described = (child) => (typeof child === "object" ? child : { text: String(child) });
+
+function agree(place, before, next) {
+  next.forEach((wanted, index) => {
+    const old = before[index];
+    if (old === undefined) place.append(made(wanted));
+    else if (old.tag !== wanted.tag) old.node.replaceWith(made(wanted));
+    else change(old, wanted);
+  });
+  for (const old of before.slice(next.length)) old.node.remove();
 }
 
-function agreeOnAttributes(shown, next) {
-  for (const name of shown.getAttributeNames()) if (!next.hasAttribute(name)) shown.removeAttribute(name);
-  for (const { name, value } of next.attributes) if (shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+function change(old, wanted) {
+  wanted.node = old.node;
+  if (wanted.tag === undefined) {
+    if (old.text !== wanted.text) wanted.node.data = wanted.text;
+    return;
+  }
+  for (const name in { ...old.attributes, ...wanted.attributes }) {
+    const value = wanted.attributes[name] ?? null;
+    if (value === (old.attributes[name] ?? null)) continue;
+    if (value === null) wanted.node.removeAttribute(name);
+    else wanted.node.setAttribute(name, value);
+  }
+  agree(wanted.node, old.children, wanted.children);
+}
+
+function made(wanted) {
+  if (wanted.tag === undefined) return (wanted.node = document.createTextNode(wanted.text));
+  const { tag, attributes, children } = wanted;
+  wanted.node = DRAWN.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const name in attributes) if (attributes[name] !== null) wanted.node.setAttribute(name, attributes[name]);
+  wanted.node.append(...children.map(made));
+  return wanted.node;
 }
 
 /**
- * A table; `columns` are [title, (row) => text, node or null, "number" or ""].
+ * A table; `columns` are [title, (row) => text, description or null, "number" or ""].
  * On a narrow screen each row becomes a block with the titles before the values.
  */
-export function table(columns, rows, rowClass = () => null) {
-  const head = columns.map(([title, , kind]) => element("th", { class: kind || null, scope: "col" }, title));
-  const body = rows.map((row) => {
-    const cells = columns.map(([title, of, kind]) => element("td", { class: kind || null, "data-title": title }, of(row)));
-    return element("tr", { class: rowClass(row) }, ...cells);
-  });
-  const whole = [element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body)];
-  return element("table", { class: "folding" }, ...whole);
+export function table(columns, rows) {
+  const body = rows.map((row) => element("tr", {}, ...cells(columns, row)));
+  return element("table", { class: "folding" }, element("thead", {}, head(columns)), element("tbody", {}, ...body));
 }
+
+export const head = (columns) =>
+  element("tr", {}, ...columns.map(([title, , kind]) => element("th", { class: kind || null, scope: "col" }, title)));
+
+export const cells = (columns, row) =>
+  columns.map(([title, of, kind]) => element("td", { class: kind || null, "data-title": title }, of(row)));
 
 export const nothing = (why) => element("p", { class: "empty" }, why);
 
-/** A share of 1 as a bar with its percentage. Widths are set through the style object, which the CSP allows. */
+/** A share of 1 as a bar with its percentage. */
 export function bar(share) {
-  const drawn = element("span", { class: "bar", "aria-hidden": "true" });
-  drawn.style.width = `${Math.round(Math.max(0, Math.min(1, share)) * 60)}px`;
+  const width = Math.round(Math.max(0, Math.min(1, share)) * 60);
+  const drawn = element("svg", { class: "bar", width: 60, height: 9, "aria-hidden": "true" }, element("rect", { width, height: 9, rx: 2 }));
   return element("span", { class: "share" }, drawn, ` ${percent(share)}`);
-}
-
-export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(0)} %`);
-
-export function size(bytes) {
-  if (bytes === null || bytes === undefined) return "–";
-  for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (bytes < 1000) return `${bytes < 10 && unit !== "B" ? bytes.toFixed(1) : Math.round(bytes)} ${unit}`;
-    bytes /= 1000;
-  }
-  return `${bytes.toFixed(1)} TB`;
-}
-
-export function number(value, digits = 0) {
-  if (value === null || value === undefined) return "–";
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-}
-
-export function ago(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} d`;
 }

@@ -1,16 +1,16 @@
-// What the page shows, from what the API answered. Pure: data in, elements or numbers out.
+// What the page shows, from what the API answered. Pure: data in, descriptions of elements or numbers out.
 
-import { ago, bar, element, nothing, number, percent, size, table } from "./dom.js";
+import { bar, element, nothing, table } from "./dom.js";
+import { ago, number, percent, size } from "./text.js";
 
 export function title(status) {
   const swarm = status.swarm === null ? "" : `, swarm ${status.swarm.swarm}`;
   return [status.name || "starling", `${status.model}${swarm}, version ${status.version}`];
 }
 
-function tile(title, value, aside = null, kind = null) {
-  const inside = [element("dt", {}, title), element("dd", { class: kind }, value)];
-  if (aside !== null) inside.push(element("div", { class: "aside" }, aside));
-  return element("dl", { class: "tile" }, ...inside);
+function tile(title, value, aside = null, kind = null, width = "tile") {
+  const below = aside === null ? null : element("div", { class: "aside" }, aside);
+  return element("dl", { class: width }, element("dt", {}, title), element("dd", { class: kind }, value), below);
 }
 
 /** This node, as tiles. What is not known yet is a dash. */
@@ -32,11 +32,7 @@ export function now(status) {
     tile("Checkpoint", checkpoint ? `round ${checkpoint.round}` : "none yet", checkpoint ? `${ago(clock - checkpoint.time_seconds)} ago` : null),
     tile("Averaged", averaged ? `${averaged.outer_steps} times` : "never", averaged ? `${percent(averaged.distance)} apart, ${ago(clock - averaged.time_seconds)} ago` : null),
   ];
-  const wide = (title, text, kind) => {
-    const made = tile(title, text, null, kind);
-    made.classList.add("wide");
-    tiles.push(made);
-  };
+  const wide = (title, text, kind) => tiles.push(tile(title, text, null, kind, "tile wide"));
   if (status.waiting_for) wide("Now", status.waiting_for, null);
   if (swarm?.alone_because) wide("Alone", swarm.alone_because, "warn");
   if (fault) wide("Last fault", `round ${fault.round}: ${fault.kind}: ${fault.detail}`, fault.fatal ? "bad" : "warn");
@@ -51,49 +47,6 @@ const memory = (usage) =>
 export function notes(status) {
   const said = status.notes.length ? [...status.notes].reverse() : ["Nothing to tell."];
   return said.map((note) => element("li", {}, note));
-}
-
-const MS = 1000;
-
-/** One row a peer. Names and models are what strangers say of themselves; `words` say what a reason means. */
-export function peers(peers, words) {
-  if (!peers.length) return nothing("No peer is known yet. Others join with the address that starling up prints.");
-  const columns = [
-    ["name", (peer) => peer.heartbeat?.name || `${peer.peer.slice(0, 6)}…${peer.peer.slice(-6)}`, ""],
-    ["model", (peer) => peer.heartbeat?.model ?? "–", ""],
-    ["family", (peer) => peer.heartbeat?.family.slice(0, 8) ?? "–", ""],
-    ["round", (peer) => number(peer.heartbeat?.round), "number"],
-    ["link", (peer) => element("span", { class: peer.connected ? "good" : null }, link(peer)), ""],
-    ["taken", (peer) => `${peer.groups_used} of ${peer.groups_received}`, "number"],
-    ["given", (peer) => number(peer.groups_given), "number"],
-    ["not used, why", (peer) => reasons(peer, words), ""],
-    ["reputation", (peer) => reputation(peer), "number"],
-  ];
-  return table(columns, peers, (peer) => (peer.connected ? null : "away"));
-}
-
-function link(peer) {
-  if (peer.banned_because) return `banned: ${peer.banned_because}`;
-  if (!peer.connected) return `away${peer.heartbeat_age_seconds === null ? "" : `, heard ${ago(peer.heartbeat_age_seconds)} ago`}`;
-  return peer.round_trip_seconds === null ? "connected" : `${number(MS * peer.round_trip_seconds, 1)} ms`;
-}
-
-function reputation(peer) {
-  const kind = peer.reputation < 0.3 ? "bad" : peer.reputation < 0.7 ? "warn" : null;
-  return element("span", { class: kind }, number(peer.reputation, 2));
-}
-
-const USED = new Set(["used", "replayed"]);
-
-/** The most frequent reasons for which groups of a peer were not used; in full when pointed at. */
-function reasons(peer, words) {
-  const counted = Object.entries(peer.outcomes).filter(([reason]) => !USED.has(reason));
-  const most = counted.sort((one, other) => other[1] - one[1]).slice(0, 3);
-  const told = most.map(([reason, count], index) => {
-    const text = `${index ? ", " : ""}${number(count)} × ${reason.replaceAll("_", " ")}`;
-    return element("span", { title: words[reason] ?? null }, text);
-  });
-  return element("span", {}, ...told);
 }
 
 function card(title, ...inside) {

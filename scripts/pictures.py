@@ -1,12 +1,16 @@
-"""Photographs the web page of a node among three: python scripts/page_picture.py docs/page.png [--minutes 3] [--dark]
+"""Makes the README's pictures of a node among three, its web page and its starling top:
 
-Three nodes with the three built-in models train on this machine for so long, the page of the first is opened in
-headless Chromium (Debian: chromium, chromium-driver), and everything is ended again.
+    python scripts/pictures.py docs [--minutes 3] [--dark]
+
+Three nodes with the three built-in models train on this machine for so long. Then the page of the first is opened in
+headless Chromium (Debian: chromium, chromium-driver) for page.png, its terminal interface is drawn as top.svg, and
+everything is ended again.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import socket
@@ -18,15 +22,19 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent / "bench"))
 from dashboard import opened
+from top_picture import drawn
+
+from node.top.watch import View
 
 MODELS = ("wren", "robin", "finch")
 WIDTH, HEIGHT = 1200, 1500
-DRAWN_SECONDS = 10.0  # for plotly to load and draw
+TERMINAL = 80, 24  # columns and lines
+DRAWN_SECONDS = 5.0  # for all parts to have been asked for
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--dark", action="store_true")
     arguments = parser.parse_args()
@@ -41,7 +49,9 @@ def main() -> None:
                 started.append(node)
                 address = address or first_address(node)
             time.sleep(60 * arguments.minutes)
-            photograph(port, arguments.picture, dark=arguments.dark)
+            photograph(port, arguments.folder / "page.png", dark=arguments.dark)
+            top = asyncio.run(drawn(Path(folder) / MODELS[0], View.NODE, TERMINAL, []))
+            (arguments.folder / "top.svg").write_text(top, encoding="utf-8")
         finally:
             for node in started:
                 node.terminate()
