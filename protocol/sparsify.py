@@ -144,6 +144,14 @@ def codebook_of(sums: Sequence[int], counts: Sequence[int], exponent: int) -> Fl
     return np.array([math.ldexp(step, exponent - STEP_BITS) for step in steps], dtype=np.float32)
 
 
+def sent_by_both(one: SparseTensor, other: SparseTensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which entries of the two, updates of one tensor, are of the same elements."""
+    positions, sought = one.positions, other.positions
+    near = np.minimum(np.searchsorted(positions, sought), len(positions) - 1)
+    (common,) = np.nonzero(positions[near] == sought)
+    return near[common], common
+
+
 def scatter_mean(updates: Sequence[SparseTensor]) -> Floats:
     """(n,) At each index the mean over the peers that sent it, 0 where none did; each clipped to the median norm.
 

@@ -31,6 +31,7 @@ sent twice, once as c and once in a later Δ.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,7 +46,7 @@ from protocol import limits
 from protocol.compressed_weights import Compressed, encode_compressed
 from protocol.errors import StorageError
 from protocol.sparse_update import decode_update
-from protocol.sparsify import SparseTensor, norm_of
+from protocol.sparsify import SparseTensor, norm_of, sent_by_both
 from protocol.tensor_layout import TensorLayout
 from protocol.weight_slice import STEP_LEAST, elements, quantise, towards
 
@@ -151,11 +152,13 @@ def outer_step(
     where = elements(layout, part.stride, part.phase)
     outer, spread = {}, []
     for index, (name, shape) in enumerate(layout.tensors):
-        update = mean_update(sent.update[index], theirs.update[index], share)
-        moved = state.outer[name].reshape(-1).numpy() + np.float32(constants.outer_rate) * update
+        positions, update = mean_update(sent.update[index], theirs.update[index], share)
+        moved = state.outer[name].reshape(-1).numpy().copy()
+        moved[positions] += np.float32(constants.outer_rate) * update
         # What replicas do not share of one update is the first measure of how far apart they are.
-        reckoned, away = float(state.spread[index]) or _root_mean_square(update), differences[index]
-        far = _root_mean_square(away)
+        first = _length(update) / math.sqrt(len(moved))
+        reckoned, away = float(state.spread[index]) or first, differences[index]
+        far = _length(away) / math.sqrt(max(1, len(away)))
         pull = share * constants.consensus_rate * min(1.0, FARTHEST * reckoned / far if far > 0.0 else 1.0)
         moved[where[index]] += np.float32(pull) * away
         outer[name] = torch.from_numpy(moved).reshape(shape)
@@ -163,20 +166,21 @@ def outer_step(
     return CompressedState(outer, sent.residual, np.array(spread, np.float32), state.steps + 1)
 
 
-def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) -> Floats:
-    """u of one tensor, flat; where both sent, (c_i + w c_j) / (1 + w), w being ``share``.
+def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) -> tuple[NDArray[np.int64], Floats]:
+    """u of one tensor where it is not 0: positions, each once, in any order, and values there.
 
-    Bit-equal on both sides for w = 1, where the longer update is at most ``LONGEST`` times the other.
+    Where both sent it is (c_i + w c_j) / (1 + w), w being ``share``. Bit-equal on both sides for w = 1, where the
+    longer update is at most ``LONGEST`` times the other.
     """
     most, norm = LONGEST * norm_of(ours), norm_of(theirs)
     scale = most / norm if norm > most else 1.0
     share = share if norm > 0.0 else 0.0  # a tensor in which nothing was learnt is sent as zeros, which say nothing
-    total, counts = np.zeros((2, ours.size), np.float32)
-    for update, factor, count in ((ours, 1.0, 1.0), (theirs, scale, share)):
-        total[update.positions] += (update.codebook * np.float32(factor * count))[update.codes]
-        counts[update.positions] += np.float32(count)
-    mean: Floats = np.divide(total, counts, out=total, where=counts > 1)
-    return mean
+    values, added = ours.values, (theirs.codebook * np.float32(scale * share))[theirs.codes]
+    here, there = sent_by_both(ours, theirs)
+    values[here] = (values[here] + added[there]) / np.float32(1.0 + share)
+    alone = np.ones(len(added), bool)
+    alone[there] = False
+    return np.concatenate([ours.positions, theirs.positions[alone]]), np.concatenate([values, added[alone]])
 
 
 def steps_of(spread: Floats, constants: CompressedConstants) -> Floats:
@@ -226,5 +230,5 @@ def _flat(weights: Weights, layout: TensorLayout) -> list[Floats]:
     return [weights[name].reshape(-1).numpy() for name in layout.names]
 
 
-def _root_mean_square(values: Floats) -> float:
-    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if len(values) else 0.0
+def _length(values: Floats) -> float:
+    return math.sqrt(float(np.square(values, dtype=np.float64).sum()))

@@ -33,7 +33,8 @@ from protocol.compressed_weights import decode_compressed
 from protocol.dense_weights import dense_bytes, dense_parts, open_dense
 from protocol.errors import IntegrityError
 from protocol.tensor_layout import TensorLayout
-from protocol.weight_slice import slice_count, towards
+from protocol.weight_slice import elements, towards
+from swarm.weights_difference import difference_of
 
 State = OuterState | CompressedState  # both have ``outer``, φ, and ``steps``
 S = TypeVar("S", OuterState, CompressedState)
@@ -137,18 +138,12 @@ class DenseOffering:
         return dense_bytes(self.layout)
 
     def averaged(self, theirs: memoryview, weight: float) -> Averaging:
-        found = from_bf16_bits(open_dense(theirs, self.layout), self.layout)
+        bits = open_dense(theirs, self.layout)
+        found = from_bf16_bits(bits, self.layout)
         start = self.start if self.start is not None else noloco.begin(self.weights, steps=self.steps)
         after = noloco.outer_step(start, [self.weights, found], RELEASED, shares=(1.0, weight))
-        apart = distance(from_bf16_bits(self.bits, self.layout), found)
-        return Averaging(_checked(after, self.weights), apart)
-
-
-def distance(ours: Weights, theirs: Weights) -> float | None:
-    """‖θ_i − θ_j‖ / ‖θ_i‖; None where ours are all zero."""
-    apart = sum(float((theirs[name].float() - tensor.float()).square().sum()) for name, tensor in ours.items())
-    length = sum(float(tensor.float().square().sum()) for tensor in ours.values())
-    return float((apart / length) ** 0.5) if length > 0 else None
+        apart = difference_of(bits, self.bits)
+        return Averaging(_checked(after, self.weights), apart.norm / apart.own_norm if apart.own_norm > 0.0 else None)
 
 
 def bf16_bits(weights: Weights, layout: TensorLayout) -> list[NDArray[np.uint16]]:
@@ -206,12 +201,12 @@ class CompressedOffering:
         return Averaging(_checked(after, self.start.outer), self._apart(found))
 
     def _apart(self, theirs: compressed_weights.Compressed) -> float | None:
-        """‖φ_i − φ_j‖ / ‖φ_i‖ reckoned from the slice, within its range: the whole of θ_j is not here."""
+        """‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range: the whole of θ_j is not here."""
         own = [self.start.outer[name].reshape(-1).numpy() for name in self.layout.names]
-        length = sum(float(np.square(tensor, dtype=np.float64).sum()) for tensor in own)
-        away = sum(float(np.square(a, dtype=np.float64).sum()) for a in towards(self.layout, theirs.part, own))
-        count = slice_count(self.layout, theirs.part.stride, theirs.part.phase)
-        return math.sqrt(away / count * sum(self.layout.sizes) / length) if length > 0 and count > 0 else None
+        where = elements(self.layout, theirs.part.stride, theirs.part.phase)
+        away = sum(float(np.square(each).sum()) for each in towards(self.layout, theirs.part, own))
+        length = sum(float(np.square(each[part]).sum()) for each, part in zip(own, where, strict=True))
+        return math.sqrt(away / length) if length > 0.0 else None
 
 
 def _check_own(weights: Weights) -> None:

@@ -1,8 +1,9 @@
 """The learner process: ``python -m node.learner.process``.
 
 Standard input: one line, ``node.events.Start`` as JSON; then nothing until the line ``stop``. That line, the end of
-input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. A learner that has not
-ended ``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its supervisor.
+input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If its input ends while
+its libraries are imported, which takes seconds, it ends at once: there is nothing to save. A learner that has not ended
+``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its supervisor.
 Standard output: events, one JSON line each. Standard error: the log. Exit codes: ``node.exit_codes``.
 """
 
@@ -56,9 +57,10 @@ def main() -> int:
     start = msgspec.json.decode(first_line, type=Start)
     config = Config.model_validate(start.config)
     _log_to_standard_error(config.log_level)
-    threading.Thread(target=_watch_input, args=(lines, stop), name="stdin", daemon=True).start()
+    imported = threading.Event()
+    threading.Thread(target=_watch_input, args=(lines, stop, imported), name="stdin", daemon=True).start()
     try:
-        _learn(Path(start.home), config, report, stop, began)
+        _learn(Path(start.home), config, report, stop, began, imported)
     except StarlingError as error:
         logging.getLogger(__name__).error("%s", error)
         detail = str(error)
@@ -67,7 +69,14 @@ def main() -> int:
     return ExitCode.DONE
 
 
-def _learn(home: Path, config: Config, report: Callable[[Event], None], stop: StopRequest, began: float) -> None:
+def _learn(
+    home: Path,
+    config: Config,
+    report: Callable[[Event], None],
+    stop: StopRequest,
+    began: float,
+    imported: threading.Event,
+) -> None:
     """Loads everything and runs until the end. The scorer's workers start first: they load beside us."""
     loading = Loading(time_seconds=time.time(), what="libraries", seconds=time.monotonic() - began)
     report(loading)
@@ -76,6 +85,7 @@ def _learn(home: Path, config: Config, report: Callable[[Event], None], stop: St
     with Scorer(config.tasks) as scorer:
         from node.learner.assembly import assembled
 
+        imported.set()
         with assembled(home, config, scorer, report, began, stop) as learner:
             report(learner.run(stop))
 
@@ -89,11 +99,13 @@ def _input_lines() -> Iterator[bytes]:
         yield from whole
 
 
-def _watch_input(lines: Iterator[bytes], stop: StopRequest) -> None:
+def _watch_input(lines: Iterator[bytes], stop: StopRequest, imported: threading.Event) -> None:
     for line in lines:
         if line.strip() == STOP_LINE.encode():
             stop.set("asked")
     stop.set("supervisor gone")
+    if not imported.is_set():
+        os._exit(ExitCode.DONE)  # the scoring workers' input ends with us
     time.sleep(GRACE_SECONDS)
     logging.getLogger(__name__).error("not ended %g s after the end of input: ending by force", GRACE_SECONDS)
     os._exit(ExitCode.FAULT)

@@ -8,7 +8,7 @@ for; the entry, the answer and ``score_answer`` stay reasoning-gym's own.
 Reward is 1 for full marks and 0 otherwise: partial marks pay for nearly right answers that a constant earns too.
 
 Some generators' ``score_answer`` calls ``eval`` on the answer, which here may be a stranger's text, so a generator can
-be a task only once its scoring has been read: ``AUDITED`` lists those, and the constructor refuses all others.
+be a task only once its scoring has been read: ``AUDITED`` (generators.py) lists those; the constructor refuses others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import cached_property
 from importlib.metadata import version as distribution_version
 from typing import Any, Final
 
+from node.tasks.generators import AUDITED, create_dataset
 from node.tasks.task import Prompt, check_ref
 from node.tasks.templates import render
 from protocol.errors import ConfigurationError
@@ -28,10 +29,6 @@ from protocol.messages import PromptRef
 
 SEEDS: Final = 2**31  # seeds run from 0 to this, exclusive
 FULL_MARKS: Final = 0.999
-AUDITED: Final = frozenset(
-    {"base_conversion", "basic_arithmetic", "fraction_simplification", "number_sorting", "rotate_matrix"}
-    | {"spell_backward"}
-)
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,6 @@ class ReasoningTask:
 
     @cached_property
     def _dataset(self) -> Any:
-        from reasoning_gym.factory import create_dataset  # type: ignore[import-untyped]  # here: it takes a second
-
         return create_dataset(self.generator, seed=0, size=SEEDS, **self.generator_config)
 
     def ref(self, seed: int) -> PromptRef:

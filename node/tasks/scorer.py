@@ -3,11 +3,12 @@ completion its reward, is counted by reason, and never stops the run.
 
 The time limit of a completion is enforced from outside: a worker that is silent for longer is killed and another one
 continues with the next completion. Only plain MessagePack crosses the pipes. Workers start in the background when the
-scorer is made, since importing the generators takes about a second.
+scorer is made, since they take a moment to load.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import select
@@ -74,6 +75,8 @@ class _Worker:
         os.set_blocking(self._stdin.fileno(), False)
         self._received = bytearray()
         self._ready = False
+        with contextlib.suppress(_SilentError, _DiedError):  # _await_ready says so
+            self._send(self._setup, STARTUP_SECONDS)
 
     @property
     def pid(self) -> int:
@@ -104,7 +107,6 @@ class _Worker:
         if self._ready:
             return
         try:
-            self._send(self._setup, STARTUP_SECONDS)
             self._receive(Ready, STARTUP_SECONDS)
         except (_SilentError, _DiedError) as error:
             self.kill()

@@ -8,23 +8,27 @@ for the groups that it asked for however long that takes, so that a slow machine
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
 import torch
+from family_averaging import PatientReplica
 from network import SimulatedSwarm, SwarmMember
 from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult
 from skills import SKILLS, TWELVE
 
+from node.averaging.rules import distance
 from node.config import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation import mean_rewards
-from node.events import RoundDone
+from node.events import Averaged, Event, RoundDone
 from node.learner.exchange import Exchange, Incoming
 from node.learner.generation_schedule import needs_own_weights
 from node.learner.loop import Learner
@@ -70,10 +74,16 @@ class CommunityNode:
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._plan, self._policy, self._tasks = plan, policy, tasks
+        self.family = policy.family
         self._scorer = OwnProcessScorer(tasks)
         self.member = member
         advantage = config.objective.foreign_advantage
         self._exchange = PatientExchange(member, tasks, config.learner, clock, foreign_advantage=advantage)
+        self.optimizer = optimizer = MasterAdamW(policy.trainable(), config.learner)
+        self._averaged: list[Averaged] = []
+        self._replica = None
+        if member is not None and "averaging" in plan.settings:
+            self._replica = PatientReplica(member, optimizer, policy.family, config, self._note, clock)
         self._learner = Learner(
             config,
             policy,
@@ -81,10 +91,11 @@ class CommunityNode:
             TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=needs_own_weights(config)),
             self._scorer,
             self._exchange,
-            MasterAdamW(policy.trainable(), config.learner),
+            optimizer,
             LearnerState(),
             report=lambda event: None,
             clock=clock,
+            replica=self._replica,
         )
         self._rounds: list[RoundDone] = []
         self._measurements: list[Measurement] = []
@@ -112,9 +123,15 @@ class CommunityNode:
         sampled = success(1.0, samples) if samples else {}
         self._measurements.append(Measurement(round_number, success(0.0, 1), sampled))
 
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Averaged):
+            self._averaged.append(event)
+
     def close(self) -> None:
         self._learner.close()
         self._exchange.close()
+        if self._replica is not None:
+            self._replica.close()
 
     def result(self, bytes_announced: int) -> NodeResult:
         rounds = self._rounds
@@ -132,6 +149,9 @@ class CommunityNode:
             bytes_announced=bytes_announced,
             rejected=dict(sorted(self._rejected.items())),
             measurements=self._measurements,
+            outer_steps=sum(event.partner is not None for event in self._averaged),
+            distances=[event.distance for event in self._averaged if event.distance is not None],
+            averaging_bytes=sum(event.received_bytes for event in self._averaged),
         )
 
 
@@ -166,16 +186,18 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
             node = CommunityNode(node_plan, node_plan.config(plan.seed), policy, tasks, member, clock)
             stack.callback(node.close)
             nodes.append(node)
-        _live(plan, nodes, swarm, is_orphaned)
+        apart = _live(plan, nodes, swarm, is_orphaned)
         announced = [node.member.bytes_announced if node.member is not None else 0 for node in nodes]
         results = [node.result(sum(announced) - own) for node, own in zip(nodes, announced, strict=True)]
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
-    return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan)
+    return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan, apart)
 
 
 def _live(
     plan: RunPlan, nodes: Sequence[CommunityNode], swarm: SimulatedSwarm | None, is_orphaned: Callable[[], bool]
-) -> None:
+) -> list[float]:
+    """From the first round to the last; how far like nodes lay apart at each measurement."""
+    apart = []
     for round_number in range(plan.rounds + 1):
         if is_orphaned():
             raise InterruptedError("the experiment that this run belongs to has ended")
@@ -187,3 +209,13 @@ def _live(
         if round_number in plan.measure_at:
             for node in nodes:
                 node.measure(round_number, prompts=plan.measure_prompts, samples=plan.measure_samples)
+            apart += mean_apart(nodes)
+    return apart
+
+
+def mean_apart(nodes: Sequence[CommunityNode]) -> list[float]:
+    """The mean of ‖θ_i - θ_j‖ / ‖θ_i‖ over ordered pairs of one family; none where there is no pair."""
+    pairs = [(one, other) for one, other in permutations(nodes, 2) if one.family == other.family]
+    found = [distance(one.optimizer.masters(), other.optimizer.masters()) for one, other in pairs]
+    known = [each for each in found if each is not None]
+    return [statistics.fmean(known)] if known else []

@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,10 @@ class Condition:
     name: str
     what: str
     settings: Mapping[str, Mapping[str, object]]
+    seeds_most: int | None = None  # of those asked for; None: all
+
+    def seeds(self, wanted: int) -> int:
+        return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
 
 
 @dataclass(frozen=True)
@@ -117,10 +122,13 @@ class Experiment:
         try:
             for recipe in self.recipes:
                 models.ensure(recipe, root)
-            plans = {c.name: [self.plan(c, s, options.rounds) for s in range(options.seeds)] for c in self.conditions}
+            plans = {
+                c.name: [self.plan(c, seed, options.rounds) for seed in range(c.seeds(options.seeds))]
+                for c in self.conditions
+            }
             wanted = [n for n in plans if not options.only or any(fnmatch.fnmatchcase(n, p) for p in options.only)]
             # Seed by seed, so that an experiment that is interrupted has compared all conditions.
-            in_order = [plans[name][seed] for seed in range(options.seeds) for name in wanted]
+            in_order = [p for of_seed in zip_longest(*(plans[n] for n in wanted)) for p in of_seed if p is not None]
             run_all(in_order, options.results, root, jobs=options.jobs)
         except KeyboardInterrupt:
             print("interrupted; the same command goes on from the runs that are finished", file=sys.stderr)
@@ -129,7 +137,7 @@ class Experiment:
             raise SystemExit(str(error)) from None
         found = {name: [load_result(options.results, plan) for plan in of_name] for name, of_name in plans.items()}
         whole = {name: [r for r in results if r is not None] for name, results in found.items()}
-        return {name: results for name, results in whole.items() if len(results) == options.seeds}
+        return {name: results for name, results in whole.items() if len(results) == len(plans[name])}
 
 
 def over_nodes(result: RunResult, value: Callable[[NodeResult], float]) -> float:

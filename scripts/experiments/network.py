@@ -20,14 +20,18 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
 from protocol.messages import GroupAdvert, Heartbeat
 from protocol.rollouts import Group, advert_of, encode_group
+from protocol.tensor_layout import TensorLayout
 from swarm import api
 from swarm.composition import SwarmService
 from swarm.hosts.simulated import SimulatedNetwork
+from swarm.pairing_rules import Offer
 from swarm.settings import ServiceSettings
+from swarm.weights_difference import Difference, measure
 
 EPOCH: Final = 1_700_000_000.0  # Unix time at which every experiment begins
 MEETING_SECONDS: Final = 15.0  # virtual, for the members to find each other before the first round
@@ -44,6 +48,7 @@ class SimulatedSwarm:
         self._clock = MockClock(autojump_threshold=0)
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._services: dict[str, SwarmService] = {}
+        self._tasks: TaskGroup
         self._ended: Future[None] = Future()
         self._began = self._clock.current_time()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
@@ -74,6 +79,15 @@ class SimulatedSwarm:
         """Everything that a member's host has sent, announcements and blobs."""
         return self._services[name].host.traffic().sent_bytes
 
+    def begin(self, call: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Starts ``call`` in the network's loop; it goes on whenever time passes there."""
+        answer: Future[T] = Future()
+        self.ask(lambda: self._begin(call, answer))
+        return answer
+
+    async def _begin(self, call: Callable[[], Awaitable[T]], answer: Future[T]) -> None:
+        self._tasks.start_soon(_answered, call, answer)
+
     def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Runs ``call`` in the network's loop and waits for it; time passes there meanwhile as it needs."""
         answer: Future[T] = Future()
@@ -96,6 +110,7 @@ class SimulatedSwarm:
     async def _main(self) -> None:
         network = SimulatedNetwork(self._seed)
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             for name in self._names:
                 service = self._service(network, name)
                 self._services[name] = service
@@ -103,10 +118,7 @@ class SimulatedSwarm:
                 await service.started.wait()
             while (command := self._commands.get()) is not None:  # blocks the loop on purpose: time stands still
                 call, answer = command
-                try:
-                    answer.set_result(await call())
-                except Exception as error:  # noqa: BLE001  whoever asked gets it
-                    answer.set_exception(error)
+                await _answered(call, answer)
             tasks.cancel_scope.cancel()
 
     def _service(self, network: SimulatedNetwork, name: str) -> SwarmService:
@@ -122,8 +134,29 @@ class SimulatedSwarm:
         )
         host = network.host(name)
         return SwarmService(
-            host, host.key, settings, wall_clock=self.now_seconds, random=Random(f"{self._seed} {name}")
+            host,
+            host.key,
+            settings,
+            wall_clock=self.now_seconds,
+            random=Random(f"{self._seed} {name}"),
+            measured=_measured,
         )
+
+
+async def _answered(call: Callable[[], Awaitable[T]], answer: Future[T]) -> None:
+    try:
+        result = await call()
+    except Exception as error:  # noqa: BLE001  whoever asked gets it
+        if not answer.done():
+            answer.set_exception(error)
+    else:
+        if not answer.done():  # nobody waits any more
+            answer.set_result(result)
+
+
+async def _measured(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """Not in a thread, beside which virtual time would run on."""
+    return measure(encoding, theirs, ours, layout)
 
 
 class SwarmMember:
@@ -165,6 +198,21 @@ class SwarmMember:
 
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
+
+    def begin_average(
+        self,
+        blob: bytes | Sequence[bytes | memoryview],
+        family: bytes,
+        layout: TensorLayout,
+        encoding: str,
+        step: int,
+        deadline_seconds: float,
+    ) -> Future[api.Reply]:
+        """What ``SwarmClient.average`` does, without waiting for the answer."""
+        stored = self._service.store.put(blob)
+        offer = Offer(family, layout.digest, encoding, step, stored, self._service.store.size(stored))
+        request = api.Average(offer, layout.tensors, deadline_seconds)
+        return self._swarm.begin(lambda: self._service.answer(request))
 
     def _ask(self, request: api.Request, expected: type[T]) -> T:
         reply = self._swarm.ask(lambda: self._service.answer(request))

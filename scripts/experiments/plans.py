@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -24,12 +24,25 @@ HARNESS_VERSION: Final = 1
 SHAPING: Final = {"tasks", "engine", "learner", "objective", "allocation"}
 
 
+class Plan(Protocol):
+    """What ``runs.py`` needs to know of a run; an experiment with runs of another kind has a plan of its own."""
+
+    condition: str
+    seed: int
+    harness: ClassVar[str]  # the module whose ``execute(plan, models, is_orphaned)`` runs it
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def result_type(self) -> type[Struct]: ...  # with seconds and cpu_seconds
+
+
 class NodePlan(Struct, frozen=True):
     """One node: its model, and what its configuration says apart from the defaults."""
 
     name: str
     model: str  # "builtin:…", or the key of a model made by ``models.py``
-    settings: dict[str, Any]  # {"learner": {"own_groups": 8}, …}
+    settings: dict[str, Any]  # {"learner": {"own_groups": 8}, …}; weights are averaged only with a section "averaging"
 
     def config(self, seed: int) -> Config:
         return Config.model_validate({"name": self.name, "seed": seed, **self.settings})
@@ -48,10 +61,19 @@ class RunPlan(Struct, frozen=True):
     measure_prompts: int  # held-out prompts a task
     measure_samples: int  # completions of each at temperature 1; 0 measures greedily alone
 
+    harness: ClassVar[str] = "community"
+
+    @property
+    def result_type(self) -> type[RunResult]:
+        return RunResult
+
     @property
     def key(self) -> str:
         shape = {"version": HARNESS_VERSION, "plan": msgspec.to_builtins(self)}
-        shape["configs"] = [node.config(self.seed).model_dump(mode="json", include=SHAPING) for node in self.nodes]
+        shape["configs"] = [
+            node.config(self.seed).model_dump(mode="json", include=SHAPING | ({"averaging"} & node.settings.keys()))
+            for node in self.nodes
+        ]
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -80,6 +102,9 @@ class NodeResult(Struct, frozen=True):
     bytes_announced: int  # blobs of groups that others announced
     rejected: dict[str, int]  # foreign groups not used, by reason
     measurements: list[Measurement]
+    outer_steps: int = 0
+    distances: list[float] = []  # from the partner at each outer step, ‖θ_i - θ_j‖ / ‖θ_i‖
+    averaging_bytes: int = 0  # received
 
     def measured(self, round_number: int) -> Measurement:
         return next(each for each in self.measurements if each.round == round_number)
@@ -93,23 +118,24 @@ class RunResult(Struct, frozen=True):
     cpu_seconds: float  # of the run's process, so that what else the machine did does not count
     nodes: list[NodeResult]
     plan: RunPlan
+    apart: list[float] = []  # at each measurement, between nodes of one family; empty where there are not two
 
 
-def result_path(folder: Path, plan: RunPlan) -> Path:
+def result_path(folder: Path, plan: Plan) -> Path:
     """Named for people, keyed for us."""
     return folder / "runs" / f"{plan.condition.replace('/', '-').replace(' ', '_')}.seed{plan.seed}.{plan.key}.json"
 
 
-def load_result(folder: Path, plan: RunPlan) -> RunResult | None:
-    """The result of ``plan`` if it has been run. Raises ``msgspec.DecodeError`` for a file that is none."""
+def load_result(folder: Path, plan: Plan) -> Any:
+    """The result of ``plan`` if it has been run, else None. Raises ``msgspec.DecodeError`` for a file that is none."""
     try:
         content = result_path(folder, plan).read_bytes()
     except FileNotFoundError:
         return None
-    return msgspec.json.decode(content, type=RunResult)
+    return msgspec.json.decode(content, type=plan.result_type)
 
 
-def save_result(folder: Path, plan: RunPlan, result: RunResult) -> None:
+def save_result(folder: Path, plan: Plan, result: Struct) -> None:
     path = result_path(folder, plan)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}.part")

@@ -6,6 +6,7 @@ file, and the same command goes on with those that are missing. A run whose pare
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
-from plans import RunPlan, load_result, save_result
+from plans import Plan, load_result, save_result
 
 PRELOADED: Final = (  # imported once for all runs: it takes longer than a short run
     "node.evaluation",
@@ -35,11 +36,11 @@ class RunFailedError(Exception):
     """A run ended without a result; its message stands above, on standard error."""
 
 
-def missing(plans: Sequence[RunPlan], folder: Path) -> list[RunPlan]:
+def missing(plans: Sequence[Plan], folder: Path) -> list[Plan]:
     return [plan for plan in plans if load_result(folder, plan) is None]
 
 
-def run_all(plans: Sequence[RunPlan], folder: Path, models: Path, *, jobs: int) -> None:
+def run_all(plans: Sequence[Plan], folder: Path, models: Path, *, jobs: int) -> None:
     """Runs those of ``plans`` that have no result yet, and ends its processes whatever happens.
 
     Raises ``RunFailedError``.
@@ -50,7 +51,7 @@ def run_all(plans: Sequence[RunPlan], folder: Path, models: Path, *, jobs: int) 
     os.environ["OMP_NUM_THREADS"] = "1"  # one thread a run, and none that a fork would lose
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    running: dict[BaseProcess, RunPlan] = {}
+    running: dict[BaseProcess, Plan] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -68,7 +69,7 @@ def run_all(plans: Sequence[RunPlan], folder: Path, models: Path, *, jobs: int) 
             process.join()
 
 
-def _finish(process: BaseProcess, plan: RunPlan, folder: Path, progress: _Progress) -> None:
+def _finish(process: BaseProcess, plan: Plan, folder: Path, progress: _Progress) -> None:
     process.join()
     result = load_result(folder, plan)
     if process.exitcode != 0 or result is None:
@@ -76,11 +77,10 @@ def _finish(process: BaseProcess, plan: RunPlan, folder: Path, progress: _Progre
     progress.finished(f"{plan.condition}, seed {plan.seed}: {result.cpu_seconds:.0f} s of processor", result.seconds)
 
 
-def _run(plan: RunPlan, folder: Path, models: Path) -> None:
+def _run(plan: Plan, folder: Path, models: Path) -> None:
     """In a process of its own. Ctrl-C is for the parent, which ends its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from community import execute  # here: the parent has no use for torch
-
+    execute = importlib.import_module(plan.harness).execute  # here: the parent has no use for torch
     parent = multiprocessing.parent_process()
     save_result(folder, plan, execute(plan, models, lambda: parent is not None and not parent.is_alive()))
 

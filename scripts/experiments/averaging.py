@@ -1,0 +1,246 @@
+"""Replicas of one model on texts of their own: what averaging their weights is worth, and in how few bytes.
+
+    python scripts/experiments/averaging.py [--rounds 600] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+
+Eight replicas of a language model of 77,000 parameters start from one base and take equally many inner steps, each on
+its own documents of a made-up language (``language.py``). Every ``EVERY`` steps they do with each other's weights what
+the condition says. Measured is held-out loss, mean over the replicas, each with its own weights.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from averaging_run import BASE_STEPS, Level, ReplicaPlan, ReplicaResult
+from experiment import Condition, Experiment, curve, seconds_a_run
+from intervals import Estimate, estimate
+from plots import line_plot
+from writing import Document, Figure, conditions_table, print_figures, table
+
+ROUNDS: Final = 600
+REPLICAS: Final = 8
+BATCH: Final = 8
+LEARNING_RATE: Final = 5e-4
+EVERY: Final = 5
+LATE: Final = 3
+BAR: Final = "≤ 1"
+FAST_RATE: Final = 4 * LEARNING_RATE
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``settings`` are the rule's; the bars compare conditions that run with every seed, the others have one."""
+
+    rule: str
+    what: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    seeds_most: int | None = 1
+    learning_rate: float = LEARNING_RATE
+    decays: bool = False
+    late: int = 0
+
+
+def faster(setting: Setting, *, decays: bool) -> Setting:
+    how = "decays to a tenth by half a cosine" if decays else "constant"
+    what = f"learning rate {FAST_RATE:g}, {how}"
+    return replace(setting, what=what, learning_rate=FAST_RATE, decays=decays, seeds_most=None if decays else 1)
+
+
+NONE, DILOCO, NOLOCO, COMPRESSED = "no averaging", "DiLoCo", "NoLoCo", "compressed"
+LATE_NOLOCO, LATE_COMPRESSED = f"NoLoCo, {LATE} steps late", f"compressed, {LATE} steps late"
+NO_SLICE, SLICE, COPIES = "compressed, no slice", "slice of weights alone", "known copies"
+PAIRS, FLOOR = "DiLoCo, pairs alone", "one replica, 8 × the batch"
+SAME_MOMENTUM = "DiLoCo, μ .5"
+TWO_BITS, TWO_BITS_MORE = "compressed, 2-bit slice", "compressed, k = 48, 2-bit slice"
+DECAYING, CONSTANT = "fast, decaying: ", "fast: "
+BARS: Final = {
+    NONE: Setting("alone", "every replica alone", seeds_most=None),
+    DILOCO: Setting("diloco", "mean pseudo-gradient of all eight by gossip in three exchanges, η .7, μ .3",
+                    seeds_most=None),
+    NOLOCO: Setting("noloco", "random pairs, dense bf16, η = γ = .7, μ .5", seeds_most=None),
+    COMPRESSED: Setting("compressed", "random pairs: update in two bits a value, 64 of 4096; every 18th weight, 3 bits",
+                        seeds_most=None),
+}  # fmt: skip
+CONDITIONS: Final[Mapping[str, Setting]] = {
+    **BARS,
+    **{DECAYING + name: faster(BARS[name], decays=True) for name in (DILOCO, NOLOCO, COMPRESSED)},
+    **{CONSTANT + name: faster(BARS[name], decays=False) for name in (DILOCO, NOLOCO, COMPRESSED)},
+    LATE_NOLOCO: replace(BARS[NOLOCO], what=f"outer step {LATE} inner steps after the offer", seeds_most=1, late=LATE),
+    LATE_COMPRESSED: replace(BARS[COMPRESSED], what="the same", seeds_most=1, late=LATE),
+    SAME_MOMENTUM: Setting("diloco", "as DiLoCo, with NoLoCo's momentum", {"momentum": 0.5}, seeds_most=None),
+    TWO_BITS: Setting(
+        "compressed", "every 12th weight in 2 bits, as many bytes", {"stride": 12, "bits": 2}, seeds_most=None
+    ),
+    TWO_BITS_MORE: Setting(
+        "compressed",
+        "48 of 4096; every 10th weight in 2 bits, as many bytes",
+        {"kept": 48, "stride": 10, "bits": 2},
+        seeds_most=None,
+    ),
+    PAIRS: Setting("diloco_pairs", "one exchange with a random partner, and nothing that holds φ together"),
+    NO_SLICE: Setting("compressed", "the update alone", {"consensus_rate": 0.0, "stride": 65_535}),
+    SLICE: Setting("slice", "every 50th weight in bf16, averaged; no update (SPARTA)", {"stride": 50}),
+    COPIES: Setting("copies", "top 128 of 4096 of θ less the copy that this partner holds (CHOCO-SGD)", {"kept": 128}),
+    FLOOR: Setting("alone", "what all tokens in one place give at as many steps"),
+}
+IN_PLOT: Final = (NONE, DILOCO, NOLOCO, COMPRESSED, NO_SLICE, SLICE, COPIES, FLOOR)
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> ReplicaPlan:
+    setting = CONDITIONS[condition.name]
+    floor = condition.name == FLOOR
+    return ReplicaPlan(
+        experiment="averaging",
+        condition=condition.name,
+        seed=seed,
+        rounds=rounds,
+        rule=setting.rule,
+        settings=dict(setting.settings),
+        replicas=1 if floor else REPLICAS,
+        batch=BATCH * REPLICAS if floor else BATCH,
+        learning_rate=setting.learning_rate,
+        decays=setting.decays,
+        every=EVERY,
+        late=setting.late,
+    )
+
+
+EXPERIMENT: Final = Experiment(
+    name="averaging",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=[Condition(name, each.what, {}, each.seeds_most) for name, each in CONDITIONS.items()],
+    plan=plan,
+    rounds=ROUNDS,
+)
+Results = Mapping[str, Sequence[ReplicaResult]]
+
+
+def by_seed(results: Results, name: str) -> dict[int, float]:
+    """Final loss."""
+    return {result.seed: result.levels[-1].loss for result in results.get(name, ())}
+
+
+def against(results: Results, name: str, base: str) -> Estimate | None:
+    """How much higher the final loss under ``name`` is than under ``base``, per cent, of the seeds that both have."""
+    ours, theirs = by_seed(results, name), by_seed(results, base)
+    shared = sorted(ours.keys() & theirs.keys())
+    return estimate([100 * (ours[seed] / theirs[seed] - 1) for seed in shared]) if shared else None
+
+
+def dense_of(name: str) -> str:
+    """NoLoCo at the same learning rate."""
+    return next((prefix + NOLOCO for prefix in (DECAYING, CONSTANT) if name.startswith(prefix)), NOLOCO)
+
+
+def final_table(results: Results) -> str:
+    header = ["condition", "loss", "against NoLoCo at that rate, %", "loss of the mean", "distance", "bytes"]
+    rows = []
+    for name, runs in results.items():
+        per_cent = against(results, name, dense_of(name)) if name != dense_of(name) else None
+        rows.append(
+            [
+                name,
+                estimate(last(runs, lambda x: x.loss)).text(4),
+                per_cent.text(2) if per_cent is not None else "",
+                estimate(last(runs, lambda x: x.loss_of_mean)).text(4),
+                estimate(last(runs, lambda x: x.distance)).text(3),
+                f"{bytes_a_parameter(runs):.4f}",
+            ]
+        )
+    return table(header, rows)
+
+
+def last(results: Sequence[ReplicaResult], value: Callable[[Level], float]) -> list[float]:
+    return [value(result.levels[-1]) for result in results]
+
+
+def bytes_a_parameter(runs: Sequence[ReplicaResult]) -> float:
+    """That one replica takes in for one outer step."""
+    return statistics.fmean(run.received_bytes / run.parameters for run in runs)
+
+
+def compared() -> list[tuple[str, str, str]]:
+    """(condition, base, bar)"""
+    pairs = [(NONE, NOLOCO, "")]
+    for prefix in ("", DECAYING, CONSTANT):
+        pairs += [(prefix + NOLOCO, prefix + DILOCO, BAR), (prefix + COMPRESSED, prefix + NOLOCO, BAR)]
+    pairs += [(each, NOLOCO, BAR) for each in (TWO_BITS, TWO_BITS_MORE)]
+    return [*pairs, (NOLOCO, SAME_MOMENTUM, ""), (LATE_NOLOCO, NOLOCO, ""), (LATE_COMPRESSED, COMPRESSED, "")]
+
+
+def verdict(per_cent: Estimate, bar: str) -> str:
+    """What a bar of at most 1 % says to a mean and to its whole interval."""
+    if not bar:
+        return ""
+    if per_cent.mean > 1:
+        return "missed"
+    if per_cent.count < 2:
+        return "met, one seed"
+    return "met by the whole interval" if per_cent.high <= 1 else "met by the mean, not by the whole interval"
+
+
+def comparisons(results: Results) -> str:
+    rows = []
+    for name, base, bar in compared():
+        per_cent = against(results, name, base)
+        if per_cent is not None:
+            rows.append([f"{name} against {base}", per_cent.text(2), bar, verdict(per_cent, bar)])
+    return table(["final loss", "%", "bar", ""], rows)
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    base = statistics.fmean(r.levels[0].loss for runs in results.values() for r in runs) if results else 0.0
+    intro = (
+        f"{REPLICAS} replicas of a language model start from one base (loss {base:.3f} after {BASE_STEPS} steps) and "
+        f"take {rounds} AdamW steps on {BATCH} documents of their own, at a learning rate of {LEARNING_RATE:g}, "
+        f"constant, or “fast”, at {FAST_RATE:g}; every {EVERY} steps an outer step. Loss: nats a token on held-out "
+        "documents, mean over the replicas with their own weights; “loss of the mean” is that of all replicas' mean "
+        "weights. Distance: ‖θ - mean‖ / ‖mean‖. Bytes: taken in by one replica for one outer step, for each parameter "
+        "(headers weigh more here than in a large model). ± is the 95 % interval over seeds (Student's t), of "
+        "differences paired by seed. The same among nodes that learn by reinforcement: [family.md](family.md)."
+    )
+    written = Document("averaging", "Averaging weights, and in how few bytes", intro, command)
+    counts = {name: len(runs) for name, runs in results.items()}
+    written.section("Conditions", conditions_table({name: each.what for name, each in CONDITIONS.items()}, counts))
+    if not results:
+        return written
+    written.parts.append(seconds_a_run(results))
+    written.section("Final loss", final_table(results))
+    written.section("Against each other", comparisons(results))
+    plots: tuple[tuple[str, str, Callable[[Level], float]], ...] = (
+        ("", "Held-out loss", lambda x: x.loss),
+        ("-distance", "Distance of the replicas from their mean", lambda x: x.distance),
+    )
+    for suffix, title, value in plots:
+        lines = [
+            curve(n, [x.step for x in results[n][0].levels], [[value(x) for x in r.levels] for r in results[n]])
+            for n in IN_PLOT
+            if n in results
+        ]
+        ys = [y for line in lines for y in line.y]
+        span = (min(ys) - 0.01, max(ys) + 0.01)
+        written.plot(suffix, title, line_plot(title, lines, x_label="inner steps", y_label="", y_range=span))
+    return written
+
+
+def figures(results: Results) -> list[Figure]:
+    found = []
+    for name, base, bar in compared():
+        per_cent = against(results, name, base)
+        if per_cent is not None:
+            found.append(Figure(f"{name} against {base}, final loss", per_cent.mean, "%", "lower", bar))
+    return found
+
+
+def main() -> None:
+    options = EXPERIMENT.options()
+    results = EXPERIMENT.results(options)
+    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
+    print_figures(EXPERIMENT.name, figures(results), written=path, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Four like nodes that learn by reinforcement, with and without averaging their weights.
+
+    python scripts/experiments/family.py [--rounds 80] [--seeds 4] [--only PATTERN] [--jobs 2] [--json]
+
+One model on four nodes that draw their own prompts and samples; some share rollouts besides. Everything that learns and
+averages is the nodes' own code over the simulated network (``community.py``): heartbeats, pairing, blobs, NoLoCo's
+outer step in dense bf16 while rounds go on. NoLoCo's constants take steps η / (1 - μ) = 1.4 times as long as what was
+learnt, so a node alone with 1.4 times the learning rate is a control.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from experiment import Condition, Experiment, Measuring, curve, over_nodes, over_seeds, run_plan, seconds_a_run
+from intervals import Estimate, over_tokens, paired, smoothed
+from models import STUDENT
+from plans import NodeResult, RunPlan, RunResult
+from plots import line_plot
+from skills import SKILLS
+from writing import Document, Figure, conditions_table, print_figures, table
+
+ROUNDS: Final = 80
+NODES: Final = {f"node-{letter}": STUDENT.key for letter in "abcd"}  # the name seeds a node's draws
+LEARNING_RATE: Final = 3e-4
+GROUPS: Final = 8
+LEARNER: Final = {
+    "own_groups": GROUPS,
+    "completions": 8,
+    "foreign_groups": 0,
+    "share_groups": 0,
+    "learning_rate": LEARNING_RATE,
+}
+SHARING: Final = {**LEARNER, "foreign_groups": GROUPS, "share_groups": GROUPS}
+MEASURING: Final = Measuring(times=4, prompts=100, samples=4)
+WINDOW: Final = 10
+EVERY, SELDOM = 5, 20  # rounds; 5 as ``starling demo --family`` has it
+NONE, AVERAGED = "no averaging", f"averaging every {EVERY} rounds"
+SHARED, BOTH = "sharing", f"sharing, averaging every {EVERY} rounds"
+FASTER, RARELY = "no averaging, 1.4 × the rate", f"averaging every {SELDOM} rounds"
+CONDITIONS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
+    NONE: ("each node alone", {"learner": LEARNER}),
+    AVERAGED: (
+        "NoLoCo's outer step with one of the others now and then",
+        {"learner": LEARNER, "averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}},
+    ),
+    SHARED: (f"{GROUPS} groups of the others an update beside the own", {"learner": SHARING}),
+    BOTH: ("both", {"learner": SHARING, "averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}}),
+    FASTER: ("control", {"learner": {**LEARNER, "learning_rate": 1.4 * LEARNING_RATE}}),
+    RARELY: (
+        "the same, seldom",
+        {"learner": LEARNER, "averaging": {"every_rounds": SELDOM, "encoding": "dense-bf16"}},
+    ),
+}
+# condition, what it is compared with, and whether the bar is about it
+COMPARED: Final = (
+    (AVERAGED, NONE, True),
+    (BOTH, SHARED, True),
+    (AVERAGED, FASTER, False),
+    (RARELY, NONE, False),
+    (SHARED, NONE, False),
+)
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    return run_plan("family", condition, seed, rounds, nodes=NODES, tasks=tuple(SKILLS), measuring=MEASURING)
+
+
+EXPERIMENT: Final = Experiment(
+    name="family",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=[Condition(name, what, settings) for name, (what, settings) in CONDITIONS.items()],
+    plan=plan,
+    rounds=ROUNDS,
+    recipes=(STUDENT,),
+)
+Results = Mapping[str, Sequence[RunResult]]
+
+
+def success(result: RunResult, after_rounds: int) -> float:
+    """Sampled success on held-out prompts, mean of all skills and nodes."""
+    return over_nodes(result, lambda node: statistics.fmean(node.measured(after_rounds).sampled.values()))
+
+
+def budget_tokens(results: Results) -> int:
+    """That every node of every run generated at least."""
+    return min(sum(node.tokens) for runs in results.values() for run in runs for node in run.nodes)
+
+
+def reward(result: RunResult, tokens: int) -> float:
+    """Mean sampled reward while a node generated its first ``tokens``."""
+    return over_nodes(result, lambda node: over_tokens(node.reward, node.tokens, tokens))
+
+
+def last_apart(result: RunResult) -> float:
+    """Between the nodes at the end."""
+    return result.apart[-1]
+
+
+def gains(results: Results, name: str, base: str, rounds: int) -> tuple[Estimate, Estimate] | None:
+    """How much more final success, and more reward on equally many tokens, ``name`` gave than ``base``; by seed."""
+    if name not in results or base not in results:
+        return None
+    ours, theirs, tokens = results[name], results[base], budget_tokens(results)
+    return (
+        paired([success(run, rounds) for run in ours], [success(run, rounds) for run in theirs]),
+        paired([reward(run, tokens) for run in ours], [reward(run, tokens) for run in theirs]),
+    )
+
+
+def rows(results: Results, rounds: int) -> str:
+    header = ["condition", "success at the start", f"after {rounds} rounds", "reward at equal tokens",
+              "tokens a node", "apart at the end", "outer steps", "kB of averaging"]  # fmt: skip
+    tokens = budget_tokens(results)
+    cells = []
+    for name, runs in results.items():
+        cells.append(
+            [
+                name,
+                over_seeds(runs, lambda run: success(run, 0)).text(),
+                over_seeds(runs, lambda run: success(run, rounds)).text(),
+                over_seeds(runs, lambda run: reward(run, tokens)).text(),
+                f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: sum(node.tokens))).mean:,.0f}",
+                over_seeds(runs, last_apart).text(4),
+                f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: node.outer_steps)).mean:.1f}",
+                f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: node.averaging_bytes / 1e3)).mean:.0f}",
+            ]
+        )
+    return table(header, cells)
+
+
+def gains_table(results: Results, rounds: int) -> str:
+    cells = []
+    for name, base, _ in COMPARED:
+        more = gains(results, name, base, rounds)
+        if more is not None:
+            cells.append([f"{name} against {base}", *(each.text() for each in more)])
+    return table(["", "success at the end, more", "reward at equal tokens, more"], cells)
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    intro = (
+        f"{len(NODES)} nodes with one model that half knows {len(SKILLS)} skills; {GROUPS} own groups of "
+        f"{LEARNER['completions']} an update, learning rate {LEARNING_RATE:g}, {rounds} updates each. Success: "
+        f"sampled, on {MEASURING.prompts} held-out prompts a skill, mean over skills and nodes. Reward: mean over a "
+        "node's own completions while it generated as many tokens as the one that generated the fewest. Apart: mean of "
+        "‖θ_i - θ_j‖ / ‖θ_i‖ over all pairs. kB: received by one node. ± is the 95 % interval over seeds (Student's "
+        "t); differences are paired by seed. How the rules compare on a language model: [averaging.md](averaging.md)."
+    )
+    written = Document("family", "Averaging weights in a family that learns by reinforcement", intro, command)
+    counts = {name: len(runs) for name, runs in results.items()}
+    written.section("Conditions", conditions_table({name: what for name, (what, _) in CONDITIONS.items()}, counts))
+    if not results:
+        return written
+    written.parts.append(seconds_a_run(results))
+    written.section("Success", rows(results, rounds))
+    written.section("Against each other", gains_table(results, rounds))
+    lines = [
+        curve(name, range(1, rounds + 1), [_mean_reward(run.nodes) for run in runs]) for name, runs in results.items()
+    ]
+    title = f"Sampled reward, mean of {WINDOW} updates and of all nodes"
+    written.plot("", title, line_plot(title, lines, x_label="updates a node", y_label="reward"))
+    at = MEASURING.rounds(rounds)
+    lines = [curve(name, at, [run.apart for run in runs]) for name, runs in results.items()]
+    title = "Mean distance between the nodes' weights"
+    written.plot("-distance", title, line_plot(title, lines, x_label="updates a node", y_label="‖θ_i - θ_j‖ / ‖θ_i‖"))
+    return written
+
+
+def _mean_reward(nodes: Sequence[NodeResult]) -> list[float]:
+    return smoothed([statistics.fmean(each) for each in zip(*(node.reward for node in nodes), strict=True)], WINDOW)
+
+
+def figures(results: Results, rounds: int) -> list[Figure]:
+    found = []
+    for name, base, has_bar in COMPARED:
+        more = gains(results, name, base, rounds)
+        if more is not None:
+            bar = "> 0" if has_bar else ""
+            for what, each in zip(("success at the end", "reward at equal tokens"), more, strict=True):
+                found.append(Figure(f"{name} against {base}: more {what}", each.mean, "", "higher", bar))
+                found.append(Figure("  low end of the 95 % interval", each.low, "", "higher", bar))
+    return found
+
+
+def main() -> None:
+    options = EXPERIMENT.options()
+    results = EXPERIMENT.results(options)
+    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
+    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A node's own averaging (``node.averaging.replica``) over the simulated network of an experiment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from random import Random
+
+from network import SwarmMember
+
+from node.averaging.replica import Replica
+from node.averaging.rules import rule_of
+from node.config import Config
+from node.events import Event
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from protocol.errors import TransportError
+from protocol.tensor_layout import TensorLayout
+from swarm import api
+
+
+class WaitingMember:
+    """``node.averaging.replica.AveragingSwarm``: what the thread of a replica asks of the network."""
+
+    def __init__(self, member: SwarmMember) -> None:
+        self._member = member
+        self._changed = threading.Lock()
+        self._answer: Future[api.Reply] | None = None
+        self.asked: Future[None] = Future()  # done while the thread waits for an answer
+
+    def peers(self) -> list[api.PeerStatus]:
+        return self._member.peers()
+
+    def average(
+        self,
+        blob: bytes | Sequence[bytes | memoryview],
+        family: bytes,
+        layout: TensorLayout,
+        encoding: str,
+        step: int,
+        *,
+        deadline_seconds: float,
+    ) -> api.Averaged:
+        answer = self._member.begin_average(blob, family, layout, encoding, step, deadline_seconds)
+        self._answer = answer
+        self.asked.set_result(None)
+        reply = answer.result()
+        if not isinstance(reply, api.Averaged):
+            raise TransportError(f"asked to average, answered by {reply!r}")
+        return reply
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nothing but time passing in the network will bring an answer."""
+        return self._answer is not None and not self._answer.done()
+
+    def again(self) -> None:
+        """Before the thread may ask once more."""
+        self._answer, self.asked = None, Future()
+
+    def close(self) -> None:
+        if self.is_waiting and self._answer is not None:
+            self._answer.set_exception(TransportError("the experiment is over"))
+
+
+class PatientReplica(Replica):
+    """Takes over an exchange after the round in which it ended, on a slow machine as on a fast one."""
+
+    def __init__(
+        self,
+        member: SwarmMember,
+        optimizer: MasterAdamW,
+        family: bytes,
+        config: Config,
+        report: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._waiting = WaitingMember(member)
+        draws = Random(f"starling/averaging/{config.seed}/{config.name}")
+        rule, _ = rule_of(config.averaging, sum(weights.numel() for weights in optimizer.masters().values()))
+        section = config.averaging
+        super().__init__(self._waiting, optimizer, family, section, rule, report=report, clock=clock, random=draws)
+
+    def after_round(self, state: LearnerState) -> bool:
+        self._rest()
+        changed = super().after_round(state)
+        self._rest()
+        return changed
+
+    def _rest(self) -> None:
+        """Until the thread is done, or waits for the network."""
+        coming = self._coming
+        if coming is None:
+            return
+        wait([coming, self._waiting.asked], return_when=FIRST_COMPLETED)
+        if not self._waiting.is_waiting:
+            coming.exception()  # waits
+            self._waiting.again()
