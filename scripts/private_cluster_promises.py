@@ -29,6 +29,12 @@ def peer_of(machine: Machine) -> str:
     return machine.run("starling id").stdout.strip()
 
 
+def logged(machine: Machine) -> str:
+    """All that its node wrote into logs and metrics."""
+    files = [*machine.data.glob("logs/*"), *machine.data.glob("*.jsonl")]
+    return "".join(path.read_text(errors="replace") for path in files)
+
+
 def used_foreign(machine: Machine) -> bool:
     done = facts(machine, "status").get("round")
     return bool(done and done["foreign_groups_used_total"])
@@ -65,6 +71,8 @@ def founder_is_up(story: Story) -> Found:
 def has_joined(story: Story, name: str) -> Found:
     machine = story.machines[name]
     took = until(lambda: "Joined the private cluster lab" in machine.seen(), "it says that it joined", machine)
+    for path in (machine.data / "cluster").iterdir():
+        expect(path.stat().st_mode & 0o077 == 0, f"{path.name} is its owner's alone", oct(path.stat().st_mode))
     yield "says: " + next(line for line in machine.seen().splitlines() if "Joined" in line)[10:], took
 
 
@@ -96,7 +104,10 @@ def three_are_listed(story: Story) -> Found:
     expect([seen.get(name) for name in names] == ["member"] * 3, "three members", seen)
     secrets = [(machine.data / "cluster" / "psk").read_text() for machine in story.machines.values()]
     shown = story.printed + story.machines["second"].run("starling status --json; starling peers").stdout
+    shown += "".join(machine.seen() + logged(machine) for machine in story.machines.values())
+    expect("lab" in shown, "the cluster's name is shown", shown[-1000:])
     expect(not any(secret in shown for secret in secrets), "no secret is shown", "the pre-shared key")
+    expect(story.invite not in shown, "no secret is shown", "an invite")
     yield "lists the three machines as members, and shows no secret", None
 
 

@@ -160,6 +160,17 @@ def test_the_manifest_needs_neither_the_generators_nor_torch() -> None:
     assert [name for name, _, _ in default_manifest_tasks()] == sorted(task.name for task in DEFAULT_TASKS)
 
 
+def test_prompts_and_rewards_import_a_few_generators_and_leave_the_library_whole_for_others() -> None:
+    code = (
+        "import sys; from node.tasks.default_swarm import DEFAULT_TASKS\n"
+        "for task in DEFAULT_TASKS: task.rewards(prompt := task.prompt(task.ref(3)), [prompt.answer])\n"
+        "assert not {'reasoning_gym', 'matplotlib', 'sympy', 'scipy'} & set(sys.modules)\n"
+        "import reasoning_gym; assert reasoning_gym.create_dataset('leg_counting', size=1, seed=1)[0]['answer']\n"
+        "assert reasoning_gym.factory.DATASETS.keys() >= {'spell_backward', 'game_of_life'}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_an_unknown_task_is_refused_naming_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="'spell_backward'"):
         load_tasks(TasksSection(names=("spell_backwards",)))

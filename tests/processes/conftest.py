@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 
 Event = dict[str, Any]
-HANG_SECONDS = 180.0  # a guard against hangs, not a limit on speed
+HANG_SECONDS = 300.0  # a guard against hangs, not a limit on speed
 MARK = "PROCESS_TEST_MARK"  # in the environment of every process that a test starts, and of its descendants
 STARLING = (sys.executable, "-m", "node.cli.main")
 
 
 class NodeProcess:
-    """One ``starling up --json``."""
+    """One ``starling up --json``, which ends with its input: also where the tests themselves are killed."""
 
     def __init__(self, home: Path, environment: Mapping[str, str], flags: tuple[str, ...], max_file_bytes: int | None):
         def limit() -> None:
@@ -39,7 +39,17 @@ class NodeProcess:
         self.other_lines: list[str] = []
         self._more = threading.Condition()
         self.process = subprocess.Popen(
-            [*STARLING, "up", "--home", str(home), "--listen", "/ip4/127.0.0.1/tcp/0", "--json", *flags],
+            [
+                *STARLING,
+                "up",
+                "--home",
+                str(home),
+                "--listen",
+                "/ip4/127.0.0.1/tcp/0",
+                "--json",
+                "--until-input-ends",
+                *flags,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -91,6 +101,11 @@ class NodeProcess:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
+        return self.end()
+
+    def interrupt(self) -> int:
+        """As Ctrl-C in a terminal does: everything in the foreground group gets the signal."""
+        os.killpg(self.process.pid, signal.SIGINT)
         return self.end()
 
     def close(self) -> None:
@@ -145,7 +160,7 @@ class Processes:
             if peers and all(map(wanted, peers)):
                 return peers
             assert time.monotonic() < deadline, peers
-            time.sleep(0.1)
+            time.sleep(0.5)  # each look is a process of its own
 
     def alive(self) -> dict[int, str]:
         """Every living process with the mark: process id -> command line."""
@@ -161,7 +176,7 @@ class Processes:
         """Whether nothing of what was started lives on, soon."""
         deadline = time.monotonic() + HANG_SECONDS
         while self.alive() and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.05)
         return not self.alive()
 
     def close(self) -> None:

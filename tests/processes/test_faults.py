@@ -15,11 +15,26 @@ pytestmark = pytest.mark.processes
 OFTEN = ("--set", "checkpoint.every_rounds=2")
 
 
-def test_a_killed_learner_is_started_again_from_its_checkpoint_and_the_reason_is_told(processes: Any) -> None:
+def status_of(processes: Any, node: Any) -> dict[str, Any]:
+    return dict(json.loads(processes.run("status", "--home", str(node.home), "--json").stdout))
+
+
+def test_a_killed_process_of_a_node_is_started_again_told_why_and_leaves_the_other_alone(processes: Any) -> None:
     node = processes.up(*OFTEN)
+    peer = node.wait_for_event("node")["peer"]
     saved = node.wait_for_event("checkpoint")["round"]
     node.wait_for_round(saved + 1)
-    status = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
+    status = status_of(processes, node)
+
+    said_before = len(node.events)
+    os.kill(status["swarm_process"]["pid"], signal.SIGKILL)
+    node.wait_for_note("swarm was killed")
+    assert node.wait_for_event("node", after=said_before)["peer"] == peer  # it listens again, elsewhere
+    node.wait_for_round(node.of_kind("round")[-1]["round"] + 1)
+    after = status_of(processes, node)
+    assert after["learner_process"]["pid"] == status["learner_process"]["pid"]
+    assert after["swarm_process"]["restarts"] == 1 and after["peer"] == peer
+
     said_before = len(node.events)
     os.kill(status["learner_process"]["pid"], signal.SIGKILL)
     told = node.wait_for_note("learner was killed")["text"]
@@ -29,26 +44,11 @@ def test_a_killed_learner_is_started_again_from_its_checkpoint_and_the_reason_is
     node.wait_for_round(again["round"] + 1, after=said_before)
     checked = processes.run("status", "--home", str(node.home), "--check")
     assert (checked.returncode, checked.stdout) == (0, "healthy: training\n")
-    after = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
-    assert after["learner_process"]["restarts"] == 1 and after["swarm_process"]["restarts"] == 0
-    assert node.stop() == 0
-    assert processes.none_alive()
+    after = status_of(processes, node)
+    assert after["learner_process"]["restarts"] == 1 and after["swarm_process"]["restarts"] == 1
 
-
-def test_a_killed_swarm_process_is_started_again_with_its_identity_while_the_learner_trains_on(processes: Any) -> None:
-    node = processes.up()
-    peer = node.wait_for_event("node")["peer"]
-    node.wait_for_round(1)
-    status = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
-    said_before = len(node.events)
-    os.kill(status["swarm_process"]["pid"], signal.SIGKILL)
-    node.wait_for_note("swarm was killed")
-    assert node.wait_for_event("node", after=said_before)["peer"] == peer  # it listens again, elsewhere
-    node.wait_for_round(node.of_kind("round")[-1]["round"] + 1)
-    after = json.loads(processes.run("status", "--home", str(node.home), "--json").stdout)
-    assert after["learner_process"]["pid"] == status["learner_process"]["pid"]
-    assert after["swarm_process"]["restarts"] == 1 and after["peer"] == peer
-    assert node.stop() == 0
+    assert node.interrupt() == 0  # the supervisor alone answers Ctrl-C, and ends all in order
+    assert node.of_kind("stopped") and node.of_kind("checkpoint")[-1]["round"] == node.of_kind("round")[-1]["round"]
     assert processes.none_alive()
 
 
@@ -91,9 +91,18 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(proces
     assert processes.none_alive()
 
 
+def test_a_node_that_is_still_loading_ends_when_asked(processes: Any) -> None:
+    node = processes.up()
+    node.wait_for_event("loading")
+    assert node.stop() == 0
+    assert not node.of_kind("fault") and not node.of_kind("round")
+    assert processes.none_alive()
+
+
 def test_a_second_signal_ends_everything_at_once(processes: Any) -> None:
     node = processes.up()
-    node.wait_for_event("loading")  # still importing: it cannot end in order yet
+    node.wait_for_round(1)
+    os.kill(status_of(processes, node)["learner_process"]["pid"], signal.SIGSTOP)  # it cannot end in order
     node.process.send_signal(signal.SIGTERM)
     node.wait_for_note("Stopping")
     node.process.send_signal(signal.SIGTERM)

@@ -29,7 +29,7 @@ from swarm.client import SwarmClient
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 60.0  # only to end a test that would never end
+HANG_SECONDS = 300.0  # only to end a test that would never end
 
 
 class SwarmProcess:
@@ -343,13 +343,14 @@ def test_clients_are_served_side_by_side_while_one_waits_for_a_peer_that_hangs(p
             waiting.settimeout(HANG_SECONDS)
             waiting.connect(str(first.home / "swarm.sock"))
             body = msgspec.msgpack.encode(
-                api.Fetch((api.Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)),), 2.0)
+                api.Fetch((api.Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)),), HANG_SECONDS)
             )
             waiting.sendall(len(body).to_bytes(4, "big") + body)
             assert first.client.status().peer != seen.peer
             waiting.setblocking(False)
             with pytest.raises(BlockingIOError):
                 waiting.recv(1)
+            second.process.send_signal(signal.SIGCONT)
             waiting.settimeout(HANG_SECONDS)
             assert waiting.recv(4) != b""
     finally:
