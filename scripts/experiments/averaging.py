@@ -69,7 +69,7 @@ CONDITIONS: Final[Mapping[str, Setting]] = {
     **{DECAYING + name: faster(BARS[name], decays=True) for name in (DILOCO, NOLOCO, COMPRESSED)},
     **{CONSTANT + name: faster(BARS[name], decays=False) for name in (DILOCO, NOLOCO, COMPRESSED)},
     LATE_NOLOCO: replace(BARS[NOLOCO], what=f"outer step {LATE} inner steps after the offer", seeds_most=1, late=LATE),
-    LATE_COMPRESSED: replace(BARS[COMPRESSED], what="the same", seeds_most=1, late=LATE),
+    LATE_COMPRESSED: replace(BARS[COMPRESSED], what="as late", seeds_most=1, late=LATE),
     SAME_MOMENTUM: Setting("diloco", "as DiLoCo, with NoLoCo's momentum", {"momentum": 0.5}, seeds_most=None),
     TWO_BITS: Setting(
         "compressed", "every 12th weight in 2 bits, as many bytes", {"stride": 12, "bits": 2}, seeds_most=None
@@ -82,6 +82,11 @@ CONDITIONS: Final[Mapping[str, Setting]] = {
     ),
     PAIRS: Setting("diloco_pairs", "one exchange with a random partner, and nothing that holds φ together"),
     NO_SLICE: Setting("compressed", "the update alone", {"consensus_rate": 0.0, "stride": 65_535}),
+    "compressed, 8-bit slice": Setting(
+        "compressed", "every 48th weight in 8 bits, as many bytes", {"stride": 48, "bits": 8}
+    ),
+    "compressed, residual decays": Setting("compressed", "β = .95, as SparseLoCo has it", {"residual_decay": 0.95}),
+    "SparseLoCo, all to all": Setting("sparseloco", "everybody's update to everybody, one φ"),
     SLICE: Setting("slice", "every 50th weight in bf16, averaged; no update (SPARTA)", {"stride": 50}),
     COPIES: Setting("copies", "top 128 of 4096 of θ less the copy that this partner holds (CHOCO-SGD)", {"kept": 128}),
     FLOOR: Setting("alone", "what all tokens in one place give at as many steps"),

@@ -23,8 +23,8 @@ from family_averaging import PatientReplica
 from network import SimulatedSwarm, SwarmMember
 from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult
 from skills import SKILLS, TWELVE
+from torch import Tensor
 
-from node.averaging.rules import distance
 from node.config import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation import mean_rewards
@@ -216,6 +216,11 @@ def _live(
 def mean_apart(nodes: Sequence[CommunityNode]) -> list[float]:
     """The mean of ‖θ_i - θ_j‖ / ‖θ_i‖ over ordered pairs of one family; none where there is no pair."""
     pairs = [(one, other) for one, other in permutations(nodes, 2) if one.family == other.family]
-    found = [distance(one.optimizer.masters(), other.optimizer.masters()) for one, other in pairs]
-    known = [each for each in found if each is not None]
-    return [statistics.fmean(known)] if known else []
+    found = [relative_distance(one.optimizer.masters(), other.optimizer.masters()) for one, other in pairs]
+    return [statistics.fmean(found)] if found else []
+
+
+def relative_distance(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
+    """‖θ_i - θ_j‖ / ‖θ_i‖"""
+    apart = sum(float((theirs[name] - tensor).square().sum()) for name, tensor in ours.items())
+    return float((apart / sum(float(tensor.square().sum()) for tensor in ours.values())) ** 0.5)

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-SMALL = ("demo", "--minutes", "0.15", "--models", "builtin:wren,builtin:robin", "--prompts", "4")
+SMALL = ("demo", "--minutes", "0.3", "--models", "builtin:wren,builtin:robin", "--prompts", "4")
 
 
 def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cleans_up(processes: Any) -> None:
@@ -43,7 +43,7 @@ def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cle
 def test_the_demonstration_of_a_family_averages_weights_and_shows_their_agreement(processes: Any) -> None:
     file = processes.root / "demo.json"
     small = (
-        "--minutes", "0.15", "--prompts", "2", "--set", "averaging.every_rounds=2",
+        "--minutes", "0.3", "--prompts", "2", "--set", "averaging.every_rounds=2",
         "--set", "learner.own_groups=4", "--set", "swarm.heartbeat_seconds=1",
     )  # fmt: skip
     ended = processes.run("demo", "--family", "--models", "builtin:wren,builtin:wren", *small, "--json", str(file))

@@ -130,6 +130,7 @@ def test_key_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (pem(ed25519.Ed25519PrivateKey.generate(), b"secret"), "not an unencrypted PKCS #8 PEM key"),
         (pem(ec.generate_private_key(ec.SECP256R1())), "another kind than Ed25519"),
     ],
+    ids=["empty", "text", "far too long", "cut short", "encrypted", "another kind"],
 )
 def test_foreign_key_file_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes, reason: str) -> None:
     path = written(tmp_path / "identity.key", content)
