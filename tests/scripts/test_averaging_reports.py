@@ -1,0 +1,115 @@
+"""What ``averaging.py`` and ``family.py`` make of their runs, and a family's averaging on the simulated network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import averaging
+import family
+import pytest
+from averaging import COMPRESSED, DECAYING, DILOCO, NOLOCO, against, dense_of, verdict
+from averaging_run import Level, ReplicaResult
+from community import execute
+from experiment import Condition
+from family import AVERAGED, BOTH, NONE, SHARED, gains
+from intervals import estimate
+from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult
+
+
+def finished(name: str, seed: int, loss: float) -> ReplicaResult:
+    plan = averaging.plan(Condition(name, "", {}), seed, 10)
+    levels = [Level(0, 2.0, 2.0, 0.0), Level(10, loss, loss, 0.1)]
+    return ReplicaResult("k", name, seed, 1.0, 1.0, levels, 100.0, 50, plan)
+
+
+def of_losses(**losses: list[float]) -> dict[str, list[ReplicaResult]]:
+    return {name: [finished(name, seed, loss) for seed, loss in enumerate(each)] for name, each in losses.items()}
+
+
+def test_losses_are_compared_seed_by_seed_of_those_that_both_ran() -> None:
+    results = of_losses(NoLoCo=[1.0, 2.0, 3.0], DiLoCo=[1.01, 2.02])
+    percent = against(results, DILOCO, NOLOCO)
+    assert percent is not None
+    assert (percent.mean, percent.count) == (pytest.approx(1.0), 2)
+    assert percent.half_width < 1e-9
+    assert against(results, COMPRESSED, NOLOCO) is None
+
+
+def test_dense_is_the_one_of_the_same_learning_rate() -> None:
+    assert dense_of(DECAYING + COMPRESSED) == DECAYING + NOLOCO
+    assert dense_of("fast: compressed") == "fast: NoLoCo"
+    assert dense_of(COMPRESSED) == NOLOCO
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        ([1.1, 1.2, 1.0], "missed"),
+        ([0.5, 0.6, 0.7], "met by the whole interval"),
+        ([0.0, 1.0, 0.8], "met by the mean, not by the whole interval"),
+        ([0.5], "met, one seed"),
+        ([1.5], "missed"),
+    ],
+)
+def test_verdict_tells_a_mean_from_an_interval(differences: list[float], said: str) -> None:
+    assert verdict(estimate(differences), "≤ 1") == said
+    assert verdict(estimate(differences), "") == ""
+
+
+def test_conditions_of_the_bars_run_with_every_seed_asked_for() -> None:
+    seeds = {condition.name: condition.seeds(5) for condition in averaging.EXPERIMENT.conditions}
+    assert {seeds[name] for name in averaging.BARS} == {5}
+    assert 1 in seeds.values()
+
+
+def test_report_of_averaging_stands_on_its_runs_and_without_any() -> None:
+    results = of_losses(NoLoCo=[1.3, 1.4], DiLoCo=[1.3, 1.41], compressed=[1.35, 1.45])
+    text = averaging.document(results, 10, "python averaging.py").text("")
+    assert "| NoLoCo against DiLoCo | -0.35 ± 4.51 | ≤ 1 | met by the mean, not by the whole interval |" in text
+    assert "| compressed against NoLoCo | 3.71 ± 1.75 | ≤ 1 | missed |" in text
+    assert averaging.document({}, 10, "python averaging.py").plots == {}
+
+
+def family_run(name: str, seed: int, success: float, tokens: int) -> RunResult:
+    measured = [Measurement(0, {"a": 0.1}, {"a": 0.1}), Measurement(2, {"a": success}, {"a": success})]
+    node = NodeResult("n", "m", [0.0, success], [tokens, tokens], [None], [None], 0, 0, 0, 0, 0, {}, measured)
+    plan = RunPlan("family", name, seed, 2, (), (), (), 1, 0)
+    return RunResult("k", name, seed, 1.0, 1.0, [node, node], plan, [0.0, 0.1])
+
+
+def test_family_gains_are_paired_by_seed_and_at_the_fewest_tokens_of_any_run() -> None:
+    results = {
+        NONE: [family_run(NONE, seed, 0.4 + 0.1 * seed, 10) for seed in range(2)],
+        AVERAGED: [family_run(AVERAGED, seed, 0.6 + 0.1 * seed, 20) for seed in range(2)],
+    }
+    more = gains(results, AVERAGED, NONE, 2)
+    assert more is not None
+    at_the_end, at_equal_tokens = more
+    assert at_the_end.mean == pytest.approx(0.2)
+    assert at_the_end.half_width < 1e-9
+    assert at_equal_tokens.mean == pytest.approx((0.0 - 0.2 + 0.0 - 0.25) / 2)  # 20 of its 40 tokens taught nothing
+    assert gains(results, BOTH, SHARED, 2) is None
+
+
+def test_averaging_and_no_averaging_differ_in_nothing_else() -> None:
+    for plain, averaged in ((NONE, AVERAGED), (SHARED, BOTH)):
+        before, after = (family.CONDITIONS[name][1] for name in (plain, averaged))
+        assert before["learner"] == after["learner"]
+        assert after.keys() - before.keys() == {"averaging"}
+
+
+def test_family_that_averages_stays_nearer_together_and_the_same_plan_is_the_same_run(tmp_path: Path) -> None:
+    learner = {"own_groups": 2, "foreign_groups": 0, "share_groups": 0, "completions": 4, "learning_rate": 1e-3}
+
+    def run(settings: dict[str, object]) -> RunResult:
+        nodes = tuple(NodePlan(name, "builtin:wren", settings) for name in ("ann", "bob"))
+        return execute(RunPlan("test", "two", 3, 5, nodes, ("basic_arithmetic",), (5,), 1, 0), tmp_path)
+
+    apart = run({"learner": learner})
+    averaging_section = {"every_rounds": 1, "encoding": "dense-bf16"}
+    together, again = (run({"learner": learner, "averaging": averaging_section}) for _ in range(2))
+    assert together.nodes == again.nodes
+    assert together.apart == again.apart
+    assert [node.outer_steps for node in apart.nodes] == [0, 0]
+    assert all(node.outer_steps >= 2 and node.averaging_bytes > 0 for node in together.nodes)
+    assert 0 < together.apart[-1] < apart.apart[-1]

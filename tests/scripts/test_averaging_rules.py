@@ -1,0 +1,176 @@
+"""What the replicas of ``averaging.py`` do with each other's weights, step by step and in whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import averaging_run
+import numpy as np
+import pytest
+import torch
+from averaging_rules import Alone, Compressed, DiLoCo, DiLoCoPairs, KnownCopies, NoLoCo, Rule, SliceOfWeights
+from averaging_rules import random_pairs as pairs_of
+from averaging_run import ReplicaPlan, execute, measured_steps
+from hypothesis import given
+from hypothesis import strategies as st
+from language import AGAIN, LENGTH, SENTENCES, TOKENS, VOCABULARY, Language
+from replicas import LAST_RATE, WARM_UP_STEPS, Replicas, initial, rate_share
+from torch import Tensor
+
+from node.averaging.compressed import CompressedConstants
+
+BASE = {"matrix": torch.zeros(40, 25), "bias": torch.zeros(7)}
+
+
+def learnt(count: int) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [{name: w + torch.randn(w.shape, generator=generator) for name, w in BASE.items()} for _ in range(count)]
+
+
+def spread(replicas: list[dict[str, Tensor]]) -> float:
+    """How far they lie from their mean."""
+    stacked = torch.stack([torch.cat([tensor.reshape(-1) for tensor in each.values()]) for each in replicas])
+    return float((stacked - stacked.mean(dim=0)).norm())
+
+
+def rules(count: int) -> dict[str, Rule]:
+    return {
+        "noloco": NoLoCo(BASE, count, Random(1)),
+        "compressed": Compressed(BASE, count, Random(1), CompressedConstants()),
+        "diloco": DiLoCo(BASE, count, Random(1)),
+        "slice": SliceOfWeights(BASE, count, Random(1), stride=10),
+        "copies": KnownCopies(BASE, count, Random(1), kept=64),
+    }
+
+
+@given(st.integers(1, 10), st.integers(0, 100))
+def test_everybody_meets_one_other(half: int, seed: int) -> None:
+    pairs = pairs_of(2 * half, Random(seed))
+    assert sorted(number for pair in pairs for number in pair) == list(range(2 * half))
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_gossip_among_a_fixed_set_gives_everybody_the_same_mean(count: int) -> None:
+    offered = learnt(count)
+    rule = DiLoCo(BASE, count, Random(1))
+    new = rule.outer(offered)
+    mean = torch.stack([each["matrix"] for each in offered]).mean(dim=0)
+    assert all(each["matrix"].equal(new[0]["matrix"]) for each in new)
+    torch.testing.assert_close(new[0]["matrix"], 0.7 * mean, atol=0.03, rtol=0)  # bf16 across the wire, three times
+    exchanges = {1: 0, 2: 1, 8: 3}[count]
+    assert exchanges * 2 * 1007 <= rule.received_bytes <= exchanges * (2 * 1007 + 200)
+
+
+def test_gossip_among_six_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 replicas"):
+        DiLoCo(BASE, 6, Random(1))
+
+
+def test_noloco_draws_replicas_together_and_pseudo_gradients_of_pairs_alone_do_not() -> None:
+    offered = learnt(2)
+    noloco, pairs = NoLoCo(BASE, 2, Random(1)), DiLoCoPairs(BASE, 2, Random(1))
+    noloco_replicas, pairs_replicas = [list(rule.outer(offered)) for rule in (noloco, pairs)]
+    for replicas in (noloco_replicas, pairs_replicas):
+        replicas[0] = {name: tensor + 1.0 for name, tensor in replicas[0].items()}  # one goes its own way
+    before = spread([dict(each) for each in noloco_replicas])
+    for _ in range(20):
+        noloco_replicas, pairs_replicas = list(noloco.outer(noloco_replicas)), list(pairs.outer(pairs_replicas))
+    assert spread([dict(each) for each in noloco_replicas]) < 0.05 * before
+    assert pairs.received_bytes == noloco.received_bytes > 0
+
+
+@pytest.mark.parametrize("name", sorted(rules(2)))
+def test_rule_writes_to_nothing_that_it_is_given(name: str) -> None:
+    offered = learnt(4)
+    before = [{n: tensor.clone() for n, tensor in each.items()} for each in offered]
+    rules(4)[name].outer(offered)
+    assert all(o[n].equal(b[n]) for o, b in zip(offered, before, strict=True) for n in b)
+
+
+def test_alone_nothing_is_averaged_and_nothing_crosses_the_wire() -> None:
+    rule, offered = Alone(BASE, 3, Random(1)), learnt(3)
+    assert rule.outer(offered) == offered
+    assert rule.received_bytes == 0
+
+
+def test_sentences_end_in_agreement_and_say_again_what_was_said() -> None:
+    text = Language(4).documents(1, 400).reshape(400, SENTENCES, LENGTH)
+    assert text.min() == AGAIN
+    assert text.max() < VOCABULARY
+    again = np.argwhere(text[:, :, 0] == AGAIN)
+    assert len(again) > 300
+    assert all((text[d, s, 1:] == text[d, s - 2, 1:]).all() for d, s in again)
+    assert not (Language(4).documents(2, 400) == text.reshape(400, TOKENS)).all(axis=1).any()
+    assert (Language(4).documents(1, 400) == text.reshape(400, TOKENS)).all()
+
+
+def test_replicas_side_by_side_are_what_each_is_alone() -> None:
+    weights, tokens = initial(1), torch.from_numpy(Language(1).documents(1, 3 * 2 * 4)).view(3, 2, 4, TOKENS)
+    both = Replicas(weights, 2, learning_rate=1e-3)
+    for step in tokens:
+        both.step(step)
+    for number in range(2):
+        alone = Replicas(weights, 1, learning_rate=1e-3)
+        for step in tokens:
+            alone.step(step[number : number + 1])
+        for name, tensor in alone.replica(0).items():
+            torch.testing.assert_close(both.replica(number)[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+def test_learning_rate_rises_and_then_decays_or_stays() -> None:
+    assert rate_share(WARM_UP_STEPS // 2, 600) == rate_share(WARM_UP_STEPS // 2, None) == 0.5
+    assert rate_share(600, None) == 1.0
+    decaying = [rate_share(step, 600) for step in range(WARM_UP_STEPS, 601)]
+    assert decaying == sorted(decaying, reverse=True)
+    assert (decaying[0], decaying[-1]) == (1.0, pytest.approx(LAST_RATE))
+
+
+def plan(rule: str = "noloco", **changes: object) -> ReplicaPlan:
+    fields: dict[str, object] = {
+        "experiment": "e", "condition": rule, "seed": 0, "rounds": 8, "rule": rule, "settings": {}, "replicas": 4,
+        "batch": 2, "learning_rate": 1e-3, "decays": False, "every": 2, "late": 0,
+    }  # fmt: skip
+    return ReplicaPlan(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_run_is_another_when_anything_of_it_differs() -> None:
+    other = [plan(seed=1), plan(late=1), plan(decays=True), plan("compressed")]
+    other.append(plan("compressed", settings={"kept": 32}))
+    assert len({each.key for each in (plan(), *other)}) == 6
+    assert plan("compressed").key == plan("compressed", condition="compressed").key
+
+
+@given(st.integers(1, 9), st.integers(0, 8), st.integers(20, 300))
+def test_measured_is_right_after_outer_steps_the_last_among_them(every: int, late: int, rounds: int) -> None:
+    late %= every
+    steps = measured_steps(plan(every=every, late=late, rounds=rounds))
+    assert all(step % every == late and every <= step <= rounds for step in steps)
+    assert max(steps) + every > rounds
+
+
+@pytest.fixture
+def small_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BASE_STEPS", 3), ("BASE_BATCH", 2), ("HELD_OUT", 4)):
+        monkeypatch.setattr(averaging_run, name, value)
+
+
+@pytest.mark.usefixtures("small_base")
+def test_runs_of_one_seed_share_their_base_and_differ_by_rule(tmp_path: Path) -> None:
+    plans = [plan("alone"), plan("diloco"), plan("noloco"), plan("compressed"), plan("noloco", late=1)]
+    results = {each.rule if not each.late else "late": execute(each, tmp_path) for each in plans}
+    assert len(list(tmp_path.iterdir())) == 1
+    starts = {result.levels[0].loss for result in results.values()}
+    assert len(starts) == 1
+    assert results["diloco"].levels[-1].distance < 1e-6  # one φ for all
+    assert 0 < results["noloco"].levels[-1].distance < results["alone"].levels[-1].distance
+    assert results["alone"].received_bytes == 0
+    assert 0 < 20 * results["compressed"].received_bytes < results["noloco"].received_bytes
+    assert len({result.levels[-1].loss for result in results.values()}) == len(plans)
+    assert execute(plans[3], tmp_path).levels == results["compressed"].levels
+
+
+@pytest.mark.usefixtures("small_base")
+def test_run_of_replicas_whose_experiment_has_ended_ends_too(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedError):
+        execute(plan(), tmp_path, lambda: True)
