@@ -73,7 +73,7 @@ def quantise(
         values = tensor[part].astype(np.float64)
         if not (np.abs(values) <= limits.UPDATE_MAGNITUDE).all():
             raise ValueError(f"a weight that is not finite or above {limits.UPDATE_MAGNITUDE:g} cannot be sent")
-        codes.append(np.mod(np.rint(values / step), 2**bits).astype(np.uint8))
+        codes.append((np.rint(values / step).astype(np.int64) & (2**bits - 1)).astype(np.uint8))
     return WeightSlice(stride, phase, bits, steps.astype(np.float32), np.concatenate(codes))
 
 

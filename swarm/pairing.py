@@ -49,6 +49,7 @@ STREAMS_PER_PEER = 4  # incoming ones at once
 LINGER_SECONDS = 1.0  # for a peer to end a stream on which all is said
 ASK_AGAIN_SECONDS = 1.0  # between questions to a partner that left us in doubt
 DECISIONS_REMEMBERED = 256
+SEEKERS_REMEMBERED = 64
 REASONS = frozenset(rules.Reason)
 
 Bring = Callable[[PeerId, Offer], Awaitable[str | None]]
@@ -89,7 +90,7 @@ class Pairing:
         self._random = random
         self._ended = ended
         self._standing = rules.Standing(host.peer_id)
-        self._seekers: list[PeerId] = []  # proposed to us while we asked somebody else; the latest last
+        self._seekers: dict[PeerId, float] = {}  # proposed to us in vain, and when; the latest last
         self._engaged: Exchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
@@ -108,7 +109,7 @@ class Pairing:
         if self._standing.offer is not None:
             raise RuntimeError("an offer stands already: one average() at a time")
         began_seconds = anyio.current_time()
-        self._standing, self._seekers = rules.Standing(self._host.peer_id, offer), []
+        self._standing = rules.Standing(self._host.peer_id, offer)
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
@@ -130,8 +131,9 @@ class Pairing:
             if self._engaged is None:
                 now_seconds = anyio.current_time()
                 known = [p for p in candidates() if p != self._host.peer_id and p not in self._standing.failed]
-                move = rules.next_move(now_seconds, known, search, self._terms, self._random, seekers=self._seekers)
-                self._seekers = [peer for peer in self._seekers if peer != move.peer]
+                seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
+                move = rules.next_move(now_seconds, known, search, self._terms, self._random, seekers=seekers)
+                self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
                 if move.peer is None:
                     await self._keep_still(min(move.until_seconds, until_seconds) - now_seconds)
                 elif (why := await self._propose(move.peer)) is not None:
@@ -231,8 +233,11 @@ class Pairing:
         declined = rules.answer(self._standing, peer, proposal.offer, self._terms)
         if declined is not None:
             self._note_unlike(peer, declined)
-            if declined is rules.Reason.BUSY and not self._standing.engaged:
-                self._seekers = [*(p for p in self._seekers if p != peer), peer]
+            if declined in (rules.Reason.NOT_NOW, rules.Reason.BUSY) and not self._standing.engaged:
+                self._seekers.pop(peer, None)
+                self._seekers[peer] = anyio.current_time()
+                while len(self._seekers) > SEEKERS_REMEMBERED:
+                    del self._seekers[next(iter(self._seekers))]
             await conversation.send(Decline(declined), self._terms.answer_seconds)
             return
         if self._standing.proposing_to is not None:

@@ -176,8 +176,8 @@ def next_move(
 ) -> Move:
     """Whom to propose to once the pause after the last proposal is over.
 
-    One of ``seekers``, who proposed to us while we asked somebody else, and so are known to look for a partner; without
-    any, a random one of those candidates that were asked least often.
+    One of ``seekers``, who proposed to us in vain, and so are known to look for a partner; without any, a random one of
+    those candidates that were asked least often.
     """
     if now_seconds < search.idle_until_seconds:
         return Move(None, search.idle_until_seconds, "pausing after a proposal that came to nothing")
@@ -186,10 +186,19 @@ def next_move(
         return Move(None, now_seconds + terms.pause_seconds, "no peer of the family is left to ask")
     seeking = [peer for peer in seekers if peer in open_to_us]
     if seeking:
-        return Move(seeking[-1], now_seconds, "it proposed to us while we asked somebody else")
+        return Move(seeking[-1], now_seconds, "it proposed to us when we could not accept")
     fewest = min(search.tried.get(peer, 0) for peer in open_to_us)
     peer = random.choice([peer for peer in open_to_us if search.tried.get(peer, 0) == fewest])
     return Move(peer, now_seconds, f"one of {len(open_to_us)} peers of the family")
+
+
+def still_seeking(proposed_at: Mapping[PeerId, float], now_seconds: float, terms: Terms) -> list[PeerId]:
+    """Who proposed to us in vain lately, the latest last: within the longest pause before somebody asks again."""
+    return [peer for peer, at_seconds in proposed_at.items() if now_seconds - at_seconds <= _longest_seconds(terms)]
+
+
+def _longest_seconds(terms: Terms) -> float:
+    return terms.pause_seconds * 2.0**DOUBLINGS_MOST
 
 
 def after_proposal(
@@ -205,8 +214,8 @@ def after_proposal(
     tried[peer] += 1
     lasting = why in frozenset(Reason) - PASSING
     first_seconds = min(max(now_seconds - began_seconds, PAUSE_SECONDS_LEAST), terms.pause_seconds)
-    longest_seconds = terms.pause_seconds * 2.0**DOUBLINGS_MOST
-    pause_seconds = min(first_seconds * 2.0 ** min(tried[peer] - 1, 32), longest_seconds) * random.uniform(0.5, 1.5)
+    grown_seconds = min(first_seconds * 2.0 ** min(tried[peer] - 1, 32), _longest_seconds(terms))
+    pause_seconds = grown_seconds * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
     return Search(tried, excluded, now_seconds + pause_seconds)
 

@@ -124,9 +124,12 @@ def compress(state: CompressedState, weights: Weights, phase: int, constants: Co
     Raises ``ValueError`` for weights that are not finite or too far from φ to be sent.
     """
     layout = layout_of(state.outer)
-    residuals = [state.residual[name].reshape(-1).clone() for name in layout.names]
-    deltas = [(weights[name].detach().to(torch.float32) - state.outer[name]).reshape(-1) for name in layout.names]
-    update = sparse_update.encode(layout, residuals, deltas, decay=constants.residual_decay, kept=constants.kept)
+    # What is left is written over Δ: Δ + β e is the same sum, and one copy less.
+    left = [(weights[name].detach().to(torch.float32) - state.outer[name]).reshape(-1) for name in layout.names]
+    decay = constants.residual_decay
+    before = [state.residual[name].reshape(-1) for name in layout.names]
+    before = before if decay == 1.0 else [decay * tensor for tensor in before]
+    update = sparse_update.encode(layout, left, before, decay=1.0, kept=constants.kept)
     part = quantise(
         layout,
         _flat(state.outer, layout),
@@ -135,8 +138,8 @@ def compress(state: CompressedState, weights: Weights, phase: int, constants: Co
         phase=phase,
         bits=constants.bits,
     )
-    left = {n: r.reshape(s) for (n, s), r in zip(layout.tensors, residuals, strict=True)}
-    return Sent(encode_compressed(layout, update, part), decode_update(update, layout), left)
+    residual = {name: tensor.reshape(shape) for (name, shape), tensor in zip(layout.tensors, left, strict=True)}
+    return Sent(encode_compressed(layout, update, part), decode_update(update, layout), residual)
 
 
 def outer_step(
@@ -146,24 +149,33 @@ def outer_step(
 
     ``theirs`` is what ``decode_compressed`` gave for the layout of ``state``; ``share`` ≤ 1 is how much it counts.
     """
+    return outer_step_and_distance(state, sent, theirs, constants, share=share)[0]
+
+
+def outer_step_and_distance(
+    state: CompressedState, sent: Sent, theirs: Compressed, constants: CompressedConstants, *, share: float = 1.0
+) -> tuple[CompressedState, float | None]:
+    """The same, and ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None where ours is all zero there."""
     layout = layout_of(state.outer)
-    part = theirs.part
-    differences = towards(layout, part, _flat(state.outer, layout))
-    where = elements(layout, part.stride, part.phase)
+    differences = towards(layout, theirs.part, _flat(state.outer, layout))
+    where = elements(layout, theirs.part.stride, theirs.part.phase)
     outer, spread = {}, []
+    apart_square = own_square = 0.0
     for index, (name, shape) in enumerate(layout.tensors):
         positions, update = mean_update(sent.update[index], theirs.update[index], share)
-        moved = state.outer[name].reshape(-1).numpy().copy()
+        moved, away = state.outer[name].reshape(-1).numpy().copy(), differences[index]
+        length = _length(away)
+        apart_square, own_square = apart_square + length**2, own_square + _length(moved[where[index]]) ** 2
         moved[positions] += np.float32(constants.outer_rate) * update
         # What replicas do not share of one update is the first measure of how far apart they are.
-        first = _length(update) / math.sqrt(len(moved))
-        reckoned, away = float(state.spread[index]) or first, differences[index]
-        far = _length(away) / math.sqrt(max(1, len(away)))
+        reckoned = float(state.spread[index]) or _length(update) / math.sqrt(len(moved))
+        far = length / math.sqrt(max(1, len(away)))
         pull = share * constants.consensus_rate * min(1.0, FARTHEST * reckoned / far if far > 0.0 else 1.0)
         moved[where[index]] += np.float32(pull) * away
         outer[name] = torch.from_numpy(moved).reshape(shape)
         spread.append(max(min(far, FARTHEST * reckoned), constants.spread_decay * reckoned) if len(away) else reckoned)
-    return CompressedState(outer, sent.residual, np.array(spread, np.float32), state.steps + 1)
+    after = CompressedState(outer, sent.residual, np.array(spread, np.float32), state.steps + 1)
+    return after, math.sqrt(apart_square / own_square) if own_square > 0.0 else None
 
 
 def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) -> tuple[NDArray[np.int64], Floats]:

@@ -13,7 +13,6 @@ momentum of the one and the residual of the other are dropped.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -33,7 +32,6 @@ from protocol.compressed_weights import decode_compressed
 from protocol.dense_weights import dense_bytes, dense_parts, open_dense
 from protocol.errors import IntegrityError
 from protocol.tensor_layout import TensorLayout
-from protocol.weight_slice import elements, towards
 from swarm.weights_difference import difference_of
 
 State = OuterState | CompressedState  # both have ``outer``, φ, and ``steps``
@@ -49,7 +47,7 @@ class Averaging:
     """What an exchange makes of a replica."""
 
     state: State
-    distance: float | None  # ‖θ_i − θ_j‖ / ‖θ_i‖ as offered; None where ours are all zero
+    distance: float | None  # ‖θ_i − θ_j‖ / ‖θ_i‖ as offered, or of φ over a sample; None where ours are all zero
 
 
 class Offering(Protocol):
@@ -197,16 +195,8 @@ class CompressedOffering:
 
     def averaged(self, theirs: memoryview, weight: float) -> Averaging:
         found = decode_compressed(theirs, self.layout)
-        after = compressed.outer_step(self.start, self.sent, found, COMPRESSED, share=weight)
-        return Averaging(_checked(after, self.start.outer), self._apart(found))
-
-    def _apart(self, theirs: compressed_weights.Compressed) -> float | None:
-        """‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range: the whole of θ_j is not here."""
-        own = [self.start.outer[name].reshape(-1).numpy() for name in self.layout.names]
-        where = elements(self.layout, theirs.part.stride, theirs.part.phase)
-        away = sum(float(np.square(each).sum()) for each in towards(self.layout, theirs.part, own))
-        length = sum(float(np.square(each[part]).sum()) for each, part in zip(own, where, strict=True))
-        return math.sqrt(away / length) if length > 0.0 else None
+        after, apart = compressed.outer_step_and_distance(self.start, self.sent, found, COMPRESSED, share=weight)
+        return Averaging(_checked(after, self.start.outer), apart)
 
 
 def _check_own(weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""hivemind's side of ``averaging.py``: a process a peer, run by ``.venv-hivemind``, all of them told to go at once."""
+"""hivemind's side of ``averaging_exchange.py``: a process a peer, run by ``.venv-hivemind``, all told to go at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One peer of ``averaging.py``'s contender, run by ``.venv-hivemind``: answers each line on its input with one of JSON.
+"""A peer of ``averaging_exchange.py``'s contender, run by ``.venv-hivemind``: answers each line of input with JSON.
 
 ``N`` prepares round N, ``go`` averages. The weights of a round follow from the seed, as in ``averaging_weights.py``.
 """

@@ -1,4 +1,4 @@
-"""Our side of ``averaging.py``: a swarm process a peer, and a thread that does what its learner would."""
+"""Our side of ``averaging_exchange.py``: a swarm process a peer, and a thread that does what its learner would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights that every peer of ``averaging.py`` begins a round with: from the seed alone, in any process."""
+"""The weights that every peer of ``averaging_exchange.py`` begins a round with: from the seed alone, in any process."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from swarm.pairing_rules import (
     after_proposal,
     answer,
     next_move,
+    still_seeking,
 )
 
 TERMS = Terms(most_bytes=1000, most_steps_apart=2)
@@ -88,6 +89,14 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
     assert sorted(asked[:4]) == ["a", "b", "c", "d"]
     assert asked.count("c") == 1
     assert "no peer" in next_move(now_seconds, ["c"], search, TERMS, random).because
+
+
+def test_who_proposed_in_vain_is_taken_to_be_seeking_until_it_would_have_asked_again() -> None:
+    longest_seconds = TERMS.pause_seconds * 2.0**DOUBLINGS_MOST
+    proposed_at = {"a": 10.0, "b": 12.0}
+    assert still_seeking(proposed_at, 12.0, TERMS) == ["a", "b"]
+    assert still_seeking(proposed_at, 11.0 + longest_seconds, TERMS) == ["b"]
+    assert still_seeking(proposed_at, 13.0 + longest_seconds, TERMS) == []
 
 
 def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_asked_before() -> None:

@@ -9,7 +9,7 @@ Seconds are from the word "go" until the last peer has its result, median of ``-
 interfaces sent meanwhile, per peer. Every result of ours is checked, by hash, to be that of the formula on the two
 blobs; any difference ends the benchmark. hivemind's are compared with the mean of all.
 
-    sudo python scripts/bench/averaging.py [--against hivemind] [--json]
+    sudo python scripts/bench/averaging_exchange.py [--against hivemind] [--json]
 
 ``--against hivemind`` makes an environment of its own, ``.venv-hivemind`` (1.3 GB), the first time.
 """
