@@ -33,6 +33,7 @@ class ChildSpec:
     command: tuple[str, ...]
     first_line: bytes
     lock_descriptor: int
+    stop_line: bytes | None = None  # asks it to end; without one, the end of its input does
 
 
 class Child:
@@ -45,7 +46,7 @@ class Child:
         self._on_line = on_line
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process: asyncio.subprocess.Process | None = None
-        self._input_closed = False
+        self._asked_to_end = False
         self.useful = False  # it did what it is for; set by whoever reads its events
 
     @property
@@ -68,8 +69,8 @@ class Child:
         readers = [asyncio.create_task(self._read_events()), asyncio.create_task(self._read_log())]
         try:
             self.tell(self._spec.first_line)
-            if self._input_closed:  # told to end before it was there
-                self.close_input()
+            if self._asked_to_end:  # before it was there
+                self.ask_to_end()
             await self._ended()
         finally:
             self._kill_session()
@@ -87,10 +88,12 @@ class Child:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._process.stdin.write(line + b"\n")
 
-    def close_input(self) -> None:
-        """Ends its standard input: it is to finish and end."""
-        self._input_closed = True
-        if self._process is not None and self._process.stdin is not None:
+    def ask_to_end(self) -> None:
+        """It is to finish what it does and end."""
+        self._asked_to_end = True
+        if self._spec.stop_line is not None:
+            self.tell(self._spec.stop_line)
+        elif self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def kill(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-STOP_LINE = "stop"  # on the learner's standard input: finish the step, checkpoint, exit 0; end of file means the same
+STOP_LINE = "stop"  # on the learner's standard input: finish the round, checkpoint, exit 0
 
 
 class Start(Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from node.children import ChildSpec
 from node.config import Config
-from node.events import Start
+from node.events import STOP_LINE, Start
 from node.exit_codes import ExitCode, exit_code_of
 from node.home import Home, Lock, LockHeld, lock_home
 from node.joining import ensure_joined, papers_of
@@ -130,6 +130,7 @@ async def _supervise(
             (sys.executable, "-m", "node.learner.process"),
             msgspec.json.encode(Start(str(home.path), config.model_dump(mode="json"))),
             lock.descriptor,
+            STOP_LINE.encode(),
         ),
         observer=observer,
     )

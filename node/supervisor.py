@@ -28,7 +28,6 @@ from node.api.types import ChildStatus, NodeStatus, Note, PeersAnswer, State
 from node.children import Child, ChildSpec
 from node.config import Config
 from node.events import (
-    STOP_LINE,
     Averaged,
     CheckpointSaved,
     Event,
@@ -241,9 +240,7 @@ class Supervisor:
 
     async def _end(self, kept: _Kept, life: asyncio.Task[None], limit_seconds: float) -> None:
         if kept.child is not None and not life.done():
-            if kept is self._learner:
-                kept.child.tell(STOP_LINE.encode())
-            kept.child.close_input()
+            kept.child.ask_to_end()
             at_once = asyncio.create_task(self._stop_now.wait())
             await asyncio.wait({life, at_once}, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
             at_once.cancel()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must hold: formatting, lint, types, import contract, tests. Arguments go to pytest.
+# Everything that must hold: formatting, lint, types, import contract, tests, two files at once. Arguments go to pytest.
 #   ./scripts/test.sh -k config           the checks, then the tests whose names have "config" in them
 set -euo pipefail
 ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
@@ -22,5 +22,5 @@ stage lint ruff check
 stage types mypy
 say "imports: lint-imports"
 "$VENV/bin/lint-imports" || fail "failed at: imports"
-stage tests pytest "$@"
+stage tests pytest --numprocesses 2 --dist loadfile "$@"
 say "all passed"

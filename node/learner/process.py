@@ -1,9 +1,10 @@
 """The learner process: ``python -m node.learner.process``.
 
 Standard input: one line, ``node.events.Start`` as JSON; then nothing until the line ``stop``. That line, the end of
-input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If its input ends while
-its libraries are imported, which takes seconds, it ends at once: there is nothing to save. A learner that has not ended
-``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its supervisor.
+input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If the line or the end
+comes while its libraries are imported, which takes seconds, it ends at once: there is nothing to save. A learner that
+has not ended ``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its supervisor; one
+that was asked may take as long as the supervisor waits, since a large model's round takes minutes.
 Standard output: events, one JSON line each. Standard error: the log. Exit codes: ``node.exit_codes``.
 """
 
@@ -102,13 +103,17 @@ def _input_lines() -> Iterator[bytes]:
 def _watch_input(lines: Iterator[bytes], stop: StopRequest, imported: threading.Event) -> None:
     for line in lines:
         if line.strip() == STOP_LINE.encode():
-            stop.set("asked")
-    stop.set("supervisor gone")
-    if not imported.is_set():
-        os._exit(ExitCode.DONE)  # the scoring workers' input ends with us
+            _stop_because("asked", stop, imported)
+    _stop_because("supervisor gone", stop, imported)
     time.sleep(GRACE_SECONDS)
     logging.getLogger(__name__).error("not ended %g s after the end of input: ending by force", GRACE_SECONDS)
     os._exit(ExitCode.FAULT)
+
+
+def _stop_because(reason: str, stop: StopRequest, imported: threading.Event) -> None:
+    stop.set(reason)
+    if not imported.is_set():
+        os._exit(ExitCode.DONE)  # the scoring workers' input ends with us
 
 
 def _claim_standard_output() -> BinaryIO:

@@ -15,7 +15,7 @@ import pytest
 from node.api.types import NodeStatus, PeersAnswer
 from node.children import ChildSpec
 from node.config import ApiSection, Config
-from node.events import Event, Fault, Phases, RoundDone, encode_event
+from node.events import STOP_LINE, Event, Fault, Phases, RoundDone, encode_event
 from node.exit_codes import ExitCode
 from node.home import Home, Lock, is_locked, lock_home
 from node.outcome import Outcome
@@ -24,7 +24,7 @@ from node.supervisor import Supervisor
 pytestmark = pytest.mark.processes
 
 HANG_SECONDS = 300.0
-OBEDIENT = "import sys\nfor line in sys.stdin: pass"  # ends with its input, as both real children do
+OBEDIENT = "import sys\nfor line in sys.stdin:\n    if line == 'stop\\n': break"  # or at the end of its input
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
 
 ROUND = RoundDone(
@@ -84,7 +84,7 @@ def supervised(
             Config(name="test", api=ApiSection(port=0)),
             peer="12D3KooWx",
             swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
-            learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor),
+            learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor, STOP_LINE.encode()),
             observer=heard,
         )
         if react is not None:
@@ -136,7 +136,7 @@ class EndsOnceUsageIsTold(Heard):
 
 def test_memory_and_traffic_are_told_and_what_an_earlier_start_recorded_is_in_the_charts(home: Home) -> None:
     first, second = EndsOnceUsageIsTold(1), EndsOnceUsageIsTold(0)
-    supervised(home, first, learner=saying(ROUND, "sys.stdin.read()"), react=first.watch)
+    supervised(home, first, learner=saying(ROUND, OBEDIENT), react=first.watch)
     told = [msgspec.json.decode(line) for line in home.metrics.read_bytes().splitlines()]
     usage = next(line for line in told if line["event"] == "usage")
     assert usage["supervisor_bytes"] > 1_000_000 and usage["sent_bytes_total"] is None  # no swarm process answers
@@ -188,7 +188,8 @@ def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home: Home
     order = home.path / "order"
     finishing = saying(
         FAULT,
-        f"assert sys.stdin.readline() and sys.stdin.readline().strip() == 'stop'\ntime.sleep(0.3)\n"
+        f"assert sys.stdin.readline() and sys.stdin.readline().strip() == 'stop'\n"
+        f"import select; assert not select.select([0], [], [], 0.3)[0], 'a supervisor that waits must not look gone'\n"
         f"open({str(order)!r}, 'a').write('learner ')",
     )
     leaving = f"{OBEDIENT}\nopen({str(order)!r}, 'a').write('swarm')"
@@ -221,7 +222,7 @@ def test_a_learner_that_fails_while_stopping_makes_the_end_a_fault(home: Home) -
     def react(supervisor: Supervisor) -> None:
         heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
 
-    failing = saying(FAULT, "for line in sys.stdin: pass\nsys.exit('the disk is full')")
+    failing = saying(FAULT, "sys.stdin.readline(), sys.stdin.readline()\nsys.exit('the disk is full')")
     outcome = supervised(home, heard, learner=failing, react=react)
     assert outcome.exit_code is ExitCode.FAULT and "the disk is full" in outcome.because
 
