@@ -32,7 +32,7 @@ from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
 
 TOKEN = "t" * 43
-HANG_SECONDS = 60.0
+HANG_SECONDS = 300.0
 SWARM = SwarmStatus(
     peer="12D3KooWx",
     swarm="starling",

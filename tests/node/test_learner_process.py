@@ -21,7 +21,7 @@ from node.events import CheckpointSaved, Event, Fault, Loading, Ready, RoundDone
 from node.exit_codes import ExitCode
 
 pytestmark = pytest.mark.processes
-HANG_SECONDS = 240.0
+HANG_SECONDS = 900.0
 
 
 class LearnerProcess:

@@ -26,7 +26,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
 ROOT = Path(node.__file__).parents[1]
-HANG_GUARD_SECONDS = 120.0
+HANG_GUARD_SECONDS = 300.0
 
 REWARD_PLUGIN = r"""
 import os, re, signal, time

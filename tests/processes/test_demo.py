@@ -69,7 +69,7 @@ def test_an_interrupted_demonstration_leaves_neither_processes_nor_files(process
         text=True,
         start_new_session=True,
     )
-    guard = threading.Timer(300.0, demo.kill)
+    guard = threading.Timer(900.0, demo.kill)
     guard.start()
     try:
         assert demo.stdout is not None

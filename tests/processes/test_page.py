@@ -21,7 +21,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 300.0
+HANG_SECONDS = 900.0
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",

@@ -18,7 +18,7 @@ from protocol.identity import NodeKey
 from protocol.invite import decode_invite, encode_invite
 from protocol.membership import Invitation, sign_invitation
 
-HANG_SECONDS = 180.0
+HANG_SECONDS = 900.0
 pytestmark = pytest.mark.processes
 
 

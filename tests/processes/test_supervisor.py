@@ -23,7 +23,7 @@ from node.supervisor import Supervisor
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 300.0
+HANG_SECONDS = 900.0
 OBEDIENT = "import sys\nfor line in sys.stdin:\n    if line == 'stop\\n': break"  # or at the end of its input
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
 

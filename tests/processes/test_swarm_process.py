@@ -29,7 +29,7 @@ from swarm.client import SwarmClient
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 300.0  # only to end a test that would never end
+HANG_SECONDS = 900.0  # only to end a test that would never end
 
 
 class SwarmProcess:

@@ -37,7 +37,7 @@ from swarm.state_sharing import LEAST_SECONDS
 FAMILY = b"f" * 16
 EPOCH = 1_790_000_000.0
 JUMP_SECONDS = 0.001  # of real time without anything to do, after which virtual time goes on
-HANG_SECONDS = 60.0
+HANG_SECONDS = 300.0
 PARAMETERS = 1_000_000  # two MB: eight chunks
 PATIENCE_SECONDS = 30.0
 

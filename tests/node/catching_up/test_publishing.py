@@ -20,7 +20,7 @@ from swarm.api import PeerStatus
 from swarm.store import ContentStore
 
 FAMILY = b"f" * 16
-HANG_SECONDS = 60.0
+HANG_SECONDS = 300.0
 
 
 def peer(family: bytes = FAMILY, age_seconds: float = 1.0) -> PeerStatus:
