@@ -70,7 +70,7 @@ def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
         raise _not_let_in(invite.reason, invite.message)
     settings = JoinSettings(str(home.path), text, config.swarm.lan_discovery)
     done = subprocess.run(
-        (sys.executable, "-m", "swarm.joining"),
+        (sys.executable, "-P", "-m", "swarm.joining"),
         input=msgspec.json.encode(settings),
         capture_output=True,
         env=compute_environment(os.environ),

@@ -121,13 +121,13 @@ async def _supervise(
         peer=key.peer_id,
         swarm=ChildSpec(
             "swarm",
-            (sys.executable, "-m", "swarm.service"),
+            (sys.executable, "-P", "-m", "swarm.service"),
             msgspec.json.encode(swarm_settings(home, config, papers)),
             lock.descriptor,
         ),
         learner=ChildSpec(
             "learner",
-            (sys.executable, "-m", "node.learner.process"),
+            (sys.executable, "-P", "-m", "node.learner.process"),
             msgspec.json.encode(Start(str(home.path), config.model_dump(mode="json"))),
             lock.descriptor,
             STOP_LINE.encode(),

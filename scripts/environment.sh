@@ -45,7 +45,8 @@ ensure_environment() {
     prefer_cpu_torch
     rm -f "$stamp"
     (cd "$ROOT" && "$VENV/bin/python" -m pip install --quiet --editable ".${extra:+[$extra]}") ||
-        fail "the installation failed; the lines above say why. Another try continues where it ended."
+        fail "the installation failed; the lines above say why. Two dependencies are compiled (Debian, Ubuntu:" \
+        "apt install gcc python3-dev libgmp-dev). Another try continues where it ended."
     printf '%s' "$ROOT" >"$VENV/.root"
     printf '%s\n' "$want" >"$stamp"
 }

@@ -1,62 +1,67 @@
 """Who differs too much to be averaged with: pure functions of norms, no tensor in sight.
 
-With Δ = θ_j − θ_i, the partner's weights minus ours, and the mean and deviation (σ) of ‖Δ‖ in past exchanges of the
-family, exponentially weighted (EDiT's rule, its released code):
+With Δ = θ_j − θ_i, the partner's weights minus ours, and the median m and deviation σ of ‖Δ‖ in the last exchanges of
+the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|):
 
-    refused      z = (‖Δ‖ − mean) / σ > 3                          until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
-    weight       min(1, τ / ‖Δ‖), τ = mean + σ                      until enough was seen: 1
+    refused      z = (‖Δ‖ − m) / σ > 3                             until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
+    weight       min(1, τ / ‖Δ‖), τ = m + σ                         until enough was seen: 1
 
 The weight is CenteredClip's for one vector: nobody moves us by more than the length τ, and what is of usual length
-counts in full, so that the outer step is exactly its formula then.
+counts in full, so that the outer step is exactly its formula then. The bound z > 3 is EDiT's; its mean and deviation
+are not: a share p of equal outliers has z = √((1 − p) / p) by them, above 3 only for p < 1/10, so that one liar among
+eight, who lies from the first, hid himself (docs/experiments/averaging.md). Half must lie to move a median.
 
-Ours: decay and warm-up; σ is at least a tenth of the mean; the first bound, without which a stranger's first weights
-could be of any size; and both bounds double with every refusal in a row. Without that, replicas that drifted apart
-while they were out of reach would refuse each other for ever, and drift further. A refused norm does not enter the
-past, and the first one accepted resets the doubling: beside honest partners, an attacker cannot raise the bar with what
-is refused anyway.
+Ours: window and warm-up; σ is at least a quarter of m; the first bound, without which a stranger's first weights could
+be of any size; and both bounds double with every refusal that is not made up for by an exchange. Without that, replicas
+that drifted apart while they were out of reach would refuse each other for ever, and drift further. A refused norm does
+not enter the past: beside honest partners, an attacker cannot raise the bar with what is refused anyway.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Final
 
 Z_MOST: Final = 3.0
-DECAY: Final = 0.98  # of the past, an exchange
-WARM_UP: Final = 10  # norms seen before any is compared with them
-SPREAD_LEAST: Final = 0.1  # of the mean: a past without spread must not make every later norm an outlier
+REMEMBERED: Final = 20  # norms; the newer half of them is what a family that changed is judged by in the end
+WARM_UP: Final = 5  # norms seen before any is compared with them
+TO_DEVIATION: Final = 1.4826  # median distance from the median to the standard deviation, of a normal distribution
+SPREAD_LEAST: Final = 0.25  # of the median: a past without spread must not make every later norm an outlier
 FAR: Final = 4.0  # times our own norm
 
 
 @dataclass(frozen=True, slots=True)
 class NormHistory:
-    """Exponentially weighted mean and variance of the norms that were accepted."""
+    """The last norms that were accepted, oldest first."""
 
-    mean: float = 0.0
-    variance: float = 0.0
-    seen: int = 0
+    norms: tuple[float, ...] = ()
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether others can be compared with them."""
+        return len(self.norms) >= WARM_UP
+
+    @property
+    def median(self) -> float:
+        """Of no norms: 0."""
+        return statistics.median(self.norms) if self.norms else 0.0
 
     @property
     def deviation(self) -> float:
-        return max(math.sqrt(self.variance), SPREAD_LEAST * self.mean, 1e-12)
+        median = self.median
+        spread = statistics.median([abs(norm - median) for norm in self.norms]) if self.norms else 0.0
+        return max(TO_DEVIATION * spread, SPREAD_LEAST * median, 1e-12)
 
     def score(self, norm: float) -> float:
         """z of ``norm``: 0 until enough was seen, infinite for a norm that is no finite number."""
         if not math.isfinite(norm):
             return math.inf
-        return (norm - self.mean) / self.deviation if self.seen >= WARM_UP else 0.0
-
-    def after(self, norm: float) -> NormHistory:
-        """With one more norm, unless it is an outlier."""
-        return self if self.score(norm) > Z_MOST else self.with_norm(norm)
+        return (norm - self.median) / self.deviation if self.is_enough else 0.0
 
     def with_norm(self, norm: float) -> NormHistory:
-        weight = max(1.0 - DECAY, 1.0 / (self.seen + 1))  # a plain mean at first
-        step = norm - self.mean
-        return NormHistory(
-            self.mean + weight * step, (1.0 - weight) * (self.variance + weight * step * step), self.seen + 1
-        )
+        return NormHistory((*self.norms, norm)[-REMEMBERED:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +69,30 @@ class FamilyPast:
     """What one family's exchanges have shown so far."""
 
     norms: NormHistory = NormHistory()
-    refused: int = 0  # in a row
+    refused: int = 0  # less what was accepted since
 
     def outlier_because(self, norm: float, own_norm: float) -> str | None:
         """Why weights at this distance are refused, or None. ``own_norm`` is that of our own weights."""
         widened = 2.0**self.refused
         if not math.isfinite(norm):
             return f"their difference from ours has norm {norm}"
-        if self.norms.seen < WARM_UP:
+        if not self.norms.is_enough:
             if own_norm > 0.0 and norm > widened * FAR * own_norm:
                 return f"they differ from ours by {norm / own_norm:.3g} times our own length; {widened * FAR:g} is far"
             return None
         score = self.norms.score(norm)
         if score > widened * Z_MOST:
             return (
-                f"they differ from ours by {norm:.3g}, {score:.3g} deviations above the family's mean of "
-                f"{self.norms.mean:.3g}; at most {widened * Z_MOST:g}"
+                f"they differ from ours by {norm:.3g}, {score:.3g} deviations above the family's median of "
+                f"{self.norms.median:.3g}; at most {widened * Z_MOST:g}"
             )
         return None
 
     def weight(self, norm: float) -> float:
         """Of a difference of this norm, in (0, 1]."""
-        if self.norms.seen < WARM_UP:
+        if not self.norms.is_enough:
             return 1.0
-        longest = self.norms.mean + self.norms.deviation
+        longest = self.norms.median + self.norms.deviation
         return 1.0 if norm <= longest else longest / norm
 
     def after_refusal(self) -> FamilyPast:
@@ -95,4 +100,4 @@ class FamilyPast:
 
     def after_averaging(self, norm: float) -> FamilyPast:
         """A norm of 0 (nodes that start alike) says nothing of how far replicas lie apart."""
-        return FamilyPast(self.norms.with_norm(norm) if norm > 0.0 else self.norms)
+        return FamilyPast(self.norms.with_norm(norm) if norm > 0.0 else self.norms, max(0, self.refused - 1))

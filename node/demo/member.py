@@ -22,7 +22,7 @@ from node.printable import printable
 from protocol.errors import StarlingError, TransportError
 
 END_SECONDS = 10.0  # for each way of ending a node, from the polite one to the last
-STARLING = (sys.executable, "-m", "node.cli.main")
+STARLING = (sys.executable, "-P", "-m", "node.cli.main")
 LINE_BYTES = 1 << 22
 
 

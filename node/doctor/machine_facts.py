@@ -102,7 +102,7 @@ def installed_version(name: str) -> str | None:
 def torch_facts(device: str, dtype: str) -> TorchFacts:
     """What torch, in a process of its own, finds for a configured device and dtype."""
     nvidia = NVIDIA_DEVICE.exists()
-    command = [sys.executable, "-m", "node.torch_probe", device, dtype]
+    command = [sys.executable, "-P", "-m", "node.torch_probe", device, dtype]
     try:
         ended = subprocess.run(
             command,

@@ -10,10 +10,19 @@ the condition says. Measured is held-out loss, mean over the replicas, each with
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from averaging_liars import (
+    HONEST_REFUSED,
+    HONEST_TAKEN,
+    HONEST_WEIGHT,
+    LIES_REFUSED,
+    LIES_TAKEN,
+    LIES_WEIGHT,
+)
 from averaging_run import BASE_STEPS, Level, ReplicaPlan, ReplicaResult
 from experiment import Condition, Experiment, curve, seconds_a_run
 from intervals import Estimate, estimate
@@ -64,6 +73,58 @@ BARS: Final = {
     COMPRESSED: Setting("compressed", "random pairs: update in two bits a value, 64 of 4096; every 18th weight, 3 bits",
                         seeds_most=None),
 }  # fmt: skip
+HONEST_TIMES: Final = 20
+NO_DEFENCE, JUDGED = "liar: NoLoCo, no defence", "liar: NoLoCo, as the node does"
+LATE_JUDGED, QUIET_JUDGED = "late liar: NoLoCo, as the node does", "quiet liar: NoLoCo, as the node does"
+QUIET_MEAN, QUIET_CLIPPED = "quiet liar: DiLoCo, mean", "quiet liar: DiLoCo, CenteredClip"
+HUGE, HUGE_JUDGED = "huge liar: NoLoCo, no defence", "huge liar: NoLoCo, as the node does"
+LATE_HUGE_JUDGED = "late huge liar: NoLoCo, as the node does"
+HONEST_CLIPPED = "no liar: DiLoCo, CenteredClip"
+LIARS: Final = {
+    NO_DEFENCE: Setting(
+        "pairs_with_liar",
+        "one of eight offers θ + 10 ‖θ - φ‖ u, u a random direction; its own loss is not in the mean; all take it",
+        {"lie": "large", "judged": False},
+        seeds_most=None,
+    ),
+    JUDGED: Setting(
+        "pairs_with_liar",
+        "the same liar; each other refuses and weighs by its own past of norms (swarm/norm_history.py)",
+        {"lie": "large", "judged": True},
+    ),
+    LATE_JUDGED: Setting(
+        "pairs_with_liar",
+        f"the same, but the liar is honest the first {HONEST_TIMES} times",
+        {"lie": "large", "judged": True, "honest_times": HONEST_TIMES},
+    ),
+    HUGE: Setting(
+        "pairs_with_liar", "as liar, 100 ‖θ - φ‖ instead of 10; all take it", {"lie": "huge", "judged": False}
+    ),
+    HUGE_JUDGED: Setting(
+        "pairs_with_liar", "the same, judged as above", {"lie": "huge", "judged": True}, seeds_most=None
+    ),
+    LATE_HUGE_JUDGED: Setting(
+        "pairs_with_liar",
+        f"the same, but the liar is honest the first {HONEST_TIMES} times",
+        {"lie": "huge", "judged": True, "honest_times": HONEST_TIMES},
+    ),
+    QUIET_JUDGED: Setting(
+        "pairs_with_liar",
+        "one of eight offers φ - (θ - φ), of ordinary length; its own loss is not in the mean; judged as above",
+        {"lie": "quiet", "judged": True},
+    ),
+    QUIET_MEAN: Setting(
+        "one_place",
+        "the same liar; mean of all eight pseudo-gradients in one place, η .7, μ .3",
+        {"lie": "quiet", "clipped": False},
+    ),
+    QUIET_CLIPPED: Setting(
+        "one_place",
+        "the same liar; the eight's centre by CenteredClip instead of their mean",
+        {"lie": "quiet", "clipped": True},
+    ),
+    HONEST_CLIPPED: Setting("one_place", "CenteredClip among eight that are honest", {"lie": None, "clipped": True}),
+}
 CONDITIONS: Final[Mapping[str, Setting]] = {
     **BARS,
     **{DECAYING + name: faster(BARS[name], decays=True) for name in (DILOCO, NOLOCO, COMPRESSED)},
@@ -90,6 +151,7 @@ CONDITIONS: Final[Mapping[str, Setting]] = {
     SLICE: Setting("slice", "every 50th weight in bf16, averaged; no update (SPARTA)", {"stride": 50}),
     COPIES: Setting("copies", "top 128 of 4096 of θ less the copy that this partner holds (CHOCO-SGD)", {"kept": 128}),
     FLOOR: Setting("alone", "what all tokens in one place give at as many steps"),
+    **LIARS,
 }
 IN_PLOT: Final = (NONE, DILOCO, NOLOCO, COMPRESSED, NO_SLICE, SLICE, COPIES, FLOOR)
 
@@ -144,6 +206,8 @@ def final_table(results: Results) -> str:
     header = ["condition", "loss", "against NoLoCo at that rate, %", "loss of the mean", "distance", "bytes"]
     rows = []
     for name, runs in results.items():
+        if name in LIARS:
+            continue
         per_cent = against(results, name, dense_of(name)) if name != dense_of(name) else None
         rows.append(
             [
@@ -153,6 +217,33 @@ def final_table(results: Results) -> str:
                 estimate(last(runs, lambda x: x.loss_of_mean)).text(4),
                 estimate(last(runs, lambda x: x.distance)).text(3),
                 f"{bytes_a_parameter(runs):.4f}",
+            ]
+        )
+    return table(header, rows)
+
+
+def liars_table(results: Results) -> str:
+    header = ["condition", "loss", "against NoLoCo without a liar, %", "against DiLoCo without a liar, %",
+              "lies refused, %", "weight of a lie taken", "honest refused, %", "weight of an honest one"]  # fmt: skip
+    rows = []
+    for name in LIARS:
+        if name not in results:
+            continue
+        per_cents = [against(results, name, base) for base in (NOLOCO, DILOCO)]
+        total: Counter[str] = Counter()
+        for run in results[name]:
+            total.update(run.verdicts)  # type: ignore[arg-type]  # sums of weights among them
+        lies = total[LIES_TAKEN] + total[LIES_REFUSED]
+        honest = total[HONEST_TAKEN] + total[HONEST_REFUSED]
+        rows.append(
+            [
+                name,
+                estimate(last(results[name], lambda x: x.loss)).text(4),
+                *(each.text(2) if each is not None else "" for each in per_cents),
+                f"{100 * total[LIES_REFUSED] / lies:.1f}" if lies else "",
+                f"{total[LIES_WEIGHT] / total[LIES_TAKEN]:.2f}" if total[LIES_TAKEN] else "",
+                f"{100 * total[HONEST_REFUSED] / honest:.1f}" if honest else "",
+                f"{total[HONEST_WEIGHT] / total[HONEST_TAKEN]:.3f}" if total[HONEST_TAKEN] else "",
             ]
         )
     return table(header, rows)
@@ -215,6 +306,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
     written.parts.append(seconds_a_run(results))
     written.section("Final loss", final_table(results))
     written.section("Against each other", comparisons(results))
+    if any(name in results for name in LIARS):
+        written.section("One liar among eight", liars_table(results))
     plots: tuple[tuple[str, str, Callable[[Level], float]], ...] = (
         ("", "Held-out loss", lambda x: x.loss),
         ("-distance", "Distance of the replicas from their mean", lambda x: x.distance),
@@ -233,7 +326,8 @@ def document(results: Results, rounds: int, command: str) -> Document:
 
 def figures(results: Results) -> list[Figure]:
     found = []
-    for name, base, bar in compared():
+    liars = [(name, DILOCO if each.rule == "one_place" else NOLOCO, "") for name, each in LIARS.items()]
+    for name, base, bar in [*compared(), *liars]:
         per_cent = against(results, name, base)
         if per_cent is not None:
             found.append(Figure(f"{name} against {base}, final loss", per_cent.mean, "%", "lower", bar))

@@ -9,6 +9,7 @@ that passes between two replicas passes as the bytes that would cross the wire, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 from typing import Final
@@ -37,12 +38,15 @@ def random_pairs(count: int, random: Random) -> list[tuple[int, int]]:
 
 
 class Rule(ABC):
-    """Among replicas that begin with equal weights. ``received_bytes`` is what one took in so far, on average."""
+    """Among replicas that begin with equal weights. ``received_bytes`` is what one took in so far, on average;
+    ``honest`` are the numbers of those whose loss counts, ``verdicts`` what they did with what they were offered."""
 
     def __init__(self, weights: Weights, count: int, random: Random) -> None:
         self.count, self.random = count, random
         self.layout = compressed.layout_of(weights)
         self.received_bytes = 0.0
+        self.honest = list(range(count))
+        self.verdicts: defaultdict[str, float] = defaultdict(float)
 
     @abstractmethod
     def outer(self, offered: Sequence[Weights]) -> list[Weights]:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 import torch
+from averaging_liars import OnePlace, PairsWithLiar
 from averaging_rules import (
     DILOCO,
     DILOCO_PAIRS,
@@ -87,7 +88,7 @@ class Level(Struct, frozen=True):
     """Held-out loss, nats a token, after so many inner steps, right after an outer step."""
 
     step: int
-    loss: float  # mean over the replicas
+    loss: float  # mean over the replicas, a liar not among them
     loss_of_mean: float  # of the mean of all weights
     distance: float  # mean over the replicas of ‖θ - mean of all‖ / ‖mean of all‖
 
@@ -102,6 +103,7 @@ class ReplicaResult(Struct, frozen=True):
     received_bytes: float  # by one replica in an exchange
     parameters: int
     plan: ReplicaPlan
+    verdicts: dict[str, float] = {}  # on what honest replicas were offered, where they judge
 
 
 def rule_of(plan: ReplicaPlan, weights: dict[str, Tensor]) -> Rule:
@@ -123,6 +125,10 @@ def rule_of(plan: ReplicaPlan, weights: dict[str, Tensor]) -> Rule:
             return SliceOfWeights(weights, plan.replicas, random, **plan.settings)
         case "copies":
             return KnownCopies(weights, plan.replicas, random, **plan.settings)
+        case "pairs_with_liar":
+            return PairsWithLiar(weights, plan.replicas, random, **plan.settings)
+        case "one_place":
+            return OnePlace(weights, plan.replicas, random, **plan.settings)
     raise ValueError(f"no rule is called {plan.rule!r}")
 
 
@@ -154,8 +160,8 @@ def measured_steps(plan: ReplicaPlan) -> set[int]:
     return set(after[::-1][::spread])
 
 
-def level(step: int, replicas: Replicas, held_out: Tensor) -> Level:
-    each = [replicas.replica(number) for number in range(replicas.count)]
+def level(step: int, replicas: Replicas, honest: Sequence[int], held_out: Tensor) -> Level:
+    each = [replicas.replica(number) for number in honest]
     mean = {name: torch.stack([weights[name] for weights in each]).mean(dim=0) for name in each[0]}
     length = _norm(mean)
     apart = [_norm({name: weights[name] - mean[name] for name in mean}) / length for weights in each]
@@ -178,7 +184,7 @@ def execute(plan: ReplicaPlan, models: Path, is_orphaned: Callable[[], bool] = l
     decay_steps = plan.rounds if plan.decays else None
     replicas = Replicas(base, plan.replicas, learning_rate=plan.learning_rate, steps=decay_steps)
     rule = rule_of(plan, base)
-    levels = [level(0, replicas, held_out)]
+    levels = [level(0, replicas, rule.honest, held_out)]
     offered: Sequence[noloco.Weights] | None = None
     measured = measured_steps(plan)
     exchanges = 0
@@ -193,11 +199,13 @@ def execute(plan: ReplicaPlan, models: Path, is_orphaned: Callable[[], bool] = l
             apply(replicas, offered, rule.outer(offered))
             offered = None
         if step in measured:
-            levels.append(level(step, replicas, held_out))
+            levels.append(level(step, replicas, rule.honest, held_out))
     parameters = sum(tensor.numel() for tensor in base.values())
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
     received = rule.received_bytes / max(exchanges, 1)
-    return ReplicaResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, levels, received, parameters, plan)
+    return ReplicaResult(
+        plan.key, plan.condition, plan.seed, seconds, cpu_seconds, levels, received, parameters, plan, rule.verdicts
+    )
 
 
 def apply(replicas: Replicas, offered: Sequence[noloco.Weights], outer: Sequence[noloco.Weights]) -> None:

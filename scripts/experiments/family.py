@@ -2,10 +2,10 @@
 
     python scripts/experiments/family.py [--rounds 80] [--seeds 4] [--only PATTERN] [--jobs 2] [--json]
 
-One model on four nodes that draw their own prompts and samples; some share rollouts besides. Everything that learns and
-averages is the nodes' own code over the simulated network (``community.py``): heartbeats, pairing, blobs, NoLoCo's
-outer step in dense bf16 while rounds go on. NoLoCo's constants take steps η / (1 - μ) = 1.4 times as long as what was
-learnt, so a node alone with 1.4 times the learning rate is a control.
+One model on four nodes that draw their own prompts and samples; some share rollouts besides. Everything that learns
+and averages is the nodes' own code over the simulated network (``community.py``): heartbeats, pairing, blobs, and the
+outer step while rounds go on, NoLoCo's in dense bf16 or the compressed one. NoLoCo's constants take steps η / (1 - μ) =
+1.4 times as long as what was learnt, so a node alone with 1.4 times the learning rate is a control.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ EVERY, SELDOM = 5, 20  # rounds; 5 as ``starling demo --family`` has it
 NONE, AVERAGED = "no averaging", f"averaging every {EVERY} rounds"
 SHARED, BOTH = "sharing", f"sharing, averaging every {EVERY} rounds"
 FASTER, RARELY = "no averaging, 1.4 × the rate", f"averaging every {SELDOM} rounds"
+COMPRESSED = f"averaging every {EVERY} rounds, compressed"
 CONDITIONS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
     NONE: ("each node alone", {"learner": LEARNER}),
     AVERAGED: (
@@ -53,6 +54,10 @@ CONDITIONS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] 
         "the same, seldom",
         {"learner": LEARNER, "averaging": {"every_rounds": SELDOM, "encoding": "dense-bf16"}},
     ),
+    COMPRESSED: (
+        "the update in two bits a value and a slice of the weights, as large models do",
+        {"learner": LEARNER, "averaging": {"every_rounds": EVERY, "encoding": "sparse-2bit"}},
+    ),
 }
 # condition, what it is compared with, and whether the bar is about it
 COMPARED: Final = (
@@ -60,6 +65,8 @@ COMPARED: Final = (
     (BOTH, SHARED, True),
     (AVERAGED, FASTER, False),
     (RARELY, NONE, False),
+    (COMPRESSED, NONE, False),
+    (COMPRESSED, AVERAGED, False),
     (SHARED, NONE, False),
 )
 

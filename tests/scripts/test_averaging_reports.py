@@ -6,6 +6,7 @@ from pathlib import Path
 
 import averaging
 import family
+import msgspec
 import pytest
 from averaging import COMPRESSED, DECAYING, DILOCO, NOLOCO, against, dense_of, verdict
 from averaging_run import Level, ReplicaResult
@@ -68,6 +69,25 @@ def test_report_of_averaging_stands_on_its_runs_and_without_any() -> None:
     assert "| NoLoCo against DiLoCo | -0.35 ± 4.51 | ≤ 1 | met by the mean, not by the whole interval |" in text
     assert "| compressed against NoLoCo | 3.71 ± 1.75 | ≤ 1 | missed |" in text
     assert averaging.document({}, 10, "python averaging.py").plots == {}
+
+
+def test_rows_of_liars_stand_in_a_table_of_their_own_against_those_without() -> None:
+    results = of_losses(NoLoCo=[1.0, 2.0], DiLoCo=[2.0, 4.0]) | {
+        averaging.JUDGED: [
+            msgspec.structs.replace(
+                finished(averaging.JUDGED, seed, 1.1 * (1 + seed)),
+                verdicts={"lies taken": 1, "lies refused": 3, "weight of lies": 0.5, "honest taken": 8},
+            )
+            for seed in range(2)
+        ]
+    }
+    rest, _, liars = (
+        averaging.document(results, 10, "python averaging.py").text("").partition("## One liar among eight")
+    )
+    assert (
+        f"| {averaging.JUDGED} | 1.6500 ± 6.9883 | 10.00 ± 0.00 | -45.00 ± 0.00 | 75.0 | 0.50 | 0.0 | 0.000 |" in liars
+    )
+    assert f"| {averaging.JUDGED} | 1.65" not in rest
 
 
 def family_run(name: str, seed: int, success: float, tokens: int) -> RunResult:

@@ -9,16 +9,28 @@ import averaging_run
 import numpy as np
 import pytest
 import torch
+from averaging_liars import (
+    HONEST_REFUSED,
+    HONEST_TAKEN,
+    LIAR,
+    LIES_REFUSED,
+    LIES_TAKEN,
+    LIES_WEIGHT,
+    OnePlace,
+    PairsWithLiar,
+    WithLiar,
+)
 from averaging_rules import Alone, Compressed, DiLoCo, DiLoCoPairs, KnownCopies, NoLoCo, Rule, SliceOfWeights
 from averaging_rules import random_pairs as pairs_of
 from averaging_run import ReplicaPlan, execute, measured_steps
 from hypothesis import given
 from hypothesis import strategies as st
 from language import AGAIN, LENGTH, SENTENCES, TOKENS, VOCABULARY, Language
-from replicas import LAST_RATE, WARM_UP_STEPS, Replicas, initial, rate_share
+from replicas import LAST_RATE, WARM_UP_STEPS, Replicas, held_out_loss, initial, rate_share
 from torch import Tensor
 
 from node.averaging.compressed import CompressedConstants
+from swarm.norm_history import WARM_UP
 
 BASE = {"matrix": torch.zeros(40, 25), "bias": torch.zeros(7)}
 
@@ -41,6 +53,7 @@ def rules(count: int) -> dict[str, Rule]:
         "diloco": DiLoCo(BASE, count, Random(1)),
         "slice": SliceOfWeights(BASE, count, Random(1), stride=10),
         "copies": KnownCopies(BASE, count, Random(1), kept=64),
+        "pairs with a liar": PairsWithLiar(BASE, count, Random(1), lie="large", judged=True),
     }
 
 
@@ -86,6 +99,91 @@ def test_rule_writes_to_nothing_that_it_is_given(name: str) -> None:
     before = [{n: tensor.clone() for n, tensor in each.items()} for each in offered]
     rules(4)[name].outer(offered)
     assert all(o[n].equal(b[n]) for o, b in zip(offered, before, strict=True) for n in b)
+
+
+def after_learning(rule: Rule, times: int) -> Tensor:
+    """What eight replicas that step by noise of one length hold in the end, (8, N)."""
+    generator = torch.Generator().manual_seed(2)
+    replicas = [{name: tensor + 1.0 for name, tensor in BASE.items()} for _ in range(8)]
+    for _ in range(times):
+        learnt = [
+            {n: w + 0.01 * torch.randn(w.shape, generator=generator) for n, w in each.items()} for each in replicas
+        ]
+        replicas = [dict(each) for each in rule.outer(learnt)]
+    return torch.stack([torch.cat([tensor.reshape(-1) for tensor in each.values()]) for each in replicas])
+
+
+def pairs(lie: str | None, *, judged: bool, honest_times: int = 0) -> PairsWithLiar:
+    start = {name: tensor + 1.0 for name, tensor in BASE.items()}
+    return PairsWithLiar(start, 8, Random(1), lie=lie, judged=judged, honest_times=honest_times)
+
+
+def one_place(lie: str | None, *, clipped: bool) -> OnePlace:
+    return OnePlace({name: tensor + 1.0 for name, tensor in BASE.items()}, 8, Random(1), lie=lie, clipped=clipped)
+
+
+def test_pairs_among_which_nobody_lies_or_judges_are_noloco_to_the_bit() -> None:
+    start = {name: tensor + 1.0 for name, tensor in BASE.items()}
+    assert after_learning(pairs(None, judged=False), 5).equal(after_learning(NoLoCo(start, 8, Random(1)), 5))
+
+
+def test_liar_whose_lies_come_after_honest_times_is_always_refused_and_moves_nobody() -> None:
+    rule = pairs("large", judged=True, honest_times=4 * WARM_UP)
+    held = after_learning(rule, 8 * WARM_UP)
+    assert rule.verdicts[LIES_TAKEN] == 0
+    assert rule.verdicts[LIES_REFUSED] == 4 * WARM_UP
+    assert rule.verdicts[HONEST_REFUSED] < 0.1 * rule.verdicts[HONEST_TAKEN]
+    honest = after_learning(pairs(None, judged=False), 8 * WARM_UP)
+    undefended = after_learning(pairs("large", judged=False, honest_times=4 * WARM_UP), 8 * WARM_UP)
+    moved, moved_undefended = [float((each[1:] - honest[1:]).norm()) for each in (held, undefended)]
+    assert moved_undefended > 3 * moved  # what is left: who refuses is without a step that time
+
+
+def test_liar_from_the_first_is_believed_until_enough_was_seen_and_then_no_more() -> None:
+    rule = pairs("large", judged=True)
+    after_learning(rule, 60)
+    assert rule.verdicts[LIES_TAKEN] + rule.verdicts[LIES_REFUSED] == 60
+    assert 0 < rule.verdicts[LIES_TAKEN] <= 2 * WARM_UP
+    assert rule.verdicts[HONEST_REFUSED] < 0.1 * rule.verdicts[HONEST_TAKEN]
+
+
+def test_lie_of_ordinary_length_is_taken_like_any_other() -> None:
+    rule = pairs("quiet", judged=True)
+    after_learning(rule, 40)
+    assert rule.verdicts[LIES_TAKEN] > 0.8 * 40
+    assert rule.verdicts[LIES_WEIGHT] > 0.9 * rule.verdicts[LIES_TAKEN]
+
+
+def test_centered_clip_bounds_what_a_long_lie_moves_and_the_mean_does_not() -> None:
+    mean, clipped = [
+        float(
+            (after_learning(one_place("large", clipped=c), 10) - after_learning(one_place(None, clipped=c), 10)).norm()
+        )
+        for c in (False, True)
+    ]
+    assert 0 < 4 * clipped < mean
+
+
+def test_one_who_says_the_opposite_takes_his_share_from_the_mean_twice() -> None:
+    offered = [{name: tensor + 2.0 for name, tensor in BASE.items()}] * 8
+    for lie, left in ((None, 1.0), ("quiet", 0.75)):
+        moved = one_place(lie, clipped=False).outer(offered)[0]["matrix"] - 1.0
+        torch.testing.assert_close(moved, torch.full_like(moved, 0.7 * left))
+
+
+@pytest.mark.parametrize("lie", ["large", "quiet"])
+def test_liar_offers_what_it_learnt_longer_or_the_wrong_way_round_and_the_others_as_it_is(lie: str) -> None:
+    rule: WithLiar = pairs(lie, judged=False, honest_times=1)
+    theta = [{name: tensor + 1.5 for name, tensor in BASE.items()}] * 8
+    assert rule.shown(theta) == (theta, False)
+    shown, lying = rule.shown(theta)
+    assert lying
+    assert shown[1:] == theta[1:]
+    if lie == "quiet":
+        assert all(tensor.eq(0.5).all() for tensor in shown[LIAR].values())
+    else:
+        longer = [float((shown[LIAR][n] - w).square().sum()) for n, w in theta[LIAR].items()]
+        assert sum(longer) ** 0.5 == pytest.approx(10 * 0.5 * 1007**0.5, rel=1e-4)
 
 
 def test_alone_nothing_is_averaged_and_nothing_crosses_the_wire() -> None:
@@ -168,6 +266,24 @@ def test_runs_of_one_seed_share_their_base_and_differ_by_rule(tmp_path: Path) ->
     assert 0 < 20 * results["compressed"].received_bytes < results["noloco"].received_bytes
     assert len({result.levels[-1].loss for result in results.values()}) == len(plans)
     assert execute(plans[3], tmp_path).levels == results["compressed"].levels
+
+
+@pytest.mark.usefixtures("small_base")
+def test_verdicts_on_what_the_liar_and_others_offered_are_kept(tmp_path: Path) -> None:
+    result = execute(plan("pairs_with_liar", settings={"lie": "large", "judged": True}), tmp_path)
+    taken = result.verdicts[LIES_TAKEN] + result.verdicts[HONEST_TAKEN]
+    assert taken == 3 * 4  # three honest replicas, every second of eight steps; too few for anybody to refuse
+
+
+def test_loss_is_that_of_the_honest_alone() -> None:
+    replicas, held_out = Replicas(initial(1), 3, learning_rate=1.0), torch.from_numpy(Language(1).documents(1, 4))
+    for tensor in replicas.replica(LIAR).values():
+        tensor.zero_()
+    honest = pairs("quiet", judged=False).honest[:2]
+    assert honest == [1, 2]
+    found = averaging_run.level(0, replicas, honest, held_out)
+    assert found.loss == pytest.approx(held_out_loss(initial(1), held_out))
+    assert found.distance == 0.0
 
 
 @pytest.mark.usefixtures("small_base")

@@ -141,7 +141,7 @@ def test_an_outlier_among_a_familys_differences_is_refused_before_the_commit_and
             await world.over(one, other)
             assert not one.averaged and not other.averaged
             assert one.blob == first
-            assert "deviations above the family's mean" in one.reply.because
+            assert "deviations above the family's median" in one.reply.because
             assert (await one.status()).exchanges == {"committed": WARM_UP, "outlier": 1}
             assert (await one.sees(other)).reputation < trusted
             assert (await one.sees(other)).banned_because is None
@@ -166,7 +166,7 @@ def test_a_difference_longer_than_usual_counts_for_as_much_as_a_usual_one(world:
             await world.over(one, other)
             length = np.linalg.norm(world.values(other_blob := world.weights(50, spread=0.15)) - world.values(first))
             assert one.averaged
-            assert one.reply.weight * length == pytest.approx(1.1 * usual, rel=0.02)
+            assert one.reply.weight * length == pytest.approx(1.25 * usual, rel=0.02)
             assert one.blob == world.formula(first, other_blob, one.reply.weight)
 
     world.play(story)

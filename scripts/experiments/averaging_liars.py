@@ -1,0 +1,179 @@
+"""One liar among the replicas of ``averaging.py``, and the rules that it is up against.
+
+Replica ``LIAR`` learns as all others do and takes the steps that they take. With θ as it is and φ what it was after the
+time before, when it took a step or was refused, it offers instead of θ
+
+    large       θ + 10 ‖θ − φ‖ u     u a random direction, another one each time
+    huge        θ + 100 ‖θ − φ‖ u
+    quiet       φ − (θ − φ)          what it learnt, the wrong way round: of ordinary length
+
+``PairsWithLiar`` is NoLoCo in pairs by the node's own code: ``node.averaging.rules`` takes the steps,
+``swarm.weights_difference`` measures what is offered, ``swarm.norm_history`` judges it, each replica by a past of its
+own, and both of a pair take the step or neither, as in ``swarm.averaging``. Departures: whoever is left without a
+partner waits for the next time, where a node would ask another one; and nobody is banned, where a node reports each
+refusal. The liar refuses nobody. ``OnePlace`` is DiLoCo with a mean or a robust mean of all pseudo-gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from random import Random
+from typing import Final
+
+import torch
+from averaging_rules import DILOCO, Rule, random_pairs
+from robust import centered_clip
+from torch import Tensor
+
+from node.averaging import noloco
+from node.averaging.noloco import OuterState, Weights
+from node.averaging.rules import RELEASED, Dense, bf16_bits
+from protocol.dense_weights import encode_dense
+from swarm.norm_history import FamilyPast
+from swarm.weights_difference import ENCODINGS, Difference
+
+LIAR: Final = 0
+DENSE: Final = Dense()
+Lie = Callable[[Weights, Weights, torch.Generator], dict[str, Tensor]]  # (θ, φ, generator)
+
+# What honest replicas did with what they were offered, as it is counted; weights of what was taken are summed up.
+LIES_TAKEN, LIES_REFUSED, LIES_WEIGHT = "lies taken", "lies refused", "weight of lies"
+HONEST_TAKEN, HONEST_REFUSED, HONEST_WEIGHT = "honest taken", "honest refused", "weight of honest"
+
+
+def astray(theta: Weights, phi: Weights, generator: torch.Generator, *, longer: float) -> dict[str, Tensor]:
+    direction = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in theta.items()}
+    length = longer * _norm({name: theta[name] - phi[name] for name in theta}) / _norm(direction)
+    return {name: tensor + length * direction[name] for name, tensor in theta.items()}
+
+
+def quiet(theta: Weights, phi: Weights, generator: torch.Generator) -> dict[str, Tensor]:
+    return {name: phi[name] - (tensor - phi[name]) for name, tensor in theta.items()}
+
+
+LIES: Final[Mapping[str, Lie]] = {
+    "large": partial(astray, longer=10.0),
+    "huge": partial(astray, longer=100.0),
+    "quiet": quiet,
+}
+
+
+class WithLiar(Rule):
+    """Replica ``LIAR`` is honest the first ``honest_times``."""
+
+    def __init__(self, weights: Weights, count: int, random: Random, lie: str | None, honest_times: int = 0) -> None:
+        """Without a ``lie`` it is honest for ever."""
+        super().__init__(weights, count, random)
+        self._lie, self._honest_times = LIES[lie] if lie is not None else None, honest_times
+        if lie is not None:
+            self.honest = [number for number in range(count) if number != LIAR]
+        self._phi = weights  # the liar's, after the time before
+        # From a copy of ``random``, so that the pairs are those of the same seed without a liar.
+        self._directions = torch.Generator().manual_seed(copy(random).getrandbits(63))
+
+    def shown(self, offered: Sequence[Weights]) -> tuple[list[Weights], bool]:
+        """What every replica shows the others, and whether a lie is among it. To be called once each time."""
+        shown = list(offered)
+        if self._lie is None:
+            return shown, False
+        if self._honest_times > 0:
+            self._honest_times -= 1
+            return shown, False
+        shown[LIAR] = self._lie(offered[LIAR], self._phi, self._directions)
+        return shown, True
+
+
+class PairsWithLiar(WithLiar):
+    """``judged``: whether offers are refused and weighed, or all taken as they are."""
+
+    def __init__(
+        self, weights: Weights, count: int, random: Random, *, lie: str | None, judged: bool, honest_times: int = 0
+    ) -> None:
+        super().__init__(weights, count, random, lie, honest_times)
+        self._judged = judged
+        self._states: list[OuterState] = [noloco.begin(weights) for _ in range(count)]
+        self._pasts = [FamilyPast()] * count
+        self._periods = [1] * count  # since the last outer step
+
+    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
+        shown, lying = self.shown(offered)
+        blobs = [encode_dense(self.layout, bf16_bits(each, self.layout)) for each in shown]
+        new = list(offered)
+        for pair in random_pairs(self.count, self.random):
+            both = (pair, pair[::-1])
+            norms, weights = [], []
+            for own, other in both:
+                self.took(len(blobs[other]))
+                apart = ENCODINGS[DENSE.encoding].difference(
+                    memoryview(blobs[other]), memoryview(blobs[own]), self.layout
+                )
+                norms.append(apart.norm)
+                weights.append(self._weight(own, apart))
+                self._note(own, lying and other == LIAR, weights[-1])
+            agreed = [weight for weight in weights if weight is not None]
+            if len(agreed) < len(both):
+                for own in pair:
+                    self._periods[own] += 1
+                continue
+            for (own, other), norm, weight in zip(both, norms, agreed, strict=True):
+                new[own] = self._step(own, offered[own], blobs[other], weight, norm)
+        self._phi = new[LIAR]
+        return new
+
+    def _weight(self, own: int, apart: Difference) -> float | None:
+        """Of a partner this far away, None for one that is refused."""
+        if not self._judged or own == LIAR:
+            return 1.0
+        past = self._pasts[own]
+        if past.outlier_because(apart.norm, apart.own_norm) is not None:
+            self._pasts[own] = past.after_refusal()
+            return None
+        return past.weight(apart.norm)
+
+    def _step(self, own: int, offered: Weights, theirs: bytes, weight: float, norm: float) -> Weights:
+        afresh = self._periods[own] > RELEASED.stretch
+        offering = DENSE.offer(offered, self._states[own], afresh=afresh, random=self.random)
+        state = offering.averaged(memoryview(theirs), weight).state
+        assert isinstance(state, OuterState)
+        self._states[own], self._periods[own] = state, 1
+        self._pasts[own] = self._pasts[own].after_averaging(norm)
+        return state.outer
+
+    def _note(self, own: int, is_lie: bool, weight: float | None) -> None:
+        if own == LIAR:
+            return
+        if weight is None:
+            self.verdicts[LIES_REFUSED if is_lie else HONEST_REFUSED] += 1
+            return
+        self.verdicts[LIES_TAKEN if is_lie else HONEST_TAKEN] += 1
+        self.verdicts[LIES_WEIGHT if is_lie else HONEST_WEIGHT] += weight
+
+
+class OnePlace(WithLiar):
+    """DiLoCo with everybody's pseudo-gradient in one place, bf16 on the way there, and one φ.
+
+    ``clipped``: their centre by ``centered_clip`` instead of their mean.
+    """
+
+    def __init__(self, weights: Weights, count: int, random: Random, *, lie: str | None, clipped: bool) -> None:
+        super().__init__(weights, count, random, lie)
+        self._clipped = clipped
+        self._state = noloco.begin(weights)
+
+    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
+        outer = self._state.outer
+        shown, _ = self.shown(offered)
+        gradients = [self.across({name: theta[name] - phi for name, phi in outer.items()}) for theta in shown]
+        rows = torch.stack([torch.cat([each[name].reshape(-1) for name in outer]) for each in gradients])  # (n, N)
+        centre = centered_clip(rows) if self._clipped else rows.mean(dim=0)
+        parts = centre.split([phi.numel() for phi in outer.values()])
+        moved = {n: phi + part.view(phi.shape) for (n, phi), part in zip(outer.items(), parts, strict=True)}
+        self._state = noloco.outer_step(self._state, [moved], DILOCO)
+        self._phi = self._state.outer
+        return [self._state.outer] * self.count
+
+
+def _norm(weights: Weights) -> float:
+    return float(sum(float(tensor.square().sum()) for tensor in weights.values()) ** 0.5)

@@ -1,0 +1,37 @@
+"""CenteredClip (as in btard), a robust mean of three contributors or more: a candidate, which no node has.
+
+v starts at the coordinate-wise median of the rows x_j, then, τ being the median of the ‖x_j − v‖ at the start,
+
+    v ← v + mean_j (x_j − v) · min(1, τ / ‖x_j − v‖)
+
+at most 20 times. Nobody moves v by more than τ / M in a pass, however far away it lies. A node averages in pairs, with
+one vector beside its own; for one vector this is the weight min(1, τ / ‖Δ‖) of ``swarm.norm_history``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor
+
+PASSES_MOST: Final = 20
+CONVERGED: Final = 1e-5  # a pass that moves v by less of τ is the last
+
+
+def centered_clip(vectors: Tensor) -> Tensor:
+    """The robust centre (N,) of the finite rows of ``vectors`` (M, N), M ≥ 3."""
+    if len(vectors) < 3:
+        raise ValueError(f"{len(vectors)} vectors; among fewer than 3 none can be told to be the odd one")
+    ordered = vectors.sort(dim=0).values
+    centre = (ordered[(len(vectors) - 1) // 2] + ordered[len(vectors) // 2]) / 2
+    radius = (vectors - centre).norm(dim=1).median()
+    if float(radius) == 0.0:
+        return centre  # most of them are equal
+    for _ in range(PASSES_MOST):
+        away = vectors - centre  # (M, N)
+        scale = (radius / away.norm(dim=1).clamp_min(1e-30)).clamp_max(1.0)  # (M,)
+        step = (scale[:, None] * away).mean(dim=0)
+        centre = centre + step
+        if float(step.norm()) < CONVERGED * float(radius):
+            break
+    return centre
