@@ -26,6 +26,7 @@ from node.doctor.machine_facts import (
     disk_facts,
     group_room_bytes,
     requirements,
+    torch_facts,
 )
 from node.home import Home
 from node.torch_probe_result import TorchProbe
@@ -82,6 +83,16 @@ def test_a_torch_that_does_not_start_or_has_no_such_device_is_an_error() -> None
     with_remedy(judge_torch(TorchFacts(None, "exit code 1: no module", False)), ERROR, "no module", "pip install")
     lacking = changed(PROBE, failure="policy.device is 'cuda', which this machine lacks")
     with_remedy(judge_torch(TorchFacts(lacking, None, False)), ERROR, "'cuda'", "policy.device=cpu")
+
+
+def test_what_is_called_node_in_the_directory_where_a_user_stands_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "__init__.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path)
+    facts = torch_facts("cpu", "float32")
+    assert facts.failure is None and facts.probe is not None
 
 
 def test_a_gpu_that_this_build_of_torch_cannot_use_is_a_warning() -> None:
