@@ -9,11 +9,12 @@ _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # co
 
 
 def printable(text: str, max_characters: int = 200) -> str:
-    """``text`` on one line, at most ``max_characters`` of it, what shows nothing written as its code."""
+    """``text`` on one line of at most ``max_characters``, what shows nothing as its code; … where it was cut."""
     shown = text[:max_characters]
     if not shown.isprintable():  # which is stricter, and quick
         shown = "".join(map(_escaped, shown))
-    return shown + "…" if len(text) > max_characters else shown
+    is_cut = len(text) > max_characters or len(shown) > max_characters
+    return shown[: max_characters - 1] + "…" if is_cut else shown
 
 
 @lru_cache(maxsize=4096)

@@ -62,7 +62,8 @@ def round_done(number: int) -> RoundDone:
 def test_controls_and_direction_marks_become_codes_and_the_rest_stays() -> None:
     assert printable("héllo → 世界") == "héllo → 世界"
     assert printable("a\x1b[0m\n\u202e\x9b") == "a\\x1b[0m\\x0a\\u202e\\x9b"
-    assert printable("x" * 300, 10) == "x" * 10 + "…"
+    assert printable("x" * 300, 10) == "x" * 9 + "…"
+    assert printable("\0" * 10, 10) == "\\x00\\x00\\…"  # a code is cut like anything else
 
 
 def test_a_hostile_peer_name_fakes_no_line_and_moves_no_cursor() -> None:
