@@ -68,6 +68,8 @@ def test_an_interrupted_demonstration_leaves_neither_processes_nor_files(process
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # As from a terminal: where the tests run in the background, what they start ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     guard = threading.Timer(900.0, demo.kill)
     guard.start()
