@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import os
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.api.access import load_or_create_token
-from node.cli import main as cli
 from node.cli.bugreport_text import bugreport, write_bugreport
 from node.doctor.findings import Report
 from node.home import Home
@@ -26,28 +24,15 @@ from protocol.invite import decode_invite
 from swarm.cluster_files import cluster_files, current_psk, read_cluster, read_psk
 
 Starling = Callable[..., tuple[int, str, str]]
-FIXED = settings(derandomize=True, deadline=None, database=None)
 HUB_TOKEN = "hf_" + "AbCdEfGh" * 4
 
 
 @pytest.fixture
-def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Starling:
+def starling(starling: Starling, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Starling:
     """Runs the command in a data directory that has founded a cluster. Returns exit code, output, errors."""
-    monkeypatch.setenv("STARLING_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["starling", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    assert run("swarm", "create", "--private", "--name", "lab")[0] == 0
-    return run
+    assert starling("swarm", "create", "--private", "--name", "lab")[0] == 0
+    return starling
 
 
 def spelled(secret: bytes) -> list[str]:
@@ -128,7 +113,6 @@ def test_configuration_and_files_that_cannot_be_used_are_told_and_the_rest_is_th
     assert psk.read_text() not in report
 
 
-@FIXED
 @given(st.binary(min_size=16, max_size=40), st.binary(max_size=5), st.binary(max_size=5))
 def test_secret_inside_of_something_longer_is_found_in_base64_and_hexadecimal(
     secret: bytes, before: bytes, behind: bytes

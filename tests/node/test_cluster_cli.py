@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import stat
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from node.cli import main as cli
 from node.exit_codes import ExitCode, exit_code_of
 from protocol.admission import read_invite
 from protocol.errors import RefusedError, UnreachableError
@@ -18,24 +16,6 @@ from protocol.identity import NodeKey
 from protocol.invite import Invite
 
 ADDRESS = f"/ip4/192.0.2.7/tcp/4001/p2p/{NodeKey(bytes(32)).peer_id}"
-
-
-@pytest.fixture
-def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Runs the command with a data directory of its own. Returns exit code, standard output, standard error."""
-    monkeypatch.setenv("STARLING_HOME", str(tmp_path / "home"))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["starling", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
 
 
 @pytest.fixture

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from node.cli import main as cli
 from node.config import load_config
 from node.home import Home
 from node.joining import ensure_joined, invite_text, papers_of
@@ -26,22 +24,10 @@ PEER = NodeKey(b"p" * 32)
 
 
 @pytest.fixture
-def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Starling:
+def starling(starling: Starling) -> Starling:
     """Runs the command in a data directory that has founded a cluster. Returns exit code, output, errors."""
-    monkeypatch.setenv("STARLING_HOME", str(tmp_path / "home"))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["starling", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    assert run("swarm", "create", "--private", "--name", "lab")[0] == 0
-    return run
+    assert starling("swarm", "create", "--private", "--name", "lab")[0] == 0
+    return starling
 
 
 def facts(starling: Starling) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -43,7 +43,6 @@ def test_the_step_is_the_papers_formula_by_hand() -> None:
     assert after.steps == 5
 
 
-@settings(deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), rate=st.floats(0.05, 1.5), momentum=st.floats(0.0, 0.95), members=st.integers(1, 4))
 def test_with_equal_rates_one_vector_does_what_two_do(seed: int, rate: float, momentum: float, members: int) -> None:
     constants = Constants(rate, rate, momentum)
@@ -199,7 +198,6 @@ def test_a_step_applied_where_nothing_was_learnt_meanwhile_is_the_outer_step_bit
     assert digest(noloco.overlapped(now, offered, after.outer)) == digest(dict(after.outer))
 
 
-@settings(deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000))
 def test_what_was_learnt_while_a_step_was_under_way_is_kept_bit_by_bit(seed: int) -> None:
     def on_a_grid(number: int) -> dict[str, Tensor]:  # sums and differences of these are exact in float32

@@ -54,7 +54,7 @@ def test_bytes_and_residuals_are_those_of_the_reference(kind: str, kept: int) ->
 
 
 @given(st.integers(1, 9000), st.integers(1, 4096), st.floats(0, 1), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60)
 def test_any_size_and_any_number_kept(size: int, kept: int, decay: float, seed: int) -> None:
     residual, delta = values("normal", size, seed), values(KINDS[seed % len(KINDS)], size, seed + 1)
     fast = torch.from_numpy(residual.copy())

@@ -88,7 +88,7 @@ def test_the_mean_of_peers_is_that_of_the_reference(peers: int) -> None:
 
 
 @given(st.lists(st.integers(0, 2000), max_size=70), st.integers(0, 11))
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 def test_bits_are_packed_as_the_reference_packs_them(gaps: list[int], parameter: int) -> None:
     found = triton_bits.rice(torch.tensor(gaps, dtype=torch.int64), parameter)
     assert found == rice.rice_encode(np.array(gaps, np.int64), parameter)

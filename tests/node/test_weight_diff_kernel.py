@@ -95,7 +95,7 @@ def test_a_stale_base_and_a_wrong_target_leave_every_weight_as_it_was() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 def test_a_hostile_section_is_refused_by_both_or_means_the_same_to_both(data: st.DataObject) -> None:
     base = patterns(0)[LAYOUT.names.index("frozen")]
     target = np.where(np.random.default_rng(1).random(300) < 0.1, base + np.uint16(3), base)

@@ -1,4 +1,4 @@
-"""What the tests of the protocol share. Hypothesis runs from fixed seeds and keeps nothing on disk."""
+"""What the tests of the protocol share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 
 from protocol.cluster import ClusterManifest, sign_manifest
 from protocol.identity import NodeKey
@@ -17,11 +16,6 @@ from protocol.invite import encode_invite
 from protocol.membership import Credential, Invitation, Revocations, sign_invitation, sign_join
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
-
-settings.register_profile(
-    "starling", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("starling")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from robust import centered_clip
 
@@ -17,7 +17,6 @@ def test_without_outliers_the_centre_is_near_the_mean() -> None:
     assert float((centre - vectors.mean(0)).norm()) < 0.15 * float(vectors.mean(0).norm()) / math.sqrt(16)
 
 
-@settings(deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 1000), size=st.floats(10.0, 1e8), honest=st.integers(3, 9))
 def test_however_large_one_outlier_is_the_centre_stays_with_the_others(seed: int, size: float, honest: int) -> None:
     generator = torch.Generator().manual_seed(seed)

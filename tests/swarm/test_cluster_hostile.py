@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import wire
@@ -29,8 +29,6 @@ NOW = 1_790_000_000.0
 OWNER, US, PEER, STRANGER = (NodeKey(bytes([number]) * 32) for number in (1, 2, 3, 4))
 PSK = b"k" * 32
 SECRETS = (PSK, b"n" * 32)
-
-FIXED = settings(derandomize=True, deadline=None, database=None)
 
 
 def cluster() -> Any:
@@ -138,7 +136,6 @@ def test_no_text_form_shows_a_key() -> None:
     assert not [secret for secret in SECRETS for form in (repr(secret)[2:-1], secret.hex()) if form in shown]
 
 
-@FIXED
 @given(st.data())
 def test_whatever_bytes_come_to_the_door_are_a_refusal_or_a_protocol_error_and_let_nobody_in(data: Any) -> None:
     ours = member()
@@ -155,7 +152,6 @@ def test_whatever_bytes_come_to_the_door_are_a_refusal_or_a_protocol_error_and_l
     assert ours.refusal(STRANGER.peer_id) is not None
 
 
-@FIXED
 @given(st.binary(max_size=300), st.sampled_from([Question, MemberAnswer, News]))
 def test_noise_in_place_of_a_message_about_members_is_a_protocol_error(raw: bytes, kind: Any) -> None:
     try:

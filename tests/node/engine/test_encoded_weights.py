@@ -133,7 +133,7 @@ def test_a_diff_that_leads_elsewhere_than_it_says_is_taken_back(load_policy: Loa
     assert hash_of(engine._policy) == hash_of(policy)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data(), is_diff=st.booleans(), dtype=st.sampled_from([torch.bfloat16, torch.float32]))
 def test_no_damage_on_the_way_changes_a_weight(data: st.DataObject, is_diff: bool, dtype: torch.dtype) -> None:
     layout = TensorLayout.of({"bias": (7,), "matrix": (20, 9)})

@@ -99,7 +99,7 @@ def test_each_segment_has_the_log_probabilities_of_the_weights_that_sampled_it(l
 
 
 @pytest.mark.parametrize("name", LEAN_AND_GENERIC)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stops=st.lists(st.integers(0, 12), max_size=4), rows=st.integers(1, 20))
 def test_greedy_completions_are_the_same_however_often_they_are_interrupted(
     load_policy: Load, name: str, stops: list[int], rows: int

@@ -64,7 +64,7 @@ SENTENCEPIECE = TokenTable(sentencepiece())
 CHARACTERS = TokenTable(characters())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.one_of(st.text(), st.sampled_from(CORPUS)).map(str.encode) | st.binary(max_size=40))
 def test_byte_level_and_byte_fallback_tokenizers_write_any_bytes_exactly(text: bytes) -> None:
     for table in (BYTE_LEVEL, SENTENCEPIECE):

@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import MalformedError, ProtocolError
@@ -38,11 +38,9 @@ from swarm.pairing_rules import (
 
 TERMS = Terms(most_bytes=1000, most_steps_apart=2)
 OFFER = Offer(b"f" * 16, b"l" * 16, "dense", 5, bytes(32), 100)
-EXACT = settings(deadline=None, derandomize=True, database=None)
 Names = st.text("abc", min_size=1, max_size=3)
 
 
-@EXACT
 @given(one=Names, other=Names)
 def test_of_two_crossing_proposals_exactly_one_is_accepted(one: str, other: str) -> None:
     if one == other:
@@ -120,7 +118,6 @@ def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_second
     assert min(pauses[10:]) >= 0.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
 
 
-@EXACT
 @given(events=st.lists(st.sampled_from(Event), max_size=12))
 def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events: list[Event]) -> None:
     progress = Progress()
@@ -133,7 +130,6 @@ def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events
             assert progress.told
 
 
-@EXACT
 @given(
     script=st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["hold", "deliver", "lose", "break"])), max_size=40)
 )
@@ -185,7 +181,6 @@ def test_an_offer_out_of_bounds_is_malformed(changes: dict[str, object]) -> None
         decode(raw, Message, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
 
 
-@EXACT
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_a_named_error(raw: bytes) -> None:
     try:
