@@ -138,7 +138,7 @@ class GroupOutcome(Struct, frozen=True):
 class ForeignGroups(_Event, frozen=True, kw_only=True, tag="foreign_groups"):
     """What became of the foreign groups that a round decided on, told before its ``RoundDone``; none, no event.
 
-    Bounded by ``node.learner.foreign_outcomes``: the counts of some peers, and some of the groups.
+    Bounded by ``node.learner.foreign.outcomes``: the counts of some peers, and some of the groups.
     """
 
     round: int

@@ -15,7 +15,14 @@ from node.home import Home
 from protocol import base58
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
-from swarm.cluster_files import ClusterFiles, cluster_files, has_cluster, read_cluster, read_key_change, read_psk
+from swarm.cluster.cluster_files import (
+    ClusterFiles,
+    cluster_files,
+    has_cluster,
+    read_cluster,
+    read_key_change,
+    read_psk,
+)
 
 HIDDEN = "[hidden]"
 SHORTEST_BYTES = 8  # of a spelling: a shorter one would be found everywhere

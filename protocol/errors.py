@@ -89,7 +89,7 @@ class UnreachableError(TransportError):
 
 
 class RefusedError(UnreachableError):
-    """``why`` is one of ``protocol.refusal.Reason`` where the other end belongs to a private cluster."""
+    """``why`` is one of ``protocol.cluster.refusal.Reason`` where the other end belongs to a private cluster."""
 
     def __init__(self, message: str, why: str = "refused") -> None:
         super().__init__(message)

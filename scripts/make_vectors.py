@@ -22,15 +22,10 @@ import numpy as np
 import zstandard
 
 from protocol import limits
-from protocol.admission import Admitted, judge_credential
 from protocol.blob_id import blob_id, chunk_hashes
-from protocol.cluster import Cluster, ClusterManifest, sign_manifest
-from protocol.compressed_weights import encode_compressed
-from protocol.dense_weights import encode_dense
-from protocol.identity import NodeKey
-from protocol.invite import encode_invite
-from protocol.manifest import Manifest
-from protocol.membership import (
+from protocol.cluster.admission import Admitted, judge_credential
+from protocol.cluster.cluster_manifest import Cluster, ClusterManifest, sign_manifest
+from protocol.cluster.documents import (
     Certificate,
     Credential,
     Invitation,
@@ -40,6 +35,9 @@ from protocol.membership import (
     sign_join,
     sign_revocations,
 )
+from protocol.cluster.invite import encode_invite
+from protocol.identity import NodeKey
+from protocol.manifest import Manifest
 from protocol.messages import (
     Body,
     Goodbye,
@@ -52,11 +50,13 @@ from protocol.messages import (
     TaskSuccess,
 )
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
-from protocol.sparse_update import encode_update
-from protocol.sparsify import sparsify
-from protocol.tensor_layout import TensorLayout
-from protocol.weight_diff import Patterns, encode_diff, weights_hash
-from protocol.weight_slice import quantise, towards
+from protocol.weights.compressed_weights import encode_compressed
+from protocol.weights.dense_weights import encode_dense
+from protocol.weights.sparse_update import encode_update
+from protocol.weights.sparsify import sparsify
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_diff import Patterns, encode_diff, weights_hash
+from protocol.weights.weight_slice import quantise, towards
 from protocol.wire import ANNOUNCEMENT_DOMAIN, seal
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"

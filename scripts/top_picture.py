@@ -22,11 +22,11 @@ from textual.pilot import Pilot
 sys.path.append(str(Path(__file__).resolve().parent / "bench"))
 from simulated_node import SimulatedNode
 
-from node.api.app import served
-from node.api.client import ask_status
 from node.api.event_feed import EventFeed
+from node.api.node_client import ask_status
+from node.api.server import served
 from node.home import Home
-from node.top.app import Top
+from node.top.terminal_app import Top
 from node.top.watch import Seen, View, Watch
 
 WAIT_SECONDS = 20.0  # for the node's answers

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat, StateAdvert
-from swarm.pairing_rules import Offer
+from swarm.averaging.pairing_rules import Offer
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
@@ -43,7 +43,9 @@ class AveragingStatus(Struct, frozen=True):
     """Exchanges of weights since the swarm process started. Of no learner that averages, all is empty."""
 
     running: bool = False
-    exchanges: dict[str, int] = {}  # decided, by outcome: "committed", or one of ``swarm.averaging.ABANDONED``
+    exchanges: dict[
+        str, int
+    ] = {}  # decided, by outcome: "committed", or one of ``swarm.averaging.averaging_requests.ABANDONED``
     last: ExchangeStatus | None = None
 
 
@@ -66,7 +68,7 @@ class PeerStatus(Struct, frozen=True):
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
     groups_given: int = 0  # times that a rollout group was sent to it in full
-    conduct: dict[str, int] = {}  # what it was seen to do, by ``swarm.trust.Conduct``
+    conduct: dict[str, int] = {}  # what it was seen to do, by ``swarm.peers.reputation.Conduct``
 
 
 class SwarmStatus(Struct, frozen=True, tag="status"):
@@ -251,7 +253,8 @@ class Averaged(Struct, frozen=True, tag="averaged"):
     partner: str | None
     theirs: Offer | None
     path: str | None  # their blob: decodes, finite, bounded; stays for a minute, so open it at once
-    weight: float  # of their difference from us: 1, or below it where that is unusually long (``swarm.averaging``)
+    # of their difference from us: 1, or below it where that is unusually long (``swarm.averaging.averaging_requests``)
+    weight: float
     because: str  # what came of every proposal and exchange, in words
     seconds: float
 

@@ -19,10 +19,10 @@ import msgspec
 from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
-from protocol.tensor_layout import TensorLayout
+from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.pairing_rules import OVERTIME_SECONDS, Offer
-from swarm.store import ContentStore
+from swarm.averaging.pairing_rules import OVERTIME_SECONDS, Offer
+from swarm.blobs.store import ContentStore
 
 R = TypeVar("R", bound=api.Reply)
 _LENGTH = struct.Struct(">I")

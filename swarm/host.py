@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from protocol.cluster.refusal import Refused
 from protocol.errors import RefusedError
-from protocol.refusal import Refused
 
 PeerId = str  # libp2p peer id, base58btc, "12D3Koo…"
 Address = str  # multiaddr ending in /p2p/<peer id>
@@ -67,7 +67,8 @@ class Said:
 
 
 class Door(Protocol):
-    """Who may connect to a host of a private cluster; ``swarm.door`` says what passes. A host without one is open.
+    """Who may connect to a host of a private cluster; ``swarm.cluster.handshake`` says what passes. A host without one
+    is open.
 
     All of it is synchronous and quick. ``greet`` and ``conclude`` are the dialling side's, ``answer`` and ``confirm``
     the other's. What cannot be decoded raises ``ProtocolError``.

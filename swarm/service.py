@@ -1,127 +1,383 @@
-"""The swarm process: ``python -m swarm.service``.
+"""One member of a swarm, composed from its parts over any host; ``service.py`` runs it as a process.
 
-Standard input: one line, the JSON of ``ServiceSettings``; its end means that the supervisor is gone. Standard output:
-JSON lines of events (``{"event": "ready", "peer": …, "addresses": […]}``, ``alone``, ``connected``, ``banned``,
-``refused``, ``left``). Logs go to standard error. SIGTERM, SIGINT and the end of standard input say goodbye to the
-peers and end the process with 0; a second signal ends it at once. A start that cannot succeed, and a membership that is
-over, end it with the code of ``EXIT_CODES``.
+Guarantees: what the learner judges reaches reputation at once, and a ban takes the peer's groups, connection and gossip
+with it; a peer that says goodbye is forgotten at once; leaving says goodbye. Clock and randomness are passed in, so
+that all of it runs in virtual time on the simulated host.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import random
-import signal
-import sys
-import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import NoReturn
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from random import Random
 
 import anyio
-import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
 
-from protocol.errors import ConfigurationError, IdentityError, RefusedError, StarlingError, TransportError
+from protocol import limits
+from protocol.errors import ConfigurationError, RefusedError, StarlingError, StorageError
 from protocol.identity import NodeKey
-from swarm.cluster_files import cluster_files, read_papers
-from swarm.composition import SwarmService
-from swarm.hosts.libp2p import Libp2pHost
-from swarm.hosts.unwrapping import unwrapped
-from swarm.membership import Membership
-from swarm.settings import ServiceSettings, decode_settings
-from swarm.socket_server import serving
+from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
+from swarm import api
+from swarm.announcements.gossip import Gossip, split_adverts
+from swarm.announcements.group_pool import SeenPool
+from swarm.announcements.state_sharing import StateSharing
+from swarm.averaging.averaging_requests import Averaging, Measure, measured_in_thread
+from swarm.blobs.blob_server import BlobServer
+from swarm.blobs.fetch import Fetcher
+from swarm.blobs.store import ContentStore
+from swarm.cluster.member_exchange import MemberExchange
+from swarm.cluster.membership import Membership
+from swarm.host import Host, PeerId
+from swarm.peers.peer_table import PeerTable
+from swarm.peers.peering import Peering
+from swarm.peers.reputation import Conduct, Trust
+from swarm.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-EXIT_CODES: tuple[tuple[type[StarlingError], int], ...] = (
-    (RefusedError, 77),  # a private cluster does not let this node in
-    (TransportError, 69),
-    (IdentityError, 77),
-    (ConfigurationError, 78),
-)
-_INPUT = 0
-_SETTINGS_BYTES = 1 << 20
+MAINTENANCE_SECONDS = 30.0
+COMPANY_SECONDS = 2.0
+FAREWELL_SECONDS = 0.5  # for the goodbye to leave the machine
+LEARNER_SILENT_SECONDS = 300.0  # after its last beat, heartbeats say so
+HEARTBEATS_MISSED = 6  # before a connected peer is no longer asked to average weights
+OWN_BLOBS_REMEMBERED = 4096
+PEERS_TOLD = 700  # whose longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
+FETCH_SECONDS_MOST = 3600.0
+_NOBODY = bytes(16)  # family and tokenizer before the learner told its own
+
+Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
 
 
-def main() -> NoReturn:
-    try:
-        settings = decode_settings(_first_line())
-        logging.basicConfig(level=settings.log_number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with unwrapped():
-            anyio.run(_run, settings, backend="trio")
-    except StarlingError as error:
-        if isinstance(error, RefusedError):
-            _emit("refused", {"reason": error.reason, "message": str(error)})
-        print(f"starling swarm: {error}", file=sys.stderr)  # noqa: T201  the last words of a process
-        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
-    sys.exit(0)
+class SwarmService:
+    """Call ``run`` once; meanwhile ``answer`` serves clients, side by side."""
 
+    def __init__(
+        self,
+        host: Host,
+        key: NodeKey,
+        settings: ServiceSettings,
+        *,
+        wall_clock: Callable[[], float],
+        random: Random,
+        emit: Emit = lambda event, fields: None,
+        measured: Measure = measured_in_thread,
+        membership: Membership | None = None,
+    ) -> None:
+        home = settings.home_path
+        self.started = anyio.Event()
+        self.host = host
+        self.store = ContentStore(home / "blobs", budget_bytes=settings.store_bytes, wall_clock=wall_clock)
+        self.trust = Trust(home / "trust.json")
+        self._settings = settings
+        self._wall_clock = wall_clock
+        self._emit = emit
+        self._pool = SeenPool()
+        self._table = PeerTable()
+        self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
+        self._heartbeat = Heartbeat(
+            settings.name, settings.software, "", _NOBODY, _NOBODY, 0, 0, "starting", 0.0, 0, 0, ()
+        )
+        self._beaten_at_seconds = wall_clock()
+        self._started_at_seconds = wall_clock()
+        self._changed = anyio.Event()  # what we are; peers shall know at once
+        self._leaving = anyio.Event()
+        self._goodbye = "left"
+        self._tasks: TaskGroup | None = None
+        self._membership = membership
+        self.gossip = Gossip(
+            host,
+            key,
+            settings.swarm_id_bytes,
+            wall_clock=wall_clock,
+            is_banned=self._is_banned,
+            is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
+        )
+        self.gossip.listen(self._heard)
+        self.peering = Peering(
+            host,
+            settings.swarm_id_bytes,
+            configured=settings.peers,
+            remembered=home / "peers.json",
+            random=random,
+            is_banned=self._is_banned,
+            on_refused=membership.note_refusal if membership is not None else lambda peer, error: None,
+        )
+        self._members = (
+            MemberExchange(host, membership, random=random, is_trying=self.peering.is_trying)
+            if membership is not None
+            else None
+        )
+        self.server = BlobServer(
+            host,
+            self.store,
+            upload_bytes_per_second=settings.upload_bytes_per_second,
+            report=self._report,
+            given=self._gave,
+        )
+        self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.trust.reputation)
+        self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._report)
+        self._averaging = Averaging(
+            host,
+            self.store,
+            self._fetcher,
+            self._table,
+            report=self._report,
+            family=self._connected_of,
+            store_bytes=settings.store_bytes,
+            wall_clock=wall_clock,
+            random=random,
+            measured=measured,
+        )
 
-def _first_line() -> bytes:
-    """Read byte by byte from the descriptor: a buffer would swallow what follows."""
-    line = bytearray()
-    while len(line) < _SETTINGS_BYTES:
-        byte = os.read(_INPUT, 1)
-        if byte in (b"", b"\n"):
-            return bytes(line)
-        line += byte
-    raise ConfigurationError(f"the settings on standard input are longer than {_SETTINGS_BYTES} bytes")
+    async def run(self) -> None:
+        """Until ``leave``, or cancelled. Raises ``TransportError`` if the port is in use, ``RefusedError`` once this
+        node is no member of its private cluster any more."""
+        async with self.host.run():
+            for peer in self.trust.banned(self._wall_clock()):
+                self.host.block(peer)
+            await self.gossip.start()
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                duties = (self.peering.run, self._beat_regularly, self._states.run, self._watch_company, self._maintain)
+                for duty in duties:
+                    tasks.start_soon(duty)
+                if self._members is not None:
+                    tasks.start_soon(self._members.run)
+                self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
+                self.started.set()
+                await self._leaving.wait()
+                await self._say(Goodbye(self._goodbye))
+                await anyio.sleep(FAREWELL_SECONDS)
+                tasks.cancel_scope.cancel()
+            self._tasks = None  # others' goodbyes may still be heard until the host is down
+        self._save()
+        self._emit("left", {"reason": self._goodbye})
 
+    def leave(self, reason: str) -> None:
+        """Says goodbye and ends ``run``."""
+        self._goodbye = reason[: limits.REASON_BYTES]
+        self._leaving.set()
 
-async def _run(settings: ServiceSettings) -> None:
-    key = NodeKey.load_or_create(settings.home_path / "identity.key")
-    membership = _membership(settings, key) if settings.private else None
-    host = Libp2pHost(
-        key,
-        [settings.listen],
-        mesh_degree=settings.mesh_degree,
-        lan_discovery=settings.lan_discovery,
-        door=membership,
-    )
-    service = SwarmService(
-        host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership
-    )
-    async with serving(settings.home_path / "swarm.sock", service.answer), anyio.create_task_group() as tasks:
-        tasks.start_soon(_leave_on_signal, service)
-        tasks.start_soon(_leave_with_supervisor, service)
-        await service.run()
-        tasks.cancel_scope.cancel()
+    async def answer(self, request: api.Request) -> api.Reply:
+        """The reply to one request of a client. Raises ``StarlingError`` for what cannot be served."""
+        match request:
+            case api.AskStatus():
+                return self._status()
+            case api.AskPeers():
+                return api.PeerList(tuple(self._peers()))
+            case api.Share():
+                await self._share(request)
+            case api.AskSeenGroups(after, limit):
+                return api.SeenGroups(tuple(self._pool.after(after, limit, self._wall_clock())))
+            case api.Fetch():
+                return await self._fetch(request)
+            case api.AskProgress(blobs):
+                return api.Progress(tuple(map(self._fetcher.here_bytes, blobs)))
+            case api.ShareState():
+                return self._states.share(request)
+            case api.AskStates():
+                return self._states.seen(request)
+            case api.Average():
+                return await self._averaging.average(request)
+            case api.Beat(heartbeat):
+                if heartbeat.model != self._heartbeat.model:
+                    self._changed.set()
+                self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
+            case api.Judge(peer, _, judgement, detail):
+                self._judge(peer, judgement, detail)
+            case api.Decree():
+                self._decree(request)
+            case api.Leave(reason):
+                self.leave(reason)
+        return api.Done()
 
+    def _decree(self, request: api.Decree) -> None:
+        if self._membership is None:
+            raise ConfigurationError("this node is in no private cluster: the document is for another node")
+        take = self._membership.take_revocations if request.kind == "revocations" else self._membership.take_key_change
+        refused = take(request.document)
+        if refused is not None:
+            raise RefusedError(refused.message, refused.reason)
 
-def _membership(settings: ServiceSettings, key: NodeKey) -> Membership:
-    """What the files in the data directory make of this node. The owner's node has the owner's key among them."""
-    files = cluster_files(settings.home_path)
-    papers = read_papers(files)
-    if papers.cluster.swarm_id != settings.swarm_id_bytes:
-        raise ConfigurationError(f"{files.directory} is of another cluster than {settings.swarm_id}: restart the node")
-    owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
-    return Membership(key, papers, wall_clock=time.time, keep=files.keep, owner=owner)
+    async def _share(self, request: api.Share) -> None:
+        for group in request.groups:
+            self._own_blobs[group.blob] = None
+            if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
+                self._own_blobs.popitem(last=False)
+        for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
+            await self.gossip.announce(advert)
 
+    async def _fetch(self, request: api.Fetch) -> api.FetchedList:
+        wanted = []
+        for each in request.wanted:
+            trusted = [p for p in each.peers if not self._is_banned(p)]
+            trusted.sort(key=lambda peer: -self.trust.reputation(peer, self._wall_clock()))
+            wanted.append(api.Wanted(each.blob, each.size, tuple(trusted)))
+        deadline_seconds = min(request.deadline_seconds, FETCH_SECONDS_MOST)
+        return api.FetchedList(tuple(await self._fetcher.fetch(wanted, deadline_seconds=deadline_seconds)))
 
-async def _leave_on_signal(service: SwarmService) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            service.leave(f"stopped by {signal.Signals(number).name}")
-            break
-    # Outside the receiver the default action is back: a second signal ends the process at once.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    def _judge(self, peer: PeerId, judgement: api.Judgement, detail: str) -> None:
+        notes = self._table.of(peer)
+        if judgement is api.Judgement.USED:
+            notes.groups_used += 1
+        elif judgement in (api.Judgement.FALSE_REWARD, api.Judgement.MALFORMED):
+            notes.groups_rejected += 1
+        self._report(peer, Conduct(judgement), detail)
 
+    def _gave(self, peer: PeerId, blob: bytes) -> None:
+        if blob in self._own_blobs:
+            self._table.known(peer).groups_given += 1
 
-async def _leave_with_supervisor(service: SwarmService) -> None:
-    while await anyio.to_thread.run_sync(os.read, _INPUT, 4096, abandon_on_cancel=True):
-        pass  # nothing is said after the first line
-    service.leave("its supervisor ended")
+    def _report(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
+        self._table.known(peer).conduct[conduct.value] += 1
+        why = self.trust.observe(peer, conduct, self._wall_clock())
+        if detail:
+            log.debug("%s: %s: %s", peer, conduct, detail)
+        if why is not None:
+            log.warning("banned %s: %s", peer, why)
+            self._pool.forget(peer)
+            self._states.forget(peer)
+            self.peering.ban(peer)
+            self._emit("banned", {"peer": peer, "reason": why})
+            self._save()
 
+    def _connected_of(self, family: bytes) -> list[PeerId]:
+        """Connected peers whose latest heartbeat is fresh and names this family."""
+        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._settings.heartbeat_seconds
+        peers = []
+        for peer in self.host.peers():
+            notes = self._table.known(peer)
+            of_family = notes.heartbeat is not None and notes.heartbeat.family == family
+            if of_family and notes.heartbeat_at_seconds >= oldest_seconds and not self._is_banned(peer):
+                peers.append(peer)
+        return peers
 
-def _emit(event: str, fields: Mapping[str, object]) -> None:
-    with suppress(BrokenPipeError):  # nobody listens any more; the end of standard input says so too
-        sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
-        sys.stdout.flush()
+    def _is_banned(self, peer: PeerId) -> bool:
+        if self._membership is not None and self._membership.is_out(peer):
+            return True
+        return self.trust.banned_because(peer, self._wall_clock()) is not None
 
+    def _heard(self, announcement: Announcement) -> None:
+        peer, now_seconds = announcement.sender, self._wall_clock()
+        self._states.heard(announcement, family=self._heartbeat.family)
+        match announcement.body:
+            case Heartbeat() as heartbeat:
+                notes = self._table.of(peer)
+                if announcement.sequence > notes.heartbeat_sequence:
+                    notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
+                    notes.clock_offset_seconds = announcement.time_seconds - now_seconds
+                    notes.heartbeat_sequence = announcement.sequence
+            case RolloutAdvert() as advert:
+                foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
+                if foreign:
+                    fresh = RolloutAdvert(advert.family, advert.tokenizer, advert.policy_version, foreign)
+                    self._table.of(peer).groups_received += self._pool.add(peer, fresh, now_seconds)
+            case Goodbye(reason):
+                log.info("%s left: %r", peer, reason)
+                self._pool.forget(peer)
+                self._states.forget(peer)
+                self._table.forget(peer)
+                if self._tasks is not None:
+                    self._tasks.start_soon(self.peering.depart, peer)
 
-if __name__ == "__main__":
-    main()
+    async def _say(self, body: Heartbeat | StateAdvert | Goodbye) -> None:
+        try:
+            await self.gossip.announce(body)
+        except StarlingError as error:
+            log.warning("could not announce: %s", error)
+
+    async def _beat_regularly(self) -> None:
+        while True:
+            silent_seconds = self._wall_clock() - self._beaten_at_seconds
+            heartbeat = self._heartbeat
+            if silent_seconds > LEARNER_SILENT_SECONDS:
+                heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
+            await self._say(heartbeat)
+            with anyio.move_on_after(self._settings.heartbeat_seconds):
+                await self._changed.wait()
+            self._changed = anyio.Event()
+
+    async def _watch_company(self) -> None:
+        """Says, when it changes, whether anybody is connected: a node must not be alone in silence."""
+        was_alone: bool | None = None
+        while True:
+            await anyio.sleep(COMPANY_SECONDS)
+            because = self.peering.alone_because()
+            if (because is not None) == was_alone:
+                continue
+            was_alone = because is not None
+            if because is not None:
+                log.warning("alone: %s", because)
+                self._emit("alone", {"because": because})
+            else:
+                log.info("connected to %d peers", len(self.host.peers()))
+                self._emit("connected", {"peers": list(self.host.peers())})
+
+    async def _maintain(self) -> None:
+        while True:
+            await anyio.sleep(MAINTENANCE_SECONDS)
+            self.store.evict()
+            self._pool.expire(self._wall_clock())
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            self.trust.save()
+            self.peering.save()
+        except StorageError as error:
+            log.error("%s", error)
+
+    def _status(self) -> api.SwarmStatus:
+        traffic = self.host.traffic()
+        return api.SwarmStatus(
+            peer=self.host.peer_id,
+            swarm=self._settings.swarm_name,
+            swarm_id=self._settings.swarm_id,
+            addresses=tuple(self.host.addresses()),
+            uptime_seconds=self._wall_clock() - self._started_at_seconds,
+            connected_peers=len(self.host.peers()),
+            alone_because=self.peering.alone_because(),
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            store_bytes=self.store.total_bytes(),
+            accepted=dict(self.gossip.accepted),
+            rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
+            averaging=self._averaging.status(),
+            private=self._settings.private,
+        )
+
+    def _peers(self) -> list[api.PeerStatus]:
+        """Everybody connected, banned, or heard of, in this order, the latest heard first; at most ``PEERS_TOLD``."""
+        now_seconds = self._wall_clock()
+        connected = list(self.host.peers())
+        heard = reversed(list(self._table))
+        known = list(dict.fromkeys([*connected, *self.trust.banned(now_seconds), *heard]))[:PEERS_TOLD]
+        statuses = []
+        for peer in known:
+            notes = self._table.known(peer)
+            age_seconds = now_seconds - notes.heartbeat_at_seconds if notes.heartbeat is not None else None
+            statuses.append(
+                api.PeerStatus(
+                    peer=peer,
+                    connected=peer in connected,
+                    addresses=tuple(c.address for c in self.peering.book.of(peer)),
+                    round_trip_seconds=self.host.round_trip_seconds(peer),
+                    heartbeat=notes.heartbeat,
+                    heartbeat_age_seconds=age_seconds,
+                    groups_received=notes.groups_received,
+                    groups_used=notes.groups_used,
+                    groups_rejected=notes.groups_rejected,
+                    reputation=self.trust.reputation(peer, now_seconds),
+                    banned_because=self.trust.banned_because(peer, now_seconds),
+                    clock_offset_seconds=notes.clock_offset_seconds,
+                    groups_given=notes.groups_given,
+                    conduct=dict(notes.conduct),
+                    exchanges_committed=notes.exchanges_committed,
+                    exchanges_abandoned=notes.exchanges_abandoned,
+                    last_exchange=notes.last_exchange,
+                )
+            )
+        return statuses

@@ -47,7 +47,7 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``swarm.joining`` is told on its standard input. Its text form does not show the invite."""
+    """What ``swarm.cluster.joining`` is told on its standard input. Its text form does not show the invite."""
 
     home: str  # the data directory; holds identity.key
     invite: Annotated[str, Meta(max_length=2 * limits.INVITE_CHARACTERS)]

@@ -14,12 +14,12 @@ from aiohttp import ClientConnectionError, web
 from msgspec import Meta, Struct
 
 from node.api import openapi
+from node.api.answers import health_of
 from node.api.event_feed import EventFeed, message_of
 from node.api.history import POINTS_MOST
 from node.api.metrics import CONTENT_TYPE, metrics_text
 from node.api.record import Record
-from node.api.status import health_of
-from node.api.swarm_view import swarm_answer
+from node.api.swarm_summary import swarm_answer
 from node.api.types import (
     HealthAnswer,
     HistoryAnswer,

@@ -58,7 +58,7 @@ ANNOUNCEMENT: Mapping[str, str] = {
     "rate": "its sender announces more often, or more bytes, than one node may",
     "banned": "its sender is banned",
 }
-# Who is not let in: ``protocol.refusal`` and ``protocol.errors.RefusedError``.
+# Who is not let in: ``protocol.cluster.refusal`` and ``protocol.errors.RefusedError``.
 MEMBERSHIP: Mapping[str, str] = {
     "refused": "somebody answers there, and this node may not come in",
     "damaged": "its invite or certificate does not decode, or was cut short",
@@ -73,7 +73,7 @@ MEMBERSHIP: Mapping[str, str] = {
     "wrong_psk": "it holds another pre-shared key than this cluster's",
     "no_member": "it showed no certificate of this cluster",
 }
-# What a peer was seen to do: ``swarm.trust.Conduct``, where it is not among the above.
+# What a peer was seen to do: ``swarm.peers.reputation.Conduct``, where it is not among the above.
 CONDUCT: Mapping[str, str] = {
     "unused": "its claims held, and it was not learnt from for a reason of this node's",
     "served": "it sent a blob that verified",

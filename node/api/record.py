@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.api.history import History
-from node.api.rollouts import Rollouts
+from node.api.rollout_history import Rollouts
 from node.events import Event, ForeignGroups, RoundDone, Usage
 
 

@@ -94,7 +94,9 @@ class PeerView(Struct, frozen=True):
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
     groups_given: int = 0  # times that a rollout group was sent to it in full
-    conduct: dict[str, int] = {}  # what it was seen to do, by ``swarm.trust.Conduct``; in words: RolloutsAnswer.words
+    conduct: dict[
+        str, int
+    ] = {}  # what it was seen to do, by ``swarm.peers.reputation.Conduct``; in words: RolloutsAnswer.words
     outcomes: dict[str, int] = {}  # of its groups, by outcome or reason, since the supervisor's start
 
 

@@ -2,15 +2,15 @@
 
 For replicas i and j, φ outer weights, θ weights after the inner steps, e what of them was not sent yet:
 
-    Δ ← θ - φ;   e, c ← top-k of β e + Δ in two bits a value (``protocol.sparsify``)      each on its own
+    Δ ← θ - φ;   e, c ← top-k of β e + Δ in two bits a value (``protocol.weights.sparsify``)      each on its own
     u = mean of c_i and c_j, at each index over those who sent it                         equal on both, to the bit
     φ_i ← φ_i + α u + γ (φ̂_j - φ_i) on partner j's slice of its φ
     θ ← φ
 
-What crosses the wire is c and, in few bits each, every ``stride``-th element of φ (``protocol.weight_slice``). Dense
-NoLoCo sends θ_j, in which everything is that j has learnt from anybody. Here u is what the two learnt since last time,
-a partner's partners are not in it, and the φ of replicas that met others drift apart; the slice pulls them together.
-Why a slice, and why in three bits, ``docs/experiments/averaging.md`` tells with figures.
+What crosses the wire is c and, in few bits each, every ``stride``-th element of φ (``protocol.weights.weight_slice``).
+Dense NoLoCo sends θ_j, in which everything is that j has learnt from anybody. Here u is what the two learnt since last
+time, a partner's partners are not in it, and the φ of replicas that met others drift apart; the slice pulls them
+together. Why a slice, and why in three bits, ``docs/experiments/averaging.md`` tells with figures.
 
 The slice's step δ is the root mean square, tensor by tensor, of how far slices of partners lay from our own φ lately,
 which makes its range of eight steps ± four such distances. Distances that outgrow the range look like uniform noise,
@@ -25,8 +25,8 @@ No element moves by more than a quarter of the partner's range, and never away f
 
 Departures: SparseLoCo keeps one φ for all and sends to all; ours differ. Its residual decays by β = 0.95 a step; ours
 does not decay, because an element is sent every sixty steps or so, and would have lost most of itself until then.
-Where one side commits and the other, against all likelihood, does not (``swarm.pairing``), the update of the second is
-sent twice, once as c and once in a later Δ.
+Where one side commits and the other, against all likelihood, does not (``swarm.averaging.pairing``), the update of the
+second is sent twice, once as c and once in a later Δ.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.averaging.noloco import Weights, unfit_because
-from node.kernels import sparse_update
+from node.kernels import sparse_update_kernels as sparse_update
 from protocol import limits
-from protocol.compressed_weights import Compressed, encode_compressed
 from protocol.errors import StorageError
-from protocol.sparse_update import decode_update
-from protocol.sparsify import SparseTensor, norm_of, sent_by_both
-from protocol.tensor_layout import TensorLayout
-from protocol.weight_slice import STEP_LEAST, elements, quantise, towards
+from protocol.weights.compressed_weights import Compressed, encode_compressed
+from protocol.weights.sparse_update import decode_update
+from protocol.weights.sparsify import SparseTensor, norm_of, sent_by_both
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_slice import STEP_LEAST, elements, quantise, towards
 
 STEPS_KEY: Final = "compressed_averaging/steps"
 _SPREAD: Final = "compressed_averaging/spread"

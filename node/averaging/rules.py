@@ -26,13 +26,13 @@ from torch import Tensor
 from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedConstants, CompressedState
 from node.averaging.noloco import Constants, OuterState, Weights
-from node.config import AveragingSection
-from protocol import compressed_weights, dense_weights
-from protocol.compressed_weights import decode_compressed
-from protocol.dense_weights import dense_bytes, dense_parts, open_dense
+from node.configuration import AveragingSection
 from protocol.errors import IntegrityError
-from protocol.tensor_layout import TensorLayout
-from swarm.weights_difference import difference_of
+from protocol.weights import compressed_weights, dense_weights
+from protocol.weights.compressed_weights import decode_compressed
+from protocol.weights.dense_weights import dense_bytes, dense_parts, open_dense
+from protocol.weights.tensor_layout import TensorLayout
+from swarm.averaging.weights_difference import difference_of
 
 State = OuterState | CompressedState  # both have ``outer``, φ, and ``steps``
 S = TypeVar("S", OuterState, CompressedState)

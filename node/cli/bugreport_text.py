@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from node.api.client import ask_peers, ask_status
+from node.api.node_client import ask_peers, ask_status
 from node.cli.config import as_toml
 from node.cli.swarm_facts import cluster_facts
 from node.cli.swarm_facts import lines as cluster_lines
 from node.cli.version import versions
 from node.cli.wording import finding_lines, peer_lines, status_lines
-from node.config import load_config
+from node.configuration import load_config
 from node.doctor.examination import examine
 from node.doctor.findings import Report
 from node.home import Home
 from node.masking import Mask, secrets_of
 from node.printable import printable
 from protocol.errors import StarlingError, StorageError
-from swarm.cluster_files import cluster_files, has_cluster
+from swarm.cluster.cluster_files import cluster_files, has_cluster
 
 LOG_LINES = 200  # the last ones of each
 EVENT_LINES = 60

@@ -12,7 +12,7 @@ from node.cli.options import HomeOption, JsonOption, SetOption, assignments
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from node.config import Config
+    from node.configuration import Config
 
 app = typer.Typer(help="Show or check the configuration.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def as_toml(tree: dict[str, object]) -> str:
 
 
 def _load(home: Path | None, sets: list[str] | None) -> Config:
-    from node.config import load_config
+    from node.configuration import load_config
     from node.home import home_at
 
     return load_config(home_at(home, os.environ).path, os.environ, assignments(sets))

@@ -20,7 +20,7 @@ def down(
     ] = 330.0,
 ) -> None:
     """End the node: it finishes its step, checkpoints, and says goodbye to its peers."""
-    from node.api.client import ask_stop
+    from node.api.node_client import ask_stop
     from node.home import home_at, is_locked
     from protocol.errors import UnreachableError
 

@@ -31,8 +31,8 @@ def evaluate(
         os.environ.setdefault(variable, value)  # before torch is imported, which reads it then
 
     from node.cli.wording import evaluation_lines
-    from node.config import load_config
-    from node.evaluation import evaluate_policy
+    from node.configuration import load_config
+    from node.evaluation.evaluation import evaluate_policy
     from node.home import home_at
 
     where = home_at(home, os.environ)

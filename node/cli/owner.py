@@ -20,8 +20,8 @@ from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from node.home import Home
-    from protocol.cluster import Cluster
-    from swarm.cluster_files import ClusterFiles
+    from protocol.cluster.cluster_manifest import Cluster
+    from swarm.cluster.cluster_files import ClusterFiles
 
 GRACE = "7d"
 
@@ -35,9 +35,9 @@ def revoke(
 ) -> None:
     """Put a member out, or take an invite back: with it go all who joined by it and have no certificate."""
     from node.home import home_at
+    from protocol.cluster.documents import Revocations, sign_revocations
     from protocol.identity import NodeKey
-    from protocol.membership import Revocations, sign_revocations
-    from swarm.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
+    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
 
     where = home_at(home, os.environ)
     files = cluster_files(where.path, owner_key)
@@ -76,9 +76,9 @@ def rotate_key(
     """Make another pre-shared key and give it to every member. Invites made before hold as long as the grace."""
     from node.home import home_at
     from protocol import limits
-    from protocol.invite import PSK_BYTES
-    from protocol.membership import FormerKey, KeyChange, sign_key_change
-    from swarm.cluster_files import cluster_files, read_cluster, read_key_change, read_owner, read_psk
+    from protocol.cluster.documents import FormerKey, KeyChange, sign_key_change
+    from protocol.cluster.invite import PSK_BYTES
+    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_key_change, read_owner, read_psk
 
     where = home_at(home, os.environ)
     files = cluster_files(where.path, owner_key)
@@ -107,10 +107,10 @@ def apply(
     """Take over what the owner signed elsewhere, and spread it."""
     from node.home import home_at
     from protocol import limits
-    from protocol.admission import judge_key_change, judge_revocations
+    from protocol.cluster.admission import judge_key_change, judge_revocations
+    from protocol.cluster.refusal import Refused
     from protocol.errors import RefusedError
-    from protocol.refusal import Refused
-    from swarm.cluster_files import cluster_files, read_cluster, read_key_change, read_revocations
+    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_key_change, read_revocations
 
     where = home_at(home, os.environ)
     files = cluster_files(where.path)
@@ -135,9 +135,9 @@ def apply(
 
 def _revoked_key(whom: str, cluster: Cluster) -> tuple[bool, bytes]:
     """Whether it is an invitation, and its key or the peer's."""
+    from protocol.cluster.invite import SCHEME, decode_invite
     from protocol.errors import ProtocolError
     from protocol.identity import public_bytes_of
-    from protocol.invite import SCHEME, decode_invite
 
     try:
         if SCHEME not in whom.lower():

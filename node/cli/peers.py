@@ -11,7 +11,7 @@ from node.cli.options import HomeOption, JsonOption
 
 def peers(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """List the peers that the node knows, connected ones first."""
-    from node.api.client import ask_peers
+    from node.api.node_client import ask_peers
     from node.home import home_at
 
     answer = ask_peers(home_at(home, os.environ))

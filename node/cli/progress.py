@@ -18,13 +18,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from node.api.status import loading_line
+from node.api.answers import loading_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.events import Averaged, CatchingUp, CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped
-from node.outcome import Outcome
 from node.quantities import duration, size
-from node.supervisor import Observer
+from node.supervision.outcome import Outcome
+from node.supervision.supervisor import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
 CHECKPOINT_LINE_SECONDS = 60.0

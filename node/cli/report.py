@@ -27,7 +27,7 @@ def report(home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption
     place = home_at(home, os.environ)
     facts = run_facts(place.metrics)
     if html is not None:
-        from node.report.page import write_report
+        from node.report.html import write_report
 
         try:
             write_report(facts, html, name=place.path.name)
@@ -38,7 +38,7 @@ def report(home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption
 
         typer.echo(msgspec.json.encode(facts))
         return
-    from node.report.wording import report_lines
+    from node.report.lines import report_lines
 
     for line in report_lines(facts):
         typer.echo(line)

@@ -17,12 +17,12 @@ CheckOption = Annotated[
 
 def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOption = False) -> None:
     """Show what the node is doing: round, rewards, peers, addresses, faults."""
-    from node.api.client import ask_status
+    from node.api.node_client import ask_status
     from node.home import home_at
 
     answer = ask_status(home_at(home, os.environ))
     if check:
-        from node.api.status import health_of
+        from node.api.answers import health_of
 
         health = health_of(answer)
         typer.echo(f"healthy: {health.state}" if health.healthy else f"not healthy: {health.because}")

@@ -45,10 +45,10 @@ def create(
     from node.home import home_at
     from node.tasks.registry import default_manifest_tasks
     from protocol import limits
-    from protocol.cluster import ClusterManifest
+    from protocol.cluster.cluster_manifest import ClusterManifest
+    from protocol.cluster.invite import PSK_BYTES
     from protocol.identity import NodeKey
-    from protocol.invite import PSK_BYTES
-    from swarm.cluster_files import cluster_files, found_cluster
+    from swarm.cluster.cluster_files import cluster_files, found_cluster
 
     if not private:
         raise ConfigurationError("an open swarm needs no founding: every node whose swarm.name is the same is in it")
@@ -80,7 +80,7 @@ def show(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_json: Jso
     """Print the terms of the cluster of this data directory, and its members. No secret is among them."""
     from node.cli.swarm_facts import cluster_facts
     from node.home import home_at
-    from swarm.cluster_files import cluster_files
+    from swarm.cluster.cluster_files import cluster_files
 
     _print(cluster_facts(cluster_files(home_at(home, os.environ).path, owner_key)), as_json)
 
@@ -104,10 +104,10 @@ def invite(
     """Print one string that lets a newcomer in. Pass it on as you would a password."""
     from node.home import home_at
     from protocol import limits
+    from protocol.cluster.documents import Invitation, sign_invitation
+    from protocol.cluster.invite import encode_invite
     from protocol.identity import NodeKey
-    from protocol.invite import encode_invite
-    from protocol.membership import Invitation, sign_invitation
-    from swarm.cluster_files import cluster_files, current_psk, read_cluster, read_owner
+    from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster, read_owner
 
     where = home_at(home, os.environ)
     files = cluster_files(where.path, owner_key)
@@ -153,7 +153,7 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
 
 def _addresses_here(home: Any) -> list[str]:
     """Where the node that runs in this data directory can be dialled, as far as that is known."""
-    from node.api.client import ask_status
+    from node.api.node_client import ask_status
     from protocol import limits
     from protocol.errors import TransportError
 

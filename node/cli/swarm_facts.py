@@ -6,13 +6,13 @@ import time
 from typing import Any
 
 from node.printable import printable
-from protocol.admission import judge_as_made, still_member
-from protocol.cluster import Cluster
+from protocol.cluster.admission import judge_as_made, still_member
+from protocol.cluster.cluster_manifest import Cluster
+from protocol.cluster.documents import Revocations
+from protocol.cluster.refusal import Refused, utc
 from protocol.identity import peer_id_of
-from protocol.membership import Revocations
-from protocol.refusal import Refused, utc
-from swarm.cluster_files import ClusterFiles, read_papers, read_revocations
-from swarm.roster import Member, Roster
+from swarm.cluster.cluster_files import ClusterFiles, read_papers, read_revocations
+from swarm.cluster.roster import Member, Roster
 
 DAY_SECONDS = 86_400
 

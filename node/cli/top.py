@@ -19,7 +19,7 @@ def top(home: HomeOption = None) -> None:
 
     On another machine: ssh -t HOST starling top
     """
-    from node.api.client import ask_status
+    from node.api.node_client import ask_status
     from node.home import home_at
 
     chosen = home_at(home, os.environ)
@@ -27,7 +27,7 @@ def top(home: HomeOption = None) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads and draws
         typer.echo(NO_TERMINAL, err=True)
         raise typer.Exit(ExitCode.USAGE)
-    from node.top.app import Top
+    from node.top.terminal_app import Top
     from node.top.watch import Seen, Watch
 
     Top(Watch(chosen, Seen(status, time.time()), time.time)).run()

@@ -54,11 +54,11 @@ def up(
     The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second one ends at once.
     """
     from node.cli.progress import observer_for
-    from node.config import load_config
+    from node.configuration import load_config
     from node.exit_codes import ExitCode
     from node.home import home_at
-    from node.joining import invite_text
-    from node.start import run_node
+    from node.supervision.cluster_setup import invite_text
+    from node.supervision.start import run_node
 
     where = home_at(home, os.environ)
     join = join or os.environ.get("STARLING_JOIN")

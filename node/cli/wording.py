@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from node.api.types import NodeStatus, PeerView, State
 from node.doctor.findings import Report, Severity
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 from node.events import Averaged, CatchingUp, CheckpointSaved, Fault, Ready, RoundDone
 from node.exit_codes import ExitCode
-from node.outcome import Outcome
 from node.printable import printable
 from node.quantities import duration, size
+from node.supervision.outcome import Outcome
 from swarm.api import SwarmStatus
 
 ADDRESSES_SHOWN = 3

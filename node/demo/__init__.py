@@ -1,0 +1,1 @@
+"""``starling demo``: nodes on this machine that learn together and alone."""

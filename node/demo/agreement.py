@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from node.checkpoint_files import TENSORS, rounds
+from node.checkpoints.checkpoint_files import TENSORS, rounds
 from node.demo.member import DemoError
 from node.home import Home
-from protocol.dense_weights import widened
+from protocol.weights.dense_weights import widened
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 

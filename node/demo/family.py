@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from node.demo.member import Tally
 from node.demo.plan import Effort
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 
 MOMENTS = 6
 

@@ -19,7 +19,7 @@ from node.demo.run import (
     learn_together,
     this_machine,
 )
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 from node.version import VERSION
 
 EVERY_ROUNDS = 5  # between two outer steps: a few minutes hold few rounds

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from node.demo.family import FamilyReport, NodeResult, mean_reward
 from node.demo.show import console_of_tables
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 from node.quantities import size
 
 

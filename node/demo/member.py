@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from node.api.client import ask_status
+from node.api.node_client import ask_status
 from node.demo.plan import Effort
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 from node.events import Averaged, Event, Ready, RoundDone, Stopped, decode_event
 from node.home import Home
 from node.printable import printable

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 
 WEAK_BELOW = 0.15
 

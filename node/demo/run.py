@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from node.demo.member import DemoError, Member, MemberPlan, Tally, evaluate
 from node.demo.plan import DemoReport, ModelResult, make_report
-from node.evaluation_result import Evaluation
+from node.evaluation.evaluation_result import Evaluation
 from node.version import VERSION
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.api.types import NodeStatus, State
-from node.checkpoint_files import read_whole, rounds
+from node.checkpoints.checkpoint_files import read_whole, rounds
 from node.doctor.findings import Finding, error, ok, warning
 from node.home import Home
 from node.printable import printable

@@ -9,15 +9,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from node.api.client import ask_peers, ask_status
+from node.api.node_client import ask_peers, ask_status
 from node.api.types import PeerView
-from node.config import Config, load_config
+from node.configuration import Config, load_config
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
 from node.doctor.data_directory import RunningFacts
 from node.doctor.findings import Finding, Report, error, ok, report_of
 from node.home import Home, is_locked
 from node.printable import printable
-from node.supervisor import LOG_BYTES, METRICS_BYTES
+from node.supervision.supervisor import LOG_BYTES, METRICS_BYTES
 from protocol.errors import ConfigurationError, TransportError
 from swarm.hosts.interfaces import machine_ips
 

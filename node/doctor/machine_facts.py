@@ -18,7 +18,7 @@ import msgspec
 from packaging.requirements import Requirement
 
 from node.compute_environment import compute_environment
-from node.torch_probe_result import TorchProbe
+from node.policy.device_probe_result import TorchProbe
 
 DISTRIBUTION = "starling-swarm"
 PROBE_SECONDS = 120.0  # torch from a cold disk takes half a minute
@@ -102,7 +102,7 @@ def installed_version(name: str) -> str | None:
 def torch_facts(device: str, dtype: str) -> TorchFacts:
     """What torch, in a process of its own, finds for a configured device and dtype."""
     nvidia = NVIDIA_DEVICE.exists()
-    command = [sys.executable, "-P", "-m", "node.torch_probe", device, dtype]
+    command = [sys.executable, "-P", "-m", "node.policy.device_probe", device, dtype]
     try:
         ended = subprocess.run(
             command,

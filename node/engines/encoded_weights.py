@@ -1,7 +1,7 @@
 """Weights as an engine takes them that cannot be handed tensors: whole, or as what changed, the result's hash beside.
 
-    diff     ``protocol.weight_diff``: bf16 patterns that differ from those the engine holds
-    dense    ``protocol.dense_weights``: all of them
+    diff     ``protocol.weights.weight_diff``: bf16 patterns that differ from those the engine holds
+    dense    ``protocol.weights.dense_weights``: all of them
 
 Guarantee: the weights end with exactly the patterns whose hash the sender named, or the call raises and every one of
 them is what it was. A policy in another dtype than bf16 then holds exactly the bf16 values: the engine samples from the
@@ -18,13 +18,13 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from node.kernels import weight_diff
+from node.kernels import weight_diff_kernels as weight_diff
 from node.kernels.dispatch import is_for_triton
-from protocol.dense_weights import open_dense
 from protocol.errors import IntegrityError
 from protocol.messages import Hash32
-from protocol.tensor_layout import TensorLayout
-from protocol.weight_diff import DIFF_MAGIC, Patterns, hash_of_digests, open_diff, tensor_digest
+from protocol.weights.dense_weights import open_dense
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_diff import DIFF_MAGIC, Patterns, hash_of_digests, open_diff, tensor_digest
 
 
 class EncodedWeights(Struct, frozen=True, array_like=True):

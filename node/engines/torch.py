@@ -27,7 +27,7 @@ from node.engines.generic import GenericDecoder
 from node.engines.lean import LeanDecoder
 from node.engines.resumption import Start, progress_of, starts_of
 from node.engines.sampling import draw
-from node.policy import Policy
+from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
 PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass: bounds its activations

@@ -1,0 +1,1 @@
+"""Kernels: one reference, a CPU path, a Triton path, one dispatch."""

@@ -1,4 +1,4 @@
-"""Compiled loops that write the bits of a sparse update; ``protocol.sparse_update`` says which, byte for byte."""
+"""Compiled loops that write the bits of a sparse update, byte for byte as ``protocol.weights.sparse_update`` says."""
 
 from __future__ import annotations
 

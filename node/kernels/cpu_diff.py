@@ -1,4 +1,4 @@
-"""Compiled loops of the weight diff on CPU; ``protocol.weight_diff`` and ``protocol.rice`` say what they compute.
+"""Compiled loops of the weight diff on CPU; ``protocol.weights.weight_diff`` and ``…rice`` define what they compute.
 
 Pairs of patterns are compared 64 at a time into one word, and only its ones are looked at: where one weight in a
 hundred has changed, finding the changes costs little more than reading memory. Compiled by numba on first use and

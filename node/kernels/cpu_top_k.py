@@ -1,4 +1,4 @@
-"""Compiled loops of the sparse update on CPU; ``protocol.sparsify`` says what they compute, to the bit.
+"""Compiled loops of the sparse update on CPU; ``protocol.weights.sparsify`` says what they compute, to the bit.
 
 A chunk of 4096 is accumulated and searched while it lies in the first-level cache, so that memory is read and written
 once. Its k-th largest magnitude is bracketed by counting how many entries reach a bound, sixteen comparisons an

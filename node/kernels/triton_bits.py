@@ -1,4 +1,4 @@
-"""Bits of the Rice code and of codes, packed on a GPU; ``protocol.rice`` says which, byte for byte.
+"""Bits of the Rice code and of codes, packed on a GPU; ``protocol.weights.rice`` says which, byte for byte.
 
 Checked against the reference in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
 """
@@ -16,7 +16,7 @@ _BLOCK: Final = 256  # bytes a program
 
 
 def rice(gaps: Tensor, parameter: int) -> bytes:
-    """``protocol.rice.rice_encode`` of gaps (N,) that lie on the device; only the bytes leave it."""
+    """``protocol.weights.rice.rice_encode`` of gaps (N,) that lie on the device; only the bytes leave it."""
     if not len(gaps):
         return b""
     low = _packed(gaps, planes=parameter, width=1)

@@ -1,4 +1,4 @@
-"""Where bf16 patterns changed, and changing them, on a GPU; ``protocol.weight_diff`` says what is meant.
+"""Where bf16 patterns changed, and changing them, on a GPU; ``protocol.weights.weight_diff`` says what is meant.
 
 Base and target are read once, into one bit a weight; what follows reads those bits, and patterns where they are set.
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.kernels import triton_bits
-from protocol.rice import near_parameter
-from protocol.weight_diff import DiffSection, Patterns, shorter_section
+from protocol.weights.rice import near_parameter
+from protocol.weights.weight_diff import DiffSection, Patterns, shorter_section
 
 _BLOCK: Final = 4096  # weights a program
 _CHANGES: Final = 1024  # changes a program
@@ -36,7 +36,7 @@ def move(weights: Tensor, positions: NDArray[np.uint32] | None, numbers: NDArray
 
 
 def pack(base: Tensor, target: Tensor) -> DiffSection:
-    """One tensor's section, as ``protocol.weight_diff.pack_tensor`` makes it, from int16 patterns (n,)."""
+    """One tensor's section, as ``protocol.weights.weight_diff.pack_tensor`` makes it, from int16 patterns (n,)."""
     positions, zigzags = find_changes(base, target)
     gaps = torch.diff(positions, prepend=positions.new_full((1,), -1)) - 1
     parameter, _ = near_parameter(cast(NDArray[np.int64], gaps), len(base))  # shifts and adds up alike

@@ -1,4 +1,4 @@
-"""Sparse updates on a GPU, as Triton kernels: to the bit what ``protocol.sparsify`` defines.
+"""Sparse updates on a GPU, as Triton kernels: to the bit what ``protocol.weights.sparsify`` defines.
 
 One program a chunk of 4096 reads residual and delta once, keeps the sum in registers, finds the k-th largest magnitude
 there bit by bit from the top, and writes the sum and the chosen entries. What follows touches the chosen entries alone,
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.kernels import triton_bits
-from protocol.sparse_update import PLAIN, Section, shortest_coding
-from protocol.sparse_update import pack as pack_on_host
-from protocol.sparsify import (
+from protocol.weights.sparse_update import PLAIN, Section, shortest_coding
+from protocol.weights.sparse_update import pack as pack_on_host
+from protocol.weights.sparsify import (
     CHUNK_ELEMENTS,
     CODES,
     STEP_BITS,
@@ -56,7 +56,7 @@ class DeviceSparseTensor:
 
 
 def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> DeviceSparseTensor:
-    """What ``protocol.sparsify.sparsify`` does, to flat float32 tensors of one device; ``residual`` is changed."""
+    """What ``protocol.weights.sparsify.sparsify`` does, on flat float32 tensors of one device; changes ``residual``."""
     check_arguments(tuple(residual.shape), tuple(delta.shape), decay, kept)
     if residual.dtype != torch.float32 or not residual.is_contiguous():
         raise ValueError(f"the residual must be contiguous float32, not {residual.dtype}")
@@ -79,7 +79,7 @@ def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> Dev
 
 
 def pack(tensor: DeviceSparseTensor) -> Section:
-    """One tensor's section, as ``protocol.sparse_update.pack`` makes it."""
+    """One tensor's section, as ``protocol.weights.sparse_update.pack`` makes it."""
     gaps = tensor.indices.to(torch.int32, copy=True)
     gaps[1:] -= tensor.indices[:-1] + 1
     gaps[:: tensor.kept] = tensor.indices[:: tensor.kept].to(torch.int32)  # a chunk begins anew
@@ -91,7 +91,7 @@ def pack(tensor: DeviceSparseTensor) -> Section:
 
 
 def scatter_mean(updates: Sequence[SparseTensor], device: torch.device) -> Tensor:
-    """(n,) float32 on ``device``: as ``protocol.sparsify.scatter_mean``, to the bit.
+    """(n,) float32 on ``device``: as ``protocol.weights.sparsify.scatter_mean``, to the bit.
 
     Peers are added one after the other, in the order given; division then visits what they touched and no more.
     """

@@ -1,0 +1,1 @@
+"""The learner process: the round, and what it is made of."""

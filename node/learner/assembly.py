@@ -9,23 +9,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.averaging.replica import Replica
 from node.averaging.rules import rule_of
-from node.catching_up.start import publisher_of, start_from_peers, taken_over
-from node.checkpoints import BackgroundCheckpoints, read_newest
-from node.config import Config
+from node.averaging.weight_averager import Replica
+from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
+from node.configuration import Config
 from node.engines.torch import TorchEngine
 from node.events import Event, Loading, Ready
 from node.home import Home
-from node.learner.exchange import Exchange
-from node.learner.forward import Network, check_network
-from node.learner.generation import RewardScorer
-from node.learner.generation_schedule import needs_own_weights
+from node.learner.foreign.intake import Exchange
+from node.learner.generation.generation import RewardScorer
+from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
-from node.learner.objective_policies import OtherPolicies
+from node.learner.objective.forward import Network, check_network
+from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import Persistence, restore
-from node.policy import Policy
+from node.policy.policy import Policy
+from node.state_sync.start_from_peers import publisher_of, start_from_peers, taken_over
 from node.tasks.registry import load_tasks
 from swarm.client import SwarmClient
 

@@ -21,28 +21,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from node.averaging.replica import Replica
-from node.config import Config
+from node.averaging.weight_averager import Replica
+from node.configuration import Config
 from node.engines.engine import Engine
 from node.events import Event, Fault, PhaseBegan, RoundDone, Stopped
-from node.learner.advantages import AdvantageRule
-from node.learner.allocator import Allocation, Known, allocate
-from node.learner.exchange import Exchange, ForeignGroup, Incoming
-from node.learner.foreign_outcomes import Decided
-from node.learner.forward import Network
-from node.learner.generation import Generated, Generation, Plan, RewardScorer, launched_for
-from node.learner.generation_schedule import schedule_of
-from node.learner.objective_policies import OtherPolicies
+from node.learner.allocation.allocator import Allocation, Known, allocate
+from node.learner.allocation.peer_success import Announced
+from node.learner.foreign.intake import Exchange, ForeignGroup, Incoming
+from node.learner.foreign.outcomes import Decided
+from node.learner.foreign.verification import Refusal, check_rewards, regenerated_prompt
+from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
+from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing
+from node.learner.generation.schedule import schedule_of
+from node.learner.objective.advantages import AdvantageRule
+from node.learner.objective.batch import SELF, TrainingGroup, foreign_training_group, own_training_group
+from node.learner.objective.forward import Network
+from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
-from node.learner.peer_success import Announced
 from node.learner.persistence import LearnerState, Persistence
-from node.learner.rollouts import Rollout, group_of, scoring_item, worth_sharing
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
 from node.learner.step import LearnReport, learn
-from node.learner.training_batch import SELF, TrainingGroup, foreign_training_group, own_training_group
-from node.learner.verification import Refusal, check_rewards, regenerated_prompt
-from node.policy import Policy
+from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError

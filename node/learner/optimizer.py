@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from node.config import LearnerSection
+from node.configuration import LearnerSection
 from protocol.errors import StorageError
 
 # Two points of experience, joined by a power law: the built-in models, and whole models of 0.5 to 3 billion parameters

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from node.averaging import rules
-from node.catching_up.publishing import Progressed, StatePublisher
-from node.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
-from node.config import Config
+from node.checkpoints.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
+from node.configuration import Config
 from node.events import CheckpointSaved, Event, Fault
-from node.learner.evidence import Evidence
+from node.learner.allocation.evidence import Evidence
+from node.learner.allocation.success import SuccessTracker
+from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
-from node.learner.success import SuccessTracker
-from node.learner.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
-from node.policy import Policy
+from node.policy.policy import Policy
+from node.state_sync.publishing import Progressed, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
 

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from node.config import Config
+from node.configuration import Config
 from node.events import STOP_LINE, Event, Fault, Loading, Start, encode_event
 from node.exit_codes import ExitCode, exit_code_of
 from protocol.errors import StarlingError

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.events import Phases
-from node.learner.exchange import Incoming
-from node.learner.foreign_outcomes import ForeignOutcomes
-from node.learner.generation import Generated
+from node.learner.foreign.intake import Incoming
+from node.learner.foreign.outcomes import ForeignOutcomes
+from node.learner.generation.generation import Generated
 from node.tasks.scorer import Scores
 
 PHASES = Phases.__struct_fields__  # in the order of a round

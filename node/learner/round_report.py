@@ -7,12 +7,12 @@ from importlib import metadata
 
 import torch
 
-from node.config import Config
+from node.configuration import Config
 from node.events import Phases, RoundDone
 from node.learner.persistence import LearnerState
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.step import LearnReport
-from node.policy import Policy
+from node.policy.policy import Policy
 from protocol import limits
 from protocol.messages import Heartbeat
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
-from node.config import LearnerSection, ObjectiveSection
-from node.learner.forward import Network, Pass, completion_logps, plan_passes
-from node.learner.objective import Anchors, BatchTotals, mean_token_weight, objective_loss
-from node.learner.objective_baselines import with_baselines
-from node.learner.objective_policies import OtherPolicies
-from node.learner.objective_report import ObjectiveReport
-from node.learner.objective_weights import span_weights
+from node.configuration import LearnerSection, ObjectiveSection
+from node.learner.objective.baselines import with_baselines
+from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.forward import Network, Pass, completion_logps, plan_passes
+from node.learner.objective.loss import Anchors, BatchTotals, mean_token_weight, objective_loss
+from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.report import ObjectiveReport
+from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.weights import span_weights
 from node.learner.optimizer import MasterAdamW, StepReport
-from node.learner.ragged_spans import RaggedSpans
-from node.learner.training_batch import TrainingGroup
 
 
 @dataclass(frozen=True, slots=True)

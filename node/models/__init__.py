@@ -1,0 +1,1 @@
+"""The built-in models, as ``scripts/build_models.py`` made them."""

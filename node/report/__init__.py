@@ -1,0 +1,1 @@
+"""``starling report``: a finished run, from its ``metrics.jsonl``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from node.config import TasksSection
+from node.configuration import TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
 from node.tasks.plugins import load_task, task_names

@@ -24,7 +24,7 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from node.config import TasksSection
+from node.configuration import TasksSection
 from node.tasks.worker import PREFIX_BYTES, FaultReason, Job, Ready, Setup, Verdict, body_length, frame
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef

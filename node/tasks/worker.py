@@ -22,7 +22,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from node.config import TasksSection
+from node.configuration import TasksSection
 from node.tasks.registry import load_tasks
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError

@@ -1,0 +1,1 @@
+"""``starling top``: the terminal interface."""

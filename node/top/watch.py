@@ -14,7 +14,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node.api.client import ask_history, ask_peers, ask_rollouts, ask_status, ask_swarm
+from node.api.node_client import ask_history, ask_peers, ask_rollouts, ask_status, ask_swarm
 from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
 from node.home import Home
 from protocol.errors import TransportError, UnreachableError

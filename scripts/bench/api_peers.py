@@ -28,11 +28,11 @@ from report import Figure, add_json_flag, report
 from simulated_node import SimulatedNode
 
 from node.api.types import NodeStatus, PeersAnswer
-from node.children import ChildSpec
-from node.config import Config
+from node.configuration import Config
 from node.events import Event, encode_event
 from node.home import Home, Lock, lock_home
-from node.supervisor import Supervisor
+from node.supervision.children import ChildSpec
+from node.supervision.supervisor import Supervisor
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm import api
 from swarm.socket_server import serving

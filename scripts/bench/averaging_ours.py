@@ -24,9 +24,9 @@ from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedState
 from node.averaging.noloco import Weights
 from node.averaging.rules import COMPRESSED, RELEASED, Dense, Offering, Rule, State, from_bf16_bits, snapshot
-from protocol.compressed_weights import decode_compressed
-from protocol.dense_weights import open_dense
 from protocol.messages import Heartbeat
+from protocol.weights.compressed_weights import decode_compressed
+from protocol.weights.dense_weights import open_dense
 
 FAMILY: Final = bytes(range(16))
 START: Final = 1_000_000  # a peer's number that none has: the outer weights that all begin with

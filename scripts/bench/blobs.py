@@ -1,9 +1,10 @@
 """How fast a blob crosses loopback: our exchange against a raw stream of py-libp2p, in the same run, in turn.
 
-Two processes. The serving one holds a blob in a content store and serves it by ``swarm.blobs`` on ``Libp2pHost``, and
-serves equally many bytes on a plain ``libp2p.new_host`` (TCP, Noise, Yamux, the library's defaults), which writes
-chunks of the same size into a stream. The measuring one fetches into a content store (verified, on disk), then reads
-the raw stream and throws it away; as often as ``--rounds`` says. The figure is the ratio of the medians.
+Two processes. The serving one holds a blob in a content store and serves it by ``swarm.blobs.blob_server`` on
+``Libp2pHost``, and serves equally many bytes on a plain ``libp2p.new_host`` (TCP, Noise, Yamux, the library's
+defaults), which writes chunks of the same size into a stream. The measuring one fetches into a content store (verified,
+on disk), then reads the raw stream and throws it away; as often as ``--rounds`` says. The figure is the ratio of the
+medians.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from report import Figure, add_json_flag, report
 from protocol.identity import NodeKey
 from protocol.limits import CHUNK_BYTES
 from swarm.api import Wanted
-from swarm.blobs import BlobServer
-from swarm.fetch import Fetcher
+from swarm.blobs.blob_server import BlobServer
+from swarm.blobs.fetch import Fetcher
+from swarm.blobs.store import ContentStore
 from swarm.hosts.libp2p import Libp2pHost
-from swarm.store import ContentStore
 
 RAW = TProtocol("/bench/raw/1")
 LISTEN = "/ip4/127.0.0.1/tcp/0"

@@ -20,16 +20,16 @@ from report import Figure, add_json_flag, report
 from swarm_processes import SwarmProcess, wait_for_peers
 from torch import Tensor
 
-from node.catching_up.choice import Ours
-from node.catching_up.joining import Joining
-from node.catching_up.rebuild import bf16_copy, layout_of
 from node.events import CatchingUp, Event
-from node.kernels import weight_diff
-from protocol.dense_weights import dense_bytes, dense_parts
+from node.kernels import weight_diff_kernels as weight_diff
+from node.state_sync.adoption import Joining
+from node.state_sync.rebuild import bf16_copy, layout_of
+from node.state_sync.state_choice import Ours
 from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
-from protocol.tensor_layout import TensorLayout
+from protocol.weights.dense_weights import dense_bytes, dense_parts
+from protocol.weights.tensor_layout import TensorLayout
+from swarm.blobs.store import ContentStore
 from swarm.client import SwarmClient
-from swarm.store import ContentStore
 
 FAMILY = b"f" * 16
 LINK_BYTES_PER_SECOND = 50e6 / 8

@@ -28,17 +28,17 @@ sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
 
 from report import Figure, add_json_flag, report  # noqa: E402
 
-from node.config import Config, LearnerSection, PolicySection, TasksSection  # noqa: E402
+from node.configuration import Config, LearnerSection, PolicySection, TasksSection  # noqa: E402
 from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
 from node.engines.torch import TorchEngine  # noqa: E402
 from node.events import RoundDone  # noqa: E402
-from node.learner.allocator import allocate  # noqa: E402
-from node.learner.exchange import Exchange  # noqa: E402
+from node.learner.allocation.allocator import allocate  # noqa: E402
+from node.learner.foreign.intake import Exchange  # noqa: E402
+from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing  # noqa: E402
 from node.learner.loop import Learner  # noqa: E402
 from node.learner.optimizer import MasterAdamW  # noqa: E402
 from node.learner.persistence import LearnerState  # noqa: E402
-from node.learner.rollouts import Rollout, group_of, scoring_item, worth_sharing  # noqa: E402
-from node.policy import Policy  # noqa: E402
+from node.policy.policy import Policy  # noqa: E402
 from node.tasks.registry import load_tasks  # noqa: E402
 from node.tasks.scorer import Scores  # noqa: E402
 from node.tasks.task import Task  # noqa: E402

@@ -29,15 +29,15 @@ import trio
 from report import Figure, add_json_flag, report
 from swarm_processes import SwarmProcess
 
-from protocol.cluster import Cluster, ClusterManifest
+from protocol.cluster.cluster_manifest import Cluster, ClusterManifest
+from protocol.cluster.documents import Invitation, Revocations, sign_invitation, sign_revocations
+from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
-from protocol.invite import decode_invite, encode_invite
-from protocol.membership import Invitation, Revocations, sign_invitation, sign_revocations
-from swarm.cluster_files import cluster_files, found_cluster
+from swarm.cluster.cluster_files import cluster_files, found_cluster
+from swarm.cluster.joining import Newcomer
 from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.libp2p_private import GREETING, PrivateConnection
-from swarm.joining import Newcomer
 
 MEMBERS = 8
 ATTEMPTS = 10_000
@@ -151,7 +151,9 @@ async def strangers(process: SwarmProcess, cluster: Cluster, seconds: float) -> 
 def join(home: Path, text: str) -> None:
     settings = json.dumps({"home": str(home), "invite": text, "lan_discovery": False})
     home.mkdir()
-    subprocess.run([sys.executable, "-m", "swarm.joining"], input=settings.encode(), check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "swarm.cluster.joining"], input=settings.encode(), check=True, capture_output=True
+    )
 
 
 def until(holds: Any) -> None:

@@ -40,10 +40,10 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 from transformers.utils import logging as transformers_logging  # noqa: E402
 from vllm_contender import vllm_worker  # noqa: E402
 
-from node.config import PolicySection  # noqa: E402
+from node.configuration import PolicySection  # noqa: E402
 from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
 from node.engines.torch import TorchEngine  # noqa: E402
-from node.policy import Policy  # noqa: E402
+from node.policy.policy import Policy  # noqa: E402
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
 PROMPTS: Final = 16

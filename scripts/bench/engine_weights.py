@@ -19,14 +19,14 @@ import torch
 from report import Figure, add_json_flag, report
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from node.config import LearnerSection, PolicySection
+from node.configuration import LearnerSection, PolicySection
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Weights
 from node.engines.torch import TorchEngine
-from node.learner.engine_weights import EngineWeights, Sent
-from node.learner.generation_schedule import HeldBack
+from node.learner.generation.engine_weights import EngineWeights, Sent
+from node.learner.generation.schedule import HeldBack
 from node.learner.optimizer import MasterAdamW
-from node.policy import Policy
+from node.policy.policy import Policy
 
 RANDOM = LlamaConfig(
     vocab_size=16384,

@@ -37,11 +37,11 @@ import numpy as np  # noqa: E402
 from report import Figure, add_json_flag, report  # noqa: E402
 from trl_environment import TRL_PYTHON, prepare_trl  # noqa: E402
 
-from node.config import PolicySection, TasksSection  # noqa: E402
+from node.configuration import PolicySection, TasksSection  # noqa: E402
 from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
 from node.engines.torch import TorchEngine  # noqa: E402
-from node.learner.advantages import group_advantages  # noqa: E402
-from node.policy import Policy, model_folder  # noqa: E402
+from node.learner.objective.advantages import group_advantages  # noqa: E402
+from node.policy.policy import Policy, model_folder  # noqa: E402
 from node.tasks.registry import load_tasks  # noqa: E402
 
 MODEL: Final = "builtin:robin"

@@ -28,14 +28,14 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import numpy as np
 
-    from node.config import LearnerSection, ObjectiveSection, PolicySection
-    from node.learner.forward import Network
-    from node.learner.objective_policies import OtherPolicies
-    from node.learner.off_policy import Alignment
+    from node.configuration import LearnerSection, ObjectiveSection, PolicySection
+    from node.learner.objective.alignment import Alignment
+    from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
+    from node.learner.objective.forward import Network
+    from node.learner.objective.other_policies import OtherPolicies
     from node.learner.optimizer import MasterAdamW
     from node.learner.step import learn
-    from node.learner.training_batch import SELF, TrainingCompletion, TrainingGroup, merged
-    from node.policy import Policy
+    from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"), seed=0)
     network = Network.of(policy.model)

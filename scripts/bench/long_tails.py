@@ -36,15 +36,15 @@ from engine import save_model  # noqa: E402
 from report import Figure, add_json_flag, report  # noqa: E402
 from transformers.utils import logging as transformers_logging  # noqa: E402
 
-from node.config import Config, EngineSection, LearnerSection, PolicySection  # noqa: E402
+from node.configuration import Config, EngineSection, LearnerSection, PolicySection  # noqa: E402
 from node.engines.torch import TorchEngine  # noqa: E402
 from node.events import RoundDone  # noqa: E402
-from node.learner.exchange import Exchange  # noqa: E402
-from node.learner.generation_schedule import needs_own_weights  # noqa: E402
+from node.learner.foreign.intake import Exchange  # noqa: E402
+from node.learner.generation.schedule import needs_own_weights  # noqa: E402
 from node.learner.loop import Learner  # noqa: E402
 from node.learner.optimizer import MasterAdamW  # noqa: E402
 from node.learner.persistence import LearnerState  # noqa: E402
-from node.policy import Policy  # noqa: E402
+from node.policy.policy import Policy  # noqa: E402
 from node.tasks.scorer import Scores  # noqa: E402
 from node.tasks.task import Prompt  # noqa: E402
 from protocol.messages import PromptRef  # noqa: E402

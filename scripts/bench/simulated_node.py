@@ -11,8 +11,8 @@ import random
 
 from msgspec.structs import replace
 
+from node.api.answers import peer_view
 from node.api.record import Record
-from node.api.status import peer_view
 from node.api.types import ChildStatus, NodeStatus, PeersAnswer, State
 from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, Phases, Ready, RoundDone, Usage
 from protocol.messages import Heartbeat, TaskSuccess

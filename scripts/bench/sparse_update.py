@@ -1,9 +1,9 @@
 """Sparse updates with error feedback: bytes and time, against templar's way in plain torch, in the same run.
 
 The tensors are those of a transformer with 125 M parameters. Ours is everything from residual and delta to the bytes
-that travel and the residual that is left (``node.kernels.sparse_update.encode``). The contender accumulates, takes
-``torch.topk`` of the magnitudes of the same chunks, quantises to two bits by the authors' rule, and takes what is sent
-off the residual; it neither sorts nor packs. Both in ``--threads`` threads, in turn, best of ``--repeats``.
+that travel and the residual that is left (``node.kernels.sparse_update_kernels.encode``). The contender accumulates,
+takes ``torch.topk`` of the magnitudes of the same chunks, quantises to two bits by the authors' rule, and takes what is
+sent off the residual; it neither sorts nor packs. Both in ``--threads`` threads, in turn, best of ``--repeats``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from report import Figure, add_json_flag, report
 from torch import Tensor
 
-from node.kernels.sparse_update import encode, scatter_mean, sparsify
-from protocol.sparse_update import decode_update
-from protocol.sparsify import CHUNK_ELEMENTS, SparseTensor
-from protocol.tensor_layout import TensorLayout
+from node.kernels.sparse_update_kernels import encode, scatter_mean, sparsify
+from protocol.weights.sparse_update import decode_update
+from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor
+from protocol.weights.tensor_layout import TensorLayout
 
 WIDTH, LAYERS, VOCABULARY = 640, 12, 32_768
 DECAY = 0.95

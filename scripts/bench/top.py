@@ -28,8 +28,8 @@ from pathlib import Path
 from report import Figure, add_json_flag, report
 from simulated_node import SimulatedNode
 
-from node.api.app import served
 from node.api.event_feed import EventFeed
+from node.api.server import served
 
 COMMAND = (sys.executable, "-m", "node.cli.main", "top", "--home")
 PAINTED = (b"round 401: generating", b"quit")

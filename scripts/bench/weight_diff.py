@@ -18,9 +18,9 @@ import torch
 import zstandard
 from report import Figure, add_json_flag, report
 
-from node.kernels.weight_diff import encode, pack_fast, patterns, unpack_fast, weights_hash
-from protocol.tensor_layout import TensorLayout
-from protocol.weight_diff import Patterns
+from node.kernels.weight_diff_kernels import encode, pack_fast, patterns, unpack_fast, weights_hash
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_diff import Patterns
 
 TENSORS = 16
 DEVIATION = 0.02

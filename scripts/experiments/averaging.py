@@ -89,7 +89,7 @@ LIARS: Final = {
     ),
     JUDGED: Setting(
         "pairs_with_liar",
-        "the same liar; each other refuses and weighs by its own past of norms (swarm/norm_history.py)",
+        "the same liar; each other refuses and weighs by its own past of norms (swarm/averaging/norm_history.py)",
         {"lie": "large", "judged": True},
     ),
     LATE_JUDGED: Setting(

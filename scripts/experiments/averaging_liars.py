@@ -8,10 +8,11 @@ time before, when it took a step or was refused, it offers instead of θ
     quiet       φ − (θ − φ)          what it learnt, the wrong way round: of ordinary length
 
 ``PairsWithLiar`` is NoLoCo in pairs by the node's own code: ``node.averaging.rules`` takes the steps,
-``swarm.weights_difference`` measures what is offered, ``swarm.norm_history`` judges it, each replica by a past of its
-own, and both of a pair take the step or neither, as in ``swarm.averaging``. Departures: whoever is left without a
-partner waits for the next time, where a node would ask another one; and nobody is banned, where a node reports each
-refusal. The liar refuses nobody. ``OnePlace`` is DiLoCo with a mean or a robust mean of all pseudo-gradients.
+``swarm.averaging.weights_difference`` measures what is offered, ``swarm.averaging.norm_history`` judges it, each
+replica by a past of its own, and both of a pair take the step or neither, as in ``swarm.averaging.averaging_requests``.
+Departures: whoever is left without a partner waits for the next time, where a node would ask another one; and nobody is
+banned, where a node reports each refusal. The liar refuses nobody. ``OnePlace`` is DiLoCo with a mean or a robust mean
+of all pseudo-gradients.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from torch import Tensor
 from node.averaging import noloco
 from node.averaging.noloco import OuterState, Weights
 from node.averaging.rules import RELEASED, Dense, bf16_bits
-from protocol.dense_weights import encode_dense
-from swarm.norm_history import FamilyPast
-from swarm.weights_difference import ENCODINGS, Difference
+from protocol.weights.dense_weights import encode_dense
+from swarm.averaging.norm_history import FamilyPast
+from swarm.averaging.weights_difference import ENCODINGS, Difference
 
 LIAR: Final = 0
 DENSE: Final = Dense()

@@ -20,11 +20,11 @@ from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedConstants
 from node.averaging.noloco import Constants, Weights
 from node.averaging.rules import bf16_bits, from_bf16_bits
-from node.kernels import sparse_update
-from protocol.compressed_weights import decode_compressed
-from protocol.dense_weights import encode_dense, open_dense
-from protocol.sparse_update import decode_update
-from protocol.weight_slice import elements
+from node.kernels import sparse_update_kernels as sparse_update
+from protocol.weights.compressed_weights import decode_compressed
+from protocol.weights.dense_weights import encode_dense, open_dense
+from protocol.weights.sparse_update import decode_update
+from protocol.weights.weight_slice import elements
 
 DILOCO: Final = Constants(outer_rate=0.7, consensus_rate=0.7, momentum=0.3)  # with one φ γ pulls at nothing
 DILOCO_PAIRS: Final = Constants(outer_rate=0.7, consensus_rate=0.0, momentum=0.3)

@@ -25,16 +25,16 @@ from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult
 from skills import SKILLS, TWELVE
 from torch import Tensor
 
-from node.config import Config, PolicySection
+from node.configuration import Config, PolicySection
 from node.engines.torch import TorchEngine
-from node.evaluation import mean_rewards
+from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, Event, RoundDone
-from node.learner.exchange import Exchange, Incoming
-from node.learner.generation_schedule import needs_own_weights
+from node.learner.foreign.intake import Exchange, Incoming
+from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
-from node.policy import BUILTIN_PREFIX, Policy
+from node.policy.policy import BUILTIN_PREFIX, Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
 from node.tasks.task import Task

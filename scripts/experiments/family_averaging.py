@@ -1,4 +1,4 @@
-"""A node's own averaging (``node.averaging.replica``) over the simulated network of an experiment."""
+"""A node's own averaging (``node.averaging.weight_averager``) over the simulated network of an experiment."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from random import Random
 
 from network import SwarmMember
 
-from node.averaging.replica import Replica
 from node.averaging.rules import rule_of
-from node.config import Config
+from node.averaging.weight_averager import Replica
+from node.configuration import Config
 from node.events import Event
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from protocol.errors import TransportError
-from protocol.tensor_layout import TensorLayout
+from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 
 
 class WaitingMember:
-    """``node.averaging.replica.AveragingSwarm``: what the thread of a replica asks of the network."""
+    """``node.averaging.weight_averager.AveragingSwarm``: what the thread of a replica asks of the network."""
 
     def __init__(self, member: SwarmMember) -> None:
         self._member = member

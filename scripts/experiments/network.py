@@ -25,13 +25,13 @@ from trio.testing import MockClock
 
 from protocol.messages import GroupAdvert, Heartbeat
 from protocol.rollouts import Group, advert_of, encode_group
-from protocol.tensor_layout import TensorLayout
+from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.composition import SwarmService
+from swarm.averaging.pairing_rules import Offer
+from swarm.averaging.weights_difference import Difference, measure
 from swarm.hosts.simulated import SimulatedNetwork
-from swarm.pairing_rules import Offer
+from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
-from swarm.weights_difference import Difference, measure
 
 EPOCH: Final = 1_700_000_000.0  # Unix time at which every experiment begins
 MEETING_SECONDS: Final = 15.0  # virtual, for the members to find each other before the first round
@@ -160,7 +160,7 @@ async def _measured(encoding: str, theirs: Path, ours: Path, layout: TensorLayou
 
 
 class SwarmMember:
-    """One learner's side of the network: ``node.learner.exchange.Swarm``."""
+    """One learner's side of the network: ``node.learner.foreign.intake.Swarm``."""
 
     def __init__(self, swarm: SimulatedSwarm, service: SwarmService) -> None:
         self._swarm, self._service = swarm, service

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from node.config import Config
+from node.configuration import Config
 
 HARNESS_VERSION: Final = 1
 

@@ -5,7 +5,7 @@ v starts at the coordinate-wise median of the rows x_j, then, τ being the media
     v ← v + mean_j (x_j − v) · min(1, τ / ‖x_j − v‖)
 
 at most 20 times. Nobody moves v by more than τ / M in a pass, however far away it lies. A node averages in pairs, with
-one vector beside its own; for one vector this is the weight min(1, τ / ‖Δ‖) of ``swarm.norm_history``.
+one vector beside its own; for one vector this is the weight min(1, τ / ‖Δ‖) of ``swarm.averaging.norm_history``.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from typing import Final
 from plans import Plan, load_result, save_result
 
 PRELOADED: Final = (  # imported once for all runs: it takes longer than a short run
-    "node.evaluation",
+    "node.evaluation.evaluation",
     "node.learner.loop",
-    "swarm.composition",
+    "swarm.service",
     "trio.testing",
     "transformers.models.gpt_neox.modeling_gpt_neox",
     "transformers.models.llama.modeling_llama",

@@ -37,9 +37,9 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
 
 from protocol import limits
+from protocol.cluster.refusal import Reason
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
-from protocol.refusal import Reason
 from swarm.host import Address, Door, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.interfaces import Interfaces, dialable

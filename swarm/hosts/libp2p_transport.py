@@ -6,7 +6,8 @@
 - An incoming connection gives back its slot when it ends. The library holds the slot for as long as the host runs, and
   so would accept no more connections after the first three hundred.
 - Only Noise and Yamux are offered; the library's default would also accept plaintext.
-- With a door (``swarm.door``), everything runs inside ``libp2p_private``, and the door stands after Noise and before
+- With a door (``swarm.cluster.handshake``), everything runs inside ``libp2p_private``, and the door stands after Noise
+  and before
   Yamux: who is not let in becomes no connection, so that no service of the library ever hears of it. Refusals are
   counted as "private network" and "door".
 - No read asks for more than ``READ_BYTES`` at once. The library asks for as many as a stranger's length claims, and the
@@ -40,7 +41,7 @@ from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import StarlingError, UnreachableError
-from swarm.door import pass_door
+from swarm.cluster.handshake import pass_door
 from swarm.host import Door
 from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause
 from swarm.hosts.libp2p_private import PrivateConnection, PrivateNetworkError

@@ -16,9 +16,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from protocol import limits
+from protocol.cluster.refusal import Reason
 from protocol.errors import ProtocolError, RefusedError, StarlingError, UnreachableError
 from protocol.identity import NodeKey
-from protocol.refusal import Reason
 from swarm.host import Address, Door, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator, Verdict
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated_streams import Link, SimulatedStream
@@ -154,7 +154,7 @@ class SimulatedHost:
             self._links[peer] = target._links[self.peer_id] = link
 
     async def _pass_door(self, target: SimulatedHost) -> None:
-        """What ``swarm.door.pass_door`` does on both sides, each frame after a delay."""
+        """What ``swarm.cluster.handshake.pass_door`` does on both sides, each frame after a delay."""
         ours, theirs = self.door, target.door
         if ours is None or theirs is None or ours.keys()[0] not in list(theirs.keys()):
             raise RefusedError(f"{target._address}: the two do not hold the same pre-shared key", Reason.WRONG_PSK)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.config import Config, environment_source, known_keys, load_config
+from node.configuration import Config, environment_source, known_keys, load_config
 from protocol.errors import ConfigurationError
 
 EXAMPLE = Path(__file__).parents[2] / "node.toml.example"

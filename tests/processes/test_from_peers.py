@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.catching_up.rebuild import bf16_copy, layout_of
-from node.checkpoints import read_newest
-from node.kernels import weight_diff
+from node.checkpoints.checkpoints import read_newest
+from node.kernels import weight_diff_kernels as weight_diff
+from node.state_sync.rebuild import bf16_copy, layout_of
 from protocol.limits import CHUNK_BYTES
 from swarm.client import SwarmClient
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from protocol.cluster.documents import Invitation, sign_invitation
+from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.identity import NodeKey
-from protocol.invite import decode_invite, encode_invite
-from protocol.membership import Invitation, sign_invitation
 
 HANG_SECONDS = 900.0
 pytestmark = pytest.mark.processes
@@ -43,7 +43,7 @@ def swarm_process(processes: Any, home: Path) -> tuple[subprocess.Popen[bytes], 
         "listen": "/ip4/127.0.0.1/tcp/0", "lan_discovery": False,
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "swarm.service"],
+        [sys.executable, "-m", "swarm.process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=processes.environment,

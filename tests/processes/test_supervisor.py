@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from node.api.types import NodeStatus, PeersAnswer
-from node.children import ChildSpec
-from node.config import ApiSection, Config
+from node.configuration import ApiSection, Config
 from node.events import STOP_LINE, Event, Fault, Phases, RoundDone, encode_event
 from node.exit_codes import ExitCode
 from node.home import Home, Lock, is_locked, lock_home
-from node.outcome import Outcome
-from node.supervisor import Supervisor
+from node.supervision.children import ChildSpec
+from node.supervision.outcome import Outcome
+from node.supervision.supervisor import Supervisor
 
 pytestmark = pytest.mark.processes
 

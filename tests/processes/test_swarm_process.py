@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from protocol.dense_weights import ENCODING, Patterns, dense_bytes, dense_parts, encode_dense, open_dense
 from protocol.errors import TransportError, UnreachableError
 from protocol.messages import Heartbeat, PromptRef
 from protocol.rollouts import Completion, FinishReason, Group, decode_group
-from protocol.tensor_layout import TensorLayout
+from protocol.weights.dense_weights import ENCODING, Patterns, dense_bytes, dense_parts, encode_dense, open_dense
+from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.client import SwarmClient
 
@@ -36,7 +36,7 @@ class SwarmProcess:
     def __init__(self, home: Path, **settings: object) -> None:
         self.home = home
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "swarm.service"],
+            [sys.executable, "-m", "swarm.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -209,7 +209,7 @@ def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_n
 
 def test_the_process_imports_nothing_heavy(processes: Processes) -> None:
     code = (
-        "import sys, swarm.service; print([m for m in ('torch', 'transformers', 'numpy.random') if m in sys.modules])"
+        "import sys, swarm.process; print([m for m in ('torch', 'transformers', 'numpy.random') if m in sys.modules])"
     )
     heavy = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=HANG_SECONDS)
     assert heavy.stdout.strip() == b"[]"

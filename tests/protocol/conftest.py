@@ -10,10 +10,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from protocol.cluster import ClusterManifest, sign_manifest
+from protocol.cluster.cluster_manifest import ClusterManifest, sign_manifest
+from protocol.cluster.documents import Credential, Invitation, Revocations, sign_invitation, sign_join
+from protocol.cluster.invite import encode_invite
 from protocol.identity import NodeKey
-from protocol.invite import encode_invite
-from protocol.membership import Credential, Invitation, Revocations, sign_invitation, sign_join
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
 

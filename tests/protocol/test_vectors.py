@@ -14,21 +14,21 @@ import pytest
 import zstandard
 
 from protocol import errors
-from protocol.admission import Admitted, judge_credential, judge_revocations
 from protocol.blob_id import blob_id, chunk_hashes
-from protocol.cluster import ClusterManifest, open_manifest, sign_manifest
-from protocol.compressed_weights import decode_compressed, encode_compressed
-from protocol.dense_weights import encode_dense, open_dense
+from protocol.cluster.admission import Admitted, judge_credential, judge_revocations
+from protocol.cluster.cluster_manifest import ClusterManifest, open_manifest, sign_manifest
+from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
-from protocol.invite import decode_invite, encode_invite
 from protocol.manifest import Manifest, decode_manifest
 from protocol.messages import Body, GroupAdvert, PromptRef
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, decode_group, encode_group
-from protocol.sparse_update import decode_update, encode_update
-from protocol.sparsify import sparsify
-from protocol.tensor_layout import TensorLayout
-from protocol.weight_diff import Patterns, apply_diff, weights_hash
-from protocol.weight_slice import quantise, towards
+from protocol.weights.compressed_weights import decode_compressed, encode_compressed
+from protocol.weights.dense_weights import encode_dense, open_dense
+from protocol.weights.sparse_update import decode_update, encode_update
+from protocol.weights.sparsify import sparsify
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_diff import Patterns, apply_diff, weights_hash
+from protocol.weights.weight_slice import quantise, towards
 from protocol.wire import open_announcement, seal
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"

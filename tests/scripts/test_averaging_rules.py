@@ -30,7 +30,7 @@ from replicas import LAST_RATE, WARM_UP_STEPS, Replicas, held_out_loss, initial,
 from torch import Tensor
 
 from node.averaging.compressed import CompressedConstants
-from swarm.norm_history import WARM_UP
+from swarm.averaging.norm_history import WARM_UP
 
 BASE = {"matrix": torch.zeros(40, 25), "bias": torch.zeros(7)}
 

@@ -16,10 +16,11 @@ from protocol import limits
 from protocol.blob_id import blob_id
 from protocol.errors import ConfigurationError, StorageError
 from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
-from swarm import api, composition
+from swarm import api
+from swarm import service as composition
 from swarm.api import Judgement
-from swarm.composition import PEERS_TOLD, SwarmService
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.service import PEERS_TOLD, SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
@@ -412,7 +413,7 @@ def test_reputation_survives_a_full_disk_and_is_saved_when_there_is_room(
             await anyio.sleep(5.0)
             await judge(a, b, Judgement.USED)
             with monkeypatch.context() as full:
-                full.setattr("swarm.trust.write_atomically", no_space)
+                full.setattr("swarm.peers.reputation.write_atomically", no_space)
                 await anyio.sleep(2 * composition.MAINTENANCE_SECONDS)
             assert not (tmp_path / "a" / "trust.json").exists()
             await anyio.sleep(2 * composition.MAINTENANCE_SECONDS)

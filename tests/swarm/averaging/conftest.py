@@ -14,16 +14,16 @@ import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from trio.testing import MockClock
 
-from protocol.dense_weights import ENCODING, encode_dense, open_dense, widened
 from protocol.messages import Heartbeat
-from protocol.tensor_layout import TensorLayout
+from protocol.weights.dense_weights import ENCODING, encode_dense, open_dense, widened
+from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging import Measure
-from swarm.composition import SwarmService
+from swarm.averaging.averaging_requests import Measure
+from swarm.averaging.pairing_rules import Offer
+from swarm.averaging.weights_difference import Difference, measure
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
-from swarm.pairing_rules import Offer
+from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
-from swarm.weights_difference import Difference, measure
 
 FAMILY, OTHER_FAMILY = bytes([1]) * 16, bytes([9]) * 16
 LAYOUT = TensorLayout.of({"bias": (7,), "matrix": (500, 600)})

@@ -10,12 +10,12 @@ import anyio
 import numpy as np
 import pytest
 
-from protocol.compressed_weights import ENCODING, decode_compressed, encode_compressed
-from protocol.sparse_update import PLAIN, Section, encode_update, join_update, pack
-from protocol.sparsify import SparseTensor, scatter_mean, sparsify
-from protocol.tensor_layout import TensorLayout
-from protocol.weight_slice import WeightSlice, elements, quantise, towards
-from swarm.norm_history import FAR
+from protocol.weights.compressed_weights import ENCODING, decode_compressed, encode_compressed
+from protocol.weights.sparse_update import PLAIN, Section, encode_update, join_update, pack
+from protocol.weights.sparsify import SparseTensor, scatter_mean, sparsify
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_slice import WeightSlice, elements, quantise, towards
+from swarm.averaging.norm_history import FAR
 
 LAYOUT = TensorLayout.of({"bias": (7,), "matrix": (500, 600)})
 OUTER = [np.random.default_rng(0).standard_normal(size).astype(np.float32) for size in LAYOUT.sizes]  # everybody's φ

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from swarm.partial import PartialBlob
+from swarm.blobs.partial import PartialBlob
 
 SLOW_BYTES_PER_SECOND = 200_000.0  # a blob of 600 kB takes three seconds
 

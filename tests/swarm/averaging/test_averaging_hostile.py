@@ -9,9 +9,9 @@ import anyio
 import numpy as np
 import pytest
 
-from protocol.dense_weights import dense_bytes, encode_dense
-from protocol.tensor_layout import TensorLayout
-from swarm.norm_history import FAR, WARM_UP
+from protocol.weights.dense_weights import dense_bytes, encode_dense
+from protocol.weights.tensor_layout import TensorLayout
+from swarm.averaging.norm_history import FAR, WARM_UP
 
 
 def spoilt(world: Any, value: float) -> bytes:

@@ -17,15 +17,15 @@ from trio.testing import MockClock
 from protocol.blob_id import blob_id
 from protocol.errors import UnreachableError
 from swarm.api import Wanted
-from swarm.blobs import BlobServer
-from swarm.fetch import Fetcher
+from swarm.averaging.pairing import PROTOCOL, Outcome, Pairing
+from swarm.averaging.pairing_rules import Have, Offer, Propose, Terms
+from swarm.averaging.weight_exchange import Conversation
+from swarm.blobs.blob_server import BlobServer
+from swarm.blobs.fetch import Fetcher
+from swarm.blobs.store import ContentStore
 from swarm.host import Stream
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
-from swarm.pairing import PROTOCOL, Outcome, Pairing
-from swarm.pairing_exchange import Conversation
-from swarm.pairing_rules import Have, Offer, Propose, Terms
-from swarm.store import ContentStore
-from swarm.trust import Conduct
+from swarm.peers.reputation import Conduct
 
 FAMILY, LAYOUT = b"f" * 16, b"l" * 16
 TERMS = Terms(most_bytes=1 << 20, most_steps_apart=10, exchange_seconds=120.0)

@@ -10,9 +10,9 @@ import anyio
 import pytest
 import trio
 
+from swarm.averaging.pairing import Outcome, Pairing
+from swarm.averaging.pairing_rules import Offer, Reason, Terms
 from swarm.host import Host
-from swarm.pairing import Outcome, Pairing
-from swarm.pairing_rules import Offer, Reason, Terms
 
 
 def test_two_average_with_each_other_and_hold_the_same_afterwards(world: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from swarm.trust import Conduct
+from swarm.peers.reputation import Conduct
 
 MOMENTS, MOMENT_SECONDS = 60, 0.025
 

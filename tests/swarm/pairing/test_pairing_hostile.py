@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from protocol.errors import TransportError
-from swarm.pairing import PROTOCOL, STREAMS_PER_PEER
-from swarm.pairing_exchange import FRAME_BYTES, Conversation
-from swarm.pairing_rules import Abandon, Accept, Decline, Have, Propose
-from swarm.trust import Conduct
+from swarm.averaging.pairing import PROTOCOL, STREAMS_PER_PEER
+from swarm.averaging.pairing_rules import Abandon, Accept, Decline, Have, Propose
+from swarm.averaging.weight_exchange import FRAME_BYTES, Conversation
+from swarm.peers.reputation import Conduct
 
 
 def test_unfit_weights_are_abandoned_on_both_sides_and_not_asked_for_again(world: Any) -> None:

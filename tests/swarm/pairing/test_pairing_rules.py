@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import MalformedError, ProtocolError
 from protocol.wire import decode
-from swarm.pairing_exchange import FRAME_BYTES
-from swarm.pairing_rules import (
+from swarm.averaging.pairing_rules import (
     DOUBLINGS_MOST,
     PAUSE_SECONDS_LEAST,
     Abandon,
@@ -35,6 +34,7 @@ from swarm.pairing_rules import (
     next_move,
     still_seeking,
 )
+from swarm.averaging.weight_exchange import FRAME_BYTES
 
 TERMS = Terms(most_bytes=1000, most_steps_apart=2)
 OFFER = Offer(b"f" * 16, b"l" * 16, "dense", 5, bytes(32), 100)

@@ -1,0 +1,210 @@
+"""Checkpoints: whole or not there.
+
+``HOME/checkpoints/round-000123/`` holds ``tensors.safetensors``, ``config.json`` and ``state.json``, the last with size
+and SHA-256 of the first. All three are written and flushed to disk under a temporary name in the same folder, which is
+then renamed: after a crash at any moment, every folder called ``round-…`` is whole, and one that a failing disk damaged
+later is recognised and passed over for the one before. No pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from node.checkpoints.checkpoint_files import CONFIG, FORMAT, STATE, TENSORS, read_whole, rounds, sha256_of
+from protocol.errors import StorageError
+
+_UNFINISHED: Final = ".unfinished-"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Everything a learner needs to go on as if it had never stopped."""
+
+    round: int
+    family: bytes
+    tensors: Mapping[str, Tensor]  # weights, optimizer, random states, by name
+    state: Mapping[str, Any]  # JSON: counters, success, pool position
+    config: Mapping[str, Any]  # JSON: the resolved configuration, for people and for comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One finished attempt: a whole checkpoint, or the error that prevented it."""
+
+    round: int
+    path: Path
+    size_bytes: int
+    seconds: float
+    error: StorageError | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Newest:
+    """The newest whole checkpoint, if any, and what was passed over on the way to it."""
+
+    snapshot: Snapshot | None
+    path: Path | None
+    warnings: tuple[str, ...]
+
+
+def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
+    """Writes ``snapshot`` under ``folder`` and deletes all but the ``keep`` newest. Returns its path and bytes.
+
+    Raises ``StorageError`` when the disk is full or refuses; what was there before stays whole.
+    """
+    final = folder / f"round-{snapshot.round:06d}"
+    unfinished = folder / f"{_UNFINISHED}{final.name}-{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _discard(unfinished)
+        unfinished.mkdir(mode=0o700)
+        save_file({name: t.contiguous() for name, t in snapshot.tensors.items()}, unfinished / TENSORS)
+        state = {
+            "format": FORMAT,
+            "round": snapshot.round,
+            "family": snapshot.family.hex(),
+            "tensors_bytes": (unfinished / TENSORS).stat().st_size,
+            "tensors_sha256": sha256_of(unfinished / TENSORS),
+            "state": snapshot.state,
+        }
+        (unfinished / STATE).write_text(json.dumps(state, indent=1))
+        (unfinished / CONFIG).write_text(json.dumps(snapshot.config, indent=1))
+        size_bytes = sum(path.stat().st_size for path in unfinished.iterdir())
+        for path in [*unfinished.iterdir(), unfinished]:
+            _flush(path)
+        _put_in_place(unfinished, final)
+        _flush(folder)
+        _delete_old(folder, keep)
+    except (OSError, SafetensorError) as error:
+        _discard(unfinished)
+        raise StorageError(
+            f"the checkpoint of round {snapshot.round} was not written to {folder} ({error}): "
+            "free some space there; the run goes on, and the checkpoint before stays"
+        ) from error
+    return final, size_bytes
+
+
+def read_newest(folder: Path) -> Newest:
+    """The newest checkpoint that is whole; warnings name those that were not. Removes what a crash left unfinished."""
+    warnings: list[str] = []
+    for leftover in folder.glob(f"{_UNFINISHED}*"):
+        _discard(leftover)
+    for path in reversed(rounds(folder)):
+        try:
+            return Newest(read(path), path, tuple(warnings))
+        except StorageError as error:
+            warnings.append(str(error))
+    return Newest(None, None, tuple(warnings))
+
+
+def read(path: Path) -> Snapshot:
+    """The checkpoint in folder ``path``. Raises ``StorageError`` naming what is wrong."""
+    state, config = read_whole(path)
+    try:
+        tensors = load_file(path / TENSORS)
+        return Snapshot(int(state["round"]), bytes.fromhex(state["family"]), tensors, dict(state["state"]), config)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path} is no whole checkpoint ({type(error).__name__}: {error})") from error
+
+
+def _put_in_place(unfinished: Path, final: Path) -> None:
+    """Renames; a folder of that name, of a run that is being repeated, is moved aside first."""
+    if final.exists():
+        aside = final.with_name(f"{_UNFINISHED}replaced-{final.name}")
+        _discard(aside)
+        final.rename(aside)
+        unfinished.rename(final)
+        _discard(aside)
+    else:
+        unfinished.rename(final)
+
+
+def _delete_old(folder: Path, keep: int) -> None:
+    for path in rounds(folder)[:-keep]:
+        doomed = path.with_name(f"{_UNFINISHED}deleted-{path.name}")
+        path.rename(doomed)  # so that a crash half-way leaves no half checkpoint under a good name
+        _discard(doomed)
+
+
+def _discard(path: Path) -> None:
+    """Removes what is of no use to anybody; what cannot be removed now is tried again at the next start."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BackgroundCheckpoints:
+    """Writes checkpoints on a thread of its own, one at a time, so that the round goes on.
+
+    ``save`` copies the tensors before it returns; the caller may change them at once.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: list[Future[Written]] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written."""
+        return any(not future.done() for future in self._writing)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Starts writing a copy of ``snapshot``, after those that were asked for before."""
+        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in snapshot.tensors.items()}
+        whole = Snapshot(snapshot.round, snapshot.family, copied, snapshot.state, snapshot.config)
+        self._writing.append(self._thread.submit(self._write, whole))
+
+    def finished(self, *, wait: bool = False) -> list[Written]:
+        """Attempts that ended since the last call, oldest first; with ``wait`` all that were asked for."""
+        done = [future for future in self._writing if wait or future.done()]
+        self._writing = [future for future in self._writing if future not in done]
+        return [future.result() for future in done]
+
+    def close(self) -> None:
+        """Waits for what is being written and ends the thread."""
+        self._thread.shutdown(wait=True)
+
+    def _write(self, snapshot: Snapshot) -> Written:
+        began = self._clock()
+        try:
+            path, size_bytes = write(self._folder, snapshot, keep=self._keep)
+        except StorageError as error:
+            return Written(snapshot.round, self._folder, 0, self._clock() - began, error)
+        return Written(snapshot.round, path, size_bytes, self._clock() - began)
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of torch's global generators, as tensors."""
+    states = {"random.torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["random.cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
+    """Takes over what ``random_state`` returned; a state of a device that is not here is left out."""
+    torch.set_rng_state(tensors["random.torch"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])

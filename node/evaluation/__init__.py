@@ -1,0 +1,1 @@
+"""Evaluating a policy on prompts that never change."""

@@ -1,0 +1,110 @@
+"""How well a policy does each task, on prompts that are the same for every policy and every time.
+
+    greedy[task]  = mean reward of one completion a prompt at temperature 0
+    sampled[task] = mean reward of SAMPLES completions a prompt at temperature 1
+
+Prompt seeds are 0 to ``prompts`` - 1: the built-in models were measured there, and training, which draws its seeds from
+billions, practically never meets them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from node.checkpoints import checkpoints
+from node.checkpoints.checkpoint_files import rounds
+from node.configuration import Config
+from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
+from node.engines.torch import TorchEngine
+from node.evaluation.evaluation_result import Evaluation
+from node.home import Home
+from node.policy.policy import Policy
+from node.policy.tokens import TokenTable
+from node.tasks.registry import load_tasks
+from node.tasks.scorer import Scorer
+from node.tasks.task import Task
+from protocol.errors import ConfigurationError, StorageError
+
+SAMPLES = 4
+HELD_OUT_PROMPTS = 100_000  # built-in models were taught on seeds from here on
+
+
+def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
+    """Evaluates ``checkpoint``, else the newest whole one in ``home``, else the model as it came.
+
+    Reads only, so that the node may run meanwhile. Raises ``ConfigurationError`` for a checkpoint of another family of
+    policies, ``StorageError`` for a damaged one that was named.
+    """
+    tasks = load_tasks(config.tasks)
+    with Scorer(config.tasks) as scorer:  # its workers start while the policy loads
+        policy = Policy.load(config.policy, seed=config.seed)
+        found = _newest(home) if checkpoint is None else (checkpoint, checkpoints.read(checkpoint))
+        if found is not None:
+            _restore(policy, *found)
+        engine = TorchEngine(policy, rows=config.engine.rows, seed=seed)
+        sizes = {"prompts": prompts, "seed": seed}
+        return Evaluation(
+            model=config.policy.model,
+            round=found[1].round if found else 0,
+            checkpoint=str(found[0]) if found else None,
+            prompts=prompts,
+            samples=SAMPLES,
+            seed=seed,
+            greedy=mean_rewards(policy.tokens, engine, scorer, tasks, samples=1, temperature=0.0, **sizes),
+            sampled=mean_rewards(policy.tokens, engine, scorer, tasks, samples=SAMPLES, temperature=1.0, **sizes),
+        )
+
+
+def _newest(home: Home) -> tuple[Path, checkpoints.Snapshot] | None:
+    for path in reversed(rounds(home.checkpoints)):
+        with contextlib.suppress(StorageError):  # damaged, or deleted by the node meanwhile: the one before
+            return path, checkpoints.read(path)
+    return None
+
+
+def _restore(policy: Policy, path: Path, snapshot: checkpoints.Snapshot) -> None:
+    if snapshot.family != policy.family:
+        raise ConfigurationError(
+            f"{path} is a checkpoint of another family of policies ({snapshot.family.hex()}) than {policy.label} "
+            f"({policy.family.hex()}): give the model that was trained with --model or policy.model"
+        )
+    with torch.no_grad():
+        for name, parameter in policy.trainable().items():
+            parameter.copy_(snapshot.tensors[f"weights.{name}"])
+
+
+def mean_rewards(
+    tokens: TokenTable,
+    engine: Engine,
+    scorer: Scorer,
+    tasks: Mapping[str, Task],
+    *,
+    prompts: int,
+    samples: int,
+    temperature: float,
+    seed: int,
+) -> dict[str, float]:
+    """Mean reward by task over ``samples`` completions of each of the first ``prompts`` prompts."""
+    if not 1 <= prompts <= HELD_OUT_PROMPTS:
+        raise ConfigurationError(
+            f"--prompts {prompts} is outside 1 to {HELD_OUT_PROMPTS}, the prompts kept for evaluation"
+        )
+    means: dict[str, float] = {}
+    for name, task in tasks.items():
+        refs = [task.ref(seed) for seed in range(prompts)]
+        requests = [
+            GenerationRequest(tokens.prompt_ids(task.prompt(ref).text), samples, task.max_new_tokens) for ref in refs
+        ]
+        groups = engine.generate(requests, Sampling(temperature, seed))
+        scores = scorer.score([(ref, _texts(tokens, group)) for ref, group in zip(refs, groups, strict=True)])
+        rewards = [reward for of_group in scores for reward in of_group.rewards]
+        means[name] = sum(rewards) / len(rewards)
+    return means
+
+
+def _texts(tokens: TokenTable, group: Sequence[Sample]) -> list[str]:
+    return [tokens.text_of(sample.token_ids.tolist()).decode("utf-8", "replace") for sample in group]

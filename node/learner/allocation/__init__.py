@@ -1,0 +1,1 @@
+"""Which prompts a round generates for, and how many completions each."""

@@ -1,0 +1,1 @@
+"""Groups of other nodes: choosing, fetching, checking them."""

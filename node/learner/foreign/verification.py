@@ -1,0 +1,71 @@
+"""What is believed of a foreign group: nothing but what can be checked here. Every function is pure.
+
+The prompt is regenerated from its reference, the rewards are recomputed, and where the tokenizer is ours the tokens
+must be those of the text. What cannot be checked, the log-probabilities, only ever lowers or caps a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from node.policy.tokens import TokenTable
+from node.tasks.scorer import Scores
+from node.tasks.task import Prompt, Task
+from protocol.errors import MalformedError
+from protocol.rollouts import Completion, FinishReason, Group
+from swarm.api import Judgement
+
+REWARD_TOLERANCE = 1e-3  # claims travel as float32
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a fetched group is not learnt from, and what that says of its sender."""
+
+    judgement: Judgement
+    reason: str  # short and stable, for counters
+    detail: str
+
+
+def regenerated_prompt(group: Group, tasks: Mapping[str, Task], tokens: TokenTable) -> Prompt:
+    """The group's prompt, made here. Raises ``MalformedError`` for what cannot be a group of this task."""
+    task = tasks.get(group.prompt.task)
+    if task is None:
+        raise MalformedError(f"there is no task {group.prompt.task!r} here")
+    prompt = task.prompt(group.prompt)
+    for completion in group.completions:
+        if len(completion.token_ids) > task.max_new_tokens:
+            raise MalformedError(
+                f"a completion of {len(completion.token_ids)} tokens; task {task.name!r} allows {task.max_new_tokens}"
+            )
+        if group.tokenizer == tokens.fingerprint:
+            _check_tokens(completion, tokens)
+    return prompt
+
+
+def _check_tokens(completion: Completion, tokens: TokenTable) -> None:
+    """Raises ``MalformedError`` unless ids, byte lengths, text and end agree in our own tokenizer."""
+    ids = completion.token_ids.tolist()
+    if ids and max(ids) >= tokens.vocabulary:
+        raise MalformedError(f"token id {max(ids)}; the vocabulary has {tokens.vocabulary}")
+    if tokens.text_of(ids) != completion.text or tokens.byte_lengths(ids) != completion.token_bytes.tolist():
+        raise MalformedError("the token ids do not stand for the text")
+    ends = [position for position, token_id in enumerate(ids) if token_id == tokens.eos_id]
+    if ends != ([len(ids) - 1] if completion.finish is FinishReason.STOP else []):
+        raise MalformedError(f"end-of-sequence at {ends} of {len(ids)} tokens, finish reason {completion.finish}")
+
+
+def check_rewards(claimed: Sequence[float], scores: Scores) -> Refusal | None:
+    """Compares claims with recomputed rewards.
+
+    A completion that our scorer could not score, for want of time perhaps, accuses nobody; the group is left unused.
+    """
+    for index, (claim, reward, fault) in enumerate(zip(claimed, scores.rewards, scores.faults, strict=True)):
+        if fault is None and not abs(claim - reward) <= REWARD_TOLERANCE:
+            detail = f"completion {index}: claimed reward {claim:g}, recomputed {reward:g}"
+            return Refusal(Judgement.FALSE_REWARD, "false_reward", detail)
+    faults = [fault for fault in scores.faults if fault is not None]
+    if faults:
+        return Refusal(Judgement.UNUSED, "not_scored", f"{faults[0].reason}: {faults[0].detail}")
+    return None

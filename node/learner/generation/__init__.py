@@ -1,0 +1,1 @@
+"""Own rollouts: generating, scheduling, sharing, and new weights for the engine."""

@@ -1,0 +1,116 @@
+"""How the learner's weights reach its engine: which form, and what to do when the engine refuses one.
+
+An engine in this process is handed the tensors. To copy n bytes moves 2 n through memory; to find what changed reads as
+many, and hashing is several times slower than either, for a copy that cannot go wrong. Where bytes must cross a pipe or
+a network it is the other way round: after a step at learning rate 1e-6 about 1 % of bf16 weights differ, a diff is a
+hundred times smaller than the weights, and its target's hash tells whether it arrived (``scripts/bench/
+engine_weights.py`` prints both).
+
+The base of the next diff advances only once the engine has taken an update. An engine that refuses one keeps the
+weights and the version that it has, and gets them whole at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from node.engines.encoded_weights import EncodedWeights
+from node.engines.engine import Engine
+from node.kernels import weight_diff_kernels as weight_diff
+from protocol.errors import ProtocolError
+from protocol.weights.dense_weights import dense_bytes, encode_dense
+from protocol.weights.tensor_layout import TensorLayout
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an engine is given new weights, and why so."""
+
+    kind: Literal["tensors", "diff", "dense"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What an engine has taken over."""
+
+    form: Form
+    size_bytes: int | None  # of the blob; None for tensors
+
+
+def form_of(*, in_process: bool, dense_bytes: int = 0, diff_bytes: int | None = None) -> Form:
+    """The form to send. ``diff_bytes``: of the diff from what the engine holds, None where that is not known."""
+    if in_process:
+        return Form("tensors", "in this process a copy costs less than comparing and hashing")
+    if diff_bytes is None:
+        return Form("dense", "it is not known which weights the engine holds")
+    if diff_bytes >= dense_bytes:
+        return Form("dense", f"so much changed that a diff has {diff_bytes} bytes, all weights {dense_bytes}")
+    return Form("diff", f"a diff has {diff_bytes} bytes, all weights {dense_bytes}")
+
+
+class EngineWeights:
+    """Brings one engine to the learner's weights. Call it from one thread at a time, never while the engine generates.
+
+    Memory: for an engine elsewhere two bf16 copies of the trained weights, what it holds and what it is to hold.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._held: tuple[bytes, list[Tensor]] | None = None  # what the engine has taken last, and its hash
+        self._spare: list[Tensor] | None = None
+        self._told: str | None = None
+
+    def load(self, version: int, weights: Mapping[str, Tensor]) -> Sent:
+        """``weights`` may be changed as soon as it returns.
+
+        Raises as ``Engine.load_weights`` where the engine refuses even the whole weights.
+        """
+        if self._engine.in_process:
+            self._engine.load_weights(version, weights)
+            sent = Sent(form_of(in_process=True), None)
+        else:
+            sent = self._send(version, weights)
+        if sent.form.kind != self._told:
+            self._told = sent.form.kind
+            _log.info("version %d goes to the engine as %s: %s", version, sent.form.kind, sent.form.reason)
+        return sent
+
+    def _send(self, version: int, weights: Mapping[str, Tensor]) -> Sent:
+        layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
+        present = self._rounded(layout, weights)
+        target = weight_diff.weights_hash(layout, present)
+        held, self._held = self._held, None  # until the engine has taken this, nothing is known
+        blob = b""
+        if held is not None:
+            blob = weight_diff.encode(layout, held[1], present, base_hash=held[0], target_hash=target)
+        form = form_of(in_process=False, dense_bytes=dense_bytes(layout), diff_bytes=len(blob) if held else None)
+        if form.kind == "diff":
+            try:
+                self._engine.load_weights(version, EncodedWeights(target, blob))
+            except ProtocolError as error:
+                form = Form("dense", f"the engine refused a diff ({error.reason}): {error}")
+                _log.warning("version %d goes to the engine whole: %s", version, form.reason)
+        if form.kind == "dense":
+            blob = encode_dense(layout, weight_diff.patterns(present))
+            self._engine.load_weights(version, EncodedWeights(target, blob))
+        self._held, self._spare = (target, present), held[1] if held is not None else None
+        return Sent(form, len(blob))
+
+    def _rounded(self, layout: TensorLayout, weights: Mapping[str, Tensor]) -> list[Tensor]:
+        """Copies in bf16 in host memory, in the layout's order, over those that are not needed any more."""
+        room, self._spare = self._spare, None
+        if room is None:
+            room = [torch.empty(shape, dtype=torch.bfloat16) for _, shape in layout.tensors]
+        with torch.no_grad():
+            for name, copied in zip(layout.names, room, strict=True):
+                copied.copy_(weights[name])
+        return room

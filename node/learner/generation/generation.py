@@ -1,0 +1,226 @@
+"""What one round generates: groups launched, stopped, gone on with, replaced.
+
+Over-provisioning (APRIL, arXiv 2509.18521): with a share o, ⌈(1 + o)·I⌉ groups are launched for I wanted, those left
+over from before first; once I are complete the others are interrupted and kept as ``UnfinishedGroup``, tokens and
+log-probabilities included. Should more than I become complete with the same token, all are used.
+
+Dynamic sampling (DAPO, arXiv 2503.14476): with ``resample`` r > 0, complete groups whose rewards are all equal are
+dropped from what is learnt from, and new prompts are drawn until I groups with unequal rewards are had or r·I prompts
+have been drawn. The dropped ones' tokens and rewards still count, and they may still be shared.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from node.configuration import LearnerSection
+from node.engines.engine import Engine, GenerationRequest, Progress, Sampling
+from node.learner.allocation.allocator import Allocation
+from node.learner.generation.own_rollouts import Rollout, scoring_item
+from node.learner.generation.unfinished import UnfinishedGroup
+from node.policy.tokens import TokenTable
+from node.tasks.scorer import Scores
+from node.tasks.task import Prompt, Task
+from protocol.errors import ConfigurationError, ProtocolError
+from protocol.messages import PromptRef
+
+_log = logging.getLogger(__name__)
+
+
+class RewardScorer(Protocol):
+    """What is used of ``node.tasks.scorer.Scorer``; by two threads at once where generation runs ahead."""
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a round may generate, decided before it begins: equal plans, weights and left-overs give equal rounds."""
+
+    groups: int  # I, wanted complete
+    allocations: tuple[Allocation, ...]  # in the order in which they are drawn; those not needed are not
+    sampling_seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generated:
+    """What came of it."""
+
+    rollouts: tuple[Rollout, ...]  # to learn from
+    scores: tuple[Scores, ...] | None  # of ``rollouts``; None where they have not been scored yet
+    dropped: tuple[tuple[Rollout, Scores], ...]  # complete, with equal rewards, replaced by others
+    unfinished: tuple[UnfinishedGroup, ...]  # oldest first
+    resumed: int  # groups left over from before that were gone on with
+    tokens: int  # sampled now, whatever became of them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launch:
+    """A group on its way through the engine."""
+
+    prompt: Prompt
+    request: GenerationRequest
+
+
+@dataclass(slots=True)
+class _Tally:
+    """A round's generation as far as it has come."""
+
+    kept: list[Rollout] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
+    dropped: list[tuple[Rollout, Scores]] = field(default_factory=list)
+    resumed: int = 0
+    tokens: int = 0
+
+
+class Generation:
+    """Generates one round at a time, on whatever thread calls it; keeps nothing between two."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tasks: Mapping[str, Task],
+        tokens: TokenTable,
+        scorer: RewardScorer,
+        section: LearnerSection,
+        *,
+        temperature: float,
+        context: int,
+    ) -> None:
+        self.engine = engine
+        self._tasks, self._tokens, self._scorer, self._section = tasks, tokens, scorer, section
+        self._temperature, self._context = temperature, context
+
+    def run(
+        self, plan: Plan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
+    ) -> Generated:
+        """Generates by ``plan``, going on with ``unfinished`` first.
+
+        Once ``halted`` says so, what has come of it by then, with the next token. Raises ``ConfigurationError`` when no
+        prompt leaves room for an answer in the model's context.
+        """
+        drawn, waiting, tally = deque(plan.allocations), list(unfinished), _Tally()
+        seeds = random.Random(plan.sampling_seed)
+        seed = plan.sampling_seed  # of the first wave
+        while (missing := plan.groups - len(tally.kept)) > 0:
+            wave = self._launches(missing, drawn, waiting, tally)
+            if not wave:
+                break
+            progress = self._advance(wave, missing, seed, halted)
+            complete = self._sort_out(wave, progress, waiting, tally)
+            if not self._section.resample:
+                tally.kept += complete
+                break
+            self._keep_informative(complete, tally)
+            if halted is not None and halted():
+                break
+            seed = seeds.getrandbits(63)
+        scores = tuple(tally.scores) if self._section.resample else None
+        return Generated(tuple(tally.kept), scores, tuple(tally.dropped), tuple(waiting), tally.resumed, tally.tokens)
+
+    def _launches(
+        self, missing: int, drawn: deque[Allocation], waiting: list[UnfinishedGroup], tally: _Tally
+    ) -> list[_Launch]:
+        """Takes from ``waiting``, then from ``drawn``, as many groups as are launched for ``missing`` wanted ones."""
+        wanted = launched_for(missing, self._section.overprovision)
+        wave: list[_Launch] = []
+        while waiting and len(wave) < wanted:
+            launch = self._gone_on_with(waiting.pop(0))
+            if launch is not None:
+                wave.append(launch)
+        tally.resumed += len(wave)
+        fresh = [drawn.popleft() for _ in range(min(wanted - len(wave), len(drawn)))]
+        begun = [self._begun(allocation) for allocation in fresh]
+        wave += [launch for launch in begun if launch is not None]
+        if fresh and not wave and not tally.kept and not tally.dropped:
+            raise ConfigurationError(
+                f"none of {len(fresh)} prompts leaves room for an answer in the model's context of {self._context} "
+                "tokens: choose shorter tasks, or a policy.model with a longer context"
+            )
+        return wave
+
+    def _begun(self, allocation: Allocation) -> _Launch | None:
+        """None for a prompt that leaves no position of the context for an answer."""
+        task = self._tasks[allocation.task]
+        prompt = task.prompt(task.ref(allocation.prompt_seed))
+        prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
+        room = min(task.max_new_tokens, self._context - len(prompt_ids))
+        return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None
+
+    def _gone_on_with(self, group: UnfinishedGroup) -> _Launch | None:
+        """None for a group that cannot be: its task has changed, or prompt and tokens no longer fit the context."""
+        task = self._tasks.get(group.ref.task)
+        if task is None:
+            _log.warning("an unfinished group is dropped: this node no longer trains on %s", group.ref.task)
+            return None
+        try:
+            prompt = task.prompt(group.ref)
+        except ProtocolError as error:
+            _log.warning("an unfinished group of %s is dropped: %s", group.ref.task, error)
+            return None
+        prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
+        room = min(task.max_new_tokens, self._context - len(prompt_ids))
+        longest = max((len(each.token_ids) for each in group.progress.sequences), default=1)
+        if longest > room:
+            _log.warning(
+                "an unfinished group of %s is dropped: it has a completion of %d tokens where the task and the model's "
+                "context of %d leave room for %d after its prompt",
+                group.ref.task,
+                longest,
+                self._context,
+                room,
+            )
+            return None
+        return _Launch(prompt, GenerationRequest(prompt_ids, group.completions, room, group.progress))
+
+    def _advance(
+        self, wave: Sequence[_Launch], missing: int, seed: int, halted: Callable[[], bool] | None
+    ) -> list[Progress]:
+        sampling = Sampling(self._temperature, seed)
+        requests = [launch.request for launch in wave]
+        if halted is not None:
+            return self.engine.advance(requests, sampling, lambda complete: complete >= missing or halted())
+        if len(wave) > missing:
+            return self.engine.advance(requests, sampling, lambda complete: complete >= missing)
+        return self.engine.advance(requests, sampling)
+
+    def _sort_out(
+        self,
+        wave: Sequence[_Launch],
+        progress: Sequence[Progress],
+        waiting: list[UnfinishedGroup],
+        tally: _Tally,
+    ) -> list[Rollout]:
+        """The complete groups; the others go to the front of ``waiting``, for they are older than what is there."""
+        complete: list[Rollout] = []
+        unfinished: list[UnfinishedGroup] = []
+        for launch, reached in zip(wave, progress, strict=True):
+            request = launch.request
+            tally.tokens += reached.tokens - (request.begun.tokens if request.begun else 0)
+            if len(reached.samples) == request.completions:
+                texts = tuple(self._tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
+                complete.append(Rollout(launch.prompt, tuple(request.prompt_ids), reached.samples, texts))
+            else:
+                unfinished.append(UnfinishedGroup(launch.prompt.ref, request.completions, reached))
+        waiting[:0] = unfinished
+        return complete
+
+    def _keep_informative(self, complete: Sequence[Rollout], tally: _Tally) -> None:
+        scores = self._scorer.score([scoring_item(rollout.prompt.ref, rollout.texts) for rollout in complete])
+        for rollout, each in zip(complete, scores, strict=True):
+            if min(each.rewards) < max(each.rewards):
+                tally.kept.append(rollout)
+                tally.scores.append(each)
+            else:
+                tally.dropped.append((rollout, each))
+
+
+def launched_for(groups: int, overprovision: float) -> int:
+    """Groups in flight for ``groups`` wanted complete."""
+    return math.ceil(groups * (1.0 + overprovision) - 1e-9)  # 10 · 1.1 is a little more than 11

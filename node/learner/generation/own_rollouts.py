@@ -1,0 +1,71 @@
+"""Own rollouts: what scorers are given of them, which are worth sharing, and the group that others get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from node.engines.engine import Sample
+from node.policy.tokens import TokenTable
+from node.tasks.task import Prompt
+from protocol.messages import PromptRef
+from protocol.rollouts import Completion, Group
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollout:
+    """One prompt with its G samples by our policy, not scored yet."""
+
+    prompt: Prompt
+    prompt_ids: tuple[int, ...]
+    samples: tuple[Sample, ...]
+    texts: tuple[bytes, ...]  # of the samples, end-of-sequence excluded
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sample.token_ids) for sample in self.samples)
+
+    @property
+    def oldest_version(self) -> int:
+        """The version that sampled the oldest of its tokens."""
+        return min(sample.oldest_version for sample in self.samples)
+
+
+def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, list[str]]:
+    """What the scorer takes. Bytes that are no UTF-8 become the replacement character, on every node alike."""
+    return ref, [text.decode("utf-8", "replace") for text in texts]
+
+
+def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes) -> Group:
+    """The rollout as others get it, under the oldest version that had a part in it."""
+    completions = tuple(
+        Completion(
+            text=text,
+            token_ids=sample.token_ids,
+            token_bytes=np.array(tokens.byte_lengths(sample.token_ids.tolist()), dtype=np.int64),
+            logps=np.minimum(sample.logps, 0.0, dtype=np.float32),
+            finish=sample.finish,
+            reward=reward,
+        )
+        for sample, text, reward in zip(rollout.samples, rollout.texts, rewards, strict=True)
+    )
+    return Group(rollout.prompt.ref, family, tokens.fingerprint, rollout.oldest_version, completions)
+
+
+def worth_sharing(rewards_of_groups: Sequence[Sequence[float]], tasks: Sequence[str], limit: int) -> list[int]:
+    """Indices of at most ``limit`` groups that may help others: those with any reward at all.
+
+    A group that is all right helps whoever is at zero there; one that is all wrong helps nobody. Tasks take turns, each
+    with its best group first, so that the limit does not leave only the easiest task.
+    """
+    order: list[tuple[int, float, int]] = []
+    rank_in_task: dict[str, int] = {}
+    means = [sum(rewards) / len(rewards) for rewards in rewards_of_groups]
+    for index in sorted(range(len(means)), key=lambda i: -means[i]):
+        if max(rewards_of_groups[index]) > 0:
+            rank = rank_in_task.get(tasks[index], 0)
+            rank_in_task[tasks[index]] = rank + 1
+            order.append((rank, -means[index], index))
+    return [index for _, _, index in sorted(order)[:limit]]

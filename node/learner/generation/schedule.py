@@ -1,0 +1,174 @@
+"""When a round's groups are generated: in turn with learning, or ahead of it on a thread of their own.
+
+``InTurn`` generates when asked: completions are sampled from the newest weights, and equal states give equal rounds.
+
+``Ahead`` with most s ≥ 1: while round n is learnt from, rounds up to n + s may be generated, each from the newest
+weights there are when it begins. A step makes one version at most, so a completion is at most s versions behind the
+weights that learn from it, one that was interrupted and resumed as many more as rounds lie between. With s = 1 that is
+exactly one, and equal states give equal rounds still; with more it depends on which of the two is faster.
+
+Both hold the weights back by k versions if told to (``weights_behind``), for experiments: what is learnt by version v
+is then sampled by version max(v₀, v - k), where v₀ is the version at the start of the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from node.configuration import Config
+from node.learner.generation.engine_weights import EngineWeights
+from node.learner.generation.generation import Generated, Generation, Plan
+from node.learner.generation.unfinished import UnfinishedGroup
+
+Weights = Mapping[str, torch.Tensor]
+PlanOf = Callable[[int], Plan]  # of a round's number
+
+_log = logging.getLogger(__name__)
+
+
+class GenerationSchedule(Protocol):
+    def publish(self, version: int, weights: Weights) -> None:
+        """Makes new weights known. ``weights`` may be changed as soon as it returns."""
+
+    def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
+        """Plans that round and those that may be generated ahead; ``unfinished``: what the round before left over."""
+
+    def take(self) -> Generated:
+        """What was generated for the round launched. Raises what generating raised."""
+
+    def close(self) -> None:
+        """Ends the thread, with the token that is being sampled; what it generated for rounds to come is lost.
+
+        It may be launched again.
+        """
+
+
+def needs_own_weights(config: Config) -> bool:
+    """Whether the engine must hold other weights than the learner's present ones."""
+    return config.learner.max_staleness > 0 or config.engine.weights_behind > 0
+
+
+def schedule_of(config: Config, generation: Generation) -> GenerationSchedule:
+    """The schedule that the configuration asks for. Raises ``ValueError`` for an engine that cannot follow it."""
+    if needs_own_weights(config) and not generation.engine.owns_weights:
+        raise ValueError(
+            "learner.max_staleness and engine.weights_behind need an engine that owns its weights: this one samples "
+            "from the learner's own modules"
+        )
+    behind = config.engine.weights_behind
+    if config.learner.max_staleness == 0:
+        return InTurn(generation, behind)
+    return Ahead(generation, behind, config.learner.max_staleness)
+
+
+class HeldBack:
+    """The copies of the newest ``behind`` + 1 published weights."""
+
+    def __init__(self, behind: int) -> None:
+        self._kept: deque[tuple[int, Weights]] = deque(maxlen=behind + 1)
+
+    def push(self, version: int, weights: Weights) -> tuple[int, Weights]:
+        """Keeps a copy of ``weights``; gives those that are to be sampled from now."""
+        self._kept.append((version, {name: tensor.detach().clone() for name, tensor in weights.items()}))
+        return self._kept[0]
+
+
+class InTurn:
+    """``GenerationSchedule`` on the caller's thread."""
+
+    def __init__(self, generation: Generation, behind: int) -> None:
+        self._generation = generation
+        self._held_back = HeldBack(behind) if behind else None
+        self._engine_weights = EngineWeights(generation.engine)
+        self._launched: tuple[Plan, Sequence[UnfinishedGroup]] | None = None
+
+    def publish(self, version: int, weights: Weights) -> None:
+        if self._held_back is not None:
+            version, weights = self._held_back.push(version, weights)
+        self._engine_weights.load(version, weights)
+
+    def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
+        self._launched = plan_of(round_number), unfinished
+
+    def take(self) -> Generated:
+        assert self._launched is not None, "take before launch"
+        return self._generation.run(*self._launched)
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    generated: Future[Generated]
+    begun: threading.Event  # it has chosen its weights
+
+
+class Ahead:
+    """``GenerationSchedule`` on a thread of its own, at most ``most`` rounds ahead of the one that is learnt from.
+
+    Memory: besides the engine's own weights one copy of the trained ones, ``behind`` more where they are held back.
+    """
+
+    def __init__(self, generation: Generation, behind: int, most: int) -> None:
+        self._generation, self._most = generation, most
+        self._held_back = HeldBack(behind)
+        self._engine_weights = EngineWeights(generation.engine)
+        self._lock = threading.Lock()
+        self._newest: tuple[int, Weights] | None = None  # not loaded yet
+        self._thread: ThreadPoolExecutor | None = None
+        self._halt = threading.Event()
+        self._batches: deque[_Batch] = deque()
+        self._next_round = 0
+        self._unfinished: Sequence[UnfinishedGroup] = ()  # the thread's own while there is one
+
+    def publish(self, version: int, weights: Weights) -> None:
+        newest = self._held_back.push(version, weights)
+        with self._lock:
+            self._newest = newest
+
+    def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="generation")
+            self._next_round, self._unfinished = round_number, unfinished
+        while self._next_round <= round_number + self._most:
+            begun = threading.Event()
+            generated = self._thread.submit(self._generate, plan_of(self._next_round), begun)
+            self._batches.append(_Batch(generated, begun))
+            self._next_round += 1
+
+    def take(self) -> Generated:
+        generated = self._batches.popleft().generated.result()
+        # The next one begins now, and so before what is made of this one: which weights it gets is no matter of luck.
+        self._batches[0].begun.wait()
+        return generated
+
+    def close(self) -> None:
+        if self._thread is None:
+            return
+        self._halt.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        for batch in self._batches:
+            if not batch.generated.cancelled() and (error := batch.generated.exception()) is not None:
+                _log.error("a round generated ahead, and not needed any more, failed", exc_info=error)
+        self._batches.clear()
+        self._halt.clear()
+        self._thread = None
+
+    def _generate(self, plan: Plan, begun: threading.Event) -> Generated:
+        with self._lock:
+            newest, self._newest = self._newest, None
+        begun.set()
+        if newest is not None:
+            self._engine_weights.load(*newest)
+        generated = self._generation.run(plan, self._unfinished, self._halt.is_set)
+        self._unfinished = generated.unfinished
+        return generated

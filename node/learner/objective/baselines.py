@@ -1,0 +1,162 @@
+"""Advantages that wait for the policy itself: its success on one prompt, and the baseline of least variance.
+
+Both come from one forward pass, without gradient, over the groups that need it, before the step's own passes.
+
+**Success on a prompt** [ours], for foreign groups with ``foreign_value = "prompt"``. The learner's own probabilities of
+the group's distinct completions y_i are known exactly, so V_θ = Σ_y π_θ(y) R(y) is too, but for the answers not seen:
+
+    V_θ(prompt) = Σ_i π_θ(y_i) R_i + (1 − Σ_i π_θ(y_i)) · unseen · V_θ(class)
+
+The class's value is the prior for the rest, so far as there may be right answers (R > V_θ(class)) that the group did
+not show; ``unseen`` is Good and Turing's estimate of their share: among the right completions, those whose text occurs
+once. A specialist that gives one answer four times says that there is no other, and V_θ is our probability of that one.
+A lower bound in one respect: a text that we could also write in other tokens counts in its usual ones alone.
+
+**Least variance** (VCPO, arXiv 2602.17616), for ``advantage = "min_variance"``, per group:
+
+    b* = Σ_i ‖g_i‖² R_i / Σ_i ‖g_i‖²,   g_i = Σ_t w_t ∇log π_θ(t),   A_i = R_i − b*
+
+VCPO takes ‖g_i‖ from a backward pass for each completion, with two gradient buffers for Σ g_i R_i and Σ g_i. That costs
+as many passes as there are completions, where ours hold a whole batch. So ‖g_i‖ is here the exact norm of the gradient
+with respect to the HEAD's weight (and bias), in closed form, as a proxy for that of all weights:
+
+    G_i = Σ_t w_t (e_{y_t} − p_t) h_tᵀ / temperature,   ‖G_i‖² = Σ_tt' w_t w_t' (e−p)_t·(e−p)_t' (h_t·h_t' + [bias])
+
+For a policy that is only a head, a bandit for one, it is VCPO's baseline. The weights are those of the correction
+before floor and filter, which depend on the sign of A. No scaling by a deviation follows. Where all gradients are zero,
+b* is the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from node.configuration import LearnerSection, ObjectiveSection
+from node.kernels.linear_logp import linear_logps
+from node.learner.objective.batch import TrainingCompletion, TrainingGroup
+from node.learner.objective.forward import Network, completion_hidden, plan_passes
+from node.learner.objective.spans import RaggedSpans
+from node.learner.objective.weights import span_weights
+
+VOCABULARY_BLOCK = 8192
+
+
+@torch.no_grad()
+def with_baselines(
+    network: Network,
+    groups: Sequence[TrainingGroup],
+    learner: LearnerSection,
+    objective: ObjectiveSection,
+    *,
+    temperature: float,
+) -> list[TrainingGroup]:
+    """``groups`` in their order, the advantages of those that waited for them filled in."""
+    found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
+    waiting = [group for group in groups if group.baseline != "fixed"]
+    for part in plan_passes(waiting, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts):
+        hidden, targets = completion_hidden(network, part)
+        head = network.head
+        logps, _ = linear_logps(hidden, head.weight, targets, head.bias, temperature=temperature)
+        weights = _token_weights(logps, part.completions, objective)
+        start = 0
+        for completion in part.completions:
+            tokens = slice(start, start + len(completion.token_ids))
+            start = tokens.stop
+            norm = 0.0
+            if objective.advantage == "min_variance" and not _wants_value(completion, objective):
+                norm = squared_head_gradient(
+                    hidden[tokens], head.weight, targets[tokens], weights[tokens], head.bias, temperature=temperature
+                )
+            found[id(completion)] = float(logps[tokens].double().sum()), norm
+    return [_resolved(group, found, keep_all=objective.kl_weight > 0) for group in groups]
+
+
+def _wants_value(completion: TrainingCompletion, objective: ObjectiveSection) -> bool:
+    return completion.foreign and objective.foreign_advantage == "learner"
+
+
+def _token_weights(logps: Tensor, completions: Sequence[TrainingCompletion], objective: ObjectiveSection) -> Tensor:
+    """The correction's weights (N,), with neither floor nor filter: as for completions with A = 0 and no divergence."""
+    spans = RaggedSpans.of([replace(c, advantage=0.0) for c in completions], logps.device, logps.dtype)
+    nowhere = torch.zeros_like(spans.advantages)
+    return span_weights(spans.log_ratios(logps), nowhere, spans, objective).values[spans.span_of_token]
+
+
+def _resolved(group: TrainingGroup, found: dict[int, tuple[float, float]], *, keep_all: bool) -> TrainingGroup:
+    if group.baseline == "fixed":
+        return group
+    each = group.completions
+    rewards = np.array([c.reward for c in each])
+    counts = np.array([c.count for c in each])
+    logps, norms = (np.array(column) for column in zip(*(found[id(c)] for c in each), strict=True))
+    if group.baseline == "prompt":
+        success = prompt_success(logps, rewards, counts, each[0].success)
+        advantages = np.maximum(rewards - success, 0.0)
+    else:
+        success = 0.0
+        advantages = rewards - least_variance_baseline(rewards, norms, counts)
+    kept = tuple(
+        replace(c, advantage=float(a), success=success if group.baseline == "prompt" else c.success)
+        for c, a in zip(each, advantages, strict=True)
+        if a != 0 or (keep_all and not c.foreign)
+    )
+    return replace(group, completions=kept, baseline="fixed")
+
+
+def prompt_success(
+    logps: NDArray[np.float64],  # (G,) log π_θ of distinct completions
+    rewards: NDArray[np.float64],  # (G,)
+    counts: NDArray[np.int64],  # (G,) how often each occurs in the group
+    class_success: float,
+) -> float:
+    """V_θ of the prompt, between the least and the greatest of the rewards and ``class_success``."""
+    masses = np.exp(logps)
+    masses = masses / max(1.0, float(masses.sum()))  # above 1 by rounding alone
+    right = rewards > class_success
+    seen = int(counts[right].sum())
+    unseen = float((counts[right] == 1).sum()) / seen if seen else 1.0
+    return float((masses * rewards).sum() + (1.0 - masses.sum()) * unseen * class_success)
+
+
+def least_variance_baseline(
+    rewards: NDArray[np.float64], squared_norms: NDArray[np.float64], counts: NDArray[np.int64]
+) -> float:
+    """b* of one group, (G,) each; the mean reward where no gradient is other than zero."""
+    weights = counts * squared_norms
+    total = float(weights.sum())
+    return float((weights * rewards).sum()) / total if total > 0 else float((counts * rewards).sum() / counts.sum())
+
+
+def squared_head_gradient(
+    hidden: Tensor,  # (T, D)
+    weight: Tensor,  # (V, D)
+    targets: Tensor,  # (T,)
+    token_weights: Tensor,  # (T,)
+    bias: Tensor | None = None,  # (V,)
+    *,
+    temperature: float = 1.0,
+) -> float:
+    """‖∇ Σ_t w_t log π(target_t)‖² with respect to ``weight`` and ``bias``; never holds more than (T, 8192) logits."""
+    hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+
+    def logits(block: slice) -> Tensor:
+        z = hidden @ weight[block].to(hidden.dtype).T
+        return (z if bias is None else z + bias[block]) / temperature  # (T, block)
+
+    blocks = [slice(start, start + VOCABULARY_BLOCK) for start in range(0, len(weight), VOCABULARY_BLOCK)]
+    log_sums = torch.stack([logits(block).logsumexp(-1) for block in blocks]).logsumexp(0)  # (T,)
+    errors = hidden.new_zeros(len(hidden), len(hidden))  # (T, T) inner products of w_t (e − p)_t
+    for block in blocks:
+        error = -torch.exp(logits(block) - log_sums[:, None])
+        inside = ((targets >= block.start) & (targets < block.start + error.shape[1])).nonzero()[:, 0]
+        error[inside, targets[inside] - block.start] += 1.0
+        error = error * token_weights[:, None]
+        errors += error @ error.T
+    inputs = hidden @ hidden.T + (0.0 if bias is None else 1.0)  # (T, T)
+    return max(0.0, float((errors * inputs).sum()) / temperature**2)

@@ -1,0 +1,219 @@
+"""Log-probabilities of completions under the policy, each prompt computed once.
+
+Prompts are often longer than answers and every group repeats its prompt G times. Here a pass runs its K distinct
+prompts once, right-padded, (K, P); hands each prompt's keys and values to its completions, through which gradients
+flow back; and runs the completions, batches of similar length right-padded, (B, T−1), on top. Causal attention makes
+right padding exact: what is real never looks at padding behind it, and completions mask the padding of their prompts.
+Log-probabilities and gradients equal those of plain full sequences up to rounding. The head is applied to real tokens
+alone and never holds (N, V).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from node.kernels.linear_logp import linear_logps
+from node.learner.objective.alignment import Alignment
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+HEAD_TOLERANCE = 2e-2  # nats; loose enough for bfloat16, far below what a scaled or capped head would differ by
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A causal model cut between its last hidden state and its head."""
+
+    body: torch.nn.Module  # ids (B, T) → last hidden state (B, T, D), with key-value cache
+    head: torch.nn.Linear  # (D) → (V)
+    pads_prompts: bool  # False where a sliding window would count padding as distance
+    context: int  # positions that the model can tell apart
+
+    @classmethod
+    def of(cls, model: PreTrainedModel | PeftModel) -> Network:
+        """Raises ``ConfigurationError`` for a model without a plain linear head."""
+        causal: Any = model
+        if hasattr(causal, "get_base_model"):  # a PEFT adapter: its layers sit inside the base model
+            causal = causal.get_base_model()
+        head: object = causal.get_output_embeddings()
+        if not isinstance(head, torch.nn.Linear):
+            raise ConfigurationError(f"{type(causal).__name__} has no linear head: choose another policy.model")
+        layer_types = getattr(causal.config, "layer_types", None) or ()
+        slides = "sliding_attention" in layer_types or bool(getattr(causal.config, "sliding_window", None))
+        context = int(getattr(causal.config, "max_position_embeddings", 1 << 20))
+        return cls(causal.base_model, head, not slides, context)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """What one forward and backward pass holds: completions beside the index of their prompt."""
+
+    prompts: tuple[tuple[int, ...], ...]  # K
+    prompt_of: tuple[int, ...]  # (B,) index into ``prompts``
+    completions: tuple[TrainingCompletion, ...]  # B
+
+
+def plan_passes(groups: Sequence[TrainingGroup], *, batch_tokens: int, pads_prompts: bool = True) -> list[Pass]:
+    """Packs every completion into passes of at most ``batch_tokens`` padded tokens; one that is longer goes alone.
+
+    Groups of similar length go together, so that little is padded; a group that does not fit is split, at the price
+    of its prompt once more. Deterministic.
+    """
+    passes: list[Pass] = []
+    prompts: list[tuple[int, ...]] = []
+    rows: list[tuple[int, TrainingCompletion]] = []
+    longest_prompt = longest_row = 0
+
+    def close() -> None:
+        nonlocal longest_prompt, longest_row
+        if rows:
+            passes.append(Pass(tuple(prompts), tuple(i for i, _ in rows), tuple(c for _, c in rows)))
+        prompts.clear()
+        rows.clear()
+        longest_prompt = longest_row = 0
+
+    for group in sorted((g for g in groups if g.completions), key=_length_order):
+        prompt_length = len(group.prompt_ids)
+        if prompts and not pads_prompts and longest_prompt != prompt_length:
+            close()
+        placed = False  # whether this group's prompt is in the open pass
+        for completion in sorted(group.completions, key=lambda c: len(c.token_ids)):
+            prompt_tokens = (len(prompts) + (not placed)) * max(longest_prompt, prompt_length)
+            row_tokens = (len(rows) + 1) * max(longest_row, len(completion.token_ids))
+            if rows and prompt_tokens + row_tokens > batch_tokens:
+                close()
+                placed = False
+            if not placed:
+                prompts.append(group.prompt_ids)
+                longest_prompt = max(longest_prompt, prompt_length)
+                placed = True
+            rows.append((len(prompts) - 1, completion))
+            longest_row = max(longest_row, len(completion.token_ids))
+    close()
+    return passes
+
+
+def _length_order(group: TrainingGroup) -> tuple[int, int]:
+    return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
+
+
+def completion_logps(network: Network, part: Pass, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of every completion token, (N,) each, completion after completion in order.
+
+    Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
+    """
+    hidden, targets = completion_hidden(network, part)
+    return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
+
+
+def completion_hidden(network: Network, part: Pass) -> tuple[Tensor, Tensor]:
+    """What the head reads where it is to say each completion token, (N, D), and these tokens, (N,)."""
+    device = network.head.weight.device
+    cache = DynamicCache()
+    prompt_lengths = torch.tensor([len(p) for p in part.prompts], device=device)  # (K,)
+    prompt_hidden = _run(network, _right_padded(part.prompts).to(device), cache)  # (K, P, D)
+    last_hidden = prompt_hidden[torch.arange(len(part.prompts), device=device), prompt_lengths - 1]  # (K, D)
+    starts = np.cumsum([0, *(len(c.token_ids) for c in part.completions)])
+    places, hidden, targets = list[Tensor](), list[Tensor](), list[Tensor]()
+    for rows in rows_by_length([len(c.token_ids) for c in part.completions]):
+        prompt_of = torch.tensor([part.prompt_of[row] for row in rows], device=device)  # (B,)
+        tokens = _right_padded([part.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
+        lengths = torch.tensor([len(part.completions[row].token_ids) for row in rows], device=device)  # (B,)
+        inputs = tokens[:, :-1]  # the last token needs no forward pass: nothing follows it
+        states = last_hidden[prompt_of][:, None]  # (B, 1, D)
+        if inputs.shape[1] > 0:
+            before = prompt_lengths[prompt_of]  # (B,)
+            of_prompts = _selected(cache, prompt_of, int(before.max()))
+            later = _run_on_prompts(network, inputs, lengths - 1, before, of_prompts)  # (B, T-1, D)
+            states = torch.cat([states, later], dim=1)  # (B, T, D)
+        columns = torch.arange(tokens.shape[1], device=device)  # (T,)
+        real = columns < lengths[:, None]  # (B, T)
+        places.append((torch.from_numpy(starts[rows]).to(device)[:, None] + columns)[real])
+        hidden.append(states[real])
+        targets.append(tokens[real])
+    order = torch.cat(places).argsort()  # from batches by length back to the completions' order
+    return torch.cat(hidden)[order], torch.cat(targets)[order]
+
+
+def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows 0 to B - 1 in batches whose tokens behind the first are within a factor of two, so that little is padded."""
+    batches: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        batches.setdefault((length - 1).bit_length(), []).append(row)
+    return [batches[size] for size in sorted(batches)]
+
+
+def _selected(cache: DynamicCache, prompt_of: Tensor, columns: int) -> DynamicCache:
+    """The first ``columns`` keys and values of each completion's prompt; gradients flow back to ``cache``."""
+    layers: list[Any] = cache.layers
+    return DynamicCache(
+        [(layer.keys[prompt_of, :, :columns], layer.values[prompt_of, :, :columns]) for layer in layers]
+    )
+
+
+def _run(network: Network, ids: Tensor, cache: DynamicCache) -> Tensor:
+    """Last hidden state (K, P, D) of ids (K, P); the cache takes their keys and values."""
+    hidden: Tensor = network.body(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+    return hidden
+
+
+def _run_on_prompts(
+    network: Network, ids: Tensor, lengths: Tensor, prompt_lengths: Tensor, cache: DynamicCache
+) -> Tensor:
+    """Last hidden state (B, T, D) of ids (B, T) behind cached prompts; ``lengths`` and ``prompt_lengths`` are (B,)."""
+    prompt_columns = torch.arange(cache.get_seq_length(), device=ids.device)  # (P,)
+    columns = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+    mask = torch.cat([prompt_columns < prompt_lengths[:, None], columns < lengths[:, None]], dim=1)  # (B, P + T)
+    hidden: Tensor = network.body(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=prompt_lengths[:, None] + columns,
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state
+    return hidden
+
+
+def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """(B, T) int64, padded with 0, which nothing real attends to."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[*row, *(0,) * (width - len(row))] for row in rows], dtype=torch.int64)
+
+
+@torch.no_grad()
+def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabulary: int) -> None:
+    """Compares our log-probabilities with the model's own logits on a few fixed tokens.
+
+    Raises ``ConfigurationError`` for an architecture that this module does not compute rightly: logits that are
+    scaled or capped behind the head, or a cache that is not keys and values.
+    """
+    ids = [(7 * i + 3) % vocabulary for i in range(12)]
+    device = network.head.weight.device
+    full: Tensor = model(input_ids=torch.tensor([ids], device=device)).logits[0, :-1].float()
+    expected = full.log_softmax(-1).gather(-1, torch.tensor(ids[1:], device=device)[:, None])[:, 0]  # (11,)
+    cuts = (5, 8) if network.pads_prompts else (5,)  # two lengths, so that padding is checked too
+    completions = tuple(
+        TrainingCompletion(
+            np.array(ids[cut:]), Alignment(np.arange(12 - cut), np.zeros(12 - cut, np.float32), 0), 0.0, SELF
+        )
+        for cut in cuts
+    )
+    part = Pass(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
+    ours, _ = completion_logps(network, part)
+    worst = float((ours - torch.cat([expected[cut - 1 :] for cut in cuts])).abs().max())
+    if not worst <= HEAD_TOLERANCE:
+        raise ConfigurationError(
+            f"{type(model).__name__}: log-probabilities from its last hidden state differ from the model's own by "
+            f"{worst:.3g} nats (limit {HEAD_TOLERANCE}): this architecture cannot be trained yet, choose another"
+        )

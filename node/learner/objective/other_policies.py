@@ -1,0 +1,83 @@
+"""Other policies of the same network that the objective compares with: a reference, and PPO-EWMA's proximal policy.
+
+Each is a copy of the trained tensors alone, put in their place for a pass without gradient and taken out again, so that
+an adapter's costs as little as the adapter. Kept only where the objective needs it.
+
+The reference is the policy as it was loaded, before any checkpoint: a continued run is held to the same one.
+
+PPO-EWMA revised (arXiv 2605.12070): after every step  m ← β m + θ,  z ← β z + 1,  θ_prox = m / z,  β = W / (W + 2);
+where less than .9 of the last step's spans had a weight, that is a ratio π_prox/μ within [1/C, C], θ_prox ← θ. The
+paper counts tokens. The average is not in checkpoints: a continued run begins with θ_prox = θ, as after such a reset.
+Beside peers that are far away most spans have no weight, and θ_prox is θ at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from node.configuration import ObjectiveSection
+from node.learner.objective.forward import Network, Pass, completion_logps
+
+LEAST_ACTIVE_SHARE: Final = 0.9
+
+
+class OtherPolicies:
+    """Holds them. To be made when the policy is loaded, before a checkpoint is put in place."""
+
+    def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: ObjectiveSection) -> None:
+        self._parameters = dict(trainable)
+        self._reference = self._copy() if section.kl_weight > 0 else None
+        self._averaging = section.correction == "ppo_ewma"
+        self._decay = section.proximal_window / (section.proximal_window + 2)
+        self._sum: dict[str, Tensor] = {}  # m, float32; empty until the first step, when θ_prox = θ
+        self._norm = 1.0  # z
+
+    @torch.no_grad()
+    def reference_logps(self, network: Network, part: Pass, *, temperature: float) -> Tensor | None:
+        """(N,), None where there is no reference."""
+        if self._reference is None:
+            return None
+        with self._in_place(self._reference):
+            return completion_logps(network, part, temperature=temperature)[0]
+
+    @torch.no_grad()
+    def proximal_logps(self, network: Network, part: Pass, *, temperature: float) -> Tensor | None:
+        """(N,) of the average; None where the proximal policy is the one that is there now."""
+        if not self._sum:
+            return None
+        averages = {name: (total / self._norm).to(self._parameters[name].dtype) for name, total in self._sum.items()}
+        with self._in_place(averages):
+            return completion_logps(network, part, temperature=temperature)[0]
+
+    @torch.no_grad()
+    def after_step(self, active_share: float | None) -> None:
+        """Takes the new weights into the average; ``active_share`` of the spans had a weight, None without any."""
+        if not self._averaging:
+            return
+        if not self._sum or (active_share is not None and active_share < LEAST_ACTIVE_SHARE):
+            self._sum = {name: p.detach().float().clone() for name, p in self._parameters.items()}
+            self._norm = 1.0
+            return
+        for name, parameter in self._parameters.items():
+            self._sum[name].mul_(self._decay).add_(parameter.detach())
+        self._norm = self._decay * self._norm + 1.0
+
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    @contextmanager
+    def _in_place(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """The network computes with ``tensors`` inside; nothing is copied."""
+        own = {name: parameter.data for name, parameter in self._parameters.items()}
+        try:
+            for name, parameter in self._parameters.items():
+                parameter.data = tensors[name]
+            yield
+        finally:
+            for name, parameter in self._parameters.items():
+                parameter.data = own[name]

@@ -1,0 +1,147 @@
+"""What is told of an optimizer step: sums over its passes, from which shares are taken at the end.
+
+Every figure is over completions with A ≠ 0, each as often as it counts. A share of nothing is None, never a division
+by zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from node.learner.objective.alignment import span_sums
+from node.learner.objective.spans import RaggedSpans
+
+if TYPE_CHECKING:
+    from node.learner.objective.weights import Weights
+
+
+@dataclass(slots=True)
+class ObjectiveReport:
+    """Sums over the passes of one step."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    spans: int = 0
+    completions: int = 0
+    weights: float = 0.0
+    squared_weights: float = 0.0
+    capped_spans: int = 0  # truncated at a bound, or masked out for the ratio
+    floored_spans: int = 0
+    clipped_tokens: int = 0  # no gradient, for the ratio to the proximal policy
+    filtered_completions: int = 0
+    text_completions: int = 0  # used without behaviour log-probabilities
+    entropy: float = 0.0
+    kl: float = 0.0  # to the reference, of own completions
+    kl_tokens: int = 0
+    divergence: dict[str, tuple[float, int]] = field(default_factory=dict)  # peer: (sum, completions)
+    sequence_weights: list[tuple[float, float]] = field(default_factory=list)  # (log Π ρ, count) of each completion
+
+    def add(self, other: ObjectiveReport) -> None:
+        for name in self.__slots__:
+            if name not in ("divergence", "sequence_weights"):
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        for peer, (total, count) in other.divergence.items():
+            before = self.divergence.get(peer, (0.0, 0))
+            self.divergence[peer] = (before[0] + total, before[1] + count)
+        self.sequence_weights += other.sequence_weights
+
+    def effective_sample_share(self) -> float | None:
+        """(Σw)² / (S Σw²), of the weights as used: 1 when all are equal. None also where every weight is 0."""
+        return self.weights**2 / (self.spans * self.squared_weights) if self.squared_weights > 0 else None
+
+    def effective_sequence_share(self) -> float | None:
+        """ESS/B as in VCPO (arXiv 2602.17616): (Σw)² / (B Σw²), w = Π π_θ/μ of each completion, not truncated."""
+        if not self.sequence_weights:
+            return None
+        count = sum(times for _, times in self.sequence_weights)
+        largest = max(log_weight for log_weight, _ in self.sequence_weights)
+        relative = [(math.exp(log_weight - largest), times) for log_weight, times in self.sequence_weights]
+        total = sum(weight * times for weight, times in relative)
+        return total**2 / (count * sum(weight**2 * times for weight, times in relative))
+
+    def share_of_spans(self, count: int) -> float | None:
+        return count / self.spans if self.spans else None
+
+    def clipped_token_share(self) -> float | None:
+        return self.clipped_tokens / self.tokens if self.tokens else None
+
+    def filter_share(self) -> float | None:
+        return self.filtered_completions / self.completions if self.completions else None
+
+    def text_share(self) -> float | None:
+        return self.text_completions / self.completions if self.completions else None
+
+    def mean_entropy(self) -> float | None:
+        return self.entropy / self.tokens if self.tokens else None
+
+    def mean_kl(self) -> float | None:
+        return self.kl / self.kl_tokens if self.kl_tokens else None
+
+    def divergence_by_peer(self) -> dict[str, float]:
+        return {peer: total / count for peer, (total, count) in sorted(self.divergence.items())}
+
+
+def report_of_pass(
+    loss: Tensor,
+    entropies: Tensor,  # (N,)
+    kl: Tensor | None,  # (N,) as often as each token counts
+    spans: RaggedSpans,
+    log_ratios: Tensor,  # (S,) log π_θ − log μ
+    divergence: Tensor,  # (B,)
+    weights: Weights,
+    clipped: Tensor,  # (N,) bool
+) -> ObjectiveReport:
+    counts = (spans.counts * (spans.advantages != 0)).double()  # (B,)
+    span_counts = counts[spans.sequence_of_span]  # (S,)
+    token_counts = counts[spans.sequence_of_token]  # (N,)
+    figures = (
+        loss.detach().double(),
+        token_counts.sum(),
+        span_counts.sum(),
+        counts.sum(),
+        (span_counts * weights.values).sum(),
+        (span_counts * weights.values.double().square()).sum(),
+        (span_counts * weights.limited).sum(),
+        (span_counts * weights.floored).sum(),
+        (token_counts * clipped).sum(),
+        (counts * ~weights.kept).sum(),
+        (counts * spans.as_text).sum(),
+        (token_counts * entropies.detach()).sum(),
+        token_counts.new_zeros(()) if kl is None else kl.double().sum(),
+        (spans.counts * spans.lengths * ~spans.foreign).double().sum() * (kl is not None),
+    )
+    values: list[float] = torch.stack(figures).tolist()  # one transfer from the device instead of fourteen
+    sequence_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))  # (B,)
+    by_peer: dict[str, tuple[float, int]] = {}
+    by_sequence: list[tuple[float, float]] = []
+    columns = torch.stack([divergence.double(), sequence_ratios.double(), counts, spans.as_text.double()]).T.tolist()
+    for peer, (distance, log_weight, times, as_text) in zip(spans.peers, columns, strict=True):
+        if times == 0:
+            continue
+        by_sequence.append((log_weight, times))
+        if not as_text:
+            total, count = by_peer.get(peer, (0.0, 0))
+            by_peer[peer] = (total + distance * times, count + round(times))
+    return ObjectiveReport(
+        loss=values[0],
+        tokens=round(values[1]),
+        spans=round(values[2]),
+        completions=round(values[3]),
+        weights=values[4],
+        squared_weights=values[5],
+        capped_spans=round(values[6]),
+        floored_spans=round(values[7]),
+        clipped_tokens=round(values[8]),
+        filtered_completions=round(values[9]),
+        text_completions=round(values[10]),
+        entropy=values[11],
+        kl=values[12],
+        kl_tokens=round(values[13]),
+        divergence=by_peer,
+        sequence_weights=by_sequence,
+    )

@@ -1,0 +1,1 @@
+"""The policy: a model, its tokenizer, its device."""

@@ -1,0 +1,224 @@
+"""Hands our weights to those of our family who join or return: an anchor rarely, lossless diffs often.
+
+A state is published every ``every_rounds`` rounds while a peer of our family is there, and at the end of the first
+round in which one is; alone, nothing is copied, written or kept. A state is an anchor and the diffs since; where a diff
+would make the chain longer than ``CHAIN_SHARE`` of the anchor or than ``limits.STATE_DIFFS``, the state becomes an
+anchor itself, so that catching up never costs more than 1 + ``CHAIN_SHARE`` times the weights.
+
+Guarantees: what is announced is what the policy held, rounded to bf16, at the end of a round; weights are copied there
+and everything else happens on a thread of its own. The base of the next diff advances only once a state was announced.
+What fails is told and tried again later.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from torch import Tensor
+
+from node.events import Event, Fault, StatePublished
+from node.kernels import weight_diff_kernels as weight_diff
+from node.state_sync.rebuild import bf16_copy, layout_of
+from protocol import limits
+from protocol.errors import ProtocolError, StorageError, TransportError
+from protocol.messages import StateAdvert, StateBlob, TaskSuccess
+from protocol.weights.dense_weights import check_values, dense_bytes, dense_parts
+from protocol.weights.tensor_layout import TensorLayout
+from swarm.api import PeerStatus
+
+CHAIN_SHARE: Final = 0.5
+ROOM_SHARE: Final = 0.5  # of the content store that our own state may take
+LOOK_SECONDS: Final = 5.0  # between two looks at who is there
+ABSENT_SECONDS: Final = 60.0  # a peer that said nothing for so long is not there
+
+Content = bytes | Sequence[bytes | memoryview]
+
+
+class PublishingSwarm(Protocol):
+    """What is used of ``swarm.client.SwarmClient``."""
+
+    def peers(self) -> Sequence[PeerStatus]: ...
+    def put(self, content: Content) -> bytes: ...
+    def share_state(self, advert: StateAdvert) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A published state: what the next diff starts from."""
+
+    advert: StateAdvert
+    weights: Sequence[Tensor]  # bf16, never written to
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """How far the learner is, as a state tells it."""
+
+    round: int
+    policy_version: int
+    outer_step: int
+    tasks: tuple[TaskSuccess, ...]
+
+
+def is_due(round_number: int, published_round: int | None, *, every_rounds: int, has_audience: bool) -> bool:
+    """Whether the state after ``round_number`` rounds is to be published."""
+    if not every_rounds or not has_audience:
+        return False
+    return published_round is None or round_number - published_round >= every_rounds
+
+
+def family_peers(peers: Sequence[PeerStatus], family: bytes) -> int:
+    """How many peers of ``family`` were heard of lately."""
+    return sum(
+        1
+        for peer in peers
+        if peer.heartbeat is not None
+        and peer.heartbeat.family == family
+        and (peer.heartbeat_age_seconds or 0.0) <= ABSENT_SECONDS
+    )
+
+
+def fits_chain(advert: StateAdvert, diff_bytes: int) -> bool:
+    """Whether a diff of this size is to extend the chain; otherwise an anchor is due."""
+    chain_bytes = sum(each.size for each in advert.diffs) + diff_bytes
+    return len(advert.diffs) < limits.STATE_DIFFS and chain_bytes <= CHAIN_SHARE * advert.anchor.size
+
+
+class StatePublisher:
+    """Publishes one policy's states. All methods but ``close`` return at once; call them from one thread."""
+
+    def __init__(
+        self,
+        swarm: PublishingSwarm,
+        trained: Mapping[str, Tensor],
+        *,
+        family: bytes,
+        every_rounds: int,
+        store_bytes: int,
+        report: Callable[[Event], None],
+        clock: Callable[[], float],
+        held: Held | None = None,
+    ) -> None:
+        """``held`` is the state that the policy was started from; it is announced for whoever comes next."""
+        self._swarm, self._trained, self._family = swarm, trained, family
+        self._layout: TensorLayout = layout_of(trained)
+        self._every_rounds, self._room_bytes = every_rounds, ROOM_SHARE * store_bytes
+        self._report, self._clock = report, clock
+        self._held = held
+        self._published_round: int | None = None
+        self._version: int | None = held.advert.policy_version if held is not None else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publishing")
+        self._working: Future[None] | None = None
+        self._looked_at_seconds = -math.inf
+        self._has_audience = False
+        self._told: str | None = None
+
+    def after_round(self, round_number: int, progressed: Callable[[], Progressed]) -> None:
+        """Publishes the weights as they are now if it is time, unless the thread is still busy."""
+        if not self._every_rounds or (self._working is not None and not self._working.done()):
+            return
+        if self._working is not None:
+            self._working.result()  # a bug of ours is shown
+            self._working = None
+        due = is_due(
+            round_number, self._published_round, every_rounds=self._every_rounds, has_audience=self._has_audience
+        )
+        now = progressed() if due else None
+        if now is not None and now.policy_version != self._version:
+            copied = bf16_copy(self._layout, self._trained)
+            self._working = self._thread.submit(self._guarded, lambda: self._publish(copied, now), round_number)
+        elif not 0 <= self._clock() - self._looked_at_seconds < LOOK_SECONDS:
+            self._looked_at_seconds = self._clock()
+            self._working = self._thread.submit(self._guarded, self._look, round_number)
+
+    def settle(self, limit_seconds: float) -> None:
+        """Waits for what is under way."""
+        if self._working is not None:
+            self._working.result(limit_seconds)
+
+    def close(self) -> None:
+        """Ends the thread once what it does is done; nobody waits for that."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _guarded(self, work: Callable[[], None], round_number: int) -> None:
+        try:
+            work()
+            self._told = None
+        except (TransportError, StorageError, ProtocolError) as error:
+            if self._told != error.reason:  # told once, and again only after it was gone
+                self._told = error.reason
+                self._report(
+                    Fault(
+                        time_seconds=self._clock(),
+                        kind=error.reason,
+                        detail=f"the weights were not published: {error}",
+                        round=round_number,
+                        fatal=False,
+                    )
+                )
+
+    def _look(self) -> None:
+        self._has_audience = family_peers(self._swarm.peers(), self._family) > 0
+        if self._held is not None and self._has_audience:
+            # Also after the swarm process was started again, which has forgotten it; else this changes nothing.
+            self._swarm.share_state(self._held.advert)
+
+    def _publish(self, weights: list[Tensor], progressed: Progressed) -> None:
+        began = time.monotonic()
+        arrays = weight_diff.patterns(weights)
+        check_values(self._layout, arrays)
+        target = weight_diff.weights_hash(self._layout, weights)
+        extended = self._extended(weights, target)
+        if extended is None:
+            size = dense_bytes(self._layout)
+            if size > self._room_bytes:
+                raise StorageError(
+                    f"an anchor of {size} bytes is over half of swarm.store_bytes: raise that, or set "
+                    "checkpoint.publish_every_rounds to 0"
+                )
+            extended = StateBlob(self._swarm.put(dense_parts(self._layout, arrays)), size, target), ()
+        anchor, diffs = extended
+        advert = StateAdvert(
+            self._family,
+            self._layout.digest,
+            progressed.policy_version,
+            progressed.outer_step,
+            progressed.tasks,
+            anchor,
+            diffs,
+        )
+        self._swarm.share_state(advert)
+        self._held, self._published_round, self._version = (
+            Held(advert, weights),
+            progressed.round,
+            progressed.policy_version,
+        )
+        self._report(
+            StatePublished(
+                time_seconds=self._clock(),
+                round=progressed.round,
+                policy_version=progressed.policy_version,
+                weights=target.hex(),
+                kind="diff" if diffs else "anchor",
+                size_bytes=advert.blobs[-1].size,
+                diffs=len(diffs),
+                seconds=time.monotonic() - began,
+            )
+        )
+
+    def _extended(self, weights: list[Tensor], target: bytes) -> tuple[StateBlob, tuple[StateBlob, ...]] | None:
+        """The chain with one diff more, its blob in the store; None where an anchor is due."""
+        held = self._held
+        if held is None:
+            return None
+        if target == held.advert.target:
+            return held.advert.anchor, held.advert.diffs
+        diff = weight_diff.encode(self._layout, held.weights, weights, base_hash=held.advert.target, target_hash=target)
+        if not fits_chain(held.advert, len(diff)):
+            return None
+        return held.advert.anchor, (*held.advert.diffs, StateBlob(self._swarm.put(diff), len(diff), target))

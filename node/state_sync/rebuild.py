@@ -1,0 +1,98 @@
+"""The weights that an anchor and a chain of diffs lead to, every step of it checked.
+
+    hash of the anchor = advertised;  base of diff i = target of diff i − 1;  target of diff i = advertised
+
+Guarantees: what is returned has the announced hash, holds no value that is not finite or is beyond
+``limits.UPDATE_MAGNITUDE``, and was made apart from any weights in use. ``adopt`` then puts it in place as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.kernels import weight_diff_kernels as weight_diff
+from protocol.errors import IntegrityError, ProtocolError, StorageError
+from protocol.messages import StateAdvert, StateBlob
+from protocol.weights.dense_weights import check_values, open_dense
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_diff import open_diff
+
+
+def layout_of(trained: Mapping[str, Tensor]) -> TensorLayout:
+    """Of trained parameters by name."""
+    return TensorLayout.of({name: tuple(tensor.shape) for name, tensor in trained.items()})
+
+
+def bf16_copy(layout: TensorLayout, trained: Mapping[str, Tensor]) -> list[Tensor]:
+    """Their values rounded to bf16, in host memory and in the layout's order; nothing is shared with them."""
+    return [
+        trained[name].detach().to("cpu", torch.bfloat16, copy=True, memory_format=torch.contiguous_format)
+        for name in layout.names
+    ]
+
+
+class BadBlobError(ProtocolError):
+    """One blob of a state is not what was announced."""
+
+    reason = "bad_state"
+
+    def __init__(self, blob: bytes, error: ProtocolError) -> None:
+        super().__init__(f"blob {blob.hex()[:16]}: {error}")
+        self.blob = blob
+
+
+def rebuild(advert: StateAdvert, paths: Sequence[Path], layout: TensorLayout) -> list[Tensor]:
+    """bf16 tensors in the layout's order. ``paths`` are the files of ``advert.blobs``.
+
+    Raises ``BadBlobError``, and ``StorageError`` for a file that is gone.
+    """
+    weights: list[Tensor] = []
+    at = bytes(32)
+    for each, path in zip(advert.blobs, paths, strict=True):
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{path} is gone ({error.strerror}): raise swarm.store_bytes") from error
+        try:
+            if not weights:
+                weights, at = _anchor(each, raw, layout)
+            else:
+                at = _diff(each, raw, layout, weights, at)
+        except ProtocolError as error:
+            raise BadBlobError(each.blob, error) from error
+    try:
+        check_values(layout, weight_diff.patterns(weights))
+    except ProtocolError as error:
+        raise BadBlobError(advert.blobs[-1].blob, error) from error
+    return weights
+
+
+@torch.no_grad()
+def adopt(layout: TensorLayout, weights: Sequence[Tensor], trained: Mapping[str, Tensor]) -> None:
+    """Gives parameters the rebuilt values; those of float32 hold exactly the bf16 ones."""
+    for name, tensor in zip(layout.names, weights, strict=True):
+        trained[name].copy_(tensor)
+
+
+def _anchor(each: StateBlob, raw: bytes, layout: TensorLayout) -> tuple[list[Tensor], bytes]:
+    tensors = [torch.from_numpy(patterns.astype(np.uint16)) for patterns in open_dense(raw, layout)]
+    weights = [
+        tensor.view(torch.bfloat16).reshape(shape) for tensor, (_, shape) in zip(tensors, layout.tensors, strict=True)
+    ]
+    found = weight_diff.weights_hash(layout, weights)
+    if found != each.weights:
+        raise IntegrityError(f"an anchor of weights {found.hex()[:16]}; announced were {each.weights.hex()[:16]}")
+    return weights, found
+
+
+def _diff(each: StateBlob, raw: bytes, layout: TensorLayout, weights: Sequence[Tensor], at: bytes) -> bytes:
+    target = open_diff(raw, layout).target
+    if target != each.weights:
+        raise IntegrityError(f"a diff to weights {target.hex()[:16]}; announced were {each.weights.hex()[:16]}")
+    weight_diff.apply(raw, layout, weights, current=at)
+    return target

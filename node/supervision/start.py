@@ -1,0 +1,163 @@
+"""From a data directory and a configuration to a running node: directory, lock, key, swarm, then the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import signal
+import sys
+import time
+
+import msgspec
+
+from node.configuration import Config
+from node.events import STOP_LINE, Start
+from node.exit_codes import ExitCode, exit_code_of
+from node.home import Home, Lock, LockHeld, lock_home
+from node.printable import printable
+from node.supervision.children import ChildSpec
+from node.supervision.cluster_setup import ensure_joined, papers_of
+from node.supervision.outcome import Outcome
+from node.supervision.supervisor import Observer, Supervisor
+from node.tasks.registry import default_manifest_tasks
+from node.version import VERSION
+from protocol.errors import TransportError
+from protocol.identity import NodeKey
+from protocol.manifest import Manifest
+from swarm.cluster.membership import Papers
+from swarm.settings import ServiceSettings
+
+PREDECESSOR_SECONDS = 60.0  # for the children of a killed supervisor to checkpoint and end
+LOCK_POLL_SECONDS = 0.2
+MODEL_NAME_CHARACTERS = 12  # four bytes each at most: within the 64 bytes of a name
+INPUT_BYTES = 1 << 12
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_node(
+    home: Home, config: Config, observer: Observer, *, until_input_ends: bool = False, invite: str | None = None
+) -> Outcome:
+    """Runs a node in ``home`` until it ends. Blocks. Signals ask it to end, and so does the end of standard input for
+    a program that started it and asked for that. With an ``invite`` it joins that private cluster first.
+
+    Raises ``ConfigurationError``, ``StorageError`` or ``IdentityError`` before anything is started.
+    """
+    home.prepare()
+    lock = _take_lock(home, observer)
+    if isinstance(lock, LockHeld):
+        who = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
+        return Outcome(
+            ExitCode.TRY_AGAIN,
+            f"the data directory {home.path} is in use by another node ({who}); "
+            "end that one with starling down, or start this one elsewhere with --home",
+        )
+    try:
+        used_before = home.metrics.exists()
+        if used_before and not home.key.exists():
+            observer.on_note(
+                f"There is no key at {home.key}, though this directory was used before: the node starts under a new "
+                "identity. To keep the former one, stop, put its key back, and start again."
+            )
+        key = NodeKey.load_or_create(home.key)
+        try:
+            joined = ensure_joined(home, config, invite) if invite is not None else None
+            papers = papers_of(home, key)
+        except TransportError as error:
+            return Outcome(exit_code_of(error), str(error))
+        if joined is not None:
+            observer.on_note(f"Joined the private cluster {printable(joined.cluster)} by {joined.welcomed_by}.")
+        if not config.name:
+            config = config.model_copy(update={"name": name_for(config.policy.model, key.peer_id)})
+        return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends, papers))
+    finally:
+        lock.release()
+
+
+def swarm_settings(home: Home, config: Config, papers: Papers | None = None) -> ServiceSettings:
+    """What the swarm process is told. An open swarm is named by the configuration and made of the default tasks: a node
+    that trains on some of them, or on tasks of its own besides, is still a member. A private one is that of ``papers``.
+    """
+    section = config.swarm
+    name, swarm_id = section.name, Manifest(section.name, default_manifest_tasks()).swarm_id
+    if papers is not None:
+        name, swarm_id = papers.cluster.manifest.name, papers.cluster.swarm_id
+    return ServiceSettings(
+        home=str(home.path),
+        swarm_name=name,
+        swarm_id=swarm_id.hex(),
+        private=papers is not None,
+        name=config.name,
+        software=f"starling {VERSION}",
+        listen=section.listen,
+        peers=section.peers,
+        lan_discovery=section.lan_discovery,
+        store_bytes=section.store_bytes,
+        upload_bytes_per_second=float(section.upload_bytes_per_second),
+        heartbeat_seconds=section.heartbeat_seconds,
+        mesh_degree=section.mesh_degree,
+        log_level=config.log_level,
+    )
+
+
+def name_for(model: str, peer: str) -> str:
+    """A name for a node that was given none: what it trains, and the end of its peer id."""
+    return f"{re.split('[:/]', model.rstrip('/'))[-1][:MODEL_NAME_CHARACTERS]}-{peer[-5:]}"
+
+
+async def _supervise(
+    home: Home,
+    config: Config,
+    key: NodeKey,
+    lock: Lock,
+    observer: Observer,
+    until_input_ends: bool,
+    papers: Papers | None,
+) -> Outcome:
+    supervisor = Supervisor(
+        home,
+        config,
+        peer=key.peer_id,
+        swarm=ChildSpec(
+            "swarm",
+            (sys.executable, "-P", "-m", "swarm.process"),
+            msgspec.json.encode(swarm_settings(home, config, papers)),
+            lock.descriptor,
+        ),
+        learner=ChildSpec(
+            "learner",
+            (sys.executable, "-P", "-m", "node.learner.process"),
+            msgspec.json.encode(Start(str(home.path), config.model_dump(mode="json"))),
+            lock.descriptor,
+            STOP_LINE.encode(),
+        ),
+        observer=observer,
+    )
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, supervisor.request_stop, signal.Signals(number).name)
+    if until_input_ends:
+        loop.add_reader(sys.stdin.fileno(), _read_until_end, loop, supervisor)
+    gc.freeze()  # what was imported stays; looking through it would hold up the API for a tenth of a second, each time
+    return await supervisor.run()
+
+
+def _read_until_end(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
+    if not os.read(sys.stdin.fileno(), INPUT_BYTES):
+        loop.remove_reader(sys.stdin.fileno())
+        supervisor.request_stop("standard input ended")
+
+
+def _take_lock(home: Home, observer: Observer) -> Lock | LockHeld:
+    """The lock; waits for what a killed supervisor left behind to end, since that ends by itself."""
+    deadline = time.monotonic() + PREDECESSOR_SECONDS
+    told = False
+    while True:
+        lock = lock_home(home)
+        if isinstance(lock, Lock) or lock.supervisor is not None or time.monotonic() > deadline:
+            return lock
+        if not told:
+            observer.on_note("Waiting for the processes of the node that ran here before to checkpoint and end.")
+            told = True
+        time.sleep(LOCK_POLL_SECONDS)

@@ -1,0 +1,337 @@
+"""Keeps one node up: starts the swarm process and the learner, restarts what dies, says why, and ends both in order.
+
+    starting → training ⇄ recovering → stopping → ended
+
+It imports no torch and waits for nothing but events, so it answers and stops at any time. Its first stop request lets
+the learner finish its step and checkpoint, then the swarm process say goodbye; the second one ends everything at once.
+If the supervisor itself is killed, its children read the end of their input and end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from node.api.access import load_or_create_token
+from node.api.answers import peers_answer, shown_event, shown_swarm, waiting_for
+from node.api.event_feed import EventFeed
+from node.api.history import restored
+from node.api.record import Record
+from node.api.server import served
+from node.api.types import ChildStatus, NodeStatus, Note, PeersAnswer, State
+from node.configuration import Config
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Event,
+    Fault,
+    Loading,
+    PhaseBegan,
+    Ready,
+    RoundDone,
+    Stopped,
+    Usage,
+    decode_event,
+    encode_event,
+    kind_of,
+)
+from node.exit_codes import ExitCode
+from node.home import Home
+from node.printable import printable
+from node.supervision import restarts
+from node.supervision.children import Child, ChildSpec
+from node.supervision.outcome import Outcome
+from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
+from node.supervision.restarts import End, GiveUp
+from node.supervision.rolling_log import RollingLog
+from node.version import VERSION
+from protocol.errors import TransportError
+from swarm.api import SwarmStatus
+from swarm.client import SwarmClient
+
+LOG_BYTES = 16 << 20  # of each process's log, the older half included
+METRICS_BYTES = 256 << 20
+POLL_SECONDS = 1.0  # between two looks at the swarm process
+POLL_TIMEOUT_SECONDS = 5.0
+LEARNER_STOP_SECONDS = 300.0  # to finish a step and checkpoint; a large model's step takes minutes
+SWARM_STOP_SECONDS = 10.0  # to say goodbye
+NOTES_KEPT = 20
+REFUSAL_CHARACTERS = 2000
+USAGE_SECONDS = 5.0  # between two reports of memory and traffic
+FIRST_USAGE_SECONDS = 1.0  # until both processes are there
+
+
+class Observer(Protocol):
+    """Shows a node to whoever started it. Must not block, and raises nothing."""
+
+    def on_event(self, line: bytes, event: Event) -> None:
+        """The learner said something; ``line`` is its JSON."""
+
+    def on_note(self, text: str) -> None:
+        """The supervisor has something to say, in one or more lines that are safe to print."""
+
+    def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
+        """About once a second."""
+
+
+class _Kept:
+    """A child process over all its lives."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.child: Child | None = None
+        self.ends: list[End] = []  # unasked ones
+        self.ready = False  # in its present life
+
+    def status(self) -> ChildStatus:
+        last_end = restarts.describe(self.spec.process, self.ends[-1]) if self.ends else None
+        return ChildStatus(self.child.pid if self.child else None, len(self.ends), last_end)
+
+
+class Supervisor:
+    """One node, from start to end. Not for reuse."""
+
+    def __init__(
+        self,
+        home: Home,
+        config: Config,
+        *,
+        peer: str,
+        swarm: ChildSpec,
+        learner: ChildSpec,
+        observer: Observer,
+    ) -> None:
+        self._home, self._config, self._observer = home, config, observer
+        self._peer = peer
+        self._swarm, self._learner = _Kept(swarm), _Kept(learner)
+        self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
+        self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
+        self._averaged: Averaged | None = None  # the last with a partner
+        self._notes: list[str] = []
+        self._began = time.monotonic()
+        self._swarm_status: SwarmStatus | None = None
+        self._peers = PeersAnswer(())
+        self._feed = EventFeed()
+        self.record = Record()
+        self._usage: Usage | None = None
+        self._outcome: Outcome | None = None  # set once; from then on the node is stopping
+        self._page: str | None = None
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> Outcome:
+        """Returns once nothing of the node runs any more. Raises ``StorageError``, ``UnreachableError`` or
+        ``IdentityError`` if it cannot serve its API."""
+        ports = self._config.api.ports
+        token = load_or_create_token(self._home.api_token) if ports else ""
+        async with served(self, self._feed, self._home.supervisor_socket, ports=ports, token=token) as port:
+            if port is not None:
+                self._page = f"http://127.0.0.1:{port}/"
+                self._note(f"To be looked at on {self._page}")
+            learner = asyncio.create_task(self._keep(self._learner, self._on_learner_line))
+            swarm = asyncio.create_task(self._keep(self._swarm, self._on_swarm_line))
+            watch = asyncio.create_task(self._watch())
+            remember = asyncio.create_task(self._keep_record(time.time()))
+            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember}
+            stop = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task.done():
+                        task.result()  # a bug of ours ends the node and is shown
+                await self._end(self._learner, learner, LEARNER_STOP_SECONDS)
+                await self._end(self._swarm, swarm, SWARM_STOP_SECONDS)
+            finally:
+                stop.cancel()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, stop, return_exceptions=True)
+        assert self._outcome is not None
+        return Outcome(ExitCode.INTERRUPTED, "told twice to stop") if self._stop_now.is_set() else self._outcome
+
+    def request_stop(self, because: str) -> None:
+        """The first request ends the node in order, the second one at once."""
+        if self._stop.is_set():
+            self._note("Ending now.")
+            self._stop_now.set()
+            return
+        self._note(f"Stopping ({because}): the learner finishes its step and checkpoints. Once more ends it now.")
+        self._finish(Outcome(ExitCode.DONE, because))
+
+    def status(self) -> NodeStatus:
+        state, loading, done = self._state(), self._newest.get(Loading), self._newest.get(RoundDone)
+        return NodeStatus(
+            version=VERSION,
+            pid=os.getpid(),
+            home=str(self._home.path),
+            name=self._config.name,
+            peer=self._peer,
+            model=self._config.policy.model,
+            state=state,
+            uptime_seconds=time.monotonic() - self._began,
+            swarm_process=self._swarm.status(),
+            learner_process=self._learner.status(),
+            swarm=self._swarm_status,
+            loading=loading,
+            ready=self._newest.get(Ready),
+            round=done,
+            checkpoint=self._newest.get(CheckpointSaved),
+            fault=self._newest.get(Fault),
+            notes=tuple(self._notes),
+            page=self._page,
+            offered=self._newest.get(Averaged),
+            averaged=self._averaged,
+            usage=self._usage,
+            waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
+        )
+
+    def peers(self) -> PeersAnswer:
+        return self._peers
+
+    def _state(self) -> State:
+        if self._stop.is_set():
+            return State.STOPPING
+        if self._learner.ready:
+            return State.TRAINING
+        return State.RECOVERING if self._learner.ends else State.STARTING
+
+    def _finish(self, outcome: Outcome) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+            self._stop.set()
+
+    async def _keep(self, kept: _Kept, on_line: Callable[[bytes], bool]) -> None:
+        """Runs lives of a child until the node stops, the child ends on purpose, or another start is of no use."""
+        log = RollingLog(self._home.log(kept.spec.process), max_bytes=LOG_BYTES)
+        while not self._stop.is_set():
+            kept.child, kept.ready = Child(kept.spec, log, on_line), False
+            end = await kept.child.live()
+            kept.ready = False
+            if self._stop.is_set():
+                self._judge_last_end(kept, end)
+                return
+            if kept is self._learner and end.returncode == 0:
+                stopped = self._newest.get(Stopped)
+                self._finish(Outcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
+                return
+            kept.ends.append(end)
+            decision = restarts.decide(kept.spec.process, kept.ends)
+            if isinstance(decision, GiveUp):
+                self._finish(Outcome(decision.exit_code, decision.because))
+                return
+            said = restarts.describe(kept.spec.process, end)
+            self._note(f"{said}\nStarting it again in {decision.after_seconds:g} s.")
+            await asyncio.wait([stopping := asyncio.create_task(self._stop.wait())], timeout=decision.after_seconds)
+            stopping.cancel()
+
+    def _judge_last_end(self, kept: _Kept, end: End) -> None:
+        """A child that was to end in order and did not: the node did not end well either."""
+        said_already = self._outcome is not None and self._outcome.exit_code == end.returncode
+        if end.returncode != 0 and not said_already and not self._stop_now.is_set():
+            said = restarts.describe(kept.spec.process, end)
+            self._note(f"While stopping, {said}")
+            if self._outcome is not None and self._outcome.exit_code is ExitCode.DONE:
+                self._outcome = Outcome(ExitCode.FAULT, f"while stopping, {said}")
+
+    async def _end(self, kept: _Kept, life: asyncio.Task[None], limit_seconds: float) -> None:
+        if kept.child is not None and not life.done():
+            kept.child.ask_to_end()
+            at_once = asyncio.create_task(self._stop_now.wait())
+            await asyncio.wait({life, at_once}, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+            at_once.cancel()
+            if not life.done():
+                if not self._stop_now.is_set():
+                    self._note(f"The {kept.spec.process} process did not end within {limit_seconds:.0f} s: killing it.")
+                kept.child.kill()
+        await life
+
+    async def _watch(self) -> None:
+        """Looks at the swarm process every second, for as long as the node is up."""
+        with SwarmClient(self._home.swarm_socket, timeout_seconds=POLL_TIMEOUT_SECONDS) as client:
+            while True:
+                try:
+                    self._swarm_status = shown_swarm(await asyncio.to_thread(client.status))
+                    seen = await asyncio.to_thread(client.peers)
+                    outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
+                    self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
+                except TransportError:  # not up yet, or being started again: its own end is told by _keep
+                    self._swarm_status = None
+                status = self.status()
+                self._observer.on_tick(status, self.peers())
+                if self._feed.readers:
+                    self._feed.publish("status", msgspec.json.encode(status))
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _keep_record(self, began_seconds: float) -> None:
+        """Brings back what earlier starts recorded, then tells memory and traffic for as long as the node is up."""
+        earlier = await asyncio.to_thread(restored, self._home.metrics, before_seconds=began_seconds)
+        self.record.history = self.record.history.follow(earlier)
+        await asyncio.sleep(FIRST_USAGE_SECONDS)
+        while True:
+            learner, swarm = (kept.child.pid if kept.child else None for kept in (self._learner, self._swarm))
+            memory = await asyncio.to_thread(_resident, learner, swarm)
+            traffic = self._swarm_status
+            self._usage = Usage(
+                time_seconds=time.time(),
+                supervisor_bytes=memory[0],
+                learner_bytes=memory[1],
+                swarm_bytes=memory[2],
+                sent_bytes_total=traffic.sent_bytes if traffic is not None else None,
+                received_bytes_total=traffic.received_bytes if traffic is not None else None,
+            )
+            line = msgspec.json.encode(self._usage)
+            self.record.add(self._usage)
+            self._write_metrics(line)
+            self._feed.publish("usage", line)
+            await asyncio.sleep(USAGE_SECONDS)
+
+    def _write_metrics(self, line: bytes) -> None:
+        failed_before = self._metrics.failure
+        self._metrics.append(line + b"\n")
+        if self._metrics.failure and self._metrics.failure != failed_before:
+            self._note(self._metrics.failure)
+
+    def _on_learner_line(self, line: bytes) -> bool:
+        try:
+            event = shown_event(decode_event(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False  # something that a library printed: it goes to the log
+        self._newest[type(event)] = event
+        if isinstance(event, Averaged) and event.partner is not None:
+            self._averaged = event
+        self._learner.ready |= isinstance(event, Ready)
+        if isinstance(event, RoundDone) and self._learner.child is not None:
+            self._learner.child.useful = True
+        self.record.add(event)
+        self._write_metrics(line)
+        self._observer.on_event(line, event)
+        self._feed.publish(kind_of(event), encode_event(event))
+        return True
+
+    def _on_swarm_line(self, line: bytes) -> bool:
+        try:
+            event = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        if event.get("event") == "ready" and self._swarm.child is not None:
+            self._swarm.child.useful = self._swarm.ready = True
+        if event.get("event") == "refused":  # by the private cluster: another start would end the same way
+            said = printable(f"not let in ({event.get('reason')}): {event.get('message')}", REFUSAL_CHARACTERS)
+            self._finish(Outcome(ExitCode.REFUSED, said))
+        return False  # its events are part of its log
+
+    def _note(self, text: str) -> None:
+        self._notes = [*self._notes, text][-NOTES_KEPT:]
+        self._observer.on_note(text)
+        self._feed.publish("note", msgspec.json.encode(Note(time.time(), text)))
+
+
+def _resident(learner: int | None, swarm: int | None) -> tuple[int | None, int | None, int | None]:
+    """Bytes of the supervisor, of the learner with its workers, and of the swarm process."""
+    of_children = [resident_bytes_of_session(pid) if pid is not None else None for pid in (learner, swarm)]
+    return resident_bytes(os.getpid()), of_children[0], of_children[1]

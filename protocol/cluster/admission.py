@@ -1,0 +1,285 @@
+"""Who is let in, decided from the documents and the time alone.
+
+Every function here is pure: the same documents at the same time give the same answer on every node. A refusal names one
+``Reason`` and says in words what is wrong and what to do; it never holds a secret. Times are Unix seconds.
+
+What no document can tell, a member remembers: which peers it has seen join by which invitation (``Taken``). Members
+that cannot talk to each other may so give one seat to two peers; once they talk, each keeps whom it saw first. And who
+holds an open invitation after its time can claim to have joined before: free seats are the bound, revoking it is the
+remedy, and an invitation that needs the owner has no such gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from protocol import limits
+from protocol.cluster.cluster_manifest import Cluster, open_manifest
+from protocol.cluster.documents import (
+    Certificate,
+    Invitation,
+    Join,
+    KeyChange,
+    Revocations,
+    decode_credential,
+    open_certificate,
+    open_join,
+    open_key_change,
+    open_revocations,
+    sign_certificate,
+)
+from protocol.cluster.invite import Invite, decode_invite
+from protocol.cluster.refusal import (
+    NEW_INVITE,
+    REMEDIES,
+    Reason,
+    Refused,
+    from_the_future,
+    judge_clocks,
+    outside_of,
+    over,
+    refused_for,
+)
+from protocol.errors import ProtocolError
+from protocol.identity import NodeKey, peer_id_of
+
+D = TypeVar("D", Revocations, KeyChange)
+Taken = Mapping[bytes, Collection[bytes]]  # invitation's key → public keys of the peers known to have joined by it
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A member, until ``until_seconds`` or a revocation."""
+
+    peer: bytes  # public key
+    invitation: bytes  # key of the invitation that it came with
+    certified: bool  # by the owner; otherwise by its join alone, which ends with the invitation's revocation
+    until_seconds: float
+    name: str
+
+
+def read_invite(text: str, now_seconds: float) -> Invite | Refused:
+    """What a newcomer does first, before anything is connected."""
+    try:
+        invite = decode_invite(text)
+    except ProtocolError as error:
+        return refused_for("the invite", error)
+    return outside_of(invite.invitation, now_seconds, what="the invite") or invite
+
+
+def read_manifest(invite: Invite, raw: bytes) -> Cluster | Refused:
+    """What a newcomer does with the manifest that a member hands it."""
+    try:
+        cluster = open_manifest(raw, swarm_id=invite.invitation.swarm_id)
+    except ProtocolError as error:
+        return refused_for("the cluster's manifest", error)
+    if cluster.manifest.owner != invite.owner:
+        return Refused(
+            Reason.WRONG_KEY, f"the manifest is signed by another owner than the invite; {REMEDIES[Reason.WRONG_KEY]}"
+        )
+    return cluster
+
+
+def judge_join(
+    now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes, peer: bytes
+) -> Admitted | Refused:
+    """What the owner's node does with a request to join by ``peer`` (public key, proven by the connection).
+
+    Where the answer is ``Admitted``, ``certify`` signs the certificate.
+    """
+    try:
+        join, invitation = open_join(raw, owner=cluster.manifest.owner)
+    except ProtocolError as error:
+        return refused_for("the request to join", error)
+    return (
+        _not_ours(cluster, invitation.swarm_id, join.peer, peer)
+        or outside_of(invitation, now_seconds)
+        or judge_clocks(now_seconds, join.time_seconds)
+        or _put_out(revocations, join.peer, (invitation.key,))
+        or _no_seat(cluster, revocations, invitation, join.peer, taken)
+        or Admitted(join.peer, invitation.key, True, now_seconds + cluster.manifest.membership_seconds, invitation.name)
+    )
+
+
+def certify(owner: NodeKey, cluster: Cluster, admitted: Admitted, now_seconds: float) -> bytes:
+    """The owner's certificate for whom ``judge_join`` admitted, or a new one for a member; from now on."""
+    until_seconds = int(now_seconds) + cluster.manifest.membership_seconds
+    return sign_certificate(
+        owner,
+        Certificate(
+            cluster.swarm_id,
+            admitted.peer,
+            admitted.invitation,
+            int(now_seconds),
+            min(until_seconds, limits.UNIX_SECONDS),
+            admitted.name,
+        ),
+    )
+
+
+def judge_credential(
+    now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes, peer: bytes
+) -> Admitted | Refused:
+    """What every member does with what ``peer`` (public key, proven by the connection) shows."""
+    try:
+        credential = decode_credential(raw)
+        if credential.kind == "certificate":
+            certificate = open_certificate(credential.document, owner=cluster.manifest.owner)
+            return _judge_certificate(now_seconds, cluster, revocations, certificate, peer)
+        join, invitation = open_join(credential.document, owner=cluster.manifest.owner)
+    except ProtocolError as error:
+        return refused_for("the credential", error)
+    return _judge_open_join(now_seconds, cluster, revocations, taken, join, invitation, peer)
+
+
+def judge_as_made(
+    now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes
+) -> Admitted | Refused:
+    """Whom a credential that others hand on made a member, whether it still is one or not: a peer that was revoked, or
+    whose time is over, keeps its seat. ``still_member`` says the rest."""
+    try:
+        credential = decode_credential(raw)
+        if credential.kind == "certificate":
+            certificate = open_certificate(credential.document, owner=cluster.manifest.owner)
+            return _judge_certificate(now_seconds, cluster, revocations, certificate, certificate.peer, as_made=True)
+        join, invitation = open_join(credential.document, owner=cluster.manifest.owner)
+    except ProtocolError as error:
+        return refused_for("the credential", error)
+    return _judge_open_join(now_seconds, cluster, revocations, taken, join, invitation, join.peer, as_made=True)
+
+
+def still_member(now_seconds: float, admitted: Admitted, revocations: Revocations | None) -> Refused | None:
+    """What every member asks of those connected, as time passes and revocations come in."""
+    invitations = () if admitted.certified else (admitted.invitation,)
+    return over(admitted.until_seconds, now_seconds) or _put_out(revocations, admitted.peer, invitations)
+
+
+def judge_revocations(cluster: Cluster, current: Revocations | None, raw: bytes) -> Revocations | Refused:
+    """The later list, where ``raw`` is one of this cluster; its sequence number decides, not its time."""
+    return _later(cluster, current, raw, open_revocations, "list of revocations")
+
+
+def judge_key_change(cluster: Cluster, current: KeyChange | None, raw: bytes) -> KeyChange | Refused:
+    """The later change of the pre-shared key, likewise."""
+    return _later(cluster, current, raw, open_key_change, "change of key")
+
+
+def _later(cluster: Cluster, current: D | None, raw: bytes, open_: Callable[..., D], what: str) -> D | Refused:
+    try:
+        candidate = open_(raw, owner=cluster.manifest.owner)
+    except ProtocolError as error:
+        return refused_for(f"the {what}", error)
+    if candidate.swarm_id != cluster.swarm_id:
+        return _wrong_swarm(cluster, candidate.swarm_id)
+    if current is not None and candidate.sequence <= current.sequence:
+        return Refused(
+            Reason.OUTDATED, f"{what} number {candidate.sequence}; number {current.sequence} is here: nothing to do"
+        )
+    return candidate
+
+
+def _judge_certificate(
+    now_seconds: float,
+    cluster: Cluster,
+    revocations: Revocations | None,
+    certificate: Certificate,
+    peer: bytes,
+    *,
+    as_made: bool = False,
+) -> Admitted | Refused:
+    admitted = Admitted(certificate.peer, certificate.invitation, True, certificate.until_seconds, certificate.name)
+    return (
+        _not_ours(cluster, certificate.swarm_id, certificate.peer, peer)
+        or from_the_future("the certificate", certificate.made_seconds, now_seconds)
+        or (None if as_made else still_member(now_seconds, admitted, revocations))
+        or admitted
+    )
+
+
+def _judge_open_join(
+    now_seconds: float,
+    cluster: Cluster,
+    revocations: Revocations | None,
+    taken: Taken,
+    join: Join,
+    invitation: Invitation,
+    peer: bytes,
+    *,
+    as_made: bool = False,
+) -> Admitted | Refused:
+    until_seconds = join.time_seconds + cluster.manifest.membership_seconds
+    admitted = Admitted(join.peer, invitation.key, False, until_seconds, invitation.name)
+    return (
+        _not_ours(cluster, invitation.swarm_id, join.peer, peer)
+        or _needs_owner(cluster, invitation)
+        or from_the_future("the join", join.time_seconds, now_seconds)
+        or outside_of(invitation, join.time_seconds, clock="the newcomer's clock")
+        or (None if as_made else still_member(now_seconds, admitted, revocations))
+        or _no_seat(cluster, revocations, invitation, join.peer, taken)
+        or admitted
+    )
+
+
+def _wrong_swarm(cluster: Cluster, swarm_id: bytes) -> Refused:
+    return Refused(
+        Reason.WRONG_SWARM,
+        f"for swarm {swarm_id.hex()}; this is {cluster.swarm_id.hex()}: {REMEDIES[Reason.WRONG_SWARM]}",
+    )
+
+
+def _not_ours(cluster: Cluster, swarm_id: bytes, named: bytes, peer: bytes) -> Refused | None:
+    if swarm_id != cluster.swarm_id:
+        return _wrong_swarm(cluster, swarm_id)
+    if named != peer:
+        return Refused(
+            Reason.WRONG_KEY,
+            f"made for {peer_id_of(named)} and shown by {peer_id_of(peer)}: a node that got another key needs an "
+            f"invite of its own; {NEW_INVITE}",
+        )
+    return None
+
+
+def _put_out(revocations: Revocations | None, peer: bytes, invitations: Collection[bytes]) -> Refused | None:
+    if revocations is None:
+        return None
+    if peer in revocations.peers:
+        return Refused(
+            Reason.REVOKED,
+            f"the cluster's owner revoked the membership of {peer_id_of(peer)}: only the owner can take it back",
+        )
+    if not revocations.invitations or not any(key in revocations.invitations for key in invitations):
+        return None
+    return Refused(Reason.REVOKED, f"the cluster's owner took the invitation back: {NEW_INVITE}")
+
+
+def _needs_owner(cluster: Cluster, invitation: Invitation) -> Refused | None:
+    if not invitation.needs_owner and cluster.manifest.admission == "invitation":
+        return None
+    return Refused(
+        Reason.NEEDS_OWNER,
+        "this invitation needs a certificate that the cluster's owner signs: connect while the owner's node is up",
+    )
+
+
+def _no_seat(
+    cluster: Cluster, revocations: Revocations | None, invitation: Invitation, peer: bytes, taken: Taken
+) -> Refused | None:
+    """A peer that was revoked keeps its seat of the invitation, and takes none of the cluster's."""
+    by_it = taken.get(invitation.key, ())
+    if peer in by_it:
+        return None
+    if len(by_it) >= invitation.seats:
+        return Refused(
+            Reason.TAKEN, f"the invitation was for {invitation.seats}, and as many have joined by it: {NEW_INVITE}"
+        )
+    known = {known for peers in taken.values() for known in peers}
+    members = len(known.difference(revocations.peers if revocations is not None else ()))
+    if members >= cluster.manifest.members:
+        return Refused(
+            Reason.FULL,
+            f"the cluster has {members} members, and its manifest allows {cluster.manifest.members}: the owner founds "
+            "it anew with more (starling swarm create --members)",
+        )
+    return None

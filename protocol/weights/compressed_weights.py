@@ -1,0 +1,71 @@
+"""The blob form of what a node sends of a whole model to average it: a sparse update, and a slice of its weights.
+
+``b"SLC1"``, a header, the sparse update as a whole (``protocol.weights.sparse_update``), and the slice's codes
+(``protocol.weights.weight_slice``). ``docs/protocol.md`` gives every byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.messages import Hash16
+from protocol.weights.sparse_update import decode_update
+from protocol.weights.sparsify import SparseTensor
+from protocol.weights.tensor_frame import check_layout, column, cut_sections, join_frame, open_header
+from protocol.weights.tensor_layout import TensorLayout
+from protocol.weights.weight_slice import (
+    BITS_MOST,
+    STRIDE_MOST,
+    WeightSlice,
+    pack_codes,
+    packed_bytes,
+    unpack_slice,
+)
+
+ENCODING: Final = "sparse-2bit"  # as offers name it
+COMPRESSED_MAGIC: Final = b"SLC1"
+
+
+class _Header(Struct, frozen=True, array_like=True):
+    """T is the number of tensors."""
+
+    layout: Hash16
+    update_bytes: Annotated[int, Meta(ge=1, le=limits.BLOB_BYTES)]
+    stride: Annotated[int, Meta(ge=1, le=STRIDE_MOST)]
+    phase: Annotated[int, Meta(ge=0, lt=STRIDE_MOST)]
+    bits: Annotated[int, Meta(ge=1, le=BITS_MOST)]
+    steps: bytes  # T float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compressed:
+    """What a partner's blob says: its update, tensors in the layout's order, and its slice."""
+
+    update: list[SparseTensor]
+    part: WeightSlice
+
+
+def encode_compressed(layout: TensorLayout, update: bytes, part: WeightSlice) -> bytes:
+    """The blob of an update as ``encode_update`` makes it, and a slice."""
+    header = _Header(layout.digest, len(update), part.stride, part.phase, part.bits, part.steps.astype("<f4").tobytes())
+    return join_frame(COMPRESSED_MAGIC, header, [update, pack_codes(part)])
+
+
+def decode_compressed(blob: bytes | memoryview, layout: TensorLayout) -> Compressed:
+    """Update and slice, with every guarantee of ``SparseTensor`` and ``WeightSlice``.
+
+    Allocates a few times the blob's size and no more. Raises ``MalformedError`` or ``OversizedError``;
+    ``IntegrityError`` if the blob is for another layout.
+    """
+    header, body = open_header(memoryview(blob), COMPRESSED_MAGIC, _Header)
+    check_layout(header.layout, layout)
+    steps = column(header.steps, layout, "<f4", "steps").astype(np.float32)
+    coded = packed_bytes(layout, header.stride, header.phase, header.bits)
+    update, codes = cut_sections(body, [header.update_bytes, coded])
+    part = unpack_slice(layout, codes, steps, stride=header.stride, phase=header.phase, bits=header.bits)
+    return Compressed(decode_update(update, layout), part)

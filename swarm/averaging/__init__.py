@@ -1,0 +1,1 @@
+"""Averaging weights with one peer of the same family: finding a partner, exchanging, judging what it offers."""

@@ -1,0 +1,383 @@
+"""Pairing ``/starling/averaging/1``: finds one peer to average weights with, and exchanges with it, or with nobody.
+
+    frame = u32 length ‖ MessagePack of a message of ``swarm.averaging.pairing_rules``
+    proposer: propose                         have | abandon
+    partner:           accept | decline       have | abandon
+
+Between accepting and ``have`` each side fetches the other's blob, by the ``bring`` passed in. Nobody agrees on who is
+alive, and no peer waits for more than the one that it is exchanging with.
+
+What is guaranteed, of partners that keep to the protocol:
+- An ``Outcome`` is a whole commit or none. Whoever commits holds the partner's weights, verified and found fit, and
+  was told by the partner, over its authenticated stream, that it holds ours. So if one commits, the other is able to.
+- Both commit or neither, as long as the one that committed first lives and can be reached by the one left in doubt
+  within ``resolve_seconds``. A lost message or connection never splits them: who is in doubt asks on a new stream.
+- What no protocol can exclude: if that one dies, is restarted, or stays out of reach for so long, one has committed
+  and the other keeps its old weights. Each then is exactly where its own formula puts it (averaged with the named
+  blob, or not averaged at all); NoLoCo's replicas differ anyway, and only the mean over the two has moved, by at most
+  what this one step added to the one that committed.
+- A partner that lies about holding ours harms nobody else: we average with what it gave, and it with what it likes.
+- A decline, a fault or a death costs time and nothing else: at most ``answer_seconds`` four times for a proposal,
+  ``exchange_seconds + resolve_seconds`` for an exchange and a few ``answer_seconds`` for last words.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+
+import anyio
+
+from protocol.errors import ProtocolError, TransportError
+from protocol.limits import REASON_BYTES
+from swarm.averaging import pairing_rules as rules
+from swarm.averaging.pairing_rules import Abandon, Accept, Decline, Event, Have, Offer, Phase, Propose, Terms
+from swarm.averaging.weight_exchange import Conversation, Exchange
+from swarm.blobs.blob_server import Report
+from swarm.blobs.fetch import Reach
+from swarm.host import Host, PeerId, Stream
+from swarm.peers.reputation import Conduct
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "/starling/averaging/1"
+STREAMS_PER_PEER = 4  # incoming ones at once
+LINGER_SECONDS = 1.0  # for a peer to end a stream on which all is said
+ASK_AGAIN_SECONDS = 1.0  # between questions to a partner that left us in doubt
+DECISIONS_REMEMBERED = 256
+SEEKERS_REMEMBERED = 64
+REASONS = frozenset(rules.Reason)
+
+Bring = Callable[[PeerId, Offer], Awaitable[str | None]]
+"""(partner, its offer) -> None once the blob is here, verified, and fit to average with; else why not, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``theirs`` of ``partner`` is to be averaged with our offer, exactly once; without a partner, nothing is."""
+
+    partner: PeerId | None
+    theirs: Offer | None
+    because: str  # what came of every proposal and exchange, in words
+    seconds: float
+
+
+class Pairing:
+    """One node's presence. ``average`` runs once at a time; meanwhile, and only then, proposals are accepted."""
+
+    def __init__(
+        self,
+        host: Host,
+        terms: Terms,
+        *,
+        reach: Reach,
+        bring: Bring,
+        report: Report,
+        random: Random,
+        ended: Callable[[Exchange], None] = lambda exchange: None,
+    ) -> None:
+        """``ended`` is told of every exchange once it is decided."""
+        self.refused: Counter[str] = Counter()  # what strangers sent, by reason
+        self._host = host
+        self._terms = terms
+        self._reach = reach
+        self._bring = bring
+        self._report = report
+        self._random = random
+        self._ended = ended
+        self._standing = rules.Standing(host.peer_id)
+        self._seekers: dict[PeerId, float] = {}  # proposed to us in vain, and when; the latest last
+        self._engaged: Exchange | None = None
+        self._proposal = anyio.CancelScope()
+        self._accepted = anyio.Event()
+        self._streams: Counter[PeerId] = Counter()
+        self._committed: OrderedDict[tuple[PeerId, bytes], bool] = OrderedDict()  # exchanges decided lately
+        host.handle(PROTOCOL, self._serve)
+
+    async def average(
+        self, offer: Offer, candidates: Callable[[], Sequence[PeerId]], *, deadline_seconds: float
+    ) -> Outcome:
+        """One exchange with one of ``candidates`` (peers whose heartbeats name our family) or with whoever proposes.
+
+        Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
+        must not change meanwhile. Cancelled while undecided, it abandons, and answers so to whoever asks.
+        """
+        if self._standing.offer is not None:
+            raise RuntimeError("an offer stands already: one average() at a time")
+        began_seconds = anyio.current_time()
+        self._standing = rules.Standing(self._host.peer_id, offer)
+        tally: Counter[str] = Counter()
+        try:
+            exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
+        finally:
+            if self._engaged is not None:  # cancelled between accepting and carrying it out
+                self._conclude(self._engaged)
+            self._standing = rules.Standing(self._host.peer_id)
+        seconds = anyio.current_time() - began_seconds
+        because = ", ".join(f"{count} × {why}" for why, count in tally.items()) or "no peer of the family was there"
+        if exchange is None:
+            return Outcome(None, None, because, seconds)
+        return Outcome(exchange.partner, exchange.theirs, because, seconds)
+
+    async def _search(
+        self, candidates: Callable[[], Sequence[PeerId]], until_seconds: float, tally: Counter[str]
+    ) -> Exchange | None:
+        search = rules.Search({})
+        while self._engaged is not None or anyio.current_time() < until_seconds:
+            if self._engaged is None:
+                now_seconds = anyio.current_time()
+                known = [p for p in candidates() if p != self._host.peer_id and p not in self._standing.failed]
+                seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
+                move = rules.next_move(now_seconds, known, search, self._terms, self._random, seekers=seekers)
+                self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
+                if move.peer is None:
+                    await self._keep_still(min(move.until_seconds, until_seconds) - now_seconds)
+                elif (why := await self._propose(move.peer)) is not None:
+                    tally[why] += 1
+                    times = now_seconds, anyio.current_time()
+                    search = rules.after_proposal(search, move.peer, why, *times, self._terms, self._random)
+            exchange = self._engaged
+            if exchange is not None:
+                await self._carry_out(exchange)
+                tally[exchange.because] += 1
+                if exchange.progress.phase is Phase.COMMITTED:
+                    return exchange
+        return None
+
+    async def _keep_still(self, seconds: float) -> None:
+        """Until somebody's proposal is accepted, and at most so long."""
+        self._accepted = anyio.Event()
+        with anyio.move_on_after(seconds):
+            await self._accepted.wait()
+
+    # Proposing
+
+    async def _propose(self, peer: PeerId) -> str | None:
+        """Why it came to nothing, a ``Reason`` or in words; None once ``_engaged`` with this peer."""
+        offer = self._standing.offer
+        assert offer is not None
+        self._standing = replace(self._standing, proposing_to=peer)
+        try:
+            with anyio.CancelScope() as self._proposal:
+                return await self._ask_to_pair(peer, Propose(self._random.randbytes(16), offer))
+        except ProtocolError as error:
+            self._blame(peer, error)
+            return error.reason
+        except TransportError as error:
+            log.debug("proposal to %s: %s", peer, error)
+            return error.reason
+        finally:
+            self._standing = replace(self._standing, proposing_to=None)
+        return rules.Reason.CROSSED  # we accepted its own proposal meanwhile
+
+    async def _ask_to_pair(self, peer: PeerId, proposal: Propose) -> str | None:
+        seconds = self._terms.answer_seconds
+        await self._reach(peer, seconds)
+        conversation = Conversation(await self._host.open_stream(peer, PROTOCOL, deadline_seconds=seconds))
+        try:
+            await conversation.send(proposal, seconds)
+            reply = await conversation.receive(seconds, Accept, Decline)
+            self._standing = replace(self._standing, proposing_to=None)  # nothing awaited since the reply was read
+            if isinstance(reply, Decline):
+                why = reply.reason if reply.reason in REASONS else "declined for a reason unknown to this version"
+            else:
+                unfit = rules.unfit_because(proposal.offer, reply.offer, self._terms)
+                if unfit is None and self._engaged is None:
+                    self._engage(Exchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
+                    return None
+                why = unfit or rules.Reason.BUSY
+                self._note_unlike(peer, unfit)
+                await conversation.send(Abandon(proposal.exchange, why), seconds)
+            await conversation.stream.finish(linger_seconds=LINGER_SECONDS)
+        except BaseException:
+            await conversation.drop()
+            raise
+        return why
+
+    def _note_unlike(self, peer: PeerId, unfit: rules.Reason | None) -> None:
+        if unfit in rules.UNLIKE:
+            self._report(peer, Conduct.UNLIKE, f"offered weights that cannot be averaged with ours: {unfit}")
+
+    def _engage(self, exchange: Exchange) -> None:
+        self._engaged = exchange
+        self._standing = replace(self._standing, engaged=True)
+
+    # Answering
+
+    async def _serve(self, stream: Stream) -> None:
+        if self._streams[stream.peer] >= STREAMS_PER_PEER:
+            await stream.reset()
+            return
+        self._streams[stream.peer] += 1
+        try:
+            conversation = Conversation(stream)
+            message = await conversation.receive(self._terms.answer_seconds, Propose, Have)
+            if isinstance(message, Propose):
+                await self._hear_proposal(conversation, message)
+            else:
+                await self._hear_question(conversation, message)
+        except ProtocolError as error:
+            self._blame(stream.peer, error)
+            raise
+        finally:
+            self._streams[stream.peer] -= 1
+            if not self._streams[stream.peer]:
+                del self._streams[stream.peer]
+
+    async def _hear_proposal(self, conversation: Conversation, proposal: Propose) -> None:
+        peer = conversation.stream.peer
+        declined = rules.answer(self._standing, peer, proposal.offer, self._terms)
+        if declined is not None:
+            self._note_unlike(peer, declined)
+            if declined in (rules.Reason.NOT_NOW, rules.Reason.BUSY) and not self._standing.engaged:
+                self._seekers.pop(peer, None)
+                self._seekers[peer] = anyio.current_time()
+                while len(self._seekers) > SEEKERS_REMEMBERED:
+                    del self._seekers[next(iter(self._seekers))]
+            await conversation.send(Decline(declined), self._terms.answer_seconds)
+            return
+        if self._standing.proposing_to is not None:
+            self._proposal.cancel()  # ours to the same peer: its own goes before
+        exchange = Exchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
+        self._engage(exchange)
+        self._accepted.set()
+        await exchange.finished.wait()
+
+    async def _hear_question(self, conversation: Conversation, question: Have) -> None:
+        """The partner of an exchange lost its stream, holds our weights, and wants to know how it ended."""
+        key = (conversation.stream.peer, question.exchange)
+        exchange = self._engaged
+        if exchange is not None and exchange.key == key:
+            exchange.note(Event.HEARD)
+            exchange.note(
+                Event.LOST, "the partner lost the stream"
+            )  # before we held its weights: its patience is short
+            committed = exchange.progress.phase is Phase.COMMITTED
+        else:
+            committed = self._committed.get(key, False)
+        reply = Have(question.exchange) if committed else Abandon(question.exchange, "it was abandoned here")
+        await conversation.send(reply, self._terms.answer_seconds)
+
+    # Exchanging
+
+    async def _carry_out(self, exchange: Exchange) -> None:
+        """Until it is decided. The only place that ends an exchange."""
+        try:
+            if not exchange.proposed:
+                await self._accept(exchange)
+            with anyio.move_on_after(self._terms.exchange_seconds):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._listen, exchange)
+                    tasks.start_soon(self._fetch, exchange)
+                    await exchange.until(lambda progress: progress.phase is not Phase.OPEN)
+                    tasks.cancel_scope.cancel()
+            if exchange.progress.phase is Phase.OPEN:
+                exchange.note(Event.LOST, f"not done after {self._terms.exchange_seconds:g} s")
+                if exchange.progress.holding:
+                    self._report(exchange.partner, Conduct.STALLED, exchange.because)
+            await self._end_stream(exchange)
+            if exchange.progress.phase is Phase.DOUBT:
+                await self._resolve(exchange)
+        except BaseException:
+            await exchange.conversation.drop()
+            raise
+        finally:
+            self._conclude(exchange)
+
+    def _conclude(self, exchange: Exchange) -> None:
+        """Decided, or abandoned now; from here on whoever asks is answered from memory."""
+        exchange.note(Event.EXPIRED, "stopped")
+        committed = exchange.progress.phase is Phase.COMMITTED
+        self._committed[exchange.key] = committed
+        while len(self._committed) > DECISIONS_REMEMBERED:
+            self._committed.popitem(last=False)
+        failed = self._standing.failed if committed else self._standing.failed | {exchange.partner}
+        self._standing = replace(self._standing, engaged=False, failed=failed)
+        self._engaged = None
+        exchange.finished.set()
+        self._ended(exchange)
+
+    async def _accept(self, exchange: Exchange) -> None:
+        offer = self._standing.offer
+        assert offer is not None
+        try:
+            await exchange.conversation.send(Accept(offer), self._terms.answer_seconds)
+        except TransportError as error:
+            exchange.note(Event.LOST, str(error))
+
+    async def _fetch(self, exchange: Exchange) -> None:
+        unfit = await self._bring(exchange.partner, exchange.theirs)
+        if unfit is not None:
+            exchange.note(Event.REFUSED, unfit)
+            return
+        exchange.note(Event.HELD)
+        if exchange.progress.phase is Phase.OPEN:
+            exchange.note(Event.TOLD)
+            with anyio.CancelScope(shield=True):  # half a frame would be worse than none
+                await self._say(exchange, Have(exchange.number))
+
+    async def _listen(self, exchange: Exchange) -> None:
+        """The partner's word; then, until we hold its weights too, that it is still there."""
+        try:
+            while True:
+                exchange.hear(await exchange.conversation.receive(self._terms.exchange_seconds, Have, Abandon))
+        except ProtocolError as error:
+            self._blame(exchange.partner, error)
+            exchange.note(Event.REFUSED, error.reason)
+        except TransportError as error:
+            exchange.note(Event.LOST, str(error))
+
+    async def _say(self, exchange: Exchange, message: Have | Abandon) -> None:
+        try:
+            await exchange.conversation.send(message, self._terms.answer_seconds)
+        except TransportError as error:
+            exchange.note(Event.LOST, str(error))  # where that still matters: the partner asks again
+
+    async def _end_stream(self, exchange: Exchange) -> None:
+        """The last word, if it was not said, and the stream's end. The handler of an accepted one closes it."""
+        match exchange.progress:
+            case rules.Progress(Phase.COMMITTED, told=False):
+                await self._say(exchange, Have(exchange.number))
+            case rules.Progress(Phase.ABANDONED, told=False):
+                await self._say(exchange, Abandon(exchange.number, exchange.because[:REASON_BYTES]))
+            case rules.Progress(Phase.DOUBT):
+                await exchange.conversation.drop()
+                return
+        if exchange.proposed:
+            with suppress(TransportError):
+                await exchange.conversation.stream.finish(linger_seconds=LINGER_SECONDS)
+
+    async def _resolve(self, exchange: Exchange) -> None:
+        """Asks the partner how it ended until one of the two learns it from the other."""
+        with anyio.move_on_after(self._terms.resolve_seconds):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._ask_again_and_again, exchange)
+                await exchange.until(lambda progress: progress.phase is not Phase.DOUBT)
+                tasks.cancel_scope.cancel()
+        exchange.note(Event.EXPIRED, f"{exchange.because}; not heard of again in {self._terms.resolve_seconds:g} s")
+
+    async def _ask_again_and_again(self, exchange: Exchange) -> None:
+        seconds = self._terms.answer_seconds
+        while True:
+            try:
+                await self._reach(exchange.partner, seconds)
+                stream = await self._host.open_stream(exchange.partner, PROTOCOL, deadline_seconds=seconds)
+                conversation = Conversation(stream)
+                try:
+                    await conversation.send(Have(exchange.number), seconds)
+                    exchange.hear(await conversation.receive(self._terms.resolve_seconds, Have, Abandon))
+                finally:
+                    await conversation.drop()
+            except ProtocolError as error:
+                self._blame(exchange.partner, error)
+            except TransportError as error:
+                log.debug("asking %s how an exchange ended: %s", exchange.partner, error)
+            await anyio.sleep(ASK_AGAIN_SECONDS)
+
+    def _blame(self, peer: PeerId, error: ProtocolError) -> None:
+        self.refused[error.reason] += 1
+        self._report(peer, Conduct.HOSTILE_REQUEST, str(error))

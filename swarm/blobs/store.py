@@ -1,0 +1,286 @@
+"""The content store: blobs as files named by the hash of their content.
+
+What a reader may rely on:
+
+- A file under its id is whole and was verified: it appears by an atomic rename after its last byte, never before.
+- Chunks of a blob still being fetched lie in ``partial/``, each verified before it was written; an interrupted fetch
+  resumes there, and every chunk is verified again when it does.
+- Two processes may use one store: writers rename, readers open by name, and each looks at the directory again before it
+  decides. There is no lock to be left behind. Only the swarm process evicts.
+- Eviction takes the least recently used blobs first, and never one that is pinned, being read here, or used by anybody
+  within ``grace_seconds``, so that a path just handed to another process stays valid while it opens it.
+
+Nothing is synced to the disk: after a power cut a file may hold other bytes than its name says, which whoever decodes
+or receives it finds out. A full disk raises ``StorageError`` and leaves nothing half visible.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.blob_id import HASH_BYTES, blob_id, chunk_count
+from protocol.errors import StorageError
+from swarm.blobs.partial import PartialBlob
+
+PARTIAL_AGE_SECONDS = 24 * 3600.0  # an interrupted fetch that nobody resumed for so long is dropped
+RESCAN_SECONDS = 10.0  # how old our picture of the directory may be before a decision rests on it
+
+
+class NotHereError(StorageError):
+    """The blob was never here, or was evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """One file as the last look at the directory showed it."""
+
+    size: int
+    used_at_seconds: float  # the file's modification time, which every use sets
+
+
+def choose_evictions(
+    blobs: Mapping[bytes, StoredBlob],
+    *,
+    budget_bytes: int,
+    room_bytes: int,
+    now_seconds: float,
+    grace_seconds: float,
+    kept: Callable[[bytes], bool],
+) -> list[bytes]:
+    """Which blobs must go, least recently used first, so that all of them and ``room_bytes`` more fit the budget."""
+    excess = sum(b.size for b in blobs.values()) + room_bytes - budget_bytes
+    evicted: list[bytes] = []
+    for blob, stored in sorted(blobs.items(), key=lambda item: item[1].used_at_seconds):
+        if excess <= 0:
+            break
+        if kept(blob) or now_seconds - stored.used_at_seconds < grace_seconds:
+            continue
+        evicted.append(blob)
+        excess -= stored.size
+    return evicted
+
+
+class ContentStore:
+    """Blobs in ``directory``. Without ``budget_bytes`` this process only adds and reads; another one evicts."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        budget_bytes: int | None = None,
+        grace_seconds: float = 60.0,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.directory = directory
+        self._partial = directory / "partial"
+        self._budget_bytes = budget_bytes
+        self._grace_seconds = grace_seconds
+        self._wall_clock = wall_clock
+        self._blobs: dict[bytes, StoredBlob] = {}
+        self._partial_bytes = 0
+        self._scanned_at: float | None = None
+        self._readers: Counter[bytes] = Counter()
+        self._pinned: Counter[bytes] = Counter()
+
+    def path(self, blob: bytes) -> Path:
+        """Where ``blob`` lies if the store has it."""
+        if len(blob) != HASH_BYTES:
+            raise ValueError(f"a blob id has {HASH_BYTES} bytes, not {len(blob)}")
+        return self.directory / blob.hex()
+
+    def has(self, blob: bytes) -> bool:
+        """Whether the whole blob is here now; asked of the disk, since another process may have added or evicted it."""
+        return self.path(blob).is_file()
+
+    def size(self, blob: bytes) -> int:
+        """Bytes of a blob. Raises ``NotHereError``."""
+        try:
+            return self.path(blob).stat().st_size
+        except OSError as error:
+            raise NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again") from error
+
+    def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
+        """Stores ``content``, whole or in parts, and returns its id. What is here already costs only the hash."""
+        blob = blob_id(content)
+        self.put_verified(blob, content)
+        return blob
+
+    def put_verified(self, blob: bytes, content: bytes | memoryview | Sequence[bytes | memoryview]) -> Path:
+        """Stores content that the caller has verified against ``blob`` already."""
+        parts = [content] if isinstance(content, bytes | memoryview) else content
+        size = sum(len(part) for part in parts)
+        target = self.path(blob)
+        if self.touch(blob):
+            return target
+        self._make_room(size)
+        temporary = self._partial / f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}"
+        with self._storing(target):
+            self._partial.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("wb") as file:
+                    file.writelines(parts)
+                now_seconds = self._wall_clock()
+                os.utime(temporary, (now_seconds, now_seconds))
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+        self._blobs[blob] = StoredBlob(size, self._wall_clock())
+        return target
+
+    def touch(self, blob: bytes) -> bool:
+        """Marks the blob as used now; False if it is not here."""
+        now_seconds = self._wall_clock()
+        try:
+            os.utime(self.path(blob), (now_seconds, now_seconds))
+        except OSError:
+            return False
+        if blob in self._blobs:
+            self._blobs[blob] = StoredBlob(self._blobs[blob].size, now_seconds)
+        return True
+
+    @contextmanager
+    def reading(self, blob: bytes) -> Iterator[int]:
+        """An open descriptor of the blob, not evicted meanwhile. Raises ``NotHereError``."""
+        try:
+            descriptor = os.open(self.path(blob), os.O_RDONLY)
+        except OSError as error:
+            raise NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again") from error
+        self._readers[blob] += 1
+        try:
+            self.touch(blob)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+            self._readers[blob] -= 1
+            if not self._readers[blob]:
+                del self._readers[blob]
+
+    def read(self, blob: bytes) -> bytes:
+        """The whole content. Raises ``NotHereError``."""
+        with self.reading(blob) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read()
+
+    def pin(self, blob: bytes) -> None:
+        """Keeps a blob from eviction, also before it is here, until ``unpin`` was called as often as this."""
+        self._pinned[blob] += 1
+
+    def unpin(self, blob: bytes) -> None:
+        self._pinned[blob] -= 1
+        if self._pinned[blob] <= 0:
+            del self._pinned[blob]
+
+    def resume(self, blob: bytes, size: int, chunk_hashes: Sequence[bytes] | None = None) -> PartialBlob | None:
+        """The place where verified chunks of a blob being fetched are gathered.
+
+        Without ``chunk_hashes`` (verified against ``blob`` by the caller) only an interrupted
+        fetch of the same blob is found, None if there is none. Raises ``StorageError`` if there is no room.
+        """
+        partial = PartialBlob.resume(self._partial, blob, size)
+        if partial is not None or chunk_hashes is None:
+            return partial
+        self._make_room(size)
+        self._partial_bytes += size
+        with self._storing(self.path(blob)):
+            return PartialBlob.create(self._partial, blob, size, chunk_hashes)
+
+    def write_chunk(self, partial: PartialBlob, index: int, chunk: bytes | memoryview) -> bool:
+        """Verifies, then writes; False if it is not the blob's. Raises ``StorageError`` when the disk is full."""
+        with self._storing(self.path(partial.blob)):
+            return partial.write(index, chunk)
+
+    def finish(self, partial: PartialBlob) -> Path:
+        """Makes a blob visible whose chunks are all there. Raises ``StorageError`` if some are missing."""
+        if not partial.is_whole:
+            of = f"{len(partial.missing())} of {chunk_count(partial.size)}"
+            raise StorageError(f"{of} chunks of {partial.blob.hex()} are missing: fetch them first")
+        target = self.path(partial.blob)
+        with self._storing(target):
+            partial.publish(target)
+        self._partial_bytes -= partial.size
+        self._blobs[partial.blob] = StoredBlob(partial.size, self._wall_clock())
+        self.touch(partial.blob)
+        return target
+
+    def total_bytes(self) -> int:
+        """Bytes of all blobs and unfinished fetches, at most ``RESCAN_SECONDS`` old where another process adds."""
+        self._rescan(RESCAN_SECONDS)
+        return sum(b.size for b in self._blobs.values()) + self._partial_bytes
+
+    def evict(self, *, room_bytes: int = 0) -> list[bytes]:
+        """Brings the store within its budget, with ``room_bytes`` to spare where it can. Returns what went."""
+        if self._budget_bytes is None:
+            return []
+        self._rescan(0.0)
+        evicted = choose_evictions(
+            self._blobs,
+            budget_bytes=self._budget_bytes,
+            room_bytes=room_bytes + self._partial_bytes,
+            now_seconds=self._wall_clock(),
+            grace_seconds=self._grace_seconds,
+            kept=lambda blob: blob in self._pinned or blob in self._readers,
+        )
+        for blob in evicted:
+            self.path(blob).unlink(missing_ok=True)
+            del self._blobs[blob]
+        return evicted
+
+    def _make_room(self, size: int) -> None:
+        if self._budget_bytes is None:
+            return
+        if self.total_bytes() + size > self._budget_bytes:
+            self.evict(room_bytes=size)
+        held = sum(b.size for b in self._blobs.values()) + self._partial_bytes
+        if held + size > self._budget_bytes:
+            raise StorageError(
+                f"{size} bytes do not fit: {held} of {self._budget_bytes} bytes of {self.directory} are in use or just "
+                "fetched; raise swarm.store_bytes"
+            )
+
+    def _rescan(self, max_age_seconds: float) -> None:
+        now_seconds = self._wall_clock()
+        if self._scanned_at is not None and 0 <= now_seconds - self._scanned_at < max_age_seconds:
+            return
+        self._scanned_at = now_seconds
+        self._blobs = dict(_blobs_in(self.directory))
+        self._partial_bytes = 0
+        for entry in _files_in(self._partial):
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                if now_seconds - status.st_mtime > PARTIAL_AGE_SECONDS:
+                    Path(entry.path).unlink(missing_ok=True)
+                else:
+                    self._partial_bytes += status.st_size
+
+    @contextmanager
+    def _storing(self, target: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            remedy = "check its owner and permissions"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                remedy = "free space on this disk, or lower swarm.store_bytes"
+            raise StorageError(f"cannot store {target}: {error.strerror or error}; {remedy}") from error
+
+
+def _files_in(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return [e for e in entries if e.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _blobs_in(directory: Path) -> Iterator[tuple[bytes, StoredBlob]]:
+    for entry in _files_in(directory):
+        with suppress(FileNotFoundError, ValueError):
+            blob = bytes.fromhex(entry.name)
+            if len(blob) == HASH_BYTES:
+                status = entry.stat()
+                yield blob, StoredBlob(status.st_size, status.st_mtime)

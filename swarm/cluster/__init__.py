@@ -1,0 +1,1 @@
+"""A private cluster: its documents on disk, its handshake, its members."""

@@ -1,0 +1,217 @@
+"""The files of a private cluster in a data directory, each mode 0600 and checked whenever it is read.
+
+    cluster/manifest     the signed manifest: no secret, the same on every member
+    cluster/psk          the pre-shared key in hexadecimal, as it came with the invite
+    cluster/credential   what makes this node a member
+    cluster/members      the credentials of the others that this node knows
+    cluster/revocations  the latest list of revocations, once there is one
+    cluster/key-change   the latest change of the pre-shared key, once there is one; holds that key
+    cluster/owner.key    the owner's key: on the machine that founded the cluster, or wherever its owner keeps it
+
+A cluster is founded once, and a directory belongs to one cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol import limits
+from protocol.cluster.admission import Admitted, certify
+from protocol.cluster.cluster_manifest import Cluster, ClusterManifest, open_manifest, sign_manifest
+from protocol.cluster.documents import Credential, KeyChange, Revocations, open_key_change, open_revocations
+from protocol.cluster.invite import PSK_BYTES
+from protocol.errors import ConfigurationError, IdentityError, ProtocolError, StorageError
+from protocol.identity import NodeKey
+from swarm.atomic_file import write_atomically
+from swarm.cluster.membership import MEMBERS_FILE_BYTES, Papers, decode_members, encode_members
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_FOUND = "found one with starling swarm create --private --name NAME, or join one with starling up --join INVITE"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFiles:
+    """Paths of one cluster; ``owner_key`` may lie elsewhere."""
+
+    directory: Path
+    owner_key: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "manifest"
+
+    @property
+    def psk(self) -> Path:
+        return self.directory / "psk"
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Replaces one of the files. Raises ``StorageError``."""
+        write_atomically(self.directory / name, content)
+
+
+def cluster_files(home: Path, owner_key: Path | None = None) -> ClusterFiles:
+    """The cluster of a data directory."""
+    return ClusterFiles(home / "cluster", owner_key or home / "cluster" / "owner.key")
+
+
+def has_cluster(files: ClusterFiles) -> bool:
+    """Whether the directory belongs to a private cluster."""
+    return files.manifest.exists()
+
+
+def found_cluster(
+    files: ClusterFiles, manifest: ClusterManifest, *, owner: NodeKey, node: NodeKey, psk: bytes
+) -> Cluster:
+    """Signs the manifest, makes ``node`` its first member, and writes it all. Raises ``ConfigurationError`` where a
+    cluster is."""
+    for path in (files.manifest, files.psk):
+        if path.exists():
+            raise ConfigurationError(
+                f"there is a cluster at {files.directory} already (starling swarm show); found another one elsewhere "
+                "with --home, or move that directory away"
+            )
+    cluster = sign_manifest(owner, manifest)
+    now_seconds = time.time()
+    founder = Admitted(node.public_bytes, owner.public_bytes, True, 0.0, "founder")
+    certificate = Credential("certificate", certify(owner, cluster, founder, now_seconds)).encode()
+    _write(files.psk, psk.hex().encode())
+    _write(files.directory / "credential", certificate)
+    _write(files.manifest, cluster.document)
+    return cluster
+
+
+def write_papers(files: ClusterFiles, papers: Papers) -> None:
+    """What a newcomer was given, over what is there; the manifest last, since with it the node is a member."""
+    for name, content in (
+        ("psk", papers.psk.hex().encode()),
+        ("credential", papers.credential),
+        ("revocations", papers.revocations),
+        ("key-change", papers.key_change),
+        ("members", encode_members(list(papers.members))),
+        ("manifest", papers.cluster.document),
+    ):
+        files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if content:
+            files.keep(name, content)
+        else:
+            (files.directory / name).unlink(missing_ok=True)
+
+
+def read_papers(files: ClusterFiles) -> Papers:
+    """Raises as ``read_cluster``."""
+    return Papers(
+        cluster=read_cluster(files),
+        psk=read_psk(files),
+        credential=_read(files.directory / "credential", limits.DOCUMENT_BYTES),
+        revocations=_read_if_there(files.directory / "revocations", limits.REVOCATIONS_BYTES),
+        key_change=_read_if_there(files.directory / "key-change", limits.DOCUMENT_BYTES),
+        members=_members(files.directory / "members"),
+    )
+
+
+def read_cluster(files: ClusterFiles) -> Cluster:
+    """Raises ``ConfigurationError`` where there is none, ``IdentityError`` for a file that cannot be used."""
+    if not has_cluster(files):
+        raise ConfigurationError(f"no private cluster here: there is no {files.manifest}; {_FOUND}")
+    raw = _read(files.manifest, limits.MANIFEST_BYTES)
+    try:
+        return open_manifest(raw)
+    except ProtocolError as error:
+        raise _damaged(files.manifest, error) from error
+
+
+def read_owner(files: ClusterFiles, cluster: Cluster) -> NodeKey:
+    """The owner's key. Raises ``IdentityError`` where it is not at hand, ``ConfigurationError`` for another key."""
+    owner = NodeKey.load(files.owner_key)
+    if owner.public_bytes != cluster.manifest.owner:
+        raise ConfigurationError(
+            f"{files.owner_key} is not the key of this cluster's owner: give that with --owner-key"
+        )
+    return owner
+
+
+def read_psk(files: ClusterFiles) -> bytes:
+    """The pre-shared key. Raises as ``read_cluster``; no error repeats the file's content."""
+    try:
+        psk = bytes.fromhex(_read(files.psk, 4 * PSK_BYTES).decode("ascii"))
+    except ValueError:
+        psk = b""
+    if len(psk) != PSK_BYTES:
+        raise IdentityError(f"{files.psk} holds no pre-shared key ({2 * PSK_BYTES} hexadecimal digits); restore it")
+    return psk
+
+
+def read_revocations(files: ClusterFiles, cluster: Cluster) -> Revocations | None:
+    """The latest list here."""
+    path = files.directory / "revocations"
+    raw = _read_if_there(path, limits.REVOCATIONS_BYTES)
+    try:
+        return open_revocations(raw, owner=cluster.manifest.owner) if raw else None
+    except ProtocolError as error:
+        raise _damaged(path, error) from error
+
+
+def read_key_change(files: ClusterFiles, cluster: Cluster) -> KeyChange | None:
+    """The latest change of the pre-shared key here."""
+    path = files.directory / "key-change"
+    raw = _read_if_there(path, limits.DOCUMENT_BYTES)
+    try:
+        return open_key_change(raw, owner=cluster.manifest.owner) if raw else None
+    except ProtocolError as error:
+        raise _damaged(path, error) from error
+
+
+def current_psk(files: ClusterFiles, cluster: Cluster) -> bytes:
+    """The pre-shared key that members use now."""
+    change = read_key_change(files, cluster)
+    return change.psk if change is not None else read_psk(files)
+
+
+def _members(path: Path) -> tuple[bytes, ...]:
+    raw = _read_if_there(path, MEMBERS_FILE_BYTES)
+    try:
+        return decode_members(raw) if raw else ()
+    except ProtocolError as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: ProtocolError) -> IdentityError:
+    return IdentityError(f"{path} is damaged ({error}); restore it from a backup, or join again with a new invite")
+
+
+def _read_if_there(path: Path, max_bytes: int) -> bytes:
+    return _read(path, max_bytes) if path.exists() else b""
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(max_bytes + 1)
+    except FileNotFoundError as error:
+        raise IdentityError(f"there is no {path}; restore it from a backup, or join again with a new invite") from error
+    except OSError as error:
+        raise IdentityError(f"{path} cannot be read ({error.strerror}); make it this user's own file") from error
+    if mode & _OTHERS:
+        raise IdentityError(
+            f"{path} has mode {stat.S_IMODE(mode):04o}, so that others may read or change it; if you trust that nobody "
+            f"did: chmod 600 {path}"
+        )
+    return content
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror}); choose another directory with --home"
+        ) from error

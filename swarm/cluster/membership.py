@@ -1,0 +1,353 @@
+"""One member's view of its private cluster, and the one place that says who is in: the ``Door`` of its host.
+
+Guarantees: nobody is let in whose credential ``protocol.cluster.admission`` does not admit now; ``refusal`` tells of
+any peer and at any time whether it still is a member; the later list of revocations and the later change of key win,
+whoever brings them; what is learnt is kept (``keep``) before it is acted on. It never waits, and reads no clock but the
+one that it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from protocol import limits, wire
+from protocol.cluster.admission import (
+    Admitted,
+    certify,
+    judge_as_made,
+    judge_credential,
+    judge_join,
+    judge_key_change,
+    judge_revocations,
+    still_member,
+)
+from protocol.cluster.cluster_manifest import Cluster
+from protocol.cluster.documents import Credential, KeyChange, Revocations, decode_credential
+from protocol.cluster.refusal import Reason, Refused, judge_clocks, told
+from protocol.errors import RefusedError
+from protocol.identity import NodeKey, public_bytes_of
+from swarm.cluster.handshake import Answer, Conclusion, Documents, Greeting, Refusal, decode_frame, encode_frame
+from swarm.cluster.roster import Roster
+from swarm.host import PeerId, Said
+
+log = logging.getLogger(__name__)
+
+RENEWAL_SHARE = 0.5  # of a membership: with less than this left, the owner's node certifies anew
+WORTH_NOTING_SHARE = 0.25  # of a membership: by how much a newer credential must last longer
+NOT_SHOWN = Refused(Reason.NO_MEMBER, "it has shown nothing that makes it a member of this cluster")
+_NEVER_OTHERWISE = frozenset({Reason.TAKEN, Reason.WRONG_KEY, Reason.WRONG_SWARM, Reason.DAMAGED})
+
+MEMBERS_FILE_BYTES = 2 * limits.MEMBERS * (limits.DOCUMENT_BYTES + 8)
+
+T = TypeVar("T")
+Keep = Callable[[str, bytes], None]  # (name of the file, content)
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """What a member keeps. Text forms show no key."""
+
+    cluster: Cluster
+    psk: bytes = field(repr=False)  # as it came with the invite; a change of key replaces it
+    credential: bytes  # our own, encoded
+    revocations: bytes = b""
+    key_change: bytes = field(default=b"", repr=False)
+    members: tuple[bytes, ...] = ()  # credentials of others
+
+
+class Membership:
+    """Raises ``RefusedError`` where the papers themselves no longer make us a member."""
+
+    def __init__(
+        self,
+        key: NodeKey,
+        papers: Papers,
+        *,
+        wall_clock: Callable[[], float],
+        keep: Keep,
+        owner: NodeKey | None = None,
+    ) -> None:
+        self.cluster = papers.cluster
+        self.roster = Roster()
+        self.revocations: Revocations | None = None
+        self.key_change: KeyChange | None = None
+        self.documents = Documents(revocations=papers.revocations, key_change=papers.key_change)
+        self.refusals: Counter[str] = Counter()  # of others, by reason
+        self.welcomed = False  # by anybody, since start
+        self.version = 0  # rises with all that others should hear of
+        self._key = key
+        self._psk = papers.psk
+        self._wall_clock = wall_clock
+        self._keep = keep
+        self._owner = owner if owner is not None and owner.public_bytes == papers.cluster.manifest.owner else None
+        self._credential = papers.credential
+        self._turned_away: Refused | None = None
+        self._read(papers)
+
+    def _read(self, papers: Papers) -> None:
+        now_seconds = self._wall_clock()
+        if papers.revocations:
+            self.revocations = _or_raise(judge_revocations(self.cluster, None, papers.revocations))
+        if papers.key_change:
+            self.key_change = _or_raise(judge_key_change(self.cluster, None, papers.key_change))
+        self.renew()
+        ours = _or_raise(self._judge(self._credential, self._key.public_bytes, now_seconds))
+        self.roster.add(ours, self._credential, 0.0)
+        for credential in papers.members:
+            self._note(credential, now_seconds)
+
+    def renew(self) -> None:
+        """The owner's node certifies anew, in time, who is still a member; itself also after it was off for long."""
+        if self._owner is None:
+            return
+        now_seconds, cluster = self._wall_clock(), self.cluster
+        ours = judge_as_made(now_seconds, cluster, self.revocations, {}, self._credential)
+        if not isinstance(ours, Refused) and self._is_due(ours, self._credential, now_seconds):
+            self._take_certificate(certify(self._owner, cluster, ours, now_seconds), now_seconds)
+        due = [member for member in self.roster if self._is_due(member.admitted, member.credential, now_seconds)]
+        self.take_credentials(
+            Credential("certificate", certify(self._owner, cluster, member.admitted, now_seconds)).encode()
+            for member in due
+            if self.refusal(member.peer) is None
+        )
+
+    # The door
+
+    def keys(self) -> list[bytes]:
+        if self.key_change is None:
+            return [self._psk]
+        now_seconds = self._wall_clock()
+        return [self.key_change.psk, *(f.psk for f in self.key_change.former if now_seconds < f.until_seconds)]
+
+    def greet(self, peer: PeerId) -> bytes:
+        return encode_frame(self._greeting())
+
+    def answer(self, peer: PeerId, greeting: bytes) -> Said:
+        theirs, now_seconds = decode_frame(greeting, Greeting), self._wall_clock()
+        admitted, certificate = self._judge_greeting(theirs, peer, now_seconds)
+        if isinstance(admitted, Refused):
+            return Said(encode_frame(Answer(self._no(admitted), None, None)), self._refuse(peer, admitted))
+        manifest = self.cluster.document if theirs.wants_manifest else b""
+        documents = self._documents_for(theirs, manifest=manifest, certificate=certificate)
+        return Said(encode_frame(Answer(None, self._greeting(), documents)))
+
+    def conclude(self, peer: PeerId, answer: bytes) -> Said:
+        said, now_seconds = decode_frame(answer, Answer), self._wall_clock()
+        if said.refusal is not None or said.greeting is None or said.documents is None:
+            return Said(b"", self._turned(peer, said.refusal or Refusal(Reason.DAMAGED, int(now_seconds))))
+        self._take_from(said.documents)
+        self._take_certificate(said.documents.certificate, now_seconds)
+        admitted, _ = self._judge_greeting(said.greeting, peer, now_seconds)
+        if isinstance(admitted, Refused):
+            return Said(encode_frame(Conclusion(self._no(admitted), Documents())), self._refuse(peer, admitted))
+        self.welcomed = True
+        return Said(encode_frame(Conclusion(None, self._documents_for(said.greeting))))
+
+    def confirm(self, peer: PeerId, conclusion: bytes) -> None:
+        said = decode_frame(conclusion, Conclusion)
+        if said.refusal is not None:
+            raise self._turned(peer, said.refusal)
+        self._take_from(said.documents)
+        refused = self.refusal(peer)
+        if refused is not None:
+            raise self._refuse(peer, refused)
+        self.welcomed = True
+
+    def refusal(self, peer: PeerId) -> Refused | None:
+        refused: Refused | None = NOT_SHOWN
+        for member in self.roster.of(peer):
+            refused = still_member(self._wall_clock(), member.admitted, self.revocations)
+            if refused is None:
+                return None
+        return refused
+
+    # What the rest of the swarm process asks
+
+    def is_out(self, peer: PeerId) -> bool:
+        """Whether the peer is known to be no member any more. Of one that is not known nothing is said."""
+        return bool(self.roster.of(peer)) and self.refusal(peer) is not None
+
+    def own_refusal(self) -> Refused | None:
+        """Why this node is no member any more, as the documents here prove."""
+        return self.refusal(self._key.peer_id)
+
+    def note_refusal(self, peer: PeerId, error: RefusedError) -> None:
+        """A member that we know did not let us in, or does not hold our pre-shared key."""
+        owner_holds = error.reason == Reason.WRONG_PSK and self._owner is not None
+        if error.reason in (Reason.WRONG_PSK, Reason.CLOCK) and self.roster.of(peer) and not owner_holds:
+            self._turned_away = Refused(Reason(error.reason), str(error))
+
+    @property
+    def turned_away(self) -> Refused | None:
+        """Why nobody let us in since start: another pre-shared key, or a clock. Once welcomed it says nothing."""
+        return None if self.welcomed else self._turned_away
+
+    def take_revocations(self, raw: bytes) -> Refused | None:
+        judged = judge_revocations(self.cluster, self.revocations, raw)
+        if isinstance(judged, Refused):
+            return judged
+        self._keep("revocations", raw)
+        self.revocations = judged
+        self.documents = Documents(revocations=raw, key_change=self.documents.key_change)
+        self.version += 1
+        log.info("list of revocations number %d", judged.sequence)
+        return None
+
+    def take_key_change(self, raw: bytes) -> Refused | None:
+        judged = judge_key_change(self.cluster, self.key_change, raw)
+        if isinstance(judged, Refused):
+            return judged
+        self._keep("key-change", raw)
+        self.key_change = judged
+        self.documents = Documents(revocations=self.documents.revocations, key_change=raw)
+        self.version += 1
+        log.info("change of key number %d", judged.sequence)
+        return None
+
+    def take_credentials(self, credentials: Iterable[bytes]) -> None:
+        """What other members show of others."""
+        now_seconds = self._wall_clock()
+        if sum(self._note(credential, now_seconds) for credential in credentials):
+            self.version += 1
+            self._keep_members()
+
+    # What decides
+
+    def _judge(self, credential: bytes, public_bytes: bytes, now_seconds: float) -> Admitted | Refused:
+        return judge_credential(
+            now_seconds, self.cluster, self.revocations, self.roster.taken, credential, public_bytes
+        )
+
+    def _judge_greeting(self, theirs: Greeting, peer: PeerId, now_seconds: float) -> tuple[Admitted | Refused, bytes]:
+        """Whom we let in, and the certificate that we sign as the owner's node; empty where there is no need."""
+        if theirs.swarm_id != self.cluster.swarm_id:
+            return Refused(Reason.WRONG_SWARM, f"it is of swarm {theirs.swarm_id.hex()}"), b""
+        clocks = judge_clocks(now_seconds, theirs.time_seconds)
+        if clocks is not None:
+            return clocks, b""
+        if not theirs.credential:
+            return NOT_SHOWN, b""
+        credential, certificate = theirs.credential, b""
+        admitted = self._judge(credential, public_bytes_of(peer), now_seconds)
+        if isinstance(admitted, Refused) and admitted.reason is Reason.NEEDS_OWNER and self._owner is not None:
+            document = decode_credential(credential).document
+            admitted = judge_join(
+                now_seconds, self.cluster, self.revocations, self.roster.taken, document, public_bytes_of(peer)
+            )
+        if isinstance(admitted, Refused):
+            return admitted, b""
+        if self._owner is not None and self._is_due(admitted, credential, now_seconds):
+            certificate = certify(self._owner, self.cluster, admitted, now_seconds)
+            credential = Credential("certificate", certificate).encode()
+            admitted = _or_raise(self._judge(credential, public_bytes_of(peer), now_seconds))
+        if self._add(admitted, credential):
+            self.version += 1
+            self._keep_members()
+        return admitted, certificate
+
+    def _is_due(self, admitted: Admitted, credential: bytes, now_seconds: float) -> bool:
+        asks = admitted.certified and decode_credential(credential).kind == "join"
+        left_seconds = admitted.until_seconds - now_seconds
+        return asks or left_seconds < RENEWAL_SHARE * self.cluster.manifest.membership_seconds
+
+    def _note(self, credential: bytes, now_seconds: float) -> bool:
+        judged = judge_as_made(now_seconds, self.cluster, self.revocations, self.roster.taken, credential)
+        if not isinstance(judged, Refused) and self._add(judged, credential):
+            if judged.certified and judged.peer == self._key.public_bytes:
+                self._adopt(credential)
+            return True
+        if not isinstance(judged, Refused) or judged.reason in _NEVER_OTHERWISE:
+            self.roster.refuse(credential)
+        return False
+
+    def _add(self, admitted: Admitted, credential: bytes) -> bool:
+        return self.roster.add(admitted, credential, WORTH_NOTING_SHARE * self.cluster.manifest.membership_seconds)
+
+    # What is said and taken
+
+    def _greeting(self) -> Greeting:
+        return Greeting(
+            self.cluster.swarm_id, int(self._wall_clock()), self._credential, self.revocations_number, self.key_number
+        )
+
+    @property
+    def revocations_number(self) -> int:
+        return self.revocations.sequence + 1 if self.revocations is not None else 0
+
+    @property
+    def key_number(self) -> int:
+        return self.key_change.sequence + 1 if self.key_change is not None else 0
+
+    def _documents_for(self, theirs: Greeting, *, manifest: bytes = b"", certificate: bytes = b"") -> Documents:
+        return Documents(
+            manifest,
+            self.documents.revocations if theirs.revocations < self.revocations_number else b"",
+            self.documents.key_change if theirs.key_change < self.key_number else b"",
+            certificate,
+        )
+
+    def _take_from(self, documents: Documents) -> None:
+        for raw, take in (
+            (documents.revocations, self.take_revocations),
+            (documents.key_change, self.take_key_change),
+        ):
+            refused = take(raw) if raw else None
+            if refused is not None and refused.reason is not Reason.OUTDATED:
+                self.refusals[refused.reason] += 1
+
+    def _take_certificate(self, certificate: bytes, now_seconds: float) -> None:
+        if not certificate:
+            return
+        credential = Credential("certificate", certificate).encode()
+        admitted = self._judge(credential, self._key.public_bytes, now_seconds)
+        if isinstance(admitted, Refused):
+            self.refusals[admitted.reason] += 1
+            return
+        self._adopt(credential)
+        self.roster.add(admitted, credential, 0.0)
+        self.version += 1
+
+    def _adopt(self, credential: bytes) -> None:
+        self._keep("credential", credential)
+        self._credential = credential
+
+    def _no(self, refused: Refused) -> Refusal:
+        proof = self.documents.revocations if refused.reason is Reason.REVOKED else b""
+        return Refusal(refused.reason, int(self._wall_clock()), proof)
+
+    def _refuse(self, peer: PeerId, refused: Refused) -> RefusedError:
+        self.refusals[refused.reason] += 1
+        log.info("%s is not let in: %s", peer, refused.message)
+        return RefusedError(f"{peer} is not let in: {refused.message}", refused.reason)
+
+    def _turned(self, peer: PeerId, refusal: Refusal) -> RefusedError:
+        """Takes the list that proves a revocation; whatever else it says is one peer's word."""
+        if refusal.revocations:
+            self._take_from(Documents(revocations=refusal.revocations))
+        refused = self.own_refusal() or told(refusal.reason, self._wall_clock(), refusal.time_seconds)
+        return RefusedError(refused.message, refused.reason)
+
+    def _keep_members(self) -> None:
+        self._keep("members", encode_members(self.roster.credentials()))
+
+
+def encode_members(credentials: list[bytes]) -> bytes:
+    """The file in which a member keeps the credentials of all."""
+    return msgspec.msgpack.encode(credentials)
+
+
+def decode_members(raw: bytes) -> tuple[bytes, ...]:
+    """Raises ``OversizedError`` or ``MalformedError``."""
+    return wire.decode(raw, tuple[bytes, ...], max_bytes=MEMBERS_FILE_BYTES)
+
+
+def _or_raise(judged: T | Refused) -> T:
+    if isinstance(judged, Refused):
+        raise RefusedError(judged.message, judged.reason)
+    return judged

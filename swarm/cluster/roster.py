@@ -1,0 +1,102 @@
+"""Which peers a member knows to be, or to have been, members, by the credentials that it has judged.
+
+Guarantees: a seat of an invitation, once taken, stays taken by that peer, also when it was revoked or its time is over;
+of one seat the credential that lasts longest counts. Credentials are known to others by
+the first eight bytes of their SHA-256. Bounded by what the owner signs: seats and the members that the manifest allows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from protocol import limits
+from protocol.cluster.admission import Admitted, Taken
+from protocol.identity import peer_id_of
+from swarm.host import PeerId
+
+DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    admitted: Admitted
+    credential: bytes
+
+    @property
+    def peer(self) -> PeerId:
+        return peer_id_of(self.admitted.peer)
+
+
+def digest_of(credential: bytes) -> bytes:
+    return hashlib.sha256(credential).digest()[:DIGEST_BYTES]
+
+
+class Roster:
+    def __init__(self) -> None:
+        self._by_seat: dict[tuple[bytes, bytes], Member] = {}  # (peer, invitation)
+        self._of_peer: dict[PeerId, list[Member]] = {}  # the best first
+        self._taken: dict[bytes, set[bytes]] = {}
+        self._by_digest: dict[bytes, bytes] = {}
+        self._refused: OrderedDict[bytes, None] = OrderedDict()  # digests of what needs not be shown to us again
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter([members[0] for members in self._of_peer.values()])
+
+    def __len__(self) -> int:
+        return len(self._of_peer)
+
+    @property
+    def taken(self) -> Taken:
+        return self._taken
+
+    def of(self, peer: PeerId) -> Sequence[Member]:
+        """What is known of a peer, one of each invitation, the best first."""
+        return self._of_peer.get(peer, ())
+
+    def credentials(self) -> list[bytes]:
+        """Every credential that holds a seat, the newest of each."""
+        return [member.credential for member in self._by_seat.values()]
+
+    def add(self, admitted: Admitted, credential: bytes, renewal_seconds: float) -> bool:
+        """Whether it was worth noting. One that lasts less than ``renewal_seconds`` longer than what is known of the
+        same seat is not, so that nobody can keep a swarm busy with ever newer ones."""
+        seat = (admitted.peer, admitted.invitation)
+        member, known = Member(admitted, credential), self._by_seat.get(seat)
+        if known is not None and not _is_news(known.admitted, admitted, renewal_seconds):
+            return False
+        if known is not None:
+            self._by_digest.pop(digest_of(known.credential), None)
+        self._by_seat[seat] = member
+        self._by_digest[digest_of(credential)] = credential
+        self._taken.setdefault(admitted.invitation, set()).add(admitted.peer)
+        others = [other for other in self._of_peer.get(member.peer, ()) if other is not known]
+        self._of_peer[member.peer] = sorted([member, *others], key=_worth, reverse=True)
+        return True
+
+    def refuse(self, credential: bytes) -> None:
+        """Notes that it need not be given to us again."""
+        self._refused[digest_of(credential)] = None
+        if len(self._refused) > limits.MEMBERS:
+            self._refused.popitem(last=False)
+
+    def digests(self) -> set[bytes]:
+        """Of all that need not be given to us."""
+        return {*self._by_digest, *self._refused}
+
+    def beyond(self, digests: set[bytes], most: int) -> list[bytes]:
+        """At most so many credentials that are not among ``digests``."""
+        lacking = [credential for digest, credential in self._by_digest.items() if digest not in digests]
+        return lacking[:most]
+
+
+def _worth(member: Member) -> tuple[bool, float]:
+    return member.admitted.certified, member.admitted.until_seconds
+
+
+def _is_news(known: Admitted, new: Admitted, renewal_seconds: float) -> bool:
+    if new.certified != known.certified:
+        return new.certified
+    return new.until_seconds >= known.until_seconds + renewal_seconds

@@ -1,0 +1,1 @@
+"""Peers: discovering, dialling, remembering and judging them."""

@@ -1,0 +1,319 @@
+"""Keeps a node in its swarm: carries out what ``discovery.py`` decides.
+
+Guarantees: a configured peer is dialled until it is connected; a node that reaches nobody keeps trying, and
+``alone_because`` says what; a peer proves to be of our swarm by peer exchange, and is disconnected if it is not; the
+addresses of peers reached are remembered in ``peers.json``, newest first, and dialled by the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from protocol.errors import (
+    ConfigurationError,
+    ProtocolError,
+    RefusedError,
+    StarlingError,
+    StorageError,
+    TransportError,
+    UnreachableError,
+)
+from swarm.atomic_file import write_atomically
+from swarm.host import Host, PeerId
+from swarm.peers.discovery import (
+    COURTESY_SECONDS,
+    DEPARTED_SECONDS,
+    AddressBook,
+    Candidate,
+    DiscoveryConfig,
+    Source,
+    after_failure,
+    after_success,
+    next_dials,
+    why_alone,
+)
+from swarm.peers.peer_exchange import ADDRESSES_TOLD, PeerExchange
+
+TICK_SECONDS = 0.5
+DIAL_SECONDS = 10.0
+QUESTION_SECONDS = 5.0  # how long a peer that dialled us has to ask before we do
+EXCHANGE_EVERY_SECONDS = 60.0
+EXCHANGE_WHEN_SHORT_SECONDS = 10.0
+DHT_FIRST_SECONDS = 3.0  # after the first connection: peer exchange is quicker where it suffices
+DHT_DEADLINE_SECONDS = 20.0
+FIND_EVERY_SECONDS = 300.0
+FIND_WHEN_SHORT_SECONDS = 60.0
+PROVIDE_EVERY_SECONDS = 600.0
+PROVIDERS_WANTED = 32
+OTHER_SWARM_SECONDS = 600.0
+CONNECTIONS_MOST = 64
+REMEMBERED = 256
+
+
+def swarm_key(swarm_id: bytes) -> bytes:
+    """The DHT key (32 bytes) under which members of a swarm provide themselves."""
+    return hashlib.sha256(b"starling/swarm/1\0" + swarm_id).digest()
+
+
+class Peering:
+    """Run ``run()`` beside the host. ``remembered`` is the path of ``peers.json``, or None to remember nothing."""
+
+    def __init__(
+        self,
+        host: Host,
+        swarm_id: bytes,
+        *,
+        configured: Sequence[str],
+        remembered: Path | None,
+        random: Random,
+        is_banned: Callable[[PeerId], bool] = lambda peer: False,
+        on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
+        config: DiscoveryConfig | None = None,
+    ) -> None:
+        self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
+        self.refusals: Counter[str] = Counter()  # of peers that are not of our swarm or do not keep the protocol
+        self.book = AddressBook()
+        self._host = host
+        self._swarm_id = swarm_id
+        self._path = remembered
+        self._random = random
+        self._is_banned = is_banned
+        self._on_refused = on_refused  # who answers and does not let us in
+        self._config = config or DiscoveryConfig()
+        self._exchange = PeerExchange(host, swarm_id, learn=self._learn, tell=self._tell)
+        self._members: set[PeerId] = set()  # connected, and of our swarm
+        self._dialling: set[PeerId] = set()
+        self._refused: dict[PeerId, float] = {}  # departed, or of another swarm: until when
+        self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
+        self._saved: list[str] = []
+        for address in configured:
+            if not self.book.add(address, Source.CONFIGURED):
+                raise ConfigurationError(f"{address!r} is no address of a peer: expected /ip4/…/tcp/…/p2p/<peer id>")
+        for address in self._remembered():
+            self.book.add(address, Source.REMEMBERED)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._ask_dht)
+            tasks.start_soon(self._exchange_now_and_then)
+            while True:
+                self._tick(tasks)
+                await anyio.sleep(TICK_SECONDS)
+
+    def _tick(self, tasks: TaskGroup) -> None:
+        now_seconds = anyio.current_time()
+        connected = set(self._host.peers())
+        self._members &= connected
+        self._refused = {peer: until for peer, until in self._refused.items() if until > now_seconds}
+        for address in self._host.heard_on_lan():
+            self._note(address, Source.LAN)
+        self._met_at = {p: self._met_at.get(p, now_seconds) for p in connected - self._members}
+        for peer, met_at_seconds in self._met_at.items():
+            if now_seconds - met_at_seconds > QUESTION_SECONDS and peer not in self._dialling:
+                self._dialling.add(peer)
+                tasks.start_soon(self._meet, peer)
+        for dial in next_dials(
+            now_seconds,
+            self.book.candidates(),
+            ourselves=self._host.peer_id,
+            connected=connected,
+            dialling=self._dialling,
+            refused={c.peer for c in self.book.candidates() if self._is_refused(c.peer)},
+            config=self._config,
+        ):
+            candidate = Candidate(dial.address, Source.TOLD)
+            self._dialling.add(candidate.peer)
+            tasks.start_soon(self._dial, dial.address)
+        for peer in self._superfluous(connected):
+            tasks.start_soon(self._host.disconnect, peer)
+
+    def _superfluous(self, connected: set[PeerId]) -> list[PeerId]:
+        configured = {c.peer for c in self.book.candidates() if c.source is Source.CONFIGURED}
+        droppable = sorted(connected - configured)
+        excess = max(0, min(len(connected) - CONNECTIONS_MOST, len(droppable)))
+        return self._random.sample(droppable, excess)
+
+    def _is_refused(self, peer: PeerId) -> bool:
+        return peer in self._refused or self._is_banned(peer)
+
+    async def _dial(self, address: str) -> None:
+        peer = Candidate(address, Source.TOLD).peer
+        try:
+            await self._host.connect(address, deadline_seconds=DIAL_SECONDS)
+            await self._exchange.ask(peer)
+        except StarlingError as error:
+            await self._failed(peer, address, error)
+        else:
+            self._reached(peer, address)
+        finally:
+            self._dialling.discard(peer)
+
+    async def _meet(self, peer: PeerId) -> None:
+        """Asks a peer that dialled us and has not asked by itself."""
+        try:
+            await self._exchange.ask(peer)
+        except StarlingError as error:
+            await self._failed(peer, "", error)
+            self._met_at[peer] = anyio.current_time() + EXCHANGE_EVERY_SECONDS  # perhaps no starling at all
+        finally:
+            self._dialling.discard(peer)
+
+    async def _failed(self, peer: PeerId, address: str, error: StarlingError) -> None:
+        self.failures[error.reason] += 1
+        if isinstance(error, RefusedError):
+            self._on_refused(peer, error)
+        now_seconds = anyio.current_time()
+        for candidate in self.book.of(peer):
+            if candidate.address == address:
+                self.book.update(after_failure(candidate, now_seconds, str(error), self._random))
+        if isinstance(error, ProtocolError):
+            self.refusals[error.reason] += 1
+            self._refused[peer] = now_seconds + OTHER_SWARM_SECONDS
+            await self._host.disconnect(peer)
+
+    def _reached(self, peer: PeerId, address: str) -> None:
+        for candidate in self.book.of(peer):
+            if candidate.address == address:
+                self.book.update(after_success(candidate, anyio.current_time()))
+
+    def _learn(self, peer: PeerId, own: Sequence[str], others: Sequence[str]) -> None:
+        self._members.add(peer)
+        self._met_at.pop(peer, None)
+        for address in own:
+            if address.endswith(f"/p2p/{peer}"):
+                self._note(address, Source.TOLD)
+        for address in others:
+            self._note(address, Source.TOLD)
+
+    def _note(self, address: str, source: Source) -> None:
+        """An address of a peer that may be told of us in the same moment."""
+        waits_seconds = COURTESY_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
+        self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds)
+
+    def _tell(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
+        told = [c.address for s in sought for c in self.book.of(s)]
+        members = self._random.sample(sorted(self._members - {peer}), len(self._members - {peer}))
+        for member in members:
+            told.extend(c.address for c in self.book.of(member)[:4])
+        reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None and c.peer != peer]
+        self._random.shuffle(reached)
+        told.extend(c.address for c in reached)
+        return list(dict.fromkeys(told))[:ADDRESSES_TOLD]
+
+    async def reach(self, peer: PeerId, deadline_seconds: float) -> None:
+        """Sees to it that ``peer`` is connected. Raises ``TransportError``."""
+        if peer in self._host.peers():
+            return
+        if self._is_refused(peer):
+            raise UnreachableError(f"{peer} is banned or has left")
+        failure: TransportError = UnreachableError(f"no address of {peer} is known")
+        with anyio.move_on_after(deadline_seconds):
+            if not self.book.of(peer):
+                await self._seek(peer)
+            for candidate in self.book.of(peer):
+                try:
+                    await self._host.connect(candidate.address, deadline_seconds=deadline_seconds)
+                    return
+                except TransportError as error:
+                    failure = error
+                    now_seconds = anyio.current_time()
+                    self.book.update(after_failure(candidate, now_seconds, str(error), self._random))
+        raise failure
+
+    async def _seek(self, peer: PeerId) -> None:
+        for member in self._random.sample(sorted(self._members), min(3, len(self._members))):
+            try:
+                await self._exchange.ask(member, [peer])
+            except StarlingError as error:
+                self.failures[error.reason] += 1
+            if self.book.of(peer):
+                return
+
+    async def depart(self, peer: PeerId) -> None:
+        """The peer said goodbye."""
+        self._refused[peer] = anyio.current_time() + DEPARTED_SECONDS
+        self._members.discard(peer)
+        await self._host.disconnect(peer)
+
+    def ban(self, peer: PeerId) -> None:
+        self._members.discard(peer)
+        self._host.block(peer)
+
+    def is_trying(self) -> bool:
+        """Whether addresses are left that nobody has dialled yet."""
+        others = (c for c in self.book.candidates() if c.peer != self._host.peer_id and not self._is_refused(c.peer))
+        return any(not c.failures and c.reached_at_seconds is None for c in others)
+
+    def alone_because(self) -> str | None:
+        """None while anybody is connected."""
+        if self._host.peers():
+            return None
+        known = [c for c in self.book.candidates() if c.peer != self._host.peer_id]
+        others = [c for c in known if not self._is_refused(c.peer)]
+        if known and not others:
+            return "all peers known have left, are banned or are of another swarm; listening, and asking again later"
+        return why_alone(anyio.current_time(), others, dialling=self._dialling)
+
+    @property
+    def _is_short(self) -> bool:
+        return len(self._host.peers()) < self._config.peers_wanted
+
+    async def _exchange_now_and_then(self) -> None:
+        while True:
+            await anyio.sleep(EXCHANGE_WHEN_SHORT_SECONDS if self._is_short else EXCHANGE_EVERY_SECONDS)
+            if self._members:
+                peer = self._random.choice(sorted(self._members))
+                try:
+                    await self._exchange.ask(peer)
+                except StarlingError as error:
+                    await self._failed(peer, "", error)
+
+    async def _ask_dht(self) -> None:
+        key = swarm_key(self._swarm_id)
+        provide_at_seconds = 0.0
+        while True:
+            while not self._host.peers():  # noqa: ASYNC110  the host tells of peers when asked, not by an event
+                await anyio.sleep(TICK_SECONDS)
+            await anyio.sleep(DHT_FIRST_SECONDS)
+            try:
+                if anyio.current_time() >= provide_at_seconds:
+                    await self._host.provide(key, deadline_seconds=DHT_DEADLINE_SECONDS)
+                    provide_at_seconds = anyio.current_time() + PROVIDE_EVERY_SECONDS
+                for address in await self._host.find_providers(
+                    key, limit=PROVIDERS_WANTED, deadline_seconds=DHT_DEADLINE_SECONDS
+                ):
+                    self._note(address, Source.DHT)
+            except StarlingError as error:
+                self.failures[error.reason] += 1
+            await anyio.sleep(FIND_WHEN_SHORT_SECONDS if self._is_short else FIND_EVERY_SECONDS)
+
+    def _remembered(self) -> list[str]:
+        if self._path is None or not self._path.exists():
+            return []
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=list[str])[:REMEMBERED]
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(
+                f"cannot read {self._path} ({error}): delete it, and peers are looked for anew"
+            ) from error
+
+    def save(self) -> None:
+        """Writes ``peers.json`` if it would change. Raises ``StorageError``."""
+        if self._path is None:
+            return
+        reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None]
+        reached.sort(key=lambda c: c.reached_at_seconds or 0.0, reverse=True)
+        earlier = [c for c in self.book.candidates() if c.source is Source.REMEMBERED and c not in reached]
+        addresses = [c.address for c in [*reached, *sorted(earlier, key=lambda c: c.failures)]][:REMEMBERED]
+        if addresses != self._saved:
+            write_atomically(self._path, msgspec.json.encode(addresses))
+            self._saved = addresses

@@ -1,0 +1,127 @@
+"""The swarm process: ``python -m swarm.process``.
+
+Standard input: one line, the JSON of ``ServiceSettings``; its end means that the supervisor is gone. Standard output:
+JSON lines of events (``{"event": "ready", "peer": …, "addresses": […]}``, ``alone``, ``connected``, ``banned``,
+``refused``, ``left``). Logs go to standard error. SIGTERM, SIGINT and the end of standard input say goodbye to the
+peers and end the process with 0; a second signal ends it at once. A start that cannot succeed, and a membership that is
+over, end it with the code of ``EXIT_CODES``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NoReturn
+
+import anyio
+import anyio.to_thread
+
+from protocol.errors import ConfigurationError, IdentityError, RefusedError, StarlingError, TransportError
+from protocol.identity import NodeKey
+from swarm.cluster.cluster_files import cluster_files, read_papers
+from swarm.cluster.membership import Membership
+from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.unwrapping import unwrapped
+from swarm.service import SwarmService
+from swarm.settings import ServiceSettings, decode_settings
+from swarm.socket_server import serving
+
+log = logging.getLogger(__name__)
+
+EXIT_CODES: tuple[tuple[type[StarlingError], int], ...] = (
+    (RefusedError, 77),  # a private cluster does not let this node in
+    (TransportError, 69),
+    (IdentityError, 77),
+    (ConfigurationError, 78),
+)
+_INPUT = 0
+_SETTINGS_BYTES = 1 << 20
+
+
+def main() -> NoReturn:
+    try:
+        settings = decode_settings(_first_line())
+        logging.basicConfig(level=settings.log_number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with unwrapped():
+            anyio.run(_run, settings, backend="trio")
+    except StarlingError as error:
+        if isinstance(error, RefusedError):
+            _emit("refused", {"reason": error.reason, "message": str(error)})
+        print(f"starling swarm: {error}", file=sys.stderr)  # noqa: T201  the last words of a process
+        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+    sys.exit(0)
+
+
+def _first_line() -> bytes:
+    """Read byte by byte from the descriptor: a buffer would swallow what follows."""
+    line = bytearray()
+    while len(line) < _SETTINGS_BYTES:
+        byte = os.read(_INPUT, 1)
+        if byte in (b"", b"\n"):
+            return bytes(line)
+        line += byte
+    raise ConfigurationError(f"the settings on standard input are longer than {_SETTINGS_BYTES} bytes")
+
+
+async def _run(settings: ServiceSettings) -> None:
+    key = NodeKey.load_or_create(settings.home_path / "identity.key")
+    membership = _membership(settings, key) if settings.private else None
+    host = Libp2pHost(
+        key,
+        [settings.listen],
+        mesh_degree=settings.mesh_degree,
+        lan_discovery=settings.lan_discovery,
+        door=membership,
+    )
+    service = SwarmService(
+        host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership
+    )
+    async with serving(settings.home_path / "swarm.sock", service.answer), anyio.create_task_group() as tasks:
+        tasks.start_soon(_leave_on_signal, service)
+        tasks.start_soon(_leave_with_supervisor, service)
+        await service.run()
+        tasks.cancel_scope.cancel()
+
+
+def _membership(settings: ServiceSettings, key: NodeKey) -> Membership:
+    """What the files in the data directory make of this node. The owner's node has the owner's key among them."""
+    files = cluster_files(settings.home_path)
+    papers = read_papers(files)
+    if papers.cluster.swarm_id != settings.swarm_id_bytes:
+        raise ConfigurationError(f"{files.directory} is of another cluster than {settings.swarm_id}: restart the node")
+    owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
+    return Membership(key, papers, wall_clock=time.time, keep=files.keep, owner=owner)
+
+
+async def _leave_on_signal(service: SwarmService) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            service.leave(f"stopped by {signal.Signals(number).name}")
+            break
+    # Outside the receiver the default action is back: a second signal ends the process at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+async def _leave_with_supervisor(service: SwarmService) -> None:
+    while await anyio.to_thread.run_sync(os.read, _INPUT, 4096, abandon_on_cancel=True):
+        pass  # nothing is said after the first line
+    service.leave("its supervisor ended")
+
+
+def _emit(event: str, fields: Mapping[str, object]) -> None:
+    with suppress(BrokenPipeError):  # nobody listens any more; the end of standard input says so too
+        sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,525 @@
+"""The HTTP API over a made-up node, in this process: aiohttp's own client and server, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import ClientSession, UnixConnector, web
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.parser import text_string_to_metric_families
+
+from node.api import event_feed
+from node.api.access import load_or_create_token
+from node.api.answers import PHASES, health_of, shown_event, shown_swarm, waiting_for
+from node.api.event_feed import EventFeed, message_of
+from node.api.history import Excerpt, History
+from node.api.metrics import LABEL_VALUES, metrics_text
+from node.api.record import Record
+from node.api.server import application, served
+from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeStatus, PeersAnswer, PeerView, State
+from node.events import CheckpointSaved, Fault, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
+from protocol.errors import IdentityError, StorageError, UnreachableError
+from swarm.api import SwarmStatus
+
+TOKEN = "t" * 43
+HANG_SECONDS = 300.0
+SWARM = SwarmStatus(
+    peer="12D3KooWx",
+    swarm="starling",
+    swarm_id="00",
+    addresses=(),
+    uptime_seconds=1.0,
+    connected_peers=2,
+    alone_because=None,
+    sent_bytes=10,
+    received_bytes=20,
+    store_bytes=30,
+    accepted={"heartbeat": 4},
+    rejected={"clock": 1},
+)
+ROUND = RoundDone(
+    time_seconds=1.0,
+    round=7,
+    policy_version=7,
+    seconds=0.5,
+    phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
+    reward=0.25,
+    reward_by_task={'odd"\\\nname': 0.5},
+    success_by_task={"add": 0.75},
+    own_groups=1,
+    own_groups_informative=1,
+    foreign_groups_used=1,
+    foreign_rejected={"late": 2},
+    groups_shared=1,
+    groups_shared_total=9,
+    foreign_groups_used_total=3,
+    tokens_generated=100,
+    tokens_generated_total=700,
+    tokens_trained=60,
+    tokens_per_second=200.0,
+    bytes_fetched=1,
+    scoring_failures=0,
+    loss=None,
+    gradient_norm=None,
+    steps_skipped_total=0,
+    effective_sample_share=0.9,
+    clip_share=None,
+    floor_share=None,
+    filter_share=None,
+    multi_token_span_share=None,
+    entropy=None,
+    divergence_by_peer={},
+    alone_because=None,
+)
+
+
+def peer(name: str, banned_because: str | None = None) -> PeerView:
+    return PeerView(name, True, (), 0.01, None, None, 0, 0, 0, 1.0, banned_because)
+
+
+class Node:
+    """What the API asks, and what it was told."""
+
+    def __init__(self) -> None:
+        self.stops: list[str] = []
+        self.now = NodeStatus(
+            version="0.1.0",
+            pid=1,
+            home="/data",
+            name="ann",
+            peer="12D3KooWx",
+            model="m",
+            state=State.TRAINING,
+            uptime_seconds=5.0,
+            swarm_process=ChildStatus(2, 0, None),
+            learner_process=ChildStatus(3, 1, "it was killed"),
+            swarm=SWARM,
+            loading=None,
+            ready=None,
+            round=ROUND,
+            checkpoint=CheckpointSaved(time_seconds=99.0, round=5, path="/data/c", size_bytes=1000, seconds=0.1),
+            fault=None,
+            notes=(),
+            usage=Usage(
+                time_seconds=99.0,
+                supervisor_bytes=1,
+                learner_bytes=2,
+                swarm_bytes=None,
+                sent_bytes_total=10,
+                received_bytes_total=20,
+            ),
+        )
+        self.record = Record()
+
+    def status(self) -> NodeStatus:
+        return self.now
+
+    def peers(self) -> PeersAnswer:
+        return PeersAnswer((peer("ann"), peer("bob", "lies")))
+
+    def request_stop(self, because: str) -> None:
+        self.stops.append(because)
+
+    def change(self, **changes: Any) -> None:
+        self.now = msgspec.structs.replace(self.now, **changes)
+
+
+def talk(
+    conversation: Callable[[TestClient[web.Request, web.Application]], Awaitable[None]],
+    node: Node,
+    feed: EventFeed | None = None,
+    token: str | None = None,
+) -> None:
+    async def main() -> None:
+        app = application(node, feed or EventFeed(), token=token)
+        async with TestClient(TestServer(app)) as client:
+            await conversation(client)
+
+    asyncio.run(main())
+
+
+def test_status_and_peers_are_answered_as_json_that_decodes_to_their_types() -> None:
+    node = Node()
+
+    async def conversation(client: Any) -> None:
+        async with client.get("/api/v1/status") as answer:
+            assert answer.content_type == "application/json"
+            assert msgspec.json.decode(await answer.read(), type=NodeStatus) == node.now
+        async with client.get("/api/v1/peers") as answer:
+            assert msgspec.json.decode(await answer.read(), type=PeersAnswer) == node.peers()
+
+    talk(conversation, node)
+
+
+def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, released, under_way = Node(), threading.Event(), threading.Semaphore(1)
+    made: list[int] = []
+    empty = History().answer()
+
+    def slow(_: Excerpt, points: int) -> HistoryAnswer:
+        assert under_way.acquire(blocking=False), "two at once"
+        assert released.wait(HANG_SECONDS)
+        made.append(points)
+        under_way.release()
+        return empty
+
+    monkeypatch.setattr(Excerpt, "answer", slow)
+
+    async def conversation(client: Any) -> None:
+        async def ask(points: int) -> int:
+            async with client.get(f"/api/v1/history?points={points}") as answer:
+                return int(answer.status)
+
+        asked = [asyncio.create_task(ask(points)) for points in (10, 20, 30)]
+        for path in ("/api/v1/status", "/api/v1/openapi.json", "/metrics"):
+            async with client.get(path) as answer:
+                assert answer.status == 200
+        assert made == []
+        released.set()
+        assert await asyncio.gather(*asked) == [200] * 3 and sorted(made) == [10, 20, 30]
+
+    talk(conversation, node)
+
+
+def test_what_reads_needs_no_token_and_what_changes_something_does() -> None:
+    node = Node()
+
+    async def conversation(client: Any) -> None:
+        for path in ("/api/v1/status", "/api/v1/peers", "/health", "/metrics"):
+            async with client.get(path) as answer:
+                assert answer.status == 200
+        for headers in (
+            {},
+            {"Authorization": TOKEN},
+            {"Authorization": f"Bearer {TOKEN}x"},
+            {"Authorization": "Bearer ü"},
+        ):
+            async with client.post("/api/v1/stop", headers=headers) as answer:
+                assert answer.status == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+                assert "api.token" in (await answer.json())["error"]
+        assert node.stops == []
+        async with client.post("/api/v1/stop", headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+            assert await answer.json() == {"stopping": True}
+        assert len(node.stops) == 1
+
+    talk(conversation, node, token=TOKEN)
+
+
+def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() -> None:
+    node = Node()
+
+    async def conversation(client: Any) -> None:
+        headers = {"Host": "evil.example:80", "Authorization": f"Bearer {TOKEN}"}
+        async with client.get("/api/v1/status", headers=headers) as answer:
+            assert answer.status == 403 and "127.0.0.1" in (await answer.json())["error"]
+        async with client.post("/api/v1/stop", headers=headers) as answer:
+            assert answer.status == 403
+        async with client.get("/api/v1/status", headers={"Host": "localhost:9999"}) as answer:
+            assert answer.status == 200  # as through a tunnel
+
+    talk(conversation, node, token=TOKEN)
+    assert node.stops == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "healthy", "part"),
+    [
+        ({}, True, None),
+        ({"state": State.STARTING, "swarm": None}, True, None),
+        ({"swarm": None}, False, "swarm process"),
+        ({"state": State.RECOVERING}, False, "it was killed"),
+        ({"state": State.STOPPING}, False, "stopping"),
+    ],
+)
+def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(
+    changes: dict[str, Any], healthy: bool, part: str | None
+) -> None:
+    node = Node()
+    node.change(**changes)
+
+    async def conversation(client: Any) -> None:
+        async with client.get("/health") as answer:
+            said = msgspec.json.decode(await answer.read(), type=HealthAnswer)
+            assert answer.status == (200 if healthy else 503)
+            assert said == health_of(node.now) and said.healthy == healthy
+            assert said.because is None if part is None else part in (said.because or "")
+
+    talk(conversation, node)
+
+
+@pytest.mark.parametrize(
+    ("state", "done", "began", "said"),
+    [
+        (State.STARTING, None, None, "the learner is starting"),
+        (State.TRAINING, None, None, "first round under way"),
+        (State.TRAINING, ROUND, None, "round 8 under way"),
+        (State.TRAINING, ROUND, (8, "collect"), "round 8: waiting for groups of others"),
+        (State.TRAINING, ROUND, (7, "publish"), "round 8 under way"),  # of the round before
+        (State.TRAINING, ROUND, (8, "one that a later version adds"), "round 8 under way"),
+        (State.RECOVERING, ROUND, (8, "learn"), "the learner ended and is being started again"),
+    ],
+)
+def test_what_a_node_is_waiting_for_is_told_in_words(
+    state: State, done: RoundDone | None, began: tuple[int, str] | None, said: str
+) -> None:
+    phase = None if began is None else PhaseBegan(time_seconds=1.0, round=began[0], phase=began[1])
+    assert waiting_for(state, None, done, phase) == said
+    assert set(PHASES) == set(Phases.__struct_fields__)
+
+
+def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:
+    hostile = "\x1b[31m\u202e\n"
+    fault = Fault(time_seconds=1.0, kind="transport", detail=hostile, round=1, fatal=False)
+    lonely = msgspec.structs.replace(ROUND, alone_because=hostile, reward_by_task={})
+    shown = encode_event(shown_event(fault)) + encode_event(shown_event(lonely))
+    shown += msgspec.json.encode(shown_swarm(msgspec.structs.replace(SWARM, alone_because=hostile)))
+    assert not any(mark in shown.decode() for mark in ("\x1b", "\\u001b", "\u202e", "\\n"))
+    assert shown_event(ROUND) is ROUND and shown_swarm(SWARM) is SWARM
+
+
+def samples_of(text: str) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
+    async def conversation(client: Any) -> None:
+        async with client.get("/metrics") as answer:
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            samples = samples_of(await answer.text())
+        for name, value in {
+            ("starling_build_info", "0.1.0"): 1,
+            ("starling_rounds_total",): 7,
+            ("starling_generated_tokens_total",): 700,
+            ("starling_task_reward", 'odd"\\\nname'): 0.5,
+            ("starling_round_phase_seconds", "learn"): 0.2,
+            ("starling_state", "training"): 1,
+            ("starling_state", "stopping"): 0,
+            ("starling_process_restarts_total", "learner"): 1,
+            ("starling_peers_known",): 2,
+            ("starling_peers_banned",): 1,
+            ("starling_peers_connected",): 2,
+            ("starling_announcements_rejected_total", "clock"): 1,
+            ("starling_checkpoint_timestamp_seconds",): 99,
+            ("starling_memory_bytes", "learner"): 2,
+        }.items():
+            assert samples[name] == value, name
+        assert ("starling_loss",) not in samples  # there was no step
+        assert ("starling_memory_bytes", "swarm") not in samples  # it does not run
+
+    talk(conversation, Node())
+
+
+def test_metrics_of_a_node_that_has_only_begun_are_those_that_are_known() -> None:
+    node = Node()
+    node.change(state=State.STARTING, swarm=None, round=None, checkpoint=None)
+    samples = samples_of(metrics_text(node.now, PeersAnswer(())))
+    assert samples[("starling_peers_known",)] == 0 and ("starling_rounds_total",) not in samples
+
+
+def test_metrics_do_not_grow_with_peers_and_take_few_values_for_a_label() -> None:
+    node = Node()
+    node.change(round=msgspec.structs.replace(ROUND, reward_by_task={f"task {n}": 0.0 for n in range(1000)}))
+    few = metrics_text(node.now, PeersAnswer((peer("x"),)))
+    many = metrics_text(node.now, PeersAnswer(tuple(peer(f"peer {n}") for n in range(1000))))
+    assert len(few.splitlines()) == len(many.splitlines()) and "peer 9" not in many
+    assert many.count("starling_task_reward{") == LABEL_VALUES
+
+
+async def next_event(stream: Any) -> dict[str, str]:
+    """The next server-sent event that is not a bare instruction."""
+    fields: dict[str, str] = {}
+    while True:
+        line = (await stream.readline()).decode().rstrip("\n")
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "event" in fields:
+            return fields
+        else:
+            fields = {}
+
+
+def test_a_reader_of_events_gets_the_state_at_once_and_then_what_happens_in_order() -> None:
+    node, feed = Node(), EventFeed()
+
+    async def conversation(client: Any) -> None:
+        feed.publish("note", b'"nobody reads yet"')
+        async with client.get("/api/v1/events") as answer:
+            assert answer.content_type == "text/event-stream"
+            first = await next_event(answer.content)
+            assert first["event"] == "status" and json.loads(first["data"])["name"] == "ann"
+            feed.publish(kind_of(ROUND), encode_event(ROUND))
+            feed.publish("note", b'"ending"')
+            told, note = await next_event(answer.content), await next_event(answer.content)
+            assert told["event"] == "round" and json.loads(told["data"])["round"] == 7
+            assert note == {"id": "3", "event": "note", "data": '"ending"'}
+            feed.close()
+            assert await answer.content.read() == b""
+
+    talk(conversation, node, feed)
+    assert feed.readers == 0
+
+
+def test_a_slow_reader_is_dropped_and_the_others_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "QUEUE_EVENTS", 4)
+    feed, body = EventFeed(), b'"%s"' % (b"x" * 100_000)
+
+    async def conversation(client: Any) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.setblocking(False)
+            await loop.sock_connect(slow, ("127.0.0.1", client.server.port))
+            await loop.sock_sendall(slow, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with client.get("/api/v1/events") as answer:
+                await next_event(answer.content)
+                received = await loop.sock_recv(slow, 1)  # it is being served; it reads no further
+                assert feed.readers == 2
+                published = 0
+                while not feed.dropped:
+                    published += 1
+                    feed.publish("big", body)
+                    assert published == int((await read_big(answer.content))["id"])
+                assert (feed.readers, feed.dropped) == (1, 1)
+                feed.publish("big", body)
+                assert int((await read_big(answer.content))["id"]) == published + 1
+            while part := await received_by(loop, slow):
+                received += part
+            assert b"event: status" in received and received.count(b"event: big") < published
+
+    async def received_by(loop: asyncio.AbstractEventLoop, slow: socket.socket) -> bytes:
+        try:
+            return await loop.sock_recv(slow, 1 << 20)
+        except ConnectionResetError:
+            return b""
+
+    async def read_big(stream: Any) -> dict[str, str]:
+        whole = await stream.readuntil(b"\n\n")
+        return dict(line.split(": ", 1) for line in whole.decode().strip().split("\n"))
+
+    talk(conversation, Node(), feed)
+
+
+def test_no_more_readers_than_are_allowed_and_none_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "READERS", 1)
+    feed = EventFeed()
+
+    async def conversation(client: Any) -> None:
+        async with client.get("/api/v1/events") as answer:
+            await next_event(answer.content)
+            async with client.get("/api/v1/events") as refused:
+                assert refused.status == 503 and "too many" in (await refused.json())["error"]
+            feed.close()
+            async with client.get("/api/v1/events") as refused:
+                assert refused.status == 503
+
+    talk(conversation, Node(), feed)
+
+
+def test_a_reader_that_leaves_is_forgotten_with_the_next_events() -> None:
+    feed = EventFeed()
+
+    async def conversation(client: Any) -> None:
+        answer = await client.get("/api/v1/events")
+        await next_event(answer.content)
+        assert feed.readers == 1
+        answer.close()
+        while feed.readers:
+            feed.publish("note", b'"anybody there?"')
+            await asyncio.sleep(0)
+
+    talk(conversation, Node(), feed)
+    assert feed.dropped == 0
+
+
+def test_a_message_without_a_number_has_no_id() -> None:
+    assert message_of("note", b"{}") == b"event: note\ndata: {}\n\n"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="st-") as root:  # short: a Unix socket's path has few bytes
+        yield Path(root)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_the_socket_asks_for_no_token_the_port_does_and_readers_do_not_delay_the_end(folder: Path) -> None:
+    node, feed, port = Node(), EventFeed(), free_port()
+
+    async def main() -> None:
+        async with served(node, feed, folder / "s", ports=(port,), token=TOKEN), ClientSession() as client:
+            async with ClientSession(connector=UnixConnector(str(folder / "s"))) as local:
+                async with local.post("http://localhost/api/v1/stop") as answer:
+                    assert answer.status == 200
+                async with local.get("http://localhost/health") as answer:
+                    assert answer.status == 200
+            async with client.post(f"http://127.0.0.1:{port}/api/v1/stop") as answer:
+                assert answer.status == 401
+            reading = await client.get(f"http://127.0.0.1:{port}/api/v1/events")
+            await next_event(reading.content)
+            feed.close()
+            assert await reading.content.read() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(main())
+    assert len(node.stops) == 1
+
+
+def test_of_taken_ports_the_next_is_had_and_where_all_are_it_is_told_and_nothing_stays_open(folder: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            free = free_port()
+            async with served(Node(), EventFeed(), folder / "s", ports=(port, free), token=TOKEN) as had:
+                assert had == free
+            with pytest.raises(UnreachableError, match=f"{port}.*api.port"):
+                async with served(Node(), EventFeed(), folder / "s", ports=(port,), token=TOKEN):
+                    raise AssertionError("served on a taken port")
+        with pytest.raises(ValueError, match="token"):
+            async with served(Node(), EventFeed(), folder / "s", ports=(1,)):
+                raise AssertionError("served without a token")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_unix_connection(folder / "s")
+
+    asyncio.run(main())
+
+
+def test_a_token_is_made_once_for_its_owner_alone(folder: Path) -> None:
+    path = folder / "api.token"
+    token = load_or_create_token(path)
+    assert len(token) >= 43 and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load_or_create_token(path) == token
+    assert load_or_create_token(folder / "other") != token
+
+
+def test_a_token_that_others_can_read_or_that_is_short_is_refused_with_the_remedy(folder: Path) -> None:
+    path = folder / "api.token"
+    load_or_create_token(path)
+    path.chmod(0o644)
+    with pytest.raises(IdentityError, match=r"mode 644.*delete"):
+        load_or_create_token(path)
+    path.chmod(0o600)
+    path.write_text("secret\n")
+    with pytest.raises(IdentityError, match=r"6 characters.*delete"):
+        load_or_create_token(path)
+    with pytest.raises(StorageError, match="cannot be written"):
+        load_or_create_token(folder / "none" / "api.token")

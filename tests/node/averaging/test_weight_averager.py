@@ -1,0 +1,489 @@
+"""A node's replica among its family: real weights, real blobs, real outer steps; the swarm process is played."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from node.averaging import noloco
+from node.averaging.rules import RELEASED, Compressed, Dense, Rule, bf16_bits, from_bf16_bits, snapshot
+from node.averaging.weight_averager import NOBODY, Replica, interval
+from node.configuration import AveragingSection, LearnerSection
+from node.events import Averaged, Event, Fault, decode_event, encode_event
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from protocol.blob_id import blob_id
+from protocol.errors import StarlingError, UnreachableError
+from protocol.messages import Heartbeat
+from protocol.weights.compressed_weights import decode_compressed
+from protocol.weights.dense_weights import encode_dense, open_dense
+from protocol.weights.tensor_layout import TensorLayout
+from swarm import api
+from swarm.averaging.pairing_rules import Offer
+
+SHAPES = {"tail": (7,), "head": (3, 5), "scale": ()}
+LAYOUT = TensorLayout.of(SHAPES)
+FAMILY = bytes(range(16))
+WAIT_SECONDS = 60.0  # a hang guard
+EVERY = 4
+
+
+def weights(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+
+
+def blob_of(tensors: Mapping[str, Tensor]) -> bytes:
+    return encode_dense(LAYOUT, bf16_bits(tensors, LAYOUT))
+
+
+def digest(*trees: Mapping[str, Tensor]) -> str:
+    """Of every bit of the tensors."""
+    hashed = hashlib.sha256()
+    for tree in trees:
+        for name, tensor in sorted(tree.items()):
+            hashed.update(name.encode() + tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
+
+
+class Family:
+    """What the swarm process answers: that a peer of the family is there, and what came of an offer."""
+
+    def __init__(self, folder: Path, theirs: bytes | None = None) -> None:
+        self._folder = folder
+        self.known = True
+        self.theirs = theirs  # the partner's blob; None: nobody accepts
+        self.encoding = Dense.encoding
+        self.weight = 1.0
+        self.blobs: list[bytes] = []  # as they left us
+        self.error: Exception | None = None
+        self.offered: list[tuple[dict[str, Tensor], int]] = []  # the same as weights, outer steps
+        self.seeking = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def peers(self) -> list[api.PeerStatus]:
+        if isinstance(self.error, UnreachableError):
+            raise self.error
+        family = FAMILY if self.known else bytes(16)
+        beat = Heartbeat("bob", "", "", family, bytes(16), 1, 1, "", 1.0, 0, 0, ())
+        return [api.PeerStatus("bob", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None)]
+
+    def average(
+        self,
+        blob: bytes | Sequence[bytes | memoryview],
+        family: bytes,
+        layout: TensorLayout,
+        encoding: str,
+        step: int,
+        *,
+        deadline_seconds: float,
+    ) -> api.Averaged:
+        content = b"".join([blob] if isinstance(blob, bytes) else blob)
+        assert (family, encoding, deadline_seconds) == (FAMILY, self.encoding, 30.0)
+        self.blobs.append(content)
+        if encoding == Dense.encoding:
+            self.offered.append((from_bf16_bits(open_dense(content, layout), layout), step))
+        self.seeking.set()
+        assert self.may_answer.wait(WAIT_SECONDS)
+        if self.error is not None:
+            raise self.error
+        if self.theirs is None:
+            return api.Averaged(None, None, None, 1.0, "1 × not_now", 30.0)
+        path = self._folder / blob_id(self.theirs).hex()
+        path.write_bytes(self.theirs)
+        offer = Offer(family, layout.digest, encoding, step, blob_id(self.theirs), max(1, len(self.theirs)))
+        return api.Averaged("bob", offer, str(path), self.weight, "1 × committed", 0.5)
+
+    def close(self) -> None:
+        self.may_answer.set()
+
+
+class Steady(Random):
+    """Draws the middle, so that a test knows the round."""
+
+    def randint(self, a: int, b: int) -> int:
+        return (a + b) // 2
+
+
+class Node:
+    """The part of a learner that averages, with weights that a test moves as steps would."""
+
+    def __init__(
+        self,
+        swarm: object,
+        *,
+        seed: int = 1,
+        dtype: torch.dtype = torch.float32,
+        every_rounds: int = EVERY,
+        start: Mapping[str, Tensor] | None = None,
+        rule: Rule | None = None,
+    ) -> None:
+        first = start or weights(seed, dtype)
+        self.parameters = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in first.items()}
+        self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=1e-2))
+        self.state = LearnerState()
+        self.events: list[Event] = []
+        self.now_seconds = 0.0
+        self.replica = Replica(
+            swarm,  # type: ignore[arg-type]
+            self.optimizer,
+            FAMILY,
+            AveragingSection(every_rounds=every_rounds),
+            rule or Dense(),
+            report=self.events.append,
+            clock=lambda: self.now_seconds,
+            random=Steady(),
+        )
+
+    def rounds(self, count: int) -> list[bool]:
+        """As many rounds; an exchange that one begins is over before the next."""
+        changed = []
+        for _ in range(count):
+            changed.append(self.one_round())
+            self.replica.settle(WAIT_SECONDS)
+        return changed
+
+    def one_round(self) -> bool:
+        self.state.round += 1
+        self.now_seconds += 1.0
+        return self.replica.after_round(self.state)
+
+    @torch.no_grad()
+    def learn(self, by: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.add_(by[name])
+
+    def step(self, seed: int) -> None:
+        """One of the inner optimizer's."""
+        gradients = weights(seed)
+        for name, parameter in self.parameters.items():
+            parameter.grad = gradients[name].to(parameter.dtype)
+        self.optimizer.step()
+
+    def digest(self) -> str:
+        """Of weights, masters and moments, φ, and m or e."""
+        outer = snapshot(self.state.outer) if self.state.outer is not None else {}
+        return digest(self.parameters, self.optimizer.masters(), self.optimizer.state(), outer)
+
+    def averaged(self) -> list[Averaged]:
+        return [event for event in self.events if isinstance(event, Averaged)]
+
+    def faults(self) -> list[Fault]:
+        return [event for event in self.events if isinstance(event, Fault)]
+
+
+def test_an_exchange_during_which_nothing_was_learnt_is_exactly_nolocos_outer_step(tmp_path: Path) -> None:
+    theirs = weights(2)
+    node = Node(Family(tmp_path, blob_of(theirs)))
+    before = weights(1)
+    assert node.rounds(EVERY + 1) == [False] * EVERY + [True]
+    rounded = {name: tensor.to(torch.bfloat16) for name, tensor in theirs.items()}
+    expected = noloco.outer_step(noloco.begin(before), [before, rounded], RELEASED)
+    assert digest(node.parameters) == digest(expected.outer)
+    assert node.state.outer is not None
+    assert digest(noloco.snapshot(node.state.outer)) == digest(noloco.snapshot(expected))
+    assert (node.state.outer.steps, node.state.outer_round) == (1, EVERY)
+
+
+def test_the_next_step_goes_on_from_the_outer_weights_and_momentum_of_the_last(tmp_path: Path) -> None:
+    swarm = Family(tmp_path, blob_of(weights(2)))
+    node = Node(swarm)
+    node.rounds(EVERY + 1)
+    first = node.state.outer
+    assert first is not None
+    node.learn(weights(5))
+    own = {name: parameter.detach().clone() for name, parameter in node.parameters.items()}
+    node.rounds(EVERY)
+    theirs = {name: tensor.to(torch.bfloat16) for name, tensor in weights(2).items()}
+    expected = noloco.outer_step(first, [own, theirs], RELEASED)
+    assert digest(node.parameters) == digest(expected.outer)
+    assert [step for _, step in swarm.offered] == [0, 1]
+    assert [event.outer_steps for event in node.averaged()] == [1, 2]
+
+
+def test_what_was_learnt_during_an_exchange_is_kept_bit_by_bit(tmp_path: Path) -> None:
+    def on_a_grid(seed: int) -> dict[str, Tensor]:  # sums and differences of these are exact in float32
+        return {name: (256 * tensor).round() / 1024 + 0.0 for name, tensor in weights(seed).items()}
+
+    swarm = Family(tmp_path, blob_of(on_a_grid(2)))
+    swarm.may_answer.clear()
+    node = Node(swarm, start=on_a_grid(1))
+    node.rounds(0)
+    for _ in range(EVERY):
+        node.one_round()
+    assert swarm.seeking.wait(WAIT_SECONDS)
+    learnt = on_a_grid(3)
+    node.learn(learnt)
+    assert node.one_round() is False  # it is still under way, and nobody waits
+    with_learning = {name: parameter.detach().clone() for name, parameter in node.parameters.items()}
+    swarm.may_answer.set()
+    node.replica.settle(WAIT_SECONDS)
+    assert digest(node.parameters) == digest(with_learning)  # before the end of a round nothing moves
+    assert node.one_round() is True
+    assert node.state.outer is not None
+    outer = node.state.outer.outer
+    expected = {name: outer[name] + (with_learning[name] - on_a_grid(1)[name]) for name in SHAPES}
+    assert digest(node.parameters) == digest(expected)
+    (event,) = node.averaged()
+    assert event.rounds_between == 2
+
+
+def test_moments_of_the_optimizer_stay_and_a_bf16_policy_is_the_rounding_of_its_moved_masters(tmp_path: Path) -> None:
+    node = Node(Family(tmp_path, blob_of(weights(2))), dtype=torch.bfloat16)
+    node.step(7)
+    before = {name: tensor for name, tensor in node.optimizer.state().items() if not name.startswith("master.")}
+    moments = digest(before)
+    masters = {name: tensor.clone() for name, tensor in node.optimizer.masters().items()}
+    node.rounds(EVERY + 1)
+    after = {name: tensor for name, tensor in node.optimizer.state().items() if not name.startswith("master.")}
+    assert len(after) == 9 and digest(after) == moments
+    assert digest(node.optimizer.masters()) != digest(masters)
+    rounded = {name: tensor.to(torch.bfloat16) for name, tensor in node.optimizer.masters().items()}
+    assert digest(node.parameters) == digest(rounded)
+
+
+def test_a_partner_that_counts_less_moves_us_less(tmp_path: Path) -> None:
+    moved = []
+    for weight in (1.0, 0.5, 0.1):
+        swarm = Family(tmp_path, blob_of(weights(2)))
+        swarm.weight = weight
+        node = Node(swarm)
+        node.rounds(EVERY + 1)
+        moved.append(sum(float((node.parameters[n].detach() - w).square().sum()) for n, w in weights(1).items()) ** 0.5)
+        assert node.averaged()[0].weight == weight
+    assert moved[1] == pytest.approx(moved[0] * 2 / 3, rel=1e-3)  # w / (1 + w) against 1/2
+    assert moved[2] == pytest.approx(moved[0] * 2 / 11, rel=1e-3)
+
+
+def test_two_nodes_that_average_with_each_other_draw_together_and_report_it(tmp_path: Path) -> None:
+    class Pair(Family):
+        """Both offers meet: each gets the other's blob."""
+
+        other: Pair
+        mine: bytes
+        together = threading.Barrier(2)
+
+        def average(self, blob, *arguments, **named):  # type: ignore[no-untyped-def]
+            self.mine = b"".join(blob)
+            self.together.wait(WAIT_SECONDS)
+            self.theirs = self.other.mine
+            answer = super().average(blob, *arguments, **named)
+            self.together.wait(WAIT_SECONDS)
+            return answer
+
+    swarms = [Pair(tmp_path), Pair(tmp_path)]
+    swarms[0].other, swarms[1].other = swarms[1], swarms[0]
+    nodes = [Node(swarm, seed=seed) for seed, swarm in enumerate(swarms)]
+    for _ in range(30 * EVERY):
+        for node in nodes:
+            node.one_round()
+        for node in nodes:
+            node.replica.settle(WAIT_SECONDS)
+    distances = [[event.distance or 0.0 for event in node.averaged()] for node in nodes]
+    assert all(each[0] > 0.5 and each[-1] < 0.02 for each in distances)
+    event = nodes[0].averaged()[-1]
+    assert event.sent_bytes == event.received_bytes == 64 + 2 * sum(LAYOUT.sizes)
+    assert event.sent_bytes_total == len(nodes[0].averaged()) * event.sent_bytes
+    assert all(decode_event(encode_event(each)) == each for each in nodes[0].events)
+
+
+def test_without_a_partner_nothing_moves_and_newer_weights_are_offered_at_once(tmp_path: Path) -> None:
+    swarm = Family(tmp_path)
+    node = Node(swarm)
+    node.rounds(EVERY)
+    before = node.digest()
+    assert not any(node.rounds(3))
+    assert node.digest() == before and node.state.outer is None
+    assert len(swarm.offered) == 4  # one a round, each as long as an offer stands
+    node.learn(weights(9))
+    node.rounds(1)
+    newest = {name: parameter.detach().to(torch.bfloat16) for name, parameter in node.parameters.items()}
+    assert digest(swarm.offered[-1][0]) == digest(newest)
+    assert {event.because for event in node.averaged()} == {"1 × not_now"} and not node.faults()
+
+
+def test_a_node_connected_to_nobody_of_its_family_offers_nothing_and_looks_again_a_period_later(tmp_path: Path) -> None:
+    swarm = Family(tmp_path, blob_of(weights(2)))
+    swarm.known = False
+    node = Node(swarm)
+    before = node.digest()
+    assert not any(node.rounds(3 * EVERY + 1))
+    assert node.digest() == before and swarm.offered == []
+    assert [(event.round, event.because) for event in node.averaged()] == [(5, NOBODY), (10, NOBODY)]
+    swarm.known = True
+    assert any(node.rounds(3 * EVERY))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda blob: blob[:-1], "malformed"),
+        (lambda blob: blob + b"\0", "malformed"),
+        (lambda blob: b"SLW1" + bytes(9), "malformed"),
+        (lambda blob: b"", "storage"),
+        (lambda blob: blob[:-2] + np.uint16(0x7F80).tobytes(), "malformed"),  # infinity
+        (lambda blob: blob[:-2] + np.uint16(0x7FC0).tobytes(), "malformed"),  # NaN
+        (lambda blob: blob[:-2] + np.uint16(0x4F00).tobytes(), "malformed"),  # 2³¹
+        (lambda blob: encode_dense(TensorLayout.of({"w": (3,)}), [np.zeros(3, np.uint16)]), "integrity"),
+    ],
+)
+def test_an_unfit_blob_is_a_fault_and_leaves_the_old_weights_exactly(tmp_path: Path, spoil, kind) -> None:  # type: ignore[no-untyped-def]
+    swarm = Family(tmp_path, blob_of(weights(2)))
+    node = Node(swarm)
+    node.step(7)
+    node.rounds(EVERY + 1)
+    swarm.theirs = spoil(blob_of(weights(2)))
+    before = node.digest()
+    assert not any(node.rounds(EVERY + 1))
+    assert node.digest() == before
+    (fault,) = node.faults()
+    assert (fault.kind, fault.fatal) == (kind, False)
+    assert node.averaged()[-1].partner is None
+    swarm.theirs = blob_of(weights(2))
+    assert any(node.rounds(2 * EVERY))  # and goes on with the next
+
+
+def test_a_compressed_exchange_that_fails_leaves_the_residual_and_the_next_one_sends_what_was_learnt(
+    tmp_path: Path,
+) -> None:
+    swarm = Family(tmp_path)
+    swarm.encoding = Compressed.encoding
+    partner = Compressed().offer(weights(2), None, afresh=False, random=Random(2))
+    good = swarm.theirs = b"".join(partner.content)
+    node = Node(swarm, rule=Compressed(), every_rounds=50)  # none of what follows is too long ago
+    node.state.round = 60
+    assert any(node.rounds(2))  # the first step begins
+    began = node.state.outer
+    node.learn(weights(5))
+    node.state.round, swarm.theirs = 111, good[:-1]
+    own = {name: parameter.detach().clone() for name, parameter in node.parameters.items()}
+    before = node.digest()
+    assert not any(node.rounds(2))
+    assert node.digest() == before and node.state.outer is began
+    assert [fault.kind for fault in node.faults()] == ["malformed"]
+    node.state.round, swarm.theirs = 163, good
+    assert any(node.rounds(2))
+    told = decode_compressed(swarm.blobs[-1], LAYOUT)
+    assert [len(sent.values) for sent in told.update] == [1, 1, 1]  # 64 of 4096, at least one of each
+    assert began is not None
+    expected = Compressed().offer(own, began, afresh=False, random=Random(0)).averaged(memoryview(good), 1.0)
+    assert digest(node.parameters) == digest(expected.state.outer)
+    assert node.state.outer is not None
+    assert digest(snapshot(node.state.outer)) == digest(snapshot(expected.state))
+    event = node.averaged()[-1]
+    assert (event.encoding, event.sent_bytes, event.outer_steps) == ("sparse-2bit", len(swarm.blobs[-1]), 2)
+
+
+def test_a_swarm_process_that_is_gone_leaves_the_old_weights_and_is_found_again(tmp_path: Path) -> None:
+    swarm = Family(tmp_path, blob_of(weights(2)))
+    swarm.error = UnreachableError("no swarm process answers")
+    node = Node(swarm)
+    before = node.digest()
+    assert not any(node.rounds(EVERY + 1))
+    assert node.digest() == before and not node.faults()  # the round's own exchange tells that fault
+    assert "no swarm process answers" in node.averaged()[0].because
+    swarm.error = None
+    assert any(node.rounds(2 * EVERY))
+
+
+def test_a_bug_of_ours_on_the_thread_is_raised_and_not_swallowed(tmp_path: Path) -> None:
+    swarm = Family(tmp_path)
+    swarm.error = AssertionError("a bug")
+    node = Node(swarm)
+    assert not isinstance(swarm.error, StarlingError)
+    with pytest.raises(AssertionError, match="a bug"):
+        node.rounds(EVERY + 1)
+
+
+def test_weights_that_are_not_finite_are_never_offered(tmp_path: Path) -> None:
+    swarm = Family(tmp_path, blob_of(weights(2)))
+    node = Node(swarm)
+    with torch.no_grad():
+        node.parameters["head"][0, 0] = float("nan")
+    assert not any(node.rounds(EVERY + 1)) and swarm.offered == []
+    (fault,) = node.faults()
+    assert "our own weights are not fit to be offered" in fault.detail
+
+
+def test_a_node_that_trained_alone_for_long_loses_nothing_of_it_when_it_meets_its_like(tmp_path: Path) -> None:
+    """The partner's weights are our own, so that whatever moves us is our own past."""
+    swarm = Family(tmp_path)
+    node = Node(swarm, start={name: torch.zeros(shape) for name, shape in SHAPES.items()})
+    ones = {name: torch.ones(shape) for name, shape in SHAPES.items()}
+
+    def meet() -> float:
+        """Lets the node find a partner that has its weights; the least of its weights after that, minus before."""
+        swarm.known = True
+        swarm.theirs = blob_of(node.parameters)
+        before = min(float(parameter.detach().min()) for parameter in node.parameters.values())
+        while not any(node.rounds(1)):
+            pass
+        return min(float(parameter.detach().min()) for parameter in node.parameters.values()) - before
+
+    swarm.known = False
+    for _ in range(20 * EVERY):
+        node.learn(ones)
+        node.rounds(1)
+    assert meet() == 0.0  # not 0.3 · 80 back
+    swarm.known = False
+    for _ in range(20 * EVERY):
+        node.learn(ones)
+        node.rounds(1)
+    assert meet() == 0.0
+    assert node.state.outer is not None and node.state.outer.steps == 2  # counted on
+
+
+def test_closing_in_the_middle_of_an_exchange_waits_for_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    swarm = Family(tmp_path, blob_of(weights(2)))
+    swarm.may_answer.clear()
+    node = Node(swarm)
+    for _ in range(EVERY):
+        node.one_round()
+    assert swarm.seeking.wait(WAIT_SECONDS)
+    before = node.digest()
+    node.replica.close()
+    node.replica.settle(WAIT_SECONDS)
+    assert node.digest() == before and node.averaged() == []
+
+
+@pytest.mark.parametrize("every_rounds", [1, 2, 3, 5, 50])
+def test_an_interval_is_never_nothing_and_as_long_as_asked_for_on_average(every_rounds: int) -> None:
+    random = Random(3)
+    drawn = [interval(every_rounds, random) for _ in range(4000)]
+    assert min(drawn) >= 1 and max(drawn) <= 1.5 * every_rounds
+    assert sum(drawn) / len(drawn) == pytest.approx(every_rounds, rel=0.05)
+
+
+def test_a_family_does_not_fall_apart_into_fixed_pairs() -> None:
+    """Four nodes of one speed; whoever is due waits for the next one to be, and both are due anew after an interval."""
+
+    def partners(draw: Random) -> Counter[tuple[int, int]]:
+        due = {node: interval(50, Random(node)) for node in range(4)}
+        met: Counter[tuple[int, int]] = Counter()
+        for _ in range(600):
+            one, other = sorted(due, key=lambda node: (due[node], node))[:2]
+            together = due[other]
+            met[min(one, other), max(one, other)] += 1
+            due[one], due[other] = (together + interval(50, draw) for _ in range(2))
+        return met
+
+    assert len(partners(Steady())) == 2  # what it would be with equal intervals
+    met = partners(Random(1))
+    assert len(met) == 6 and min(met.values()) > 600 / 6 / 2
+
+
+def test_bf16_patterns_go_there_and_back() -> None:
+    here = weights(4)
+    back = from_bf16_bits(bf16_bits(here, LAYOUT), LAYOUT)
+    assert digest(back) == digest({name: tensor.to(torch.bfloat16) for name, tensor in here.items()})
+    assert {name: tuple(tensor.shape) for name, tensor in back.items()} == SHAPES

@@ -1,0 +1,141 @@
+"""The verbs that need no running node: what they print, and with which code they end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from node.cli import main as cli
+from node.cli.up import flags_of
+from node.configuration import Config
+from protocol.errors import ConfigurationError
+from protocol.identity import NodeKey
+
+
+@pytest.fixture
+def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Runs ``starling ARGUMENTS`` in this process: (exit code, standard output, standard error)."""
+    for name in ("STARLING_SWARM__LAN_DISCOVERY", "STARLING_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("STARLING_HOME", str(tmp_path))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["starling", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_help_names_every_verb_and_the_exit_codes(starling) -> None:  # type: ignore[no-untyped-def]
+    code, said, _ = starling("--help")
+    assert code == 0
+    for verb in (
+        "up",
+        "down",
+        "status",
+        "peers",
+        "id",
+        "config",
+        "eval",
+        "doctor",
+        "demo",
+        "report",
+        "version",
+        "78 bad configuration",
+    ):
+        assert verb in " ".join(said.split())
+
+
+@pytest.mark.parametrize("verb", ["status", "peers", "down"])
+def test_a_verb_for_a_running_node_ends_with_69_and_says_how_to_start_one(starling, verb: str) -> None:  # type: ignore[no-untyped-def]
+    code, _, complained = starling(verb)
+    assert code == 69 and "no node is running" in complained and "starling up" in complained
+
+
+def test_an_unknown_verb_or_option_is_a_usage_error(starling) -> None:  # type: ignore[no-untyped-def]
+    assert starling("stat")[0] == 2
+    assert starling("status", "--jsn")[0] == 2
+
+
+def test_config_show_prints_toml_that_gives_the_same_configuration(starling) -> None:  # type: ignore[no-untyped-def]
+    code, said, _ = starling("config", "show", "--set", "swarm.peers=a,b", "--set", 'name=a"b\\c')
+    config = Config.model_validate(tomllib.loads(said))
+    assert code == 0 and config.swarm.peers == ("a", "b") and config.name == 'a"b\\c'
+
+
+def test_config_show_as_json_is_the_same(starling) -> None:  # type: ignore[no-untyped-def]
+    assert Config.model_validate_json(starling("config", "show", "--json")[1]) == Config()
+
+
+def test_config_validate_ends_with_78_and_names_the_nearest_key(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert starling("config", "validate")[0] == 0
+    (tmp_path / "node.toml").write_text("[learner]\nown_group = 3\n")
+    code, _, complained = starling("config", "validate")
+    assert code == 78 and "learner.own_groups" in complained
+
+
+def test_up_refuses_a_typo_before_it_starts_anything(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, _, complained = starling("up", "--set", "objective.clp=0.1")
+    assert code == 78 and "objective.clip" in complained and list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_without_a_value_is_refused(starling) -> None:  # type: ignore[no-untyped-def]
+    code, _, complained = starling("up", "--set", "objective.clip")
+    assert code == 78 and "--set objective.clip=VALUE" in complained
+
+
+def test_id_prints_the_peer_id_of_the_key_file(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    key = NodeKey.load_or_create(tmp_path / "identity.key")
+    assert starling("id")[1].strip() == key.peer_id
+    assert json.loads(starling("id", "--json")[1])["peer"] == key.peer_id
+
+
+def test_id_of_a_directory_never_started_is_refused_and_makes_no_key(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, _, complained = starling("id")
+    assert code == 77 and "no key file" in complained and not (tmp_path / "identity.key").exists()
+
+
+def test_up_with_a_foreign_key_file_is_refused_and_leaves_it_alone(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "identity.key"
+    path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
+    path.chmod(0o600)
+    before = path.read_bytes()
+    code, _, complained = starling("up")
+    assert code == 77 and str(path) in complained and path.read_bytes() == before
+
+
+def test_up_with_a_key_that_others_can_read_is_refused_with_the_remedy(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    NodeKey.load_or_create(tmp_path / "identity.key")
+    (tmp_path / "identity.key").chmod(0o644)
+    code, _, complained = starling("up")
+    assert code == 77 and "chmod 600" in complained
+
+
+def test_version_is_that_of_the_project(starling) -> None:  # type: ignore[no-untyped-def]
+    versions = json.loads(starling("version", "--json")[1])
+    assert versions["starling"] in starling("version")[1] and versions["protocol"] == "1.0"
+
+
+def test_flags_of_their_own_win_over_set() -> None:
+    flags = flags_of("builtin:finch", None, ["/a", "/b"], None, 3, None, ["policy.model=x", "objective.clip=0.1"])
+    assert flags == {"policy.model": "builtin:finch", "objective.clip": "0.1", "swarm.peers": "/a,/b", "rounds": "3"}
+
+
+def test_demo_refuses_one_model_alone_and_a_file_in_no_directory(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert starling("demo", "--models", "builtin:wren")[0] == 78
+    assert starling("demo", "--json", str(tmp_path / "no" / "x.json"))[0] == 78
+
+
+def test_a_set_text_is_split_at_its_first_equals_sign() -> None:
+    from node.cli.options import assignments
+
+    assert assignments(["a=b=c"]) == {"a": "b=c"}
+    with pytest.raises(ConfigurationError):
+        assignments(["a"])

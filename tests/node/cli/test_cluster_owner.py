@@ -1,0 +1,141 @@
+"""What the owner signs from the command line: revocations and changes of key, carried by file, and what show tells."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.configuration import load_config
+from node.home import Home
+from node.supervision.cluster_setup import ensure_joined, invite_text, papers_of
+from protocol.cluster.documents import open_key_change, open_revocations
+from protocol.cluster.invite import decode_invite
+from protocol.errors import ConfigurationError, RefusedError
+from protocol.identity import NodeKey
+from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster
+
+Starling = Callable[..., tuple[int, str, str]]
+PEER = NodeKey(b"p" * 32)
+
+
+@pytest.fixture
+def starling(starling: Starling) -> Starling:
+    """Runs the command in a data directory that has founded a cluster. Returns exit code, output, errors."""
+    assert starling("swarm", "create", "--private", "--name", "lab")[0] == 0
+    return starling
+
+
+def facts(starling: Starling) -> dict[str, list[str]]:
+    return dict(json.loads(starling("swarm", "show", "--json")[1]))
+
+
+def test_founder_is_the_first_member_and_shown_as_such(starling: Starling, tmp_path: Path) -> None:
+    (member,) = json.loads(starling("swarm", "show", "--json")[1])["members"]
+    founder = NodeKey.load(tmp_path / "home" / "identity.key").peer_id
+    assert (member["peer"], member["state"], member["certified"]) == (founder, "member", True)
+    assert founder in starling("swarm", "show")[1]
+
+
+def test_revoked_peers_and_invites_are_listed_together_under_a_rising_number(
+    starling: Starling, tmp_path: Path
+) -> None:
+    invite = starling("invite")[1]
+    code, said, _ = starling("revoke", PEER.peer_id)
+    assert code == 0 and "starling swarm apply" in said and "No node runs here" in said
+    assert starling("revoke", invite)[0] == 0
+    assert "nothing to do" in starling("revoke", PEER.peer_id)[1]
+    shown = facts(starling)
+    assert shown["revoked_peers"] == [PEER.peer_id]
+    assert shown["revoked_invitations"] == [decode_invite(invite).invitation.key.hex()]
+    path = tmp_path / "home" / "cluster" / "revocations"
+    owner = NodeKey.load(tmp_path / "home" / "cluster" / "owner.key").public_bytes
+    assert open_revocations(path.read_bytes(), owner=owner).sequence == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert f"{PEER.peer_id}  revoked" in starling("swarm", "show")[1]
+
+
+def test_what_is_neither_peer_nor_invite_and_this_node_itself_cannot_be_revoked(starling: Starling) -> None:
+    for nonsense in ("nobody", "starling://1abc", PEER.peer_id[:-1]):
+        code, _, said = starling("revoke", nonsense)
+        assert code == 78 and "neither a peer id" in said
+    ourselves = json.loads(starling("swarm", "show", "--json")[1])["members"][0]["peer"]
+    assert "cannot put itself out" in starling("revoke", ourselves)[2]
+
+
+def test_another_key_is_in_every_later_invite_and_the_former_one_holds_for_its_grace(
+    starling: Starling, tmp_path: Path
+) -> None:
+    files = cluster_files(tmp_path / "home")
+    cluster, first = read_cluster(files), decode_invite(starling("invite")[1]).psk
+    for _ in range(6):
+        code, said, _ = starling("swarm", "rotate-key", "--grace", "2d")
+        assert code == 0 and "keep it as you would a password" in said
+    psk = current_psk(files, cluster)
+    assert decode_invite(starling("invite")[1]).psk == psk != first
+    change = open_key_change((files.directory / "key-change").read_bytes(), owner=cluster.manifest.owner)
+    assert change.sequence == 6 and len(change.former) == 4
+    assert abs(change.former[0].until_seconds - time.time() - 2 * 86_400) < 600
+    shown = "".join(starling("swarm", "show")[:2][1:]) + said
+    assert psk.hex() not in shown and first.hex() not in shown
+
+
+def test_only_the_owner_signs_and_a_member_takes_what_is_carried_to_it_once(
+    starling: Starling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = tmp_path / "home" / "cluster"
+    stick = tmp_path / "owner.key"
+    cluster.joinpath("owner.key").rename(stick)
+    assert starling("revoke", PEER.peer_id)[0] == 77
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    for name in ("manifest", "psk", "credential"):
+        (elsewhere / "cluster").mkdir(exist_ok=True)
+        (elsewhere / "cluster" / name).write_bytes((cluster / name).read_bytes())
+        (elsewhere / "cluster" / name).chmod(0o600)
+    assert starling("revoke", PEER.peer_id, "--owner-key", str(stick))[0] == 0
+    assert starling("swarm", "rotate-key", "--owner-key", str(stick))[0] == 0
+    monkeypatch.setenv("STARLING_HOME", str(elsewhere))
+    for name in ("revocations", "key-change"):
+        assert starling("swarm", "apply", str(cluster / name))[0] == 0
+        assert (elsewhere / "cluster" / name).read_bytes() == (cluster / name).read_bytes()
+        code, _, said = starling("swarm", "apply", str(cluster / name))
+        assert code == 77 and "nothing to do" in said
+    assert starling("swarm", "apply", str(cluster / "manifest"))[0] == 77
+    assert starling("swarm", "apply", str(tmp_path / "nothing"))[0] == 78
+
+
+def test_directory_of_one_cluster_refuses_the_invite_of_another_and_ignores_one_that_it_joined_by(
+    starling: Starling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Home(tmp_path / "home")
+    monkeypatch.setenv("STARLING_HOME", str(tmp_path / "other"))
+    assert starling("swarm", "create", "--private", "--name", "other")[0] == 0
+    foreign = starling("invite")[1]
+    with pytest.raises(ConfigurationError, match="belongs to the private cluster lab"):
+        ensure_joined(ours, load_config(ours.path, {}, {}), foreign)
+
+
+def test_papers_that_say_themselves_that_the_node_is_out_end_it_before_anything_is_started(
+    starling: Starling, tmp_path: Path
+) -> None:
+    home = Home(tmp_path / "home")
+    key = NodeKey.load(home.key)
+    papers = papers_of(home, key)
+    assert papers is not None and papers.cluster.manifest.name == "lab"
+    (home.path / "cluster" / "owner.key").rename(tmp_path / "owner.key")
+    with pytest.raises(RefusedError, match=r"not let in \(wrong_key\)"):
+        papers_of(home, PEER)
+
+
+def test_join_takes_an_invite_or_a_file_that_holds_one(tmp_path: Path) -> None:
+    file = tmp_path / "invite"
+    file.write_text("starling://1abc\n")
+    assert invite_text(str(file)).strip() == invite_text(" starling://1abc").strip() == "starling://1abc"
+    with pytest.raises(ConfigurationError, match="neither"):
+        invite_text(str(tmp_path / "nothing"))
+    assert load_config(tmp_path, {"STARLING_JOIN": "starling://1abc"}, {}) == load_config(tmp_path, {}, {})

@@ -1,0 +1,159 @@
+"""What is shown and logged: text from strangers is harmless, files stay within their bounds."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from node.api.answers import peer_view
+from node.api.types import ChildStatus, NodeStatus, PeersAnswer, PeerView, State
+from node.cli import wording
+from node.cli.progress import JsonObserver, PlainObserver, panel
+from node.events import Fault, Phases, RoundDone, Stopped, encode_event
+from node.printable import printable
+from node.quantities import size
+from node.supervision.rolling_log import RollingLog
+from protocol.messages import Heartbeat
+from swarm.api import PeerStatus, SwarmStatus
+
+HOSTILE = "\x1b[31m[bold red]evil[/]\r\nnew line\u202edlrow\x9b5m"
+
+
+def heartbeat(name: str) -> Heartbeat:
+    return Heartbeat(name, "starling 0", name, bytes(16), bytes(16), 3, 3, "learn", 10.0, 0, 0, ())
+
+
+def peer(name: str = HOSTILE) -> PeerView:
+    return peer_view(PeerStatus("12D3KooWx", True, (), 0.012, heartbeat(name), 1.0, 4, 3, 1, 0.9, name))
+
+
+def swarm_status(alone_because: str | None) -> SwarmStatus:
+    addresses = ("/ip4/127.0.0.1/tcp/1/p2p/12D3KooWx", "/ip4/192.0.2.7/tcp/1/p2p/12D3KooWx")
+    return SwarmStatus(
+        "12D3KooWx", "starling", "00" * 16, addresses, 9.0, 0, alone_because, 5, 6_000, 7, {}, {"clock": 2}
+    )
+
+
+def node_status(swarm: SwarmStatus | None, done: RoundDone | None = None) -> NodeStatus:
+    child = ChildStatus(12, 0, None)
+    return NodeStatus(
+        "0.1.0", 1, "/h", "wren-x", "12D3KooWx", "builtin:wren", State.TRAINING, 61.0, child, child, swarm,
+        None, None, done, None, None, (),
+    )  # fmt: skip
+
+
+def round_done(number: int) -> RoundDone:
+    phases = Phases(allocate=0.0, generate=0.1, collect=0.0, score=0.1, learn=0.1, publish=0.0)
+    return RoundDone(
+        time_seconds=1.0, round=number, policy_version=number, seconds=0.3, phases=phases, reward=0.25,
+        reward_by_task={"sort": 0.25}, success_by_task={"sort": 0.5}, own_groups=8, own_groups_informative=2,
+        foreign_groups_used=3, foreign_rejected={}, groups_shared=1, groups_shared_total=1,
+        foreign_groups_used_total=3, tokens_generated=100, tokens_generated_total=100, tokens_trained=50,
+        tokens_per_second=333.0, bytes_fetched=0, scoring_failures=0, loss=None, gradient_norm=None,
+        steps_skipped_total=0, effective_sample_share=None, clip_share=None, floor_share=None, filter_share=None,
+        multi_token_span_share=None, entropy=None, divergence_by_peer={}, alone_because=None,
+    )  # fmt: skip
+
+
+def test_controls_and_direction_marks_become_codes_and_the_rest_stays() -> None:
+    assert printable("héllo → 世界") == "héllo → 世界"
+    assert printable("a\x1b[0m\n\u202e\x9b") == "a\\x1b[0m\\x0a\\u202e\\x9b"
+    assert printable("x" * 300, 10) == "x" * 9 + "…"
+    assert printable("\0" * 10, 10) == "\\x00\\x00\\…"  # a code is cut like anything else
+
+
+def test_a_hostile_peer_name_fakes_no_line_and_moves_no_cursor() -> None:
+    (line,) = wording.peer_lines([peer()])
+    assert not any(character in line for character in "\x1b\n\r\x9b\u202e")
+
+
+def test_a_hostile_peer_name_is_no_markup_in_the_panel() -> None:
+    console = Console(file=io.StringIO(), width=300, color_system=None)
+    console.print(panel(node_status(swarm_status(None)), PeersAnswer((peer(),))))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[bold red]evil[/]" in shown and "\x1b" not in shown
+
+
+def test_a_node_alone_says_why_and_how_to_add_a_peer_reachable_address_first() -> None:
+    said = wording.alone_lines(swarm_status("nobody answered; next try in 4 s"))
+    first, second, third = said.splitlines()
+    assert "nobody answered; next try in 4 s" in first
+    assert second.endswith("starling up --peer /ip4/192.0.2.7/tcp/1/p2p/12D3KooWx") and "127.0.0.1" in third
+    assert wording.alone_lines(swarm_status(None)) == ""
+
+
+def test_a_member_of_a_private_cluster_that_is_alone_names_the_invite_and_not_its_address() -> None:
+    said = wording.alone_lines(msgspec.structs.replace(swarm_status("nobody answered"), private=True))
+    assert "starling invite" in said and "--peer" not in said
+
+
+def test_status_tells_round_rewards_traffic_and_rejections() -> None:
+    said = "\n".join(wording.status_lines(node_status(swarm_status("why"), round_done(7))))
+    for part in ("round 7", "sort 0.50", "6.0 kB received", "2 clock", "why", "1 min 01 s"):
+        assert part in said
+
+
+def test_rounds_come_as_a_line_once_in_a_while_and_the_last_one_always() -> None:
+    out = io.StringIO()
+    observer = PlainObserver(out)
+    for number in range(1, 101):
+        observer.on_event(b"", round_done(number))
+    observer.on_event(
+        b"", Stopped(time_seconds=1.0, round=100, because="rounds", tokens_generated_total=1, checkpoint=None)
+    )
+    lines = out.getvalue().splitlines()
+    assert "round 1 " in lines[0] and "round 100 " in lines[-1] and len(lines) < 10
+
+
+def test_company_and_loneliness_are_told_when_they_change() -> None:
+    out = io.StringIO()
+    observer = PlainObserver(out)
+    for _ in range(3):
+        observer.on_tick(node_status(swarm_status("nobody there")), PeersAnswer(()))
+    assert out.getvalue().count("nobody there") == 1
+
+
+def test_events_pass_as_they_are_and_addresses_are_told_once() -> None:
+    out = io.StringIO()
+    observer = JsonObserver(out)
+    fault = Fault(time_seconds=1.0, kind="k", detail="d", round=1, fatal=False)
+    observer.on_event(encode_event(fault), fault)
+    for _ in range(2):
+        observer.on_tick(node_status(swarm_status(None)), PeersAnswer(()))
+    lines = out.getvalue().splitlines()
+    assert lines[0].encode() == encode_event(fault) and len(lines) == 2 and '"event": "node"' in lines[1]
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    for observer in (PlainObserver(Closed()), JsonObserver(Closed())):
+        observer.on_note("one")
+        observer.on_note("two")
+
+
+def test_a_log_stays_within_its_bound_and_keeps_the_newest(tmp_path: Path) -> None:
+    log = RollingLog(tmp_path / "logs" / "x.log", max_bytes=1000)
+    for number in range(500):
+        log.append(f"{number:9}\n".encode())
+    older, newer = (tmp_path / "logs" / "x.log.1").read_bytes(), (tmp_path / "logs" / "x.log").read_bytes()
+    assert len(older) + len(newer) <= 1000 and newer.endswith(b"499\n") and log.failure is None
+    numbers = [int(line) for line in (older + newer).split()]
+    assert numbers == list(range(numbers[0], 500))
+
+
+def test_a_full_disk_is_told_and_does_not_end_who_logs() -> None:
+    log = RollingLog(Path("/dev/full"), max_bytes=1000)
+    log.append(b"x\n")
+    assert log.failure is not None and "No space left" in log.failure
+
+
+@pytest.mark.parametrize(("amount", "said"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (5e9, "5.0 GB")])
+def test_sizes_are_told_in_a_fitting_unit(amount: float, said: str) -> None:
+    assert size(amount) == said

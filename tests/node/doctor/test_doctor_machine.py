@@ -1,0 +1,292 @@
+"""Judgements of the machine and of the data directory, each from facts that are made up, and the facts from files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.api.types import ChildStatus, NodeStatus, State
+from node.checkpoints.checkpoint_files import sha256_of
+from node.doctor import data_directory, machine
+from node.doctor.data_directory import CheckpointFacts, KeyFacts, RunningFacts, checkpoint_facts, key_facts
+from node.doctor.findings import Finding, Severity, error, ok, report_of, warning
+from node.doctor.machine import judge_clock, judge_disk, judge_memory, judge_packages, judge_python, judge_torch
+from node.doctor.machine_facts import (
+    ClockFacts,
+    ClockReading,
+    DiskFacts,
+    MemoryFacts,
+    TorchFacts,
+    available_memory_bytes,
+    disk_facts,
+    group_room_bytes,
+    requirements,
+    torch_facts,
+)
+from node.policy.device_probe_result import TorchProbe
+from node.home import Home
+from protocol.identity import NodeKey
+
+OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
+PROBE = TorchProbe("2.13.0", "cpu", "x86_64", None, None, "float32", 2, False, None)
+GPU = TorchProbe("2.13.0", "cuda", "Large", 80 * 10**9, 70 * 10**9, "bfloat16", 2, True, None)
+NOW = 1_800_000_000.0
+
+
+def with_remedy(finding: Finding, severity: Severity, *parts: str) -> None:
+    assert finding.severity is severity, finding
+    assert (finding.remedy is None) == (severity is OK)
+    for part in parts:
+        assert part in f"{finding.said} {finding.remedy}"
+
+
+def test_a_report_is_healthy_until_a_finding_is_an_error() -> None:
+    good = (ok("a", "b"), warning("c", "d", "e"))
+    assert report_of(good).healthy and not report_of((*good, error("f", "g", "h"))).healthy
+
+
+def test_an_old_python_is_an_error_that_names_the_range() -> None:
+    with_remedy(judge_python("3.10.2", ">=3.11"), ERROR, "3.10.2", ">=3.11")
+    with_remedy(judge_python("3.14.0rc1", ">=3.11"), OK)
+
+
+def test_packages_missing_or_out_of_range_are_named_with_the_range() -> None:
+    wanted = ("torch==2.13.*", "math-verify[antlr4-13-2]>=0.9,<0.10", "rich>=14,<16")
+    whole: dict[str, str | None] = {"torch": "2.13.1+cpu", "math-verify": "0.9.1", "rich": "15.0"}
+    with_remedy(judge_packages(wanted, whole), OK, "3 ")
+    finding = judge_packages(wanted, {**whole, "torch": "2.12.0", "math-verify": None})
+    with_remedy(finding, ERROR, "torch 2.12.0 is not ==2.13.*", "math-verify is missing", "start.sh")
+    assert "rich" not in finding.said
+
+
+def test_requirements_are_those_of_the_checkout_without_extras() -> None:
+    import node
+
+    asked = requirements(Path(node.__file__).parent)
+    names = {re.split("[^a-z0-9-]", text)[0] for text in asked.packages}
+    assert asked.python.startswith(">=3.") and {"torch", "libp2p"} <= names and "pytest" not in names
+
+
+def test_requirements_outside_a_checkout_are_those_of_the_installation(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\ndependencies = ["left-pad"]\n')
+    asked = requirements(tmp_path / "node")
+    assert any(text.startswith("torch") for text in asked.packages)
+    assert not any(text.startswith(("left-pad", "pytest")) for text in asked.packages)
+
+
+def test_a_torch_that_does_not_start_or_has_no_such_device_is_an_error() -> None:
+    with_remedy(judge_torch(TorchFacts(None, "exit code 1: no module", False)), ERROR, "no module", "pip install")
+    lacking = changed(PROBE, failure="policy.device is 'cuda', which this machine lacks")
+    with_remedy(judge_torch(TorchFacts(lacking, None, False)), ERROR, "'cuda'", "policy.device=cpu")
+
+
+def test_what_is_called_node_in_the_directory_where_a_user_stands_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "__init__.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path)
+    facts = torch_facts("cpu", "float32")
+    assert facts.failure is None and facts.probe is not None
+
+
+def test_a_gpu_that_this_build_of_torch_cannot_use_is_a_warning() -> None:
+    with_remedy(judge_torch(TorchFacts(PROBE, None, True)), WARNING, "NVIDIA", "pip install")
+    with_remedy(judge_torch(TorchFacts(PROBE, None, False)), OK, "2.13.0", "2 threads")
+
+
+def test_a_gpu_that_others_have_filled_is_a_warning() -> None:
+    with_remedy(judge_torch(TorchFacts(GPU, None, True)), OK, "70.0 GB of 80.0 GB")
+    full = changed(GPU, device_free_bytes=10**8)
+    with_remedy(judge_torch(TorchFacts(full, None, True)), WARNING, "100.0 MB of 80.0 GB", "nvidia-smi")
+
+
+def changed(probe: TorchProbe, **changes: object) -> TorchProbe:
+    import msgspec
+
+    return msgspec.structs.replace(probe, **changes)
+
+
+@pytest.mark.parametrize(
+    ("available", "group", "running", "severity"),
+    [
+        (16 * 10**9, None, False, OK),
+        (9 * 10**8, None, False, WARNING),
+        (10**8, None, False, ERROR),
+        (10**8, None, True, OK),
+        (16 * 10**9, 10**8, False, ERROR),
+        (None, None, False, OK),
+    ],
+)
+def test_memory_is_the_least_of_what_system_and_container_leave(
+    available: int | None, group: int | None, running: bool, severity: Severity
+) -> None:
+    finding = judge_memory(MemoryFacts(16 * 10**9, available, group), running)
+    with_remedy(finding, severity)
+    assert ("container" in (finding.remedy or "")) == (group is not None)
+
+
+def test_available_memory_is_read_in_bytes_where_the_system_tells_it() -> None:
+    assert available_memory_bytes("MemTotal:  9 kB\nMemAvailable:    3 kB\n") == 3072
+    assert available_memory_bytes("MemTotal:  9 kB\n") is None
+
+
+def test_the_narrowest_limit_of_the_groups_above_us_counts_without_page_cache(tmp_path: Path) -> None:
+    for group, limit, current, cache in (("", "max", 0, 0), ("a", "1000", 700, 200), ("a/b", "900", 100, 0)):
+        folder = tmp_path / group
+        folder.mkdir(exist_ok=True)
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{current}\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
+    assert group_room_bytes(tmp_path, "12:pids:/x\n0::/a/b\n") == 500
+    assert group_room_bytes(tmp_path, "0::/\n") is None
+    assert group_room_bytes(tmp_path / "none", "0::/a\n") is None
+
+
+def disk(free: int, *, writable: bool = True, blobs: int = 0, checkpoint: int = 0) -> Finding:
+    facts = DiskFacts(Path("/data"), free, writable, blobs, checkpoint)
+    return judge_disk(facts, store_bytes=2 * 10**9, checkpoints_kept=2, log_bytes=10**8)
+
+
+def test_disk_space_is_held_against_store_checkpoints_and_logs() -> None:
+    with_remedy(disk(3 * 10**9), OK, "2.1 GB more")
+    with_remedy(disk(2 * 10**9), WARNING, "swarm.store_bytes")
+    with_remedy(disk(2 * 10**9, blobs=10**9), OK, "1.1 GB more")
+    with_remedy(disk(3 * 10**9, checkpoint=10**9), WARNING, "5.1 GB more")
+    with_remedy(disk(10**8), ERROR, "free some space")
+    with_remedy(disk(3 * 10**9, checkpoint=2 * 10**9), ERROR)  # the next checkpoint fits, the one after does not
+    with_remedy(disk(10**12, writable=False), ERROR, "/data", "chown")
+
+
+def test_disk_facts_are_of_the_nearest_directory_that_exists(tmp_path: Path) -> None:
+    facts = disk_facts(tmp_path / "not" / "yet", None)
+    assert facts.free_bytes > 0 and facts.writable and (facts.blob_bytes, facts.checkpoint_bytes) == (0, 0)
+    (tmp_path / "blobs" / "ab").mkdir(parents=True)
+    (tmp_path / "blobs" / "ab" / "c").write_bytes(bytes(321))
+    assert disk_facts(tmp_path, tmp_path / "blobs").blob_bytes == 321
+
+
+STEADY = ClockFacts(ClockReading(NOW, 5.0), ClockReading(NOW + 4.0, 9.0), 0, NOW - 60.0, (), 0)
+
+
+def test_a_clock_that_runs_forward_is_in_order() -> None:
+    with_remedy(judge_clock(STEADY), OK)
+    with_remedy(judge_clock(dataclasses.replace(STEADY, peer_offsets_seconds=(0.2, -0.4))), OK, "0.4 s of 2 peers")
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "part"),
+    [
+        ({"steps_back": 2}, ERROR, "went back 2 times"),
+        ({"ended": ClockReading(NOW, 4.0)}, ERROR, "went back"),
+        ({"began": ClockReading(1.0, 5.0), "ended": ClockReading(5.0, 9.0)}, ERROR, "before this version"),
+        ({"newest_file_seconds": NOW + 10 * 86_400}, ERROR, "10 days newer"),
+        ({"ended": ClockReading(NOW + 64.0, 9.0)}, WARNING, "+60.0 s"),
+        ({"peer_offsets_seconds": (40.0, 50.0, -1.0)}, WARNING, "40 s behind the clocks of 3"),
+        ({"peer_offsets_seconds": (-40.0,)}, WARNING, "40 s ahead of"),
+        ({"refused_for_clock": 7}, ERROR, "(7) were refused"),
+    ],
+)
+def test_a_clock_that_is_off_is_told_with_how_far(change: dict[str, object], severity: Severity, part: str) -> None:
+    with_remedy(judge_clock(dataclasses.replace(STEADY, **change)), severity, part)  # type: ignore[arg-type]
+
+
+def test_one_peer_with_a_wrong_clock_among_right_ones_is_not_our_fault() -> None:
+    facts = dataclasses.replace(STEADY, peer_offsets_seconds=(0.1, 250.0, -0.1), refused_for_clock=9)
+    assert judge_clock(facts).severity is OK
+
+
+@given(st.lists(st.floats(-300, 300), min_size=1), st.integers(0, 9))
+def test_the_clock_is_judged_by_the_middle_of_its_peers(offsets: list[float], refused: int) -> None:
+    from statistics import median
+
+    finding = judge_clock(dataclasses.replace(STEADY, peer_offsets_seconds=tuple(offsets), refused_for_clock=refused))
+    assert (finding.severity is WARNING) == (abs(median(offsets)) > machine.PEER_OFFSET_SECONDS)
+
+
+def test_a_key_that_others_can_read_is_an_error_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    tmp_path.chmod(0o700)
+    with_remedy(data_directory.judge_key(key_facts(home)), OK, "first start")
+    key = NodeKey.load_or_create(home.key)
+    with_remedy(data_directory.judge_key(key_facts(home)), OK, key.peer_id, "600")
+    home.key.chmod(0o640)
+    with_remedy(data_directory.judge_key(key_facts(home)), ERROR, "640", f"chmod 600 {home.key}")
+
+
+def test_a_key_that_is_none_and_one_that_is_gone_are_told(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    tmp_path.chmod(0o700)
+    home.metrics.touch()
+    with_remedy(data_directory.judge_key(key_facts(home)), WARNING, "new identity")
+    home.key.write_text("nothing")
+    home.key.chmod(0o600)
+    with_remedy(data_directory.judge_key(key_facts(home)), ERROR, "PKCS #8", "move it away")
+
+
+def test_a_data_directory_that_others_may_write_into_is_an_error() -> None:
+    facts = KeyFacts(Path("/data/identity.key"), 0o600, "12D3KooWx", None, True, 0o770)
+    with_remedy(data_directory.judge_key(facts), ERROR, "770", "chmod 700 /data")
+
+
+def checkpoint(folder: Path, number: int) -> Path:
+    import json
+
+    path = folder / f"round-{number:06d}"
+    path.mkdir(parents=True)
+    (path / "tensors.safetensors").write_bytes(bytes(range(number)))
+    (path / "config.json").write_text("{}")
+    digest = sha256_of(path / "tensors.safetensors")
+    (path / "state.json").write_text(json.dumps({"format": 1, "tensors_sha256": digest}))
+    return path
+
+
+def test_checkpoints_are_read_through_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with_remedy(data_directory.judge_checkpoints(checkpoint_facts(home)), OK, "none yet")
+    older, newer = (checkpoint(home.checkpoints, number) for number in (5, 9))
+    assert checkpoint_facts(home) == CheckpointFacts((older, newer), ())
+    with_remedy(data_directory.judge_checkpoints(checkpoint_facts(home)), OK, "2 whole, newest round-000009")
+    (newer / "tensors.safetensors").write_bytes(bytes(9))
+    with_remedy(data_directory.judge_checkpoints(checkpoint_facts(home)), WARNING, "round-000005 is whole", "SHA-256")
+    (older / "state.json").unlink()
+    with_remedy(data_directory.judge_checkpoints(checkpoint_facts(home)), ERROR, "none is whole", "backup")
+
+
+def running(state: State, last_end: str | None = None) -> NodeStatus:
+    child = ChildStatus(1, 0 if last_end is None else 1, last_end)
+    return NodeStatus(
+        version="0",
+        pid=1,
+        home="/data",
+        name="ann",
+        peer="12D3KooWx",
+        model="m",
+        state=state,
+        uptime_seconds=1.0,
+        swarm_process=ChildStatus(2, 0, None),
+        learner_process=child,
+        swarm=None,
+        loading=None,
+        ready=None,
+        round=None,
+        checkpoint=None,
+        fault=None,
+        notes=(),
+    )
+
+
+def test_a_running_node_is_told_with_its_state_and_how_a_process_of_it_ended() -> None:
+    judge = data_directory.judge_running
+    with_remedy(judge(RunningFacts(False, None, None)), OK, "starling up")
+    with_remedy(judge(RunningFacts(True, None, "refused")), WARNING, "refused", "starling down")
+    with_remedy(judge(RunningFacts(True, running(State.TRAINING), None)), OK, "training as ann")
+    ended = RunningFacts(True, running(State.RECOVERING, "the learner was killed"), None)
+    with_remedy(judge(ended), WARNING, "the learner was killed", "/data/logs")
+    again = RunningFacts(True, running(State.TRAINING, "the learner was killed"), None)
+    with_remedy(judge(again), WARNING, "before: the learner was killed")

@@ -1,0 +1,269 @@
+"""Whom to learn from: the pool of announced groups, and the choice among them before anything is fetched."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from node.configuration import LearnerSection
+from node.learner.foreign.foreign_choice import choose
+from node.learner.foreign.replay import CANDIDATES, REMEMBERED_BLOBS, REMEMBERED_PEERS, Choice, PeerRecord, ReplayPool
+from protocol.messages import GroupAdvert, PromptRef
+from swarm.api import SeenGroup
+
+NOW = 1_000_000.0
+HASH = bytes(16)
+USES = 4
+
+
+class KnownTask:
+    """As much of a task as choosing looks at."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.version, self.config_hash = name, 1, HASH
+
+
+TASKS: dict[str, Any] = {"add": KnownTask("add"), "sort": KnownTask("sort")}
+
+
+def seen(
+    number: int,
+    *,
+    peer: str = "ann",
+    rewards: Sequence[float] = (1, 0),
+    task: str = "add",
+    age_seconds: float = 0.0,
+    version: int = 1,
+    config_hash: bytes = HASH,
+) -> SeenGroup:
+    prompt = PromptRef(task, version, config_hash, number)
+    count = len(rewards)
+    advert = GroupAdvert(number.to_bytes(32, "big"), 100, prompt, tuple(rewards), (3,) * count, (-1.0,) * count)
+    return SeenGroup(number, peer, NOW - age_seconds, HASH, HASH, 0, advert)
+
+
+def pool_of(*groups: SeenGroup) -> ReplayPool:
+    pool = ReplayPool()
+    pool.add(groups)
+    return pool
+
+
+def chosen_numbers(
+    pool: ReplayPool, section: LearnerSection | None = None, success: float = 0.1, seed: int = 0
+) -> list[int]:
+    choice = choose(NOW, pool, TASKS, lambda _: success, section or LearnerSection(), random.Random(seed))
+    return [group.cursor for group in choice.chosen]
+
+
+def test_groups_far_above_the_learner_come_first() -> None:
+    groups = [seen(1, rewards=(1, 0, 0, 0)), seen(2, rewards=(1, 1, 1, 1)), seen(3, rewards=(1, 1, 0, 0))]
+    assert chosen_numbers(pool_of(*groups)) == [2, 3, 1]
+
+
+def test_every_candidate_that_is_of_no_use_is_passed_over_with_its_reason() -> None:
+    pool = pool_of(
+        seen(1, age_seconds=301),
+        seen(2, task="unheard of"),
+        seen(3, version=2),
+        seen(4, config_hash=b"\1" * 16),
+        seen(5, rewards=(0, 0)),
+        seen(6),
+    )
+    choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(), random.Random(0))
+    assert [group.cursor for group in choice.chosen] == [6]
+    assert choice.reasons() == {"stale": 1, "unknown_task": 3, "not_better": 1}
+
+
+def test_group_mode_wants_spread_where_learner_mode_wants_gain() -> None:
+    groups = seen(1, rewards=(1, 1)), seen(2, rewards=(1, 0))
+    choice = choose(
+        NOW, pool_of(*groups), TASKS, lambda _: 0.9, LearnerSection(), random.Random(0), foreign_advantage="group"
+    )
+    assert [group.cursor for group in choice.chosen] == [2]
+    assert choice.reasons() == {"all_equal": 1}
+    assert chosen_numbers(pool_of(*groups), success=0.9) == [1]
+
+
+def test_no_peer_gets_more_than_its_share_while_others_have_groups() -> None:
+    section = LearnerSection(foreign_groups=4, peer_share=0.5)
+    ann = [seen(n, peer="ann", rewards=(1, 1)) for n in range(1, 9)]
+    bob = [seen(n, peer="bob", rewards=(1, 0)) for n in range(9, 12)]
+    peers = Counter("ann" if n < 9 else "bob" for n in chosen_numbers(pool_of(*ann, *bob), section))
+    assert peers == {"ann": 2, "bob": 2}
+    assert len(chosen_numbers(pool_of(*ann, *bob[:1]), section)) == 4  # bob has one: ann fills up
+    assert len(chosen_numbers(pool_of(*ann), section)) == 4
+
+
+def test_between_equally_good_groups_fresh_ones_and_peers_little_heard_come_first() -> None:
+    section = LearnerSection(foreign_groups=1)
+    firsts: Counter[int] = Counter()
+    for seed in range(200):
+        pool = pool_of(seen(1, peer="often"), seen(2, peer="seldom"))
+        pool.peers["often"] = PeerRecord(groups_taken=50)
+        firsts.update(chosen_numbers(pool, section, seed=seed))
+    assert firsts[2] > 3 * firsts[1] > 0
+    firsts = Counter()
+    for seed in range(200):
+        firsts.update(chosen_numbers(pool_of(seen(1, age_seconds=250), seen(2)), section, seed=seed))
+    assert firsts[2] > 3 * firsts[1] > 0
+
+
+def test_choice_changes_nothing_and_equal_draws_give_equal_choices() -> None:
+    pool = pool_of(*(seen(n) for n in range(1, 30)))
+    assert chosen_numbers(pool) == chosen_numbers(pool)
+    assert chosen_numbers(pool) != chosen_numbers(pool, seed=1)
+    assert len(pool.candidates) == 29
+
+
+def settled(pool: ReplayPool, groups: int, seed: int = 0) -> list[int]:
+    """Chooses ``groups`` candidates and settles them; their numbers."""
+    section = LearnerSection(foreign_groups=groups)
+    choice = choose(NOW, pool, TASKS, lambda _: 0.1, section, random.Random(seed))
+    pool.settle(choice, USES)
+    return [group.cursor for group in choice.chosen]
+
+
+def test_groups_not_used_yet_come_first_and_none_is_used_more_often_than_allowed() -> None:
+    pool = pool_of(*(seen(n) for n in range(1, 13)))
+    uses: Counter[int] = Counter()
+    for seed in range(20):
+        uses.update(settled(pool, 8, seed))
+        pool.add([seen(n) for n in range(1, 13)])  # advertised again and again
+        if seed == 1:
+            assert set(uses) == set(range(1, 13))  # two rounds of eight have met all twelve
+    assert uses == dict.fromkeys(range(1, 13), USES)
+    assert pool.peer("ann").groups_taken == 12  # counted by group, not by use
+
+
+def test_dropped_group_is_not_chosen_again() -> None:
+    pool = pool_of(seen(1), seen(2))
+    settled(pool, 2)
+    pool.drop(seen(1).advert.blob)
+    pool.add([seen(1), seen(2)])
+    assert settled(pool, 2) == [2]
+
+
+def test_restored_pool_uses_no_group_again_and_asks_from_the_beginning() -> None:
+    pool = pool_of(*(seen(n) for n in range(1, 5)))
+    used = settled(pool, 2)
+    restored = ReplayPool.restored(pool.position())
+    assert restored.cursor == 0
+    restored.add([seen(n) for n in range(1, 5)])
+    assert {group.cursor for group in restored.candidates.values()} == {1, 2, 3, 4} - set(used)
+    assert restored.peers == pool.peers
+
+
+def test_pool_is_bounded_and_forgets_its_oldest_candidates() -> None:
+    pool = pool_of(*(seen(n) for n in range(1, CANDIDATES + 11)))
+    assert len(pool.candidates) == CANDIDATES
+    assert min(group.cursor for group in pool.candidates.values()) == 11
+
+
+def test_peer_that_floods_pushes_out_its_own_groups_only() -> None:
+    honest = [seen(n, peer=f"peer{n % 3}") for n in range(1, 31)]
+    flood = [seen(n, peer="flood", rewards=(1, 1)) for n in range(100, 100 + 4 * CANDIDATES)]
+    pool = pool_of(*honest, *flood)
+    assert len(pool.candidates) == CANDIDATES
+    assert {group.cursor for group in pool.candidates.values()} >= {group.cursor for group in honest}
+    choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(foreign_groups=32), random.Random(0))
+    assert Counter(group.peer == "flood" for group in choice.chosen) == {True: 16, False: 16}
+
+
+def test_flood_of_useless_adverts_keeps_memory_bounded_and_what_was_used_out() -> None:
+    pool = pool_of(seen(1))
+    for seed in range(USES):
+        assert settled(pool, 1, seed) == [1]
+    for start in range(100, 100 + 4 * REMEMBERED_BLOBS, CANDIDATES // 2):
+        pool.add(seen(n, peer="flood", rewards=(0, 0)) for n in range(start, start + CANDIDATES // 2))
+        settled(pool, 1)
+    assert not pool.candidates
+    assert len(pool.decided) == REMEMBERED_BLOBS
+    pool.measured({f"peer{n}": 1.0 for n in range(2 * REMEMBERED_PEERS)})
+    assert len(pool.peers) == REMEMBERED_PEERS
+
+
+def test_empty_pool_gives_an_empty_choice_under_every_rule() -> None:
+    for rule in ("gain", "uniform"):
+        section = LearnerSection(foreign_choice=rule)  # type: ignore[arg-type]
+        choice = choose(NOW, ReplayPool(), TASKS, lambda _: 0.1, section, random.Random(0))
+        assert choice == Choice((), {})
+
+
+def test_pool_of_one_peer_fills_the_round() -> None:
+    pool = pool_of(*(seen(n) for n in range(1, 41)))
+    assert len(chosen_numbers(pool, LearnerSection(foreign_groups=32, peer_share=0.1))) == 32
+
+
+def test_when_every_candidate_is_passed_over_nothing_is_chosen_and_each_has_its_reason() -> None:
+    pool = pool_of(seen(1, rewards=(0, 0)), seen(2, age_seconds=1e6), seen(3, task="unheard of"))
+    choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(), random.Random(0))
+    assert choice.chosen == ()
+    assert choice.reasons() == {"not_better": 1, "stale": 1, "unknown_task": 1}
+    pool.settle(choice, USES)
+    assert not pool.candidates
+
+
+def test_liar_falls_behind_everybody_whatever_it_claims_and_is_heard_again_once_nobody_else_is_left() -> None:
+    section = LearnerSection(foreign_groups=4, peer_share=0.5)
+    liar = [seen(n, peer="liar", rewards=(1000, 1000)) for n in range(1, 11)]
+    honest = [seen(n, peer="ann", rewards=(1, 0, 0, 0)) for n in range(11, 21)]
+    pool = pool_of(*liar, *honest)
+    assert sum(n < 11 for n in chosen_numbers(pool, section)) == 2  # its share, while nobody knows better
+    for _ in range(3):
+        pool.checked("liar", held=False)
+    assert all(n > 10 for n in chosen_numbers(pool, section))
+    assert all(n < 11 for n in chosen_numbers(pool_of_with(pool, liar), section))
+
+
+def pool_of_with(known: ReplayPool, groups: Sequence[SeenGroup]) -> ReplayPool:
+    """Another pool of ``groups`` with what ``known`` remembers of peers, by way of a checkpoint."""
+    pool = ReplayPool.restored(known.position())
+    pool.add(groups)
+    return pool
+
+
+def test_reliability_is_earned_back_by_claims_that_hold_and_a_missing_blob_costs_little() -> None:
+    pool = ReplayPool()
+    for _ in range(4):
+        pool.checked("bob", held=False)
+    assert pool.peer("bob").reliability < 0.5
+    for _ in range(4):
+        pool.checked("bob", held=True)
+    assert pool.peer("bob").reliability > 0.7
+    pool.missed("cid")
+    assert 0.9 < pool.peer("cid").reliability < 1
+
+
+def test_between_equally_good_groups_the_policy_nearer_to_ours_comes_first() -> None:
+    firsts: Counter[int] = Counter()
+    for seed in range(200):
+        pool = pool_of(seen(1, peer="far"), seen(2, peer="near"))
+        pool.measured({"far": 5000.0, "near": 0.1})
+        firsts.update(chosen_numbers(pool, LearnerSection(foreign_groups=1), seed=seed))
+    assert firsts[2] > 10 * firsts[1]
+    pool = pool_of(seen(1, peer="far", rewards=(1, 1)), seen(2, peer="near", rewards=(1, 0)))
+    pool.measured({"far": 5000.0, "near": 0.1})
+    assert chosen_numbers(pool) == [1, 2]  # who has more to teach comes first all the same
+
+
+def test_under_group_advantages_spread_on_a_class_that_we_master_counts_little() -> None:
+    pool = pool_of(seen(1, task="add"), seen(2, task="sort", rewards=(1, 0, 0, 0)))
+    success = {"add": 0.95, "sort": 0.05}
+    choice = choose(
+        NOW, pool, TASKS, success.__getitem__, LearnerSection(), random.Random(0), foreign_advantage="group"
+    )
+    assert [group.cursor for group in choice.chosen] == [2, 1]
+
+
+def test_uniform_rule_drops_what_is_all_equal_and_takes_any_of_the_rest() -> None:
+    section = LearnerSection(foreign_choice="uniform", foreign_groups=2, peer_share=0.1)
+    groups = [seen(n, rewards=(1, 0) if n % 2 else (1, 1)) for n in range(1, 13)]
+    counts: Counter[int] = Counter()
+    for seed in range(600):
+        counts.update(chosen_numbers(pool_of(*groups), section, success=0.9, seed=seed))
+    assert set(counts) == {1, 3, 5, 7, 9, 11}
+    assert all(150 < count < 250 for count in counts.values())  # 200 expected, standard deviation 11.5
+    choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.1, section, random.Random(0))
+    assert choice.reasons() == {"all_equal": 6}

@@ -1,0 +1,208 @@
+"""Choosing on the exchange's own thread: what is fetched, what is remembered of whom, what others say of themselves."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from node.configuration import LearnerSection
+from node.learner.allocation.peer_success import Announced
+from node.learner.foreign.intake import Exchange, ForeignGroup, Incoming
+from node.learner.foreign.replay import CANDIDATES
+from protocol.errors import UnreachableError
+from protocol.messages import Heartbeat, PromptRef, TaskSuccess
+from protocol.rollouts import Completion, FinishReason, Group, advert_of, encode_group
+from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
+
+NOW = 1_000_000.0
+HASH = bytes(16)
+WAIT_SECONDS = 60.0  # a hang guard
+
+
+class KnownTask:
+    name, version, config_hash = "add", 1, HASH
+
+
+TASKS: dict[str, Any] = {"add": KnownTask()}
+
+
+def group(number: int, rewards: Sequence[float] = (1, 0)) -> Group:
+    completions = tuple(
+        Completion(b"a", np.array([1]), np.array([1]), np.array([-0.1], np.float32), FinishReason.LENGTH, reward)
+        for reward in rewards
+    )
+    return Group(PromptRef("add", 1, HASH, number), HASH, HASH, 0, completions)
+
+
+@dataclass
+class Board:
+    """A swarm process that holds what was put on it."""
+
+    folder: Path
+    seen: list[SeenGroup] = field(default_factory=list)
+    statuses: list[PeerStatus] = field(default_factory=list)
+    judged: list[tuple[str, Judgement]] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)  # peers, one for each blob asked for
+    hides_peers: bool = False
+
+    def put(self, peer: str, each: Group, *, served: bool = True) -> None:
+        blob = encode_group(each)
+        advert = advert_of(each, blob)
+        if served:
+            (self.folder / advert.blob.hex()).write_bytes(blob)
+        self.seen.append(SeenGroup(len(self.seen) + 1, peer, NOW, HASH, HASH, 0, advert))
+
+    def status(self) -> SwarmStatus:
+        return SwarmStatus("me", "test", "", (), 0.0, 1, None, 0, 0, 0, {}, {})
+
+    def peers(self) -> list[PeerStatus]:
+        if self.hides_peers:
+            raise UnreachableError("no swarm process answers")
+        return self.statuses
+
+    def share(self, groups: Sequence[Group]) -> None:
+        raise AssertionError("nothing is shared here")
+
+    def seen_groups(self, after: int, limit: int) -> list[SeenGroup]:
+        return self.seen[after : after + limit]
+
+    def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
+        self.fetched += [each.peers[0] for each in wanted]
+        paths = [(each.blob, self.folder / each.blob.hex()) for each in wanted]
+        return [Fetched(b, str(p), None) if p.exists() else Fetched(b, None, "missing") for b, p in paths]
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        raise AssertionError("no heart beats here")
+
+    def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
+        self.judged.append((peer, judgement))
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path)
+
+
+@pytest.fixture
+def exchange(board: Board) -> Iterator[Exchange]:
+    made = Exchange(board, TASKS, LearnerSection(foreign_groups=4, peer_share=0.5), lambda: NOW)
+    yield made
+    made.close()
+
+
+def gathered(exchange: Exchange, seed: int = 0) -> Incoming:
+    exchange.begin(lambda _: 0.1, random.Random(seed))
+    return exchange.collect(WAIT_SECONDS)
+
+
+def from_whom(incoming: Incoming) -> Counter[str]:
+    return Counter(foreign.peer for foreign in incoming.groups)
+
+
+def found_false(exchange: Exchange, foreign: ForeignGroup) -> None:
+    exchange.refuse(foreign, Judgement.FALSE_REWARD, "claimed reward 1, recomputed 0")
+
+
+def test_only_what_was_chosen_is_fetched_and_a_second_use_costs_no_bytes(board: Board, exchange: Exchange) -> None:
+    for number in range(4):
+        board.put("ann", group(number, rewards=(1, 1)))
+        board.put("bob", group(10 + number, rewards=(0, 0)))
+    first, second = gathered(exchange), gathered(exchange)
+    assert from_whom(first) == from_whom(second) == {"ann": 4}
+    assert first.bytes_fetched == sum(seen.advert.size for seen in board.seen if seen.peer == "ann")
+    assert second.bytes_fetched == 0
+    assert [foreign.new for foreign in (*first.groups, *second.groups)] == [True] * 4 + [False] * 4
+
+
+def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, exchange: Exchange) -> None:
+    for number in range(40):
+        board.put("liar", group(number, rewards=(1, 1)))
+        board.put("ann", group(100 + number, rewards=(1, 0, 0, 0)))
+    for round_number in range(3):
+        for foreign in gathered(exchange, round_number).groups:
+            if foreign.peer == "liar":
+                found_false(exchange, foreign)
+            else:
+                exchange.judge(foreign.peer, foreign.blob, Judgement.USED)
+    exchange.settle(WAIT_SECONDS)
+    assert Counter(board.judged)["liar", Judgement.FALSE_REWARD] == 4  # two rounds' share
+    assert from_whom(gathered(exchange, 9)) == {"ann": 4}
+    restored = Exchange(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW, exchange.position())
+    assert from_whom(gathered(restored)) == {"ann": 4}  # remembered over a restart
+    restored.close()
+
+
+def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, exchange: Exchange) -> None:
+    for number in range(8):
+        board.put("eve", group(number, rewards=(1, 1)))
+        (board.folder / board.seen[-1].advert.blob.hex()).write_bytes(b"nonsense")
+    for round_number in range(2):
+        assert gathered(exchange, round_number).groups == ()
+    for number in range(4):
+        board.put("eve", group(50 + number, rewards=(1, 1)))
+        board.put("ann", group(100 + number, rewards=(1, 0, 0, 0)))
+    assert from_whom(gathered(exchange)) == {"ann": 4}
+
+
+def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, exchange: Exchange) -> None:
+    for number in range(CANDIDATES + 100):
+        board.put("flood", group(number, rewards=(1, 1)), served=False)
+    board.put("ann", group(10_000, rewards=(1, 0, 0, 0)))
+    board.put("bob", group(10_001, rewards=(1, 0, 0, 0)))
+    incoming = gathered(exchange)
+    assert from_whom(incoming) == {"ann": 1, "bob": 1}
+    assert incoming.rejected == {"not_fetched": 2, "crowded_out": 102}  # its own, and nobody else's
+
+
+def test_empty_pool_leaves_the_round_alone_and_says_why(exchange: Exchange) -> None:
+    incoming = gathered(exchange)
+    assert incoming.groups == ()
+    assert "none has announced a group that would help" in str(incoming.alone_because)
+    assert incoming.bytes_fetched == 0
+
+
+def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(board: Board, exchange: Exchange) -> None:
+    for number in range(5):
+        board.put("ann", group(number, rewards=(0, 0)))
+    incoming = gathered(exchange)
+    assert incoming.rejected == {"not_better": 5}
+    assert incoming.groups == ()
+    assert board.fetched == []
+    assert incoming.alone_because is not None
+
+
+def test_what_others_say_of_their_success_comes_with_the_groups_and_not_again_at_once(
+    board: Board, exchange: Exchange
+) -> None:
+    beat = Heartbeat("x", "x", "x", HASH, HASH, 1, 1, "", 1.0, 0, 0, (TaskSuccess("add", 0.8, 32),))
+    board.statuses.append(PeerStatus("ann", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None))
+    board.put("ann", group(0))
+    incoming = gathered(exchange)
+    assert (len(incoming.groups), incoming.peer_success) == (1, {"add": Announced(0.8, 0.5)})
+    assert gathered(exchange).peer_success is None
+
+
+def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(board: Board, exchange: Exchange) -> None:
+    board.put("ann", group(0))
+    board.hides_peers = True
+    incoming = gathered(exchange)
+    assert incoming.peer_success is None
+    assert "does not answer" in str(incoming.alone_because)
+    assert [fault.reason for fault in exchange.faults()] == ["unreachable"]
+    board.hides_peers = False
+    assert from_whom(gathered(exchange)) == {"ann": 1}
+
+
+def test_measured_distance_survives_a_restart(exchange: Exchange) -> None:
+    exchange.measured({"ann": 10.0})
+    exchange.measured({"ann": 20.0, "bob": 1.0})
+    restored = Exchange(None, TASKS, LearnerSection(), lambda: NOW, exchange.position())
+    assert restored.position()["peers"] == {"ann": [0, 1.0, 12.0], "bob": [0, 1.0, 1.0]}
+    restored.close()

@@ -1,0 +1,74 @@
+"""Rewards to advantages, by every rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from node.learner.objective.advantages import MEDIAN_BOUND, AdvantageMethod, AdvantageRule, median_advantages
+
+METHODS: tuple[AdvantageMethod, ...] = ("group", "mean", "median", "batch", "min_variance")
+
+
+def floats(*values: float) -> NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("group", np.array([-1.0, 0.0, 0.0, 1.0]) / (np.std([0, 1, 1, 2], ddof=1) + 1e-4)),
+        ("mean", [-1.0, 0.0, 0.0, 1.0]),
+        ("batch", np.array([-1.0, 0.0, 0.0, 1.0]) / (np.std([0, 1, 1, 2, 5, 9], ddof=1) + 1e-4)),
+        ("min_variance", [-1.0, 0.0, 0.0, 1.0]),
+    ],
+)
+def test_each_rule_by_hand(method: AdvantageMethod, expected: list[float]) -> None:
+    rule = AdvantageRule.of(method, [[0, 1, 1, 2], [5, 9]])
+    np.testing.assert_allclose(rule(floats(0, 1, 1, 2)), expected, rtol=1e-6)
+
+
+def test_median_rule_divides_by_the_deviation_from_the_median() -> None:
+    rewards = floats(0, 1, 2, 4, 9)  # median 2, deviations 2 1 0 2 7: their median 2
+    np.testing.assert_allclose(median_advantages(rewards), (rewards - 2) / 2.001, rtol=1e-6)
+
+
+def test_median_rule_with_mostly_equal_rewards_falls_back_to_the_standard_deviation() -> None:
+    """MAD is 0 for one right answer among eight; divided by 1e-3 its advantage would be 1000."""
+    rewards = floats(0, 0, 0, 0, 0, 0, 0, 1)
+    expected = 1 / (rewards.std(ddof=1) + 1e-4)
+    assert median_advantages(rewards).tolist() == pytest.approx([0] * 7 + [expected], rel=1e-6)
+    assert expected == pytest.approx(2.83, abs=0.01)
+
+
+def test_median_rule_bounds_what_lies_far_outside() -> None:
+    assert median_advantages(floats(0.5, 0.501, 0.502, 9.0)).max() == MEDIAN_BOUND
+
+
+@given(
+    st.sampled_from(METHODS),
+    st.lists(st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=8), min_size=1, max_size=4),
+)
+def test_advantages_are_finite_order_the_rewards_and_vanish_where_all_are_equal(
+    method: AdvantageMethod, groups: list[list[float]]
+) -> None:
+    rule = AdvantageRule.of(method, groups)
+    for group in groups:
+        rewards = floats(*group)
+        advantages = rule(rewards)
+        assert advantages.dtype == np.float32 and np.isfinite(advantages).all()
+        assert (np.diff(advantages[np.argsort(rewards)]) >= 0).all()
+        if (rewards == rewards[0]).all():
+            assert not advantages.any()
+        elif method == "median":
+            assert np.abs(advantages).max() <= MEDIAN_BOUND
+        else:
+            assert abs(float(advantages.sum())) <= 1e-3 * max(1.0, float(np.abs(advantages).max()))
+
+
+def test_a_batch_of_one_reward_divides_by_nothing() -> None:
+    assert AdvantageRule.of("batch", [[1.0]])(floats(1.0)).tolist() == [0.0]
+    assert AdvantageRule.of("batch", [])(floats()).tolist() == []

@@ -1,0 +1,229 @@
+"""The shared-prefix forward pass against plain full sequences: same log-probabilities, same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from node.configuration import ObjectiveSection
+from node.learner.objective.alignment import Alignment
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from node.learner.objective.forward import Network, Pass, check_network, completion_logps, plan_passes, rows_by_length
+from node.learner.objective.loss import BatchTotals, objective_loss
+from node.learner.objective.spans import RaggedSpans
+from protocol.errors import ConfigurationError
+
+VOCABULARY = 23
+# The models compute their norms and rotations in float32 even when they are float64: hence 2e-6 there, not 1e-12.
+
+
+def qwen3(**extra: Any) -> Any:
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+            **extra,
+        )
+    )
+
+
+def sliding_qwen3() -> Any:
+    return qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+
+
+def llama() -> Any:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+    )
+    return LlamaForCausalLM(config)
+
+
+def gpt_neox() -> Any:
+    config = GPTNeoXConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+    )
+    return GPTNeoXForCausalLM(config)
+
+
+ARCHITECTURES = {"qwen3": qwen3, "qwen3-sliding": sliding_qwen3, "llama": llama, "gpt-neox": gpt_neox}
+
+
+def built(architecture: str, dtype: torch.dtype = torch.float64) -> Any:
+    torch.manual_seed(3)
+    return ARCHITECTURES[architecture]().to(dtype).eval()
+
+
+def completion(ids: Sequence[int], advantage: float = 1.0, behaviour: float = -1.0) -> TrainingCompletion:
+    alignment = Alignment(np.arange(len(ids)), np.full(len(ids), behaviour, np.float32), 0)
+    return TrainingCompletion(np.array(ids, dtype=np.int64), alignment, advantage, SELF)
+
+
+def groups(seed: int = 0, prompts: int = 4, completions: int = 3) -> list[TrainingGroup]:
+    rng = np.random.default_rng(seed)
+    result = []
+    for _ in range(prompts):
+        prompt = tuple(int(i) for i in rng.integers(0, VOCABULARY, rng.integers(1, 12)))
+        each = tuple(
+            completion(rng.integers(0, VOCABULARY, rng.integers(1, 9)).tolist(), float(rng.normal()))
+            for _ in range(completions)
+        )
+        result.append(TrainingGroup(prompt, each, sum(len(c.token_ids) for c in each), len(each)))
+    return result
+
+
+def plain_logps(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
+    """(T,) by one full forward pass of prompt and completion, no cache, no padding."""
+    row = torch.tensor([[*prompt, *ids]])
+    logits = model(input_ids=row).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 2e-6), (torch.float32, 1e-5)])
+def test_shared_prefix_gives_the_log_probabilities_and_gradients_of_full_sequences(
+    architecture: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    model = built(architecture, dtype)
+    network = Network.of(model)
+    parts = plan_passes(groups(), batch_tokens=10_000, pads_prompts=network.pads_prompts)
+    assert sum(len(p.completions) for p in parts) == 12
+    expected_logps, shared_logps = [], []
+    for part in parts:
+        for index, each in zip(part.prompt_of, part.completions, strict=True):
+            logps = plain_logps(model, part.prompts[index], each.token_ids.tolist())
+            (logps * each.advantage).sum().backward()
+            expected_logps.append(logps.detach())
+    expected = gradients(model)
+    for part in parts:
+        logps, _ = completion_logps(network, part)
+        shared_logps.append(logps.detach())
+        advantages = torch.cat(
+            [torch.full((len(c.token_ids),), c.advantage, dtype=torch.float64) for c in part.completions]
+        )
+        (logps * advantages).sum().backward()
+    torch.testing.assert_close(torch.cat(shared_logps), torch.cat(expected_logps), atol=tolerance, rtol=tolerance)
+    shared = gradients(model)
+    assert shared.keys() == expected.keys()
+    for name, gradient in expected.items():
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(shared[name], gradient, atol=tolerance * max(scale, 1.0), rtol=tolerance)
+
+
+def loss_gradients(model: Any, parts: Sequence[Pass], tokens: int) -> tuple[float, dict[str, Tensor]]:
+    network, total = Network.of(model), 0.0
+    for part in parts:
+        logps, entropies = completion_logps(network, part)
+        spans = RaggedSpans.of(part.completions)
+        loss, _ = objective_loss(logps, entropies, spans, ObjectiveSection(), BatchTotals(tokens, 1, 1))
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    return total, gradients(model)
+
+
+def test_gradient_accumulated_over_small_passes_is_that_of_one_large_batch() -> None:
+    model = built("qwen3")
+    batch = groups(seed=1, prompts=6)
+    tokens = sum(g.tokens for g in batch)
+    whole, small = plan_passes(batch, batch_tokens=10_000), plan_passes(batch, batch_tokens=40)
+    assert len(whole) == 1
+    assert len(small) > 3
+    loss, expected = loss_gradients(model, whole, tokens)
+    small_loss, accumulated = loss_gradients(model, small, tokens)
+    assert small_loss == pytest.approx(loss, rel=1e-6)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(accumulated[name], gradient, atol=1e-9, rtol=1e-6)
+
+
+def test_passes_stay_within_the_bound_and_lose_no_completion() -> None:
+    batch = groups(seed=2, prompts=20, completions=5)
+    parts = plan_passes(batch, batch_tokens=60)
+    for part in parts:
+        rows = [len(c.token_ids) for c in part.completions]
+        prompts = [len(p) for p in part.prompts]
+        assert len(rows) == 1 or len(prompts) * max(prompts) + len(rows) * max(rows) <= 60
+    planned = {id(c) for part in parts for c in part.completions}
+    assert planned == {id(c) for g in batch for c in g.completions}
+    for part in parts:  # each completion still follows the prompt of its own group
+        for index, each in zip(part.prompt_of, part.completions, strict=True):
+            assert any(each in g.completions and g.prompt_ids == part.prompts[index] for g in batch)
+
+
+def test_completion_over_the_bound_gets_a_pass_of_its_own() -> None:
+    group = TrainingGroup((1, 2, 3), (completion([1] * 30), completion([2])), 31, 2)
+    parts = plan_passes([group], batch_tokens=10)
+    assert sorted(len(p.completions) for p in parts) == [1, 1]
+
+
+def test_prompts_of_unlike_length_share_no_pass_where_a_sliding_window_counts_padding() -> None:
+    parts = plan_passes(groups(prompts=12), batch_tokens=10_000, pads_prompts=False)
+    assert all(len({len(p) for p in part.prompts}) == 1 for part in parts)
+
+
+def test_temperature_scales_the_logits() -> None:
+    model = built("gpt-neox")
+    part = plan_passes(groups(prompts=1, completions=1), batch_tokens=1000)[0]
+    prompt, ids = part.prompts[0], part.completions[0].token_ids.tolist()
+    logits = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1] / 0.7
+    expected = torch.log_softmax(logits, -1)
+    logps, entropies = completion_logps(Network.of(model), part, temperature=0.7)
+    torch.testing.assert_close(logps, expected.gather(-1, torch.tensor(ids)[:, None])[:, 0])
+    torch.testing.assert_close(entropies, -(expected.exp() * expected).sum(-1))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_network_check_passes_for_architectures_that_are_computed_rightly(architecture: str) -> None:
+    model = built(architecture, torch.float32)
+    check_network(model, Network.of(model), VOCABULARY)
+
+
+def test_network_check_refuses_a_model_that_scales_its_logits_behind_the_head() -> None:
+    model = built("llama", torch.float32)
+    model.lm_head.register_forward_hook(lambda _module, _inputs, logits: 30 * torch.tanh(5 * logits))
+    with pytest.raises(ConfigurationError, match="cannot be trained"):
+        check_network(model, Network.of(model), VOCABULARY)
+
+
+def test_rows_of_one_batch_are_of_similar_length_and_none_is_lost() -> None:
+    lengths = [1, 9, 2, 3, 32, 17, 5, 1, 16, 4]
+    batches = rows_by_length(lengths)
+    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+    for batch in batches:
+        behind = [lengths[row] - 1 for row in batch]
+        assert max(behind) < 2 * min(behind) or max(behind) == 0

@@ -1,0 +1,129 @@
+"""The learner process as the supervisor sees it: one line in, events out, an end that loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from node.checkpoints.checkpoints import Snapshot, read_newest, write
+from node.configuration import Config, LearnerSection
+from node.events import CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Start, Stopped, decode_event
+from node.exit_codes import ExitCode
+
+pytestmark = pytest.mark.processes
+HANG_SECONDS = 900.0
+
+
+class LearnerProcess:
+    def __init__(self, home: Path) -> None:
+        config = Config(name="ann", learner=LearnerSection(own_groups=2, completions=2))
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        with (home / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "node.learner.process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                cwd=Path(__file__).parents[3],
+                start_new_session=True,
+            )
+        self.tell(msgspec.json.encode(Start(str(home), config.model_dump(mode="json"))))
+        self.events: list[Event] = []
+
+    def tell(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def read_until(self, kind: type[Event]) -> None:
+        assert self.process.stdout is not None
+        while not (self.events and isinstance(self.events[-1], kind)):
+            line = self.process.stdout.readline()
+            assert line, f"ended before {kind.__name__}"
+            self.events.append(decode_event(line))
+
+    def read_to_the_end(self) -> int:
+        assert self.process.stdout is not None
+        self.events += [decode_event(line) for line in self.process.stdout]
+        return self.process.wait(HANG_SECONDS)
+
+
+@contextmanager
+def learner_in(home: Path) -> Iterator[LearnerProcess]:
+    learner = LearnerProcess(home)
+    try:
+        yield learner
+    finally:
+        if learner.process.poll() is None:
+            os.killpg(learner.process.pid, signal.SIGKILL)
+        learner.process.wait()
+        for stream in (learner.process.stdin, learner.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def wait_until_session_is_empty(session: int) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
+    while True:
+        try:
+            os.killpg(session, 0)
+        except ProcessLookupError:
+            return
+        assert time.monotonic() < deadline, "the learner left processes behind"
+        time.sleep(0.05)
+
+
+def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_goes_on_from_there(
+    tmp_path: Path,
+) -> None:
+    with learner_in(tmp_path) as first:
+        first.read_until(RoundDone)
+        assert first.process.stdin is not None
+        first.process.stdin.close()  # as when the supervisor is killed
+        assert first.read_to_the_end() == ExitCode.DONE
+        wait_until_session_is_empty(first.process.pid)
+    kinds = [type(event) for event in first.events]
+    assert kinds[0] is Loading
+    assert kinds.index(Loading) < kinds.index(Ready) < kinds.index(RoundDone)
+    assert kinds[-2:] == [CheckpointSaved, Stopped]
+    stopped = first.events[-1]
+    assert isinstance(stopped, Stopped)
+    assert stopped.because == "supervisor gone"
+    newest = read_newest(tmp_path / "checkpoints")
+    assert stopped.checkpoint == str(newest.path)
+    assert newest.snapshot is not None
+    assert newest.snapshot.round == stopped.round > 0
+
+    with learner_in(tmp_path) as second:
+        second.read_until(RoundDone)
+        ready = next(event for event in second.events if isinstance(event, Ready))
+        assert (ready.round, ready.checkpoint) == (stopped.round, stopped.checkpoint)
+        second.process.send_signal(signal.SIGTERM)
+        assert second.read_to_the_end() == ExitCode.DONE
+    last = second.events[-1]
+    assert isinstance(last, Stopped)
+    assert last.because == "asked"
+    assert last.round > stopped.round
+
+
+def test_data_directory_with_checkpoints_of_another_policy_is_a_bad_configuration(tmp_path: Path) -> None:
+    other = Snapshot(5, b"another family!!", {"a": torch.zeros(1)}, {}, {"policy": {"model": "builtin:finch"}})
+    write(tmp_path / "checkpoints", other, keep=2)
+    with learner_in(tmp_path) as learner:
+        assert learner.read_to_the_end() == ExitCode.BAD_CONFIGURATION
+    fault = learner.events[-1]
+    assert isinstance(fault, Fault)
+    assert fault.fatal
+    assert "builtin:finch" in fault.detail
+    assert read_newest(tmp_path / "checkpoints").snapshot is not None

@@ -1,0 +1,307 @@
+"""Optimizer steps on a batch: sums over passes, batches without a gradient, several steps, other policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from node.configuration import LearnerSection, ObjectiveSection
+from node.learner.objective.alignment import Alignment
+from node.learner.objective.baselines import with_baselines
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from node.learner.objective.forward import Network, Pass, completion_logps, plan_passes
+from node.learner.objective.other_policies import OtherPolicies
+from node.learner.optimizer import MasterAdamW
+from node.learner.step import LearnReport, learn
+
+VOCABULARY = 11
+RATE = 1e-3
+
+
+class Bench:
+    """A small policy with what a step needs."""
+
+    def __init__(self, objective: ObjectiveSection, *, batch_tokens: int = 8192, tied: bool = True) -> None:
+        torch.manual_seed(1)
+        shape: dict[str, Any] = {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": tied,
+        }
+        self.model: Any = Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
+        self.parameters = dict(self.model.named_parameters())
+        self.network = Network.of(self.model)
+        self.learner = LearnerSection(learning_rate=RATE, batch_tokens=batch_tokens)
+        self.objective = objective
+        self.optimizer = MasterAdamW(self.parameters, self.learner)
+        self.others = OtherPolicies(self.parameters, objective)
+
+    def learn(self, groups: Sequence[TrainingGroup]) -> LearnReport:
+        return learn(
+            self.network,
+            self.optimizer,
+            groups,
+            self.learner,
+            self.objective,
+            self.others,
+            temperature=1.0,
+            longest=8,
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    def logps(self, groups: Sequence[TrainingGroup]) -> Tensor:
+        parts = plan_passes(groups, batch_tokens=8192)
+        with torch.no_grad():
+            return torch.cat([completion_logps(self.network, part)[0] for part in parts])
+
+
+def section(**keys: Any) -> ObjectiveSection:
+    return ObjectiveSection.model_validate(keys)
+
+
+def completion(ids: Sequence[int], advantage: float, behaviour: float = -2.4, peer: str = SELF) -> TrainingCompletion:
+    alignment = Alignment(np.arange(len(ids)), np.full(len(ids), behaviour, np.float32), 0)
+    return TrainingCompletion(np.array(ids, dtype=np.int64), alignment, advantage, peer, reward=float(advantage > 0))
+
+
+def batch(seed: int = 0, groups: int = 6, *, zeros: bool = False) -> list[TrainingGroup]:
+    """Groups of three own or foreign completions; with ``zeros`` some own ones have A = 0, as kept for a KL term."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for index in range(groups):
+        peer = SELF if index % 2 == 0 else "p"
+        each = []
+        for number in range(3):
+            advantage = 0.0 if zeros and peer == SELF and number == 0 else float(rng.normal())
+            ids = rng.integers(0, VOCABULARY, rng.integers(1, 7)).tolist()
+            each.append(completion(ids, advantage, float(rng.uniform(-3.5, -1.5)), peer))
+        prompt = tuple(int(i) for i in rng.integers(0, VOCABULARY, rng.integers(1, 5)))
+        tokens = sum(len(c.token_ids) for c in each)
+        made.append(TrainingGroup(prompt, tuple(each), tokens + 4, 5))  # two more with A = 0, of two tokens each
+    return made
+
+
+EVERY_NORMALISATION = [
+    {"loss": "dapo"},
+    {"loss": "grpo", "correction": "token_tis"},
+    {"loss": "bnpo", "correction": "icepop"},
+    {"loss": "dr_grpo", "correction": "decoupled_ppo", "steps": 2},
+    {"loss": "gspo", "correction": "ppo", "clip": 0.05},
+    {"loss": "cispo", "correction": "ppo", "clip_high": 5.0},
+    {"loss": "dapo", "correction": "masked_is"},
+    {"loss": "dapo", "correction": "ppo_ewma", "steps": 3, "ratio_cap": 5.0},
+    {"loss": "grpo", "correction": "sequence_tis", "ess_learning_rate": True},
+]
+
+
+@pytest.mark.parametrize("keys", EVERY_NORMALISATION, ids=lambda keys: "-".join(map(str, keys.values())))
+def test_many_small_passes_make_the_same_step_as_one_large_pass(keys: dict[str, Any]) -> None:
+    keys = {"kl_weight": 0.1} | keys
+    whole, small = Bench(section(**keys)), Bench(section(**keys), batch_tokens=30)
+    groups = batch(zeros=True)
+    assert len(plan_passes(groups, batch_tokens=8192)) == 1
+    assert len(plan_passes(groups, batch_tokens=30)) > 3
+    for _ in range(2):
+        reports = whole.learn(groups), small.learn(groups)
+    for name in whole.parameters:
+        torch.testing.assert_close(small.parameters[name], whole.parameters[name], atol=RATE / 20, rtol=0)
+    assert reports[0].objective.loss == pytest.approx(reports[1].objective.loss, rel=1e-3, abs=1e-6)
+    assert reports[0].objective.mean_kl() == pytest.approx(reports[1].objective.mean_kl(), rel=1e-3, abs=1e-6)
+    assert reports[0].objective.tokens == reports[1].objective.tokens
+
+
+def test_batch_without_any_gradient_takes_no_step() -> None:
+    bench = Bench(section())
+    bench.learn(batch())  # momentum that would carry on
+    before = bench.weights()
+    report = bench.learn([TrainingGroup((1,), (), 12, 3)])
+    assert report.step is None and report.objective.tokens == 0
+    assert bench.learn([]).step is None
+    assert all(torch.equal(before[name], p) for name, p in bench.parameters.items())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"filter_gamma": 1e-6},
+        {"correction": "masked_is"},
+        {"correction": "icepop"},
+        {"correction": "sequence_mask"},
+        {"correction": "ppo_ewma", "ess_learning_rate": True},
+    ],
+    ids=lambda keys: "-".join(map(str, keys.values())),
+)
+def test_batch_that_is_all_filtered_takes_no_step_and_says_so(keys: dict[str, Any]) -> None:
+    bench = Bench(section(**keys))
+    bench.learn(batch())
+    before = bench.weights()
+    # Bad completions that their sampler wrote with certainty and we hardly ever would: ratios about e^-12.
+    far = tuple(completion([i, i, i], -1.0, 10.0, "p") for i in range(3))
+    report = bench.learn([TrainingGroup((1, 2), far, 9, 3)])
+    assert report.step is not None and not report.step.taken and report.step.gradient_norm == 0
+    assert bench.optimizer.steps_skipped == 0
+    assert all(torch.equal(before[name], p) for name, p in bench.parameters.items())
+    assert report.objective.effective_sample_share() is None or report.objective.filter_share() == 1.0
+
+
+def test_second_step_on_a_batch_is_clipped_where_the_first_went_far() -> None:
+    once, twice = (Bench(section(correction="none", clip=1e-4, steps=steps)) for steps in (1, 2))
+    groups = batch()
+    assert once.learn(groups).objective.clipped_token_share() == 0
+    report = twice.learn(groups)
+    assert 0.1 < (report.objective.clipped_token_share() or 0) < 0.5  # of both steps; nothing in the first
+    assert report.objective.tokens == 2 * sum(len(c.token_ids) for g in groups for c in g.completions)
+
+
+def test_learning_rate_shrinks_with_the_effective_sample_size() -> None:
+    keys = {"correction": "sequence_tis", "ratio_floor": 0.0}
+    full, scaled = Bench(section(**keys)), Bench(section(ess_learning_rate=True, **keys))
+    before, groups = full.weights(), batch()
+    share = full.learn(groups).objective.effective_sequence_share()
+    scaled.learn(groups)
+    assert share is not None and share < 0.5
+    for name, start in before.items():
+        moved, shrunk = full.parameters[name].detach() - start, scaled.parameters[name].detach() - start
+        torch.testing.assert_close(shrunk, moved * math.sqrt(share), atol=2e-7, rtol=1e-3)
+
+
+def test_effective_sample_size_of_one_step_does_not_linger() -> None:
+    bench = Bench(section(correction="sequence_tis", ess_learning_rate=True))
+    bench.optimizer.step(rate_scale=0.1)
+    groups = [TrainingGroup((1,), (completion([2], 1.0),), 1, 1)]  # one completion: share 1
+    before = bench.weights()
+    bench.learn(groups)
+    moved = max(float((p.detach() - before[n]).abs().max()) for n, p in bench.parameters.items())
+    assert moved == pytest.approx(RATE, rel=1e-2)
+
+
+def test_reference_is_the_policy_as_it_was_loaded_and_the_policy_stays_in_place() -> None:
+    bench = Bench(section(kl_weight=0.5))
+    groups = batch()
+    (part,) = plan_passes(groups, batch_tokens=8192)
+    at_start = bench.logps(groups)
+    for _ in range(3):
+        report = bench.learn(groups)
+    reference = bench.others.reference_logps(bench.network, part, temperature=1.0)
+    assert reference is not None
+    torch.testing.assert_close(reference, at_start)
+    assert float((bench.logps(groups) - at_start).abs().max()) > 1e-3
+    assert (report.objective.mean_kl() or 0) > 0
+    assert OtherPolicies(bench.parameters, section()).reference_logps(bench.network, part, temperature=1.0) is None
+
+
+def test_kl_term_holds_the_policy_back() -> None:
+    def distance(weight: float) -> float:
+        bench, groups = Bench(section(kl_weight=weight)), batch(zeros=True)
+        for _ in range(25):
+            report = bench.learn(groups)
+        return report.objective.mean_kl() or 0.0
+
+    assert 0 < distance(20.0) < 0.5 * distance(1e-3)
+
+
+def averaged(bench: Bench, part: Pass, weights: dict[str, Tensor]) -> Tensor:
+    """Log-probabilities under ``weights``."""
+    own = bench.weights()
+    for name, parameter in bench.parameters.items():
+        parameter.data.copy_(weights[name])
+    with torch.no_grad():
+        logps = completion_logps(bench.network, part)[0]
+    for name, parameter in bench.parameters.items():
+        parameter.data.copy_(own[name])
+    return logps
+
+
+def test_proximal_policy_of_ppo_ewma_is_the_weighted_mean_of_the_last_weights_until_it_is_reset() -> None:
+    bench = Bench(section(correction="ppo_ewma", proximal_window=2.0))  # β = 1/2
+    (part,) = plan_passes(batch(), batch_tokens=8192)
+    assert bench.others.proximal_logps(bench.network, part, temperature=1.0) is None
+    history = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        for parameter in bench.parameters.values():
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+        history.append(bench.weights())
+        bench.others.after_step(1.0)
+    mean = {n: (0.25 * history[0][n] + 0.5 * history[1][n] + history[2][n]) / 1.75 for n in bench.parameters}
+    found = bench.others.proximal_logps(bench.network, part, temperature=1.0)
+    torch.testing.assert_close(found, averaged(bench, part, mean))
+    assert all(torch.equal(history[2][n], p) for n, p in bench.parameters.items())
+    bench.others.after_step(0.89)
+    found = bench.others.proximal_logps(bench.network, part, temperature=1.0)
+    torch.testing.assert_close(found, averaged(bench, part, history[2]))
+
+
+def test_ppo_ewma_clips_what_has_moved_away_from_the_average_at_one_step_a_batch() -> None:
+    bench = Bench(section(correction="ppo_ewma", clip=1e-4, ratio_cap=50.0))
+    shares = [bench.learn(batch()).objective.clipped_token_share() for _ in range(4)]
+    assert shares[0] == 0
+    assert shares[-1] is not None and shares[-1] > 0.05
+
+
+def test_least_variance_advantages_are_rewards_less_the_baseline_by_gradients_of_the_head() -> None:
+    bench = Bench(section(advantage="min_variance", correction="sequence_tis", ratio_cap=3.0), tied=False)
+    answers = ([1, 2, 3], [4], [5, 6])
+    rewards, counts = np.array([1.0, 0.0, 0.9]), np.array([1, 3, 2])
+    each = tuple(
+        replace(completion(ids, 0.5, -2.2), reward=float(r), count=int(n))
+        for ids, r, n in zip(answers, rewards, counts, strict=True)
+    )
+    group = TrainingGroup((7, 8), each, 10, 6, "min_variance")
+    norms = []
+    for one in each:
+        logps, _ = completion_logps(bench.network, Pass(((7, 8),), (0,), (one,)))
+        weight = float(torch.exp(logps.detach().sum() + 2.2 * len(logps)).clamp(max=3.0))
+        (gradient,) = torch.autograd.grad(logps.sum(), bench.network.head.weight)
+        norms.append(weight**2 * float(gradient.square().sum()))
+    baseline = float((counts * norms * rewards).sum() / (counts * norms).sum())
+    (found,) = with_baselines(bench.network, [group], bench.learner, bench.objective, temperature=1.0)
+    np.testing.assert_allclose([c.advantage for c in found.completions], rewards - baseline, rtol=1e-4)
+    assert found.baseline == "fixed" and abs(baseline - float((counts * rewards).sum() / 6)) > 0.01
+    assert bench.learn([group]).step is not None
+
+
+def test_what_the_learner_can_do_already_teaches_it_nothing_by_its_value_on_the_prompt() -> None:
+    bench = Bench(section(foreign_value="prompt"))
+    right = TrainingGroup((1, 2), (completion([3, 0], 1.0),), 2, 1)
+    for _ in range(150):
+        bench.learn([right])  # until it gives this answer to this prompt
+    own_probability = math.exp(float(bench.logps([right]).sum()))
+    assert own_probability > 0.5
+    known, unknown = (
+        TrainingGroup(
+            prompt, (replace(completion(ids, 0.0, -0.1, "p"), reward=1.0, count=4, success=0.5),), 8, 4, "prompt"
+        )
+        for prompt, ids in (((1, 2), [3, 0]), ((4, 5), [9, 10, 9]))
+    )
+    assert known.informative
+    found = with_baselines(bench.network, [known, unknown], bench.learner, bench.objective, temperature=1.0)
+    advantages = [group.completions[0].advantage for group in found]
+    assert advantages[0] == pytest.approx(1 - own_probability, rel=1e-4)
+    assert advantages[1] > 0.95
+    assert found[1].completions[0].success == pytest.approx(1 - advantages[1])
+
+
+def test_a_group_that_turns_out_to_teach_nothing_costs_no_further_pass() -> None:
+    bench = Bench(section(foreign_value="prompt"))
+    wrong = replace(completion([1, 2], 0.0, -0.1, "p"), reward=0.0, success=0.5)
+    (found,) = with_baselines(
+        bench.network, [TrainingGroup((1,), (wrong,), 2, 1, "prompt")], bench.learner, bench.objective, temperature=1.0
+    )
+    assert found.completions == () and found.tokens == 2

@@ -1,0 +1,139 @@
+"""The built-in models: small, whole, loadable offline, able to write every answer, as competent as their cards say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from node.configuration import PolicySection
+from node.policy.policy import BUILTIN_MODELS, Policy
+from node.policy.tokens import TokenTable
+from node.tasks.default_swarm import DEFAULT_TASKS
+
+NAMES = ("finch", "robin", "wren")
+ALL_MODELS_BYTES = 8_000_000
+MEASURED_PROMPTS = 200
+
+every_model = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script that makes the models, as a module."""
+    path = Path(__file__).parents[3] / "scripts" / "build_models.py"
+    spec = importlib.util.spec_from_file_location("build_models", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return Policy.load(PolicySection(model=f"builtin:{request.param}"), seed=0)
+
+
+def card_of(name: str) -> dict[str, tuple[bool, float, float]]:
+    """By task: whether it is the model's own, and the percentages right, greedy and sampled, as its card has them."""
+    card = (BUILTIN_MODELS / name / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (yes|) ?\| ([\d.]+)% \| ([\d.]+)% \|$", card, re.MULTILINE)
+    return {task: (own == "yes", float(greedy), float(sampled)) for task, own, greedy, sampled in rows}
+
+
+def test_all_models_together_stay_within_their_size() -> None:
+    assert sum(path.stat().st_size for path in BUILTIN_MODELS.rglob("*") if path.is_file()) <= ALL_MODELS_BYTES
+
+
+def test_no_two_models_share_architecture_or_tokenizer() -> None:
+    policies = [Policy.load(PolicySection(model=f"builtin:{name}"), seed=0) for name in NAMES]
+    assert len({type(policy.model) for policy in policies}) == len(NAMES)
+    assert len({policy.tokens.fingerprint for policy in policies}) == len(NAMES)
+    assert len({policy.family for policy in policies}) == len(NAMES)
+
+
+@every_model
+def test_a_model_has_half_a_million_to_two_million_parameters(name: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(BUILTIN_MODELS / name, local_files_only=True)
+    assert isinstance(model, PreTrainedModel)
+    assert 500_000 <= sum(parameter.numel() for parameter in model.parameters()) <= 2_000_000
+    assert all(parameter.isfinite().all() and parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+@every_model
+def test_each_model_has_two_tasks_of_its_own_and_the_card_is_within_the_bands(name: str) -> None:
+    card = card_of(name)
+    assert set(card) == {task.name for task in DEFAULT_TASKS}
+    assert sum(own for own, _, _ in card.values()) == 2
+    for own, greedy, _ in card.values():
+        assert 20 <= greedy <= 60 if own else greedy < 15
+
+
+def test_every_task_is_some_models_own_and_no_two_share_one() -> None:
+    own = [task for name in NAMES for task, (is_own, _, _) in card_of(name).items() if is_own]
+    assert sorted(own) == sorted(task.name for task in DEFAULT_TASKS)
+
+
+def test_every_tokenizer_writes_every_prompt_and_answer_exactly(policy: Policy) -> None:
+    tokens = policy.tokens
+    for task in DEFAULT_TASKS:
+        for seed in range(50):
+            prompt = task.prompt(task.ref(seed))
+            assert tokens.text_of(tokens.prompt_ids(prompt.text)).endswith(prompt.text.encode())
+            written = tokens.tokenize_completion(str(prompt.answer).encode())
+            assert written is not None
+            ids, byte_lengths = written
+            assert len(ids) + 1 <= task.max_new_tokens
+            assert sum(byte_lengths) == len(str(prompt.answer))
+
+
+def test_a_prompt_begins_with_the_beginning_token_and_an_answer_does_not(policy: Policy) -> None:
+    text = DEFAULT_TASKS[0].prompt(DEFAULT_TASKS[0].ref(0)).text
+    prompt_ids = policy.tokens.prompt_ids(text)
+    written = policy.tokens.tokenize_completion(text.encode())
+    assert written is not None
+    assert prompt_ids == [prompt_ids[0], *written[0]]
+    assert prompt_ids[0] not in written[0]
+
+
+def test_the_tokenizers_cut_text_differently() -> None:
+    text = DEFAULT_TASKS[1].prompt(DEFAULT_TASKS[1].ref(0)).text
+    tables = [TokenTable(AutoTokenizer.from_pretrained(BUILTIN_MODELS / name)) for name in ("wren", "robin")]
+    character, merged = [table.byte_lengths(table.prompt_ids(text)[1:]) for table in tables]
+    assert character == [1] * len(text)
+    assert sum(merged) == len(text)
+    assert len(merged) < len(character)
+
+
+@every_model
+def test_the_cards_figures_are_measured_again(name: str, script: ModuleType) -> None:
+    """Over fewer prompts than the card's, so within four standard errors of a share of half: 0.15."""
+    folder = BUILTIN_MODELS / name
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for task in DEFAULT_TASKS:
+        _, greedy, _ = card_of(name)[task.name]
+        assert abs(script.knowledge(model, tokenizer, task, range(MEASURED_PROMPTS)).greedy - greedy / 100) <= 0.15
+
+
+@every_model
+def test_the_script_makes_the_same_first_weights_and_tokenizer_again(name: str, script: ModuleType) -> None:
+    recipe = next(recipe for recipe in script.RECIPES if recipe.name == name)
+
+    def first() -> tuple[str, dict[str, torch.Tensor]]:
+        torch.manual_seed(recipe.seed)
+        tokenizer = script.finished_tokenizer(recipe.tokenizer())
+        return tokenizer.backend_tokenizer.to_str(), recipe.network(tokenizer).state_dict()
+
+    (one_tokenizer, one), (other_tokenizer, other) = first(), first()
+    assert one_tokenizer == other_tokenizer
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    shipped = AutoTokenizer.from_pretrained(BUILTIN_MODELS / name)
+    assert TokenTable(shipped).fingerprint == TokenTable(script.finished_tokenizer(recipe.tokenizer())).fingerprint

@@ -1,0 +1,107 @@
+"""What is told of a run, from the lines that it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from node.events import Averaged, Event, Fault, Phases, Ready, RoundDone, Stopped, Usage, encode_event
+from node.report.facts import run_facts
+from node.report.html import report_page
+from node.report.lines import report_lines
+from protocol.errors import ConfigurationError
+
+HOSTILE = "</script><b>x\x1b[2J"
+PHASES = Phases(allocate=0.0, generate=0.5, collect=0.0, score=0.1, learn=0.3, publish=0.1)
+
+
+def done(number: int, reward: float, **changes: object) -> RoundDone:
+    event = RoundDone(
+        time_seconds=1000.0 + number, round=number, policy_version=number, seconds=1.0, phases=PHASES, reward=reward,
+        reward_by_task={"add": reward}, success_by_task={"add": reward}, own_groups=8, own_groups_informative=3,
+        foreign_groups_used=2, foreign_rejected={"late": 1}, groups_shared=4, groups_shared_total=4 * number,
+        foreign_groups_used_total=2 * number, tokens_generated=100, tokens_generated_total=100 * number,
+        tokens_trained=50, tokens_per_second=100.0, bytes_fetched=1000, foreign_completions=10, scoring_failures=0,
+        loss=0.1, gradient_norm=1.0, steps_skipped_total=0, effective_sample_share=0.9, clip_share=0.0,
+        floor_share=0.0, filter_share=0.0, multi_token_span_share=0.0, entropy=1.0, divergence_by_peer={},
+        alone_because=None,
+    )  # fmt: skip
+    return msgspec.structs.replace(event, **changes)
+
+
+def ready(**changes: object) -> Ready:
+    event = Ready(
+        time_seconds=1000.0, model="builtin:wren", family="ab", tokenizer="cd", parameters=10, trainable_parameters=10,
+        device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None, seconds=1.0,
+    )  # fmt: skip
+    return msgspec.structs.replace(event, **changes)
+
+
+def usage(second: float, sent_bytes: int) -> Usage:
+    return Usage(
+        time_seconds=second, supervisor_bytes=1, learner_bytes=2, swarm_bytes=3, sent_bytes_total=sent_bytes,
+        received_bytes_total=10 * sent_bytes,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Path]:
+    def write(*events: Event | Usage, older: tuple[Event | Usage, ...] = (), rubbish: bytes = b"") -> Path:
+        path = tmp_path / "metrics.jsonl"
+        if older:
+            (tmp_path / "metrics.jsonl.1").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in older))
+        path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events) + rubbish)
+        return path
+
+    return write
+
+
+def test_totals_run_over_every_start_and_over_both_halves_of_the_log(recorded: Callable[..., Path]) -> None:
+    first = (ready(), *(done(n, 0.1) for n in range(1, 11)), usage(1005.0, 500), usage(1010.0, 700))
+    second = (ready(time_seconds=1011.0), *(done(n, 0.9) for n in range(11, 21)), usage(1020.0, 50))
+    ended = Stopped(time_seconds=1021.0, round=20, because="rounds", tokens_generated_total=2000, checkpoint=None)
+    facts = run_facts(recorded(*second, ended, older=first))
+    assert (facts.starts, facts.rounds, facts.tokens_generated, facts.ended_because) == (2, 20, 2000, "rounds")
+    assert facts.first_reward == {"add": pytest.approx(0.1)} and facts.last_reward == {"add": pytest.approx(0.9)}
+    assert (facts.sharing.used, facts.sharing.shared, facts.sharing.bytes_per_foreign_completion) == (40, 80, 100.0)
+    assert [(why.reason, why.count) for why in facts.sharing.not_used] == [("late", 20)]
+    assert (facts.traffic.sent_bytes, facts.traffic.received_bytes) == (750, 7500)  # totals began anew at the second
+    assert "reward   add  0.100 → 0.900" in report_lines(facts)
+
+
+def test_a_run_that_goes_on_has_no_end_and_only_exchanges_with_a_partner_count(recorded: Callable[..., Path]) -> None:
+    alone = Averaged(time_seconds=1003.0, round=3, partner=None, because="nobody", seconds=1.0)
+    paired = msgspec.structs.replace(alone, partner="12D3", distance=0.02, sent_bytes=10, received_bytes=20)
+    facts = run_facts(recorded(ready(), done(1, 0.5), alone, paired))
+    assert facts.ended_because is None
+    assert (facts.averaged_total, facts.averaged) == (1, (paired,))
+
+
+def test_lines_that_cannot_be_read_are_counted_and_passed_over(recorded: Callable[..., Path]) -> None:
+    facts = run_facts(recorded(ready(), done(1, 0.5), rubbish=b'{"event":"round","round":tr\nnot json\n'))
+    assert (facts.rounds, facts.lines_passed_over) == (1, 1)
+    assert any("1 lines of another version" in line for line in report_lines(facts))
+
+
+def test_nothing_recorded_says_where_to_look(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"records no run.*--home"):
+        run_facts(tmp_path / "metrics.jsonl")
+
+
+def test_page_holds_no_markup_of_others_and_asks_no_other_server(recorded: Callable[..., Path]) -> None:
+    fault = Fault(time_seconds=1002.0, kind="malformed", detail=HOSTILE, round=1, fatal=False)
+    round_done = done(1, 0.5, reward_by_task={HOSTILE: 0.5})
+    page = report_page(run_facts(recorded(ready(model=HOSTILE), round_done, fault)), name=HOSTILE)
+    before, _, rest = page.partition('id="curves">')
+    curves, _, script = rest.partition("</script>")
+    assert "<b>" not in before and "\x1b" not in before + curves
+    assert "add" not in curves and "\\u003cb>" in curves and "<" not in curves
+    assert 'src="' not in page and 'href="http' not in page and "import " not in script
+
+
+def test_every_event_that_is_told_of_is_one_that_the_node_writes() -> None:
+    assert encode_event(done(1, 0.5)).startswith(b'{"event":"round"')
+    assert msgspec.json.encode(usage(1.0, 1)).startswith(b'{"event":"usage"')

@@ -1,0 +1,384 @@
+"""starling top over the real API on a real Unix socket, driven by Textual's pilot; and what its views say, as text."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.cells import cell_len
+from textual.pilot import Pilot
+from textual.widgets import DataTable
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts" / "bench"))
+from simulated_node import TASKS, SimulatedNode
+
+from node.api.event_feed import EventFeed
+from node.api.node_client import ask_status
+from node.api.reasons import words_for
+from node.api.server import served
+from node.api.swarm_summary import swarm_answer
+from node.api.types import PeersAnswer, PeerView
+from node.cli import main as cli
+from node.events import Fault
+from node.home import Home
+from node.top.node_view import node_lines
+from node.top.peers_view import columns, ordered, peer_lines
+from node.top.rollouts_view import rollouts_lines
+from node.top.swarm_view import swarm_lines
+from node.top.terminal_app import Top
+from node.top.text import Column, Line, Span, bars, fitted, resampled, table, widths, wrapped
+from node.top.watch import NO_NODE, Seen, View, Watch, looked
+
+NOW = 1_800_000_000.0
+PATIENCE_SECONDS = 60.0  # until a test gives up waiting; none depends on how soon
+HOSTILE = "[red]\x1b[2J[/]\n[@click=app.quit]x[/]\u202e"
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with tempfile.TemporaryDirectory(prefix="st-") as directory:  # short: a Unix socket's path is bounded
+        yield Home(Path(directory))
+
+
+def text_of(lines: list[Line]) -> str:
+    return "\n".join("".join(span.text for span in line) for line in lines)
+
+
+def screen_of(pilot: Pilot[None]) -> list[str]:
+    """The screen's lines, as a reader sees them."""
+    return ["".join(segment.text for segment in strip) for strip in pilot.app.screen._compositor.render_strips()]
+
+
+async def shown(pilot: Pilot[None], *texts: str) -> str:
+    """The screen once it shows every text."""
+    until_seconds = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        screen = "\n".join(screen_of(pilot))
+        if all(text in screen for text in texts):
+            return screen
+        assert time.monotonic() < until_seconds, f"{texts} did not come; the screen:\n{screen}"
+        await pilot.pause(0.02)
+
+
+def watched(
+    home: Home,
+    node: SimulatedNode,
+    story: Callable[[Pilot[None]], Awaitable[None]],
+    *,
+    size: tuple[int, int] = (80, 24),
+) -> Top:
+    """Tells ``story`` with the interface over ``node``, and gives back the interface."""
+
+    async def main() -> Top:
+        async with served(node, EventFeed(), home.supervisor_socket):
+            top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
+            async with top.run_test(size=size) as pilot:
+                await story(pilot)
+        return top
+
+    return asyncio.run(main())
+
+
+def test_the_node_view_tells_at_80_by_24_all_that_is_known_of_a_node_without_scrolling(home: Home) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        screen = await shown(pilot, "Reward by task")
+        for said in (
+            "training",
+            "round 401: generating completions",
+            "tokens/s",
+            "% of the batch",
+            "versions",
+            "2.9 GB",
+            "262.0 MB in, 164.8 MB out",
+            "round 393, 1 min 35 s ago",
+            "23 times, last 3 min 00 s ago",
+            "0.31 % apart",
+            "10 connected",
+            *TASKS,
+            "generated t/s",
+            "trained t/s",
+            "wren joined",
+            "█",
+            "?: help",
+        ):
+            assert said in screen
+        assert "…," in screen and screen.count("…") == 1  # of the partner's long id; nothing else is cut
+        assert pilot.app.query_one("#node").max_scroll_y == 0
+
+    watched(home, SimulatedNode(NOW), story)
+
+
+def test_keys_lead_through_the_views_and_back(home: Home) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await shown(pilot, "taken of", "wren", " given to it", "there and back")
+        await pilot.press("tab")
+        await shown(pilot, "12 nodes tell", "1 banned", *TASKS, "ours: Qwen/Qwen3-0.6B", "from – to")
+        await pilot.press("right")
+        await shown(pilot, "own groups generated", "it was announced longer ago")
+        await pilot.press("pagedown")
+        await shown(pilot, "Groups of others, newest first", "outcome", "used: it was")
+        await pilot.press("tab")
+        await shown(pilot, "Reward by task")
+        await pilot.press("left")
+        await shown(pilot, "Groups of others, newest first")  # as it was left
+        await pilot.press("shift+tab", "3")
+        await shown(pilot, "12 nodes tell")
+
+    watched(home, SimulatedNode(NOW), story)
+
+
+def test_help_covers_the_view_until_a_key_which_does_nothing_else(home: Home) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await shown(pilot, "Any key closes this")
+        await pilot.press("3")
+        screen = await shown(pilot, "Reward by task")
+        assert "Any key closes this" not in screen
+        await pilot.press("question_mark")
+        await shown(pilot, "Any key closes this")
+        await pilot.press("q")
+        await shown(pilot, "Reward by task")
+        assert pilot.app.is_running
+
+    watched(home, SimulatedNode(NOW), story)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_it_quits_also_over_the_help_and_while_the_node_never_answers(home: Home, key: str) -> None:
+    """The node accepts and says nothing: keys are obeyed all the same, and leaving waits for nobody."""
+    node = SimulatedNode(NOW, rounds=2)
+
+    async def main() -> Top:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(home.supervisor_socket))
+            silent.listen()
+            top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
+            async with top.run_test(size=(80, 24)) as pilot:
+                await pilot.press("4")
+                await shown(pilot, "asking the node")
+                await pilot.press("question_mark")
+                await shown(pilot, "Any key closes this")
+                if key == "q":
+                    await pilot.press("x")  # which closes the help
+                await pilot.press(key)
+        return top
+
+    top = asyncio.run(main())
+    assert top.return_code == 0 and not top.is_running
+
+
+def test_a_node_that_goes_away_is_told_and_its_return_is_seen(home: Home) -> None:
+    node = SimulatedNode(NOW, rounds=30)
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(AsyncExitStack())
+            await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
+            top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
+            pilot = await stack.enter_async_context(top.run_test(size=(80, 24)))
+            await shown(pilot, "Reward by task")
+            await server.aclose()
+            screen = await shown(pilot, NO_NODE)
+            assert "Reward by task" in screen  # what was known stays
+            node.change(waiting_for="round 32: taking an optimizer step")
+            await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
+            screen = await shown(pilot, "round 32: taking an optimizer step")
+            assert NO_NODE not in screen
+
+    asyncio.run(main())
+
+
+def test_what_a_stranger_calls_itself_is_shown_as_text_and_obeyed_nowhere(home: Home) -> None:
+    node = SimulatedNode(NOW, rounds=30)
+    first, *others = node.peers().peers
+    assert first.heartbeat is not None
+    beat = replace(first.heartbeat, name=HOSTILE, model=HOSTILE, success_by_task={HOSTILE: 0.5}, samples_by_task={})
+    hostile = replace(first, heartbeat=beat, banned_because=HOSTILE, addresses=(HOSTILE,))
+    node.change_peers(PeersAnswer((hostile, *others)))  # not escaped, as if the node's own API had been fooled
+    node.change(waiting_for=HOSTILE, notes=(HOSTILE,), name=HOSTILE, model=HOSTILE)
+    fault = Fault(time_seconds=NOW, kind=HOSTILE, detail=HOSTILE, round=1, fatal=False)
+    node.change(fault=fault)
+
+    async def story(pilot: Pilot[None]) -> None:
+        escaped = "[red]\\x1b[2J[/]\\x0a[@click"
+        for key, marks in (("1", (escaped,)), ("2", ("[red]\\x1b[2J", escaped)), ("3", ("[red]",)), ("4", ("own",))):
+            await pilot.press(key)
+            screen = await shown(pilot, *marks)
+            assert not any(mark in screen for mark in ("\x1b", "\u202e")) and len(screen.splitlines()) == 24
+
+    watched(home, node, story)
+
+
+def test_two_hundred_peers_are_listed_and_sorted_and_the_cursor_stays_on_its_peer(home: Home) -> None:
+    node = SimulatedNode(NOW, peers=200, rounds=60)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await shown(pilot, "wren")
+        rows = pilot.app.query_one(DataTable)
+        assert rows.row_count == 200
+        await pilot.press("s")
+        await shown(pilot, "name▲", "dunlin1 ")
+        await pilot.press("r")
+        await shown(pilot, "name▼", "wren9 ")
+        await pilot.press("down", "down")
+        under = rows.coordinate_to_cell_key(rows.cursor_coordinate).row_key.value
+        kept = [peer for peer in node.peers().peers if peer.peer == under or peer.peer < under]
+        assert under is not None and 1 < len(kept) < 200
+        node.change_peers(PeersAnswer(tuple(kept)))
+        until_seconds = time.monotonic() + PATIENCE_SECONDS
+        while rows.row_count != len(kept):
+            assert time.monotonic() < until_seconds
+            await pilot.pause(0.02)
+        assert rows.coordinate_to_cell_key(rows.cursor_coordinate).row_key.value == under
+        await shown(pilot, under)
+
+    watched(home, node, story)
+
+
+def test_a_terminal_that_changes_its_size_is_filled_anew(home: Home) -> None:
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        assert "not used, why" not in await shown(pilot, "wren")
+        await pilot.resize_terminal(140, 40)
+        await shown(pilot, "not used, why", "× crowded out")
+        await pilot.resize_terminal(20, 6)
+        await pilot.resize_terminal(80, 24)
+        await shown(pilot, "reputation")
+
+    watched(home, SimulatedNode(NOW), story)
+
+
+def test_a_node_that_answers_something_else_is_told_as_such(home: Home) -> None:
+    node = SimulatedNode(NOW, rounds=2)
+    before = Seen(node.status(), NOW)
+    assert looked(home, before, View.PEERS, NOW).away == NO_NODE
+
+    class Broken(SimulatedNode):
+        def peers(self) -> PeersAnswer:
+            raise RuntimeError("a fault of ours")
+
+    async def main() -> Seen:
+        async with served(Broken.__new__(Broken), EventFeed(), home.supervisor_socket):
+            return await asyncio.to_thread(looked, home, before, View.PEERS, NOW)
+
+    assert "500" in (asyncio.run(main()).away or "")
+
+
+def test_without_a_node_the_verb_ends_with_69_and_without_a_terminal_with_2(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["starling", "top", "--home", str(home.path)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    code, said = run()
+    assert code == 69 and "no node is running" in said and "starling up" in said
+
+    async def main() -> tuple[int, str]:
+        async with served(SimulatedNode(NOW, rounds=2), EventFeed(), home.supervisor_socket):
+            assert (await asyncio.to_thread(ask_status, home)).name == "ann"
+            return await asyncio.to_thread(run)
+
+    code, said = asyncio.run(main())
+    assert code == 2 and "starling status" in said
+
+
+def test_a_node_before_its_first_round_has_views_too(home: Home) -> None:
+    node = SimulatedNode(NOW, peers=0, rounds=0)
+    node.change(swarm=None, ready=None, checkpoint=None, averaged=None, usage=None, notes=(), waiting_for="")
+    said = text_of(node_lines(node.status(), node.record.history.answer(), NOW, 79, 21))
+    assert "none yet" in said and "never" in said and "the swarm does not answer" in said
+    answer = node.record.rollouts.answer(node.status(), node.peers())
+    assert text_of(rollouts_lines(answer, NOW, 79)) == "No round is done yet."
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await shown(pilot, "No peer is known yet")
+
+    watched(home, node, story)
+
+
+def test_why_a_node_is_alone_and_its_last_fault_are_told() -> None:
+    node = SimulatedNode(NOW)
+    swarm = node.status().swarm
+    assert swarm is not None
+    node.change(swarm=replace(swarm, alone_because="nobody answers at the addresses given"))
+    averaged = node.status().averaged
+    assert averaged is not None
+    node.change(averaged=None, offered=replace(averaged, partner=None, because="no peer of the family is connected"))
+    history = node.record.history.answer(points=200)
+    assert len(node_lines(node.status(), history, NOW, 79, 21)) - len(node.status().notes) <= 21
+    node.change(fault=Fault(time_seconds=NOW - 30, kind="transport", detail="cut off", round=9, fatal=False))
+    said = text_of(node_lines(node.status(), None, NOW, 79, 21))
+    assert "never; not this time: no peer of the family is connected" in said
+    assert "nobody answers at the addresses given" in said and "30 s ago, round 9: transport: cut off" in said
+
+
+def test_every_line_of_every_view_fits_80_cells() -> None:
+    node = SimulatedNode(NOW, peers=40)
+    status, peers = node.status(), node.peers()
+    answer = node.record.rollouts.answer(status, peers)
+    lines = node_lines(status, node.record.history.answer(points=200), NOW, 79, 21)
+    lines += swarm_lines(swarm_answer(status, peers), 79) + rollouts_lines(answer, NOW, 79)
+    lines += [line for peer in peers.peers for line in peer_lines(peer, 79)]
+    assert max(cell_len("".join(span.text for span in line)) for line in lines) <= 79
+    assert sum(widths([each.column for each in columns(80)], 79, 1)) + len(columns(80)) - 1 <= 79
+    assert words_for("stale") in text_of(lines)  # in words, and whole
+
+
+def test_unknown_round_trips_come_last_whichever_way_peers_are_sorted() -> None:
+    peers = SimulatedNode(NOW, rounds=9).peers().peers
+    by = next(each for each in columns(80) if each.column.title == "link")
+
+    def near(order: list[PeerView]) -> list[float | None]:
+        return [peer.round_trip_seconds for peer in order]
+
+    up, down = near(ordered(peers, by, turned=False)), near(ordered(peers, by, turned=True))
+    known = [each for each in up if each is not None]
+    assert known == sorted(known) and up[-2:] == down[-2:] == [None, None] and down[:-2] == known[::-1]
+    assert ordered(peers, None, turned=False) == list(peers)
+
+
+@given(st.text(max_size=60), st.integers(0, 40), st.booleans())
+def test_any_text_takes_exactly_the_cells_that_it_is_given(text: str, cells: int, right: bool) -> None:
+    assert cell_len(fitted(text, cells, right=right)) == cells
+
+
+@given(st.text(max_size=200), st.integers(2, 60), st.integers(1, 4))
+def test_wrapped_text_keeps_to_its_lines_and_cells(text: str, cells: int, most: int) -> None:
+    lines = wrapped(text, cells, most)
+    assert 1 <= len(lines) <= most and all(cell_len(line) <= cells for line in lines)
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=300), st.integers(1, 80), st.integers(1, 4))
+def test_bars_are_as_many_as_there_is_room_for_and_show_what_there_is(
+    values: list[float | None], cells: int, height: int
+) -> None:
+    drawn = bars(values, cells, high=1.0, height=height)
+    assert len(drawn) == height and {len(row) for row in drawn} == {min(cells, len(values))}
+    for at, value in enumerate(resampled(values, cells)):
+        assert (drawn[-1][at] == " ") == (value is None)
+        assert (drawn[0][at] == "█") == (value is not None and round(8 * height * value) == 8 * height)
+
+
+def test_a_table_spends_spare_cells_on_the_columns_that_grow() -> None:
+    lines = table([Column("a", 3, grows=1), Column("b", 3, right=True)], [(Span("abcdefgh"), Span("1"))], 12)
+    assert text_of(lines) == "a          b\nabcdef…    1"
+
+
+def test_bars_of_a_series_that_is_zero_throughout_are_thin() -> None:
+    assert bars([0.0, 0.0], 4, high=0.0) == ["▁▁"]

@@ -1,0 +1,168 @@
+"""Whatever a stranger sends about membership gives a value, a refusal or a ``ProtocolError``, and never lets it in."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import base58
+from protocol.cluster.admission import (
+    Admitted,
+    certify,
+    judge_credential,
+    judge_join,
+    judge_revocations,
+    read_invite,
+    read_manifest,
+)
+from protocol.cluster.cluster_manifest import Cluster, open_manifest
+from protocol.cluster.documents import (
+    CERTIFICATE_DOMAIN,
+    INVITATION_DOMAIN,
+    JOIN_DOMAIN,
+    REVOCATIONS_DOMAIN,
+    Credential,
+    FormerKey,
+    KeyChange,
+    decode_credential,
+    open_certificate,
+    open_invitation,
+    open_join,
+    open_key_change,
+    open_revocations,
+    sign_key_change,
+    sign_revocations,
+)
+from protocol.cluster.invite import SCHEME, decode_invite
+from protocol.cluster.refusal import Refused
+from protocol.errors import ProtocolError
+
+
+@st.composite
+def mutated(draw: st.DrawFn, original: bytes) -> bytes:
+    """Sound bytes after one to four flips, cuts, insertions or overwritings."""
+    raw = bytearray(original)
+    for _ in range(draw(st.integers(1, 4))):
+        position = draw(st.integers(0, len(raw)))
+        match draw(st.sampled_from(["flip", "cut", "insert", "overwrite"])):
+            case "flip" if position < len(raw):
+                raw[position] ^= 1 << draw(st.integers(0, 7))
+            case "cut":
+                del raw[position:]
+            case "insert":
+                raw[position:position] = draw(st.binary(max_size=8))
+            case "overwrite":
+                raw[position : position + 4] = draw(st.binary(min_size=4, max_size=4))
+    return bytes(raw)
+
+
+def certificate(lab: Any) -> bytes:
+    admitted = Admitted(lab.PEER.public_bytes, lab.INVITATION_KEY.public_bytes, True, 0.0, "Wren")
+    return certify(lab.OWNER, lab.cluster, admitted, lab.MADE)
+
+
+def judged(lab: Any, credential: bytes) -> Admitted | Refused:
+    return judge_credential(lab.MADE + 60, lab.cluster, None, {}, credential, lab.PEER.public_bytes)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_no_change_of_a_credential_lets_anybody_in(lab, data) -> None:
+    for sound in (lab.credential(lab.join()), Credential("certificate", certificate(lab)).encode()):
+        assert isinstance(judged(lab, sound), Admitted)
+        raw = data.draw(mutated(sound) | st.binary(max_size=400))
+        if raw != sound:
+            assert isinstance(judged(lab, raw), Refused)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_no_change_of_a_request_a_list_or_a_manifest_is_taken(lab, data) -> None:
+    request, listed = lab.join(), sign_revocations(lab.OWNER, lab.revocations(peers=(bytes(32),)))
+    raw = data.draw(mutated(request) | st.binary(max_size=400))
+    if raw != request:
+        answer = judge_join(lab.MADE + 60, lab.cluster, None, {}, raw, lab.PEER.public_bytes)
+        assert isinstance(answer, Refused)
+    raw = data.draw(mutated(listed) | st.binary(max_size=400))
+    if raw != listed:
+        assert isinstance(judge_revocations(lab.cluster, None, raw), Refused)
+    raw = data.draw(mutated(lab.cluster.document) | st.binary(max_size=400))
+    answer = read_manifest(decode_invite(lab.invite()), raw)
+    assert isinstance(answer, Cluster if raw == lab.cluster.document else Refused)
+
+
+def test_every_single_bit_of_every_document_matters_and_so_does_every_cut(lab) -> None:
+    owner = lab.OWNER.public_bytes
+    listed = sign_revocations(lab.OWNER, lab.revocations(peers=(bytes(32),)))
+    former = (FormerKey(lab.PSK, lab.MADE + 60),)
+    changed = sign_key_change(lab.OWNER, KeyChange(lab.cluster.swarm_id, 1, lab.MADE, bytes(32), former))
+    openers = [
+        (lab.invitation(), lambda raw: open_invitation(raw, owner=owner)),
+        (lab.join(), lambda raw: open_join(raw, owner=owner)),
+        (certificate(lab), lambda raw: open_certificate(raw, owner=owner)),
+        (listed, lambda raw: open_revocations(raw, owner=owner)),
+        (changed, lambda raw: open_key_change(raw, owner=owner)),
+        (lab.cluster.document, lambda raw: open_manifest(raw, swarm_id=lab.cluster.swarm_id)),
+    ]
+    for sound, opened in openers:
+        opened(sound)
+        flipped = [
+            sound[:byte] + bytes([sound[byte] ^ 1 << bit]) + sound[byte + 1 :]
+            for byte in range(len(sound))
+            for bit in (0, 7)
+        ]
+        accepted = []
+        for raw in (*flipped, *(sound[:length] for length in range(len(sound)))):
+            with contextlib.suppress(ProtocolError):
+                opened(raw)
+                accepted.append(raw)
+        assert accepted == []
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_rightly_signed_nonsense_raises_protocol_errors_alone(lab, data) -> None:
+    """The owner's key in wrong hands, or another implementation's bug: signatures verify, contents are anything."""
+    owner = lab.OWNER.public_bytes
+    bodies = [
+        msgspec.msgpack.decode(msgspec.msgpack.decode(raw)[0])[2]
+        for raw in (lab.invitation(), lab.join(), certificate(lab), lab.cluster.document)
+    ]
+    body = data.draw(st.binary(max_size=200) | mutated(msgspec.msgpack.encode(data.draw(st.sampled_from(bodies)))))
+    payload = msgspec.msgpack.encode((1, 0, msgspec.Raw(body)))
+    for domain, opened in (
+        (INVITATION_DOMAIN, open_invitation),
+        (CERTIFICATE_DOMAIN, open_certificate),
+        (REVOCATIONS_DOMAIN, open_revocations),
+    ):
+        with contextlib.suppress(ProtocolError):
+            opened(msgspec.msgpack.encode((payload, lab.OWNER.sign(domain, payload))), owner=owner)
+    signatures = lab.INVITATION_KEY.sign(JOIN_DOMAIN, payload), lab.PEER.sign(JOIN_DOMAIN, payload)
+    join = msgspec.msgpack.encode((payload, *signatures))
+    assert isinstance(judged(lab, lab.credential(join)), Refused) or join == lab.join()
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_invite_whose_checksum_fits_raises_protocol_errors_alone(lab, data) -> None:
+    body = base58.decode(lab.invite()[len(SCHEME) + 1 :])[:-4]
+    raw = data.draw(mutated(body) | st.binary(max_size=300))
+    check = hashlib.sha256(b"starling/invite/1\0" + raw).digest()[:4]
+    read_invite(SCHEME + "1" + base58.encode(raw + check), lab.MADE)
+
+
+@given(st.text(max_size=200) | st.text(alphabet=base58.ALPHABET, max_size=400).map((SCHEME + "1").__add__))
+@settings(max_examples=300)
+def test_any_text_as_an_invite_is_refused(lab, text: str) -> None:
+    assert isinstance(read_invite(text, lab.MADE), Refused)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_as_a_credential(raw: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        decode_credential(raw)

@@ -1,0 +1,310 @@
+"""Gossip: every reason to refuse a message, its verdict and its count; memory that strangers cannot make grow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from random import Random
+
+import anyio
+import msgspec
+import pytest
+from trio.testing import MockClock
+
+from protocol import limits, wire
+from protocol.identity import NodeKey
+from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
+from swarm.announcements import gossip as gossip_module
+from swarm.announcements import group_pool as pool_module
+from swarm.announcements.gossip import Admission, Gossip, ReplayWindow, split_adverts, topic_of
+from swarm.announcements.group_pool import SeenPool
+from swarm.host import Receiver, Validator, Verdict
+from swarm.hosts.simulated import SimulatedNetwork
+
+SWARM = bytes(range(16))
+NOW = 1_700_000_000.0
+
+
+class RecordingHost:
+    """Only what gossip uses of a host: lets a test hand in raw messages."""
+
+    def __init__(self) -> None:
+        self.published: list[bytes] = []
+        self.topic = ""
+
+    async def subscribe(self, topic: str, validate: Validator, receive: Receiver) -> None:
+        self.topic, self.validate, self.receive = topic, validate, receive
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        self.published.append(message)
+
+    def arrive(self, raw: bytes, forwarder: str = "forwarder") -> Verdict:
+        verdict = self.validate(forwarder, raw)
+        if verdict is Verdict.ACCEPT:
+            self.receive(forwarder, raw)
+        return verdict
+
+
+class Setting:
+    def __init__(self, *, is_banned: Callable[[str], bool] = lambda peer: False) -> None:
+        self.now_seconds = NOW
+        self.host = RecordingHost()
+        self.key = NodeKey(bytes([1]) * 32)
+        self.gossip = Gossip(
+            self.host,  # type: ignore[arg-type]
+            self.key,
+            SWARM,
+            wall_clock=lambda: self.now_seconds,
+            is_banned=is_banned,
+        )
+        self.heard: list[Announcement] = []
+        self.gossip.listen(self.heard.append)
+        anyio.run(self.gossip.start, backend="trio")
+
+    def sealed(self, *, sequence: int = 1, swarm: bytes = SWARM, body: Body | None = None, key: int = 2) -> bytes:
+        return wire.seal(
+            NodeKey(bytes([key]) * 32),
+            swarm_id=swarm,
+            sequence=sequence,
+            time_seconds=self.now_seconds,
+            body=body or Goodbye("bye"),
+        )
+
+
+def advert(number: int, completions: int = 8) -> GroupAdvert:
+    return GroupAdvert(
+        number.to_bytes(32, "big"),
+        1000,
+        PromptRef("reverse", 1, bytes(16), number),
+        (1.0,) * completions,
+        (64,) * completions,
+        (-0.5,) * completions,
+    )
+
+
+def test_an_announcement_reaches_the_listeners_typed_and_is_counted() -> None:
+    setting = Setting()
+    assert setting.host.topic == topic_of(SWARM) == f"starling/1/{SWARM.hex()}"
+    assert setting.host.arrive(setting.sealed()) is Verdict.ACCEPT
+    assert [a.body for a in setting.heard] == [Goodbye("bye")]
+    assert setting.heard[0].sender == NodeKey(bytes([2]) * 32).peer_id
+    assert setting.gossip.accepted == {"goodbye": 1}
+
+
+def flipped(raw: bytes) -> bytes:
+    return raw[:-1] + bytes([raw[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("reason", "spoil", "verdict"),
+    [
+        ("malformed", lambda s: s.sealed()[:-20], Verdict.REJECT),
+        ("malformed", lambda s: b"", Verdict.REJECT),
+        ("oversized", lambda s: s.sealed() + bytes(limits.ANNOUNCEMENT_BYTES), Verdict.REJECT),
+        ("oversized", lambda s: b"\x91" * 1000 + b"\xc0", Verdict.REJECT),
+        ("signature", lambda s: flipped(s.sealed()), Verdict.REJECT),
+        ("wrong_swarm", lambda s: s.sealed(swarm=bytes(16)), Verdict.REJECT),
+    ],
+)
+def test_what_no_honest_peer_forwards_is_rejected(
+    reason: str, spoil: Callable[[Setting], bytes], verdict: Verdict
+) -> None:
+    setting = Setting()
+    assert setting.host.arrive(spoil(setting)) is verdict
+    assert setting.gossip.rejected == {reason: 1}
+    assert not setting.heard
+
+
+@pytest.mark.parametrize("late_seconds", [-2 * limits.CLOCK_WINDOW_SECONDS, 2 * limits.CLOCK_WINDOW_SECONDS])
+def test_a_message_from_the_past_or_the_far_future_is_ignored(late_seconds: float) -> None:
+    setting = Setting()
+    raw = setting.sealed()
+    setting.now_seconds += late_seconds
+    assert setting.host.arrive(raw) is Verdict.IGNORE
+    assert setting.gossip.rejected == {"clock": 1}
+
+
+def test_a_replay_is_ignored_and_counted() -> None:
+    setting = Setting()
+    assert setting.host.arrive(setting.sealed(sequence=5)) is Verdict.ACCEPT
+    assert setting.host.arrive(setting.sealed(sequence=5)) is Verdict.IGNORE
+    assert setting.host.arrive(setting.sealed(sequence=5, body=Heartbeat(*HEARTBEAT))) is Verdict.IGNORE
+    assert setting.gossip.rejected == {"replay": 2}
+    assert len(setting.heard) == 1
+
+
+HEARTBEAT = ("n", "s", "m", bytes(16), bytes(16), 0, 0, "p", 0.0, 0, 0, ())
+
+
+def test_our_own_messages_that_come_back_are_neither_delivered_nor_held_against_anybody() -> None:
+    setting = Setting()
+    assert setting.host.arrive(setting.sealed(key=1)) is Verdict.IGNORE
+    assert not setting.heard
+    assert not setting.gossip.rejected
+
+
+def test_a_banned_sender_is_ignored() -> None:
+    liar = NodeKey(bytes([2]) * 32).peer_id
+    setting = Setting(is_banned=lambda peer: peer == liar)
+    assert setting.host.arrive(setting.sealed()) is Verdict.IGNORE
+    assert setting.gossip.rejected == {"banned": 1}
+
+
+def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
+    setting = Setting()
+    count = int(gossip_module.MESSAGES_AT_ONCE) + 5
+    verdicts = [setting.host.arrive(setting.sealed(sequence=i)) for i in range(count)]
+    assert verdicts.count(Verdict.ACCEPT) == gossip_module.MESSAGES_AT_ONCE
+    assert setting.gossip.rejected == {"rate": 5}
+    assert setting.host.arrive(setting.sealed(sequence=count, key=3)) is Verdict.ACCEPT
+    setting.now_seconds += 1.0
+    assert setting.host.arrive(setting.sealed(sequence=count + 1)) is Verdict.ACCEPT
+
+
+def test_a_sender_is_limited_in_bytes_as_well_as_in_messages() -> None:
+    admission = Admission()
+    size = limits.ANNOUNCEMENT_BYTES
+    refusals = [admission.refusal("peer", i, size, NOW) for i in range(20)]
+    assert refusals == [None] * 16 + ["rate"] * 4
+
+
+def test_strangers_without_number_take_bounded_memory_and_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gossip_module, "SENDERS_REMEMBERED", 100)
+    admission = Admission()
+    refusals = [admission.refusal(f"stranger {i}", 1, 100, NOW) for i in range(5000)]
+    assert refusals.count(None) == gossip_module.NEWCOMERS_AT_ONCE
+    assert set(refusals) == {None, "newcomers"}
+    assert len(admission) == 100
+    assert admission.refusal("another", 1, 100, NOW + 1.0) is None
+
+
+def test_the_replay_window_admits_each_number_once_in_any_order() -> None:
+    random = Random(1)
+    window = ReplayWindow()
+    base = int(NOW * 1e6)
+    numbers = list(range(base, base + 500))
+    random.shuffle(numbers)
+    assert all(window.admit(n) for n in numbers)
+    assert not any(window.admit(n) for n in numbers)
+
+
+def test_the_replay_window_refuses_everything_older_than_it_remembers() -> None:
+    window = ReplayWindow()
+    assert window.admit(10 * gossip_module.REPLAY_WINDOW)
+    assert not window.admit(9 * gossip_module.REPLAY_WINDOW)
+    assert window.admit(9 * gossip_module.REPLAY_WINDOW + 1)
+    assert window.admit(2**62)
+    assert not window.admit(10 * gossip_module.REPLAY_WINDOW + 1)
+
+
+def test_a_restarted_node_announces_above_what_it_announced_before() -> None:
+    before, now = Setting(), Setting()
+    now.gossip = Gossip(now.host, now.key, SWARM, wall_clock=lambda: NOW + 1.0)  # type: ignore[arg-type]
+
+    async def announce() -> None:
+        for setting in (before, now):
+            for _ in range(100):
+                await setting.gossip.announce(Goodbye("bye"))
+
+    anyio.run(announce, backend="trio")
+    window = ReplayWindow()
+    for raw in before.host.published + now.host.published:
+        assert window.admit(wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).sequence)
+
+
+def test_adverts_are_split_to_fit_an_announcement_and_lose_no_group() -> None:
+    small = split_adverts(bytes(16), bytes(16), 3, [advert(i) for i in range(4)])
+    assert len(small) == 1
+    many = [advert(i, completions=64) for i in range(150)]
+    parts = split_adverts(bytes(16), bytes(16), 3, many)
+    assert [g.blob for part in parts for g in part.groups] == [g.blob for g in many]
+    key = NodeKey(bytes([2]) * 32)
+    for part in parts:
+        raw = wire.seal(key, swarm_id=SWARM, sequence=2**60, time_seconds=NOW, body=part)
+        assert wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body == part
+    assert split_adverts(bytes(16), bytes(16), 3, []) == []
+
+
+def test_whole_rewards_travel_in_one_byte_and_arrive_as_the_same_floats() -> None:
+    rewards = (0.0, 1.0, -3.0, 0.5, 1000.0)
+    group = msgspec.structs.replace(advert(1, completions=5), rewards=rewards)
+    (part,) = split_adverts(bytes(16), bytes(16), 3, [group])
+    raw = wire.seal(NodeKey(bytes([2]) * 32), swarm_id=SWARM, sequence=1, time_seconds=NOW, body=part)
+    arrived = wire.open_announcement(raw, swarm_id=SWARM, now_seconds=NOW).body
+    assert isinstance(arrived, RolloutAdvert)
+    assert arrived.groups[0] == group
+    assert all(type(reward) is float for reward in arrived.groups[0].rewards)
+    assert len(msgspec.msgpack.encode(part.groups[0])) <= len(msgspec.msgpack.encode(group)) - 30
+
+
+def test_gossip_crosses_a_lossless_network_to_everybody_once_despite_duplicates() -> None:
+    async def main() -> None:
+        network = SimulatedNetwork(seed=7, duplicates=0.5)
+        hosts = [network.host(f"node {i}") for i in range(5)]
+        heard: list[list[Announcement]] = [[] for _ in hosts]
+        async with anyio.create_task_group() as tasks:
+            stop = anyio.Event()
+
+            async def member(index: int, *, task_status: anyio.abc.TaskStatus[Gossip]) -> None:
+                host = hosts[index]
+                gossip = Gossip(host, host.key, SWARM, wall_clock=lambda: NOW + anyio.current_time())
+                gossip.listen(heard[index].append)
+                async with host.run():
+                    await gossip.start()
+                    task_status.started(gossip)
+                    await stop.wait()
+
+            members = [await tasks.start(member, i) for i in range(len(hosts))]
+            for one, other in itertools.pairwise(hosts):
+                await one.connect(other.addresses()[0], deadline_seconds=5.0)
+            for round_ in range(10):
+                await members[round_ % 5].announce(Goodbye(f"{round_}"))
+                await anyio.sleep(1.0)
+            await anyio.sleep(130.0)
+            stop.set()
+        for index, announcements in enumerate(heard):
+            said = [a.body.reason for a in announcements if isinstance(a.body, Goodbye)]
+            assert sorted(said) == sorted(str(r) for r in range(10) if r % 5 != index)
+        assert sum(m.rejected["replay"] for m in members) > 0
+
+    anyio.run(main, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+
+
+def rollouts(*numbers: int, completions: int = 8) -> RolloutAdvert:
+    return RolloutAdvert(bytes(16), bytes(16), 1, tuple(advert(n, completions) for n in numbers))
+
+
+def test_the_pool_lists_each_blob_once_with_rising_cursors() -> None:
+    pool = SeenPool()
+    assert pool.add("a", rollouts(1, 2), NOW) == 2
+    assert pool.add("b", rollouts(2, 3), NOW) == 1
+    assert [(s.cursor, s.peer) for s in pool.after(0, 10, NOW)] == [(1, "a"), (2, "a"), (3, "b")]
+    assert [s.cursor for s in pool.after(1, 1, NOW)] == [2]
+    assert pool.after(3, 10, NOW) == []
+    assert [s.cursor for s in pool.after(99, 10, NOW)] == [1, 2, 3]
+
+
+def test_groups_leave_the_pool_with_age_and_with_their_sender() -> None:
+    pool = SeenPool()
+    pool.add("a", rollouts(1), NOW)
+    pool.add("b", rollouts(2), NOW + 10)
+    assert [s.peer for s in pool.after(0, 10, NOW + pool_module.AGE_SECONDS + 1)] == ["b"]
+    pool.forget("b")
+    assert len(pool) == 0
+    pool.add("b", rollouts(4), NOW)
+    assert [s.cursor for s in pool.after(0, 10, NOW)] == [3]
+
+
+def test_a_flood_pushes_out_its_own_groups_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "GROUPS", 40)
+    monkeypatch.setattr(pool_module, "COMPLETIONS", 320)
+    pool = SeenPool()
+    pool.add("honest", rollouts(1, 2, 3), NOW)
+    for number in range(10, 200):
+        pool.add("flood", rollouts(number), NOW)
+    peers = [s.peer for s in pool.after(0, 1000, NOW)]
+    assert peers.count("honest") == 3
+    assert peers.count("flood") == 10
+    for number in range(200, 300):
+        pool.add("heavy", rollouts(number, completions=64), NOW)
+    assert sum(len(s.advert.rewards) for s in pool.after(0, 1000, NOW)) <= 320

@@ -1,0 +1,168 @@
+"""What only sockets can show of the py-libp2p host: ports, strangers, and the limits on peers that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
+
+from protocol.errors import TransportError, UnreachableError
+from protocol.identity import NodeKey
+from swarm.api import Wanted
+from swarm.blobs.blob_server import BlobServer
+from swarm.blobs.fetch import Fetcher
+from swarm.blobs.store import ContentStore
+from swarm.host import Stream
+from swarm.hosts.interfaces import dialable
+from swarm.hosts.lan import decode_txt, encode_txt
+from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p_streams import Libp2pStream
+from swarm.hosts.libp2p_yamux import UNREAD_BYTES
+from swarm.peers.peer_exchange import PeerExchange
+from swarm.peers.reputation import Conduct
+
+ANY_PORT = "/ip4/127.0.0.1/tcp/0"
+
+
+def held_streams(*hosts: Libp2pHost) -> list[str]:
+    """Protocols of the streams that the library holds on to, but for gossip's, which are meant to last."""
+    streams = [stream for host in hosts for c in host._network.get_connections() for stream in c.get_streams()]
+    return [str(s.get_protocol()) for s in streams if s.get_protocol() != PROTOCOL_ID_V11]
+
+
+def test_port_that_is_taken_is_an_error_that_names_it_and_the_remedy(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        (first,) = await world.start(tasks, 1)
+        taken = first.addresses()[0].rpartition("/p2p/")[0]
+        with pytest.raises(TransportError, match=f"cannot listen on {taken}.*another port"):
+            async with Libp2pHost(NodeKey.generate(), [ANY_PORT, taken]).run():
+                pass
+
+    tell_on_sockets(story)
+
+
+def test_exception_of_what_runs_on_the_host_comes_out_as_itself(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        host = world.make()
+        with pytest.raises(ZeroDivisionError, match="our own"):
+            async with host.run():
+                raise ZeroDivisionError("our own")
+
+    tell(story)
+
+
+def test_connections_that_ended_give_back_their_places(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        small = Libp2pHost(NodeKey.generate(), [ANY_PORT], connections=1)
+        visitor = Libp2pHost(NodeKey.generate(), [])
+        async with small.run(), visitor.run():
+            for _ in range(4):
+                while not visitor.peers():
+                    with contextlib.suppress(UnreachableError):  # refused while the place is not free yet
+                        await visitor.connect(small.addresses()[0], deadline_seconds=10)
+                    await trio.sleep(0.05)
+                await visitor.disconnect(small.peer_id)
+                await world.eventually(lambda: not small.peers())
+
+    tell_on_sockets(story)
+
+
+@pytest.mark.parametrize(
+    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(100_000), b"\x13/multistream/1.0.0\n" + b"\xff" * 999]
+)
+def test_bytes_of_a_stranger_that_are_no_handshake_change_nothing(tell_on_sockets, noise: bytes) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.start(tasks, 2)
+        port = int(other.addresses()[0].split("/")[4])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as socket:
+            with anyio.move_on_after(0.2), contextlib.suppress(trio.BrokenResourceError):
+                await socket.send_all(noise)
+                await socket.receive_some()
+        await one.connect(other.addresses()[0], deadline_seconds=10)
+        assert await world.exchange(one, other.peer_id, b"unmoved") == b"unmoved"
+
+    tell_on_sockets(story)
+
+
+def test_nonsense_on_the_gossip_protocol_ends_that_stream_alone_and_is_counted(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.chain(tasks, 2)
+        stream = await one.open_stream(other.peer_id, "/meshsub/1.1.0", deadline_seconds=10)
+        await stream.send(b"\x05" + b"\xff" * 5)
+        with pytest.raises(UnreachableError):
+            while await stream.receive(1000):
+                pass
+        assert other.failures.counts["incoming stream"] == 1
+        assert await world.exchange(one, other.peer_id, b"unmoved") == b"unmoved"
+
+    tell_on_sockets(story)
+
+
+def test_peer_that_sends_beyond_its_windows_is_dropped_before_it_fills_the_memory(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        flooder, victim = await world.chain(tasks, 2)
+
+        async def never_read(stream: Stream) -> None:
+            await anyio.sleep_forever()
+
+        victim.handle("/test/deaf/1", never_read)
+        stream = await flooder.open_stream(victim.peer_id, "/test/deaf/1", deadline_seconds=10)
+        assert isinstance(stream, Libp2pStream)
+        stream._yamux.send_window = 1 << 40
+        with pytest.raises(UnreachableError):
+            await stream.send(bytes(4 * UNREAD_BYTES))
+        assert victim.traffic().received_bytes < 2 * UNREAD_BYTES
+        await world.eventually(lambda: not victim.peers())
+
+    tell_on_sockets(story)
+
+
+def test_wildcard_becomes_every_address_of_its_kind_with_loopback_last() -> None:
+    ips = ["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"]
+    assert dialable([("0.0.0.0", 4001)], ips) == [("192.0.2.7", 4001), ("127.0.0.1", 4001)]
+    assert dialable([("::", 4002), ("192.0.2.7", 4001)], ips) == [
+        ("2001:db8::7", 4002),
+        ("192.0.2.7", 4001),
+        ("::1", 4002),
+    ]
+
+
+def test_lan_record_carries_addresses_and_nonsense_in_it_is_skipped() -> None:
+    addresses = [f"/ip4/192.0.2.{n}/tcp/4001/p2p/peer{n}" for n in (1, 2)]
+    assert decode_txt(encode_txt(addresses), exclude="nobody") == tuple(addresses)
+    assert decode_txt(encode_txt(addresses), exclude="peer1") == (addresses[1],)
+    assert len(decode_txt(encode_txt(addresses * 50), exclude="nobody")) == 16
+    for nonsense in (b"\xff", b"\x05dnsad", b"\x08dnsaddr=", b"\x0ednsaddr=\xff/p2p/", b"\x00" * 300):
+        assert decode_txt(nonsense + b"", exclude="nobody") == ()
+
+
+def test_fetches_and_peer_exchanges_leave_no_stream_behind_on_either_side(tell_on_sockets, tmp_path: Path) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.chain(tasks, 2)
+
+        async def reach(peer: str, deadline_seconds: float) -> None:
+            assert peer in one.peers()
+
+        def report(peer: str, conduct: Conduct, detail: str) -> None:
+            raise AssertionError(f"{conduct}: {detail}")
+
+        stores = [ContentStore(tmp_path / name) for name in ("one", "other")]
+        server = BlobServer(other, stores[1], upload_bytes_per_second=0.0, report=report)
+        fetcher = Fetcher(one, stores[0], reach=reach, report=report)
+        asking = PeerExchange(one, bytes(16), learn=lambda *_: None, tell=lambda *_: ())
+        PeerExchange(other, bytes(16), learn=lambda *_: None, tell=lambda *_: ())
+        for number in range(5):
+            content = bytes([number]) * 1000
+            wanted = Wanted(stores[1].put(content), len(content), (other.peer_id,))
+            (fetched,) = await fetcher.fetch([wanted], deadline_seconds=30)
+            assert fetched.path is not None
+            await asking.ask(other.peer_id)
+        assert server.refused == {}
+        await world.eventually(lambda: not held_streams(one, other))
+
+    tell_on_sockets(story)

@@ -1,0 +1,361 @@
+"""Discovery: whom to dial and why; alone, parted, merged, of another swarm; what is remembered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import msgspec
+import pytest
+from trio.testing import MockClock
+
+from protocol.errors import ConfigurationError, ProtocolError, StorageError, UnreachableError
+from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.peers import discovery
+from swarm.peers.discovery import (
+    AddressBook,
+    Candidate,
+    Dial,
+    DiscoveryConfig,
+    Source,
+    after_failure,
+    after_success,
+    is_dialable,
+    next_dials,
+    why_alone,
+)
+from swarm.peers.peer_exchange import PROTOCOL, Answer, Question
+from swarm.peers.peering import Peering
+
+SWARM = bytes(range(16))
+CONFIG = DiscoveryConfig(peers_wanted=4, dials_at_once=3)
+
+
+def address(peer: str, port: int = 4001) -> str:
+    return f"/ip4/10.0.0.1/tcp/{port}/p2p/{peer}"
+
+
+def dials(candidates: list[Candidate], now_seconds: float = 0.0, **state: object) -> list[Dial]:
+    defaults = {"ourselves": "us", "connected": (), "dialling": (), "refused": (), "config": CONFIG}
+    return next_dials(now_seconds, candidates, **{**defaults, **state})  # type: ignore[arg-type]
+
+
+def test_everybody_known_is_dialled_the_configured_first_while_peers_are_short() -> None:
+    candidates = [Candidate(address("told"), Source.TOLD), Candidate(address("given"), Source.CONFIGURED)]
+    assert [d.address for d in dials(candidates)] == [address("given"), address("told")]
+    assert dials(candidates)[1].why == "told; 0 of 4 peers connected"
+
+
+def test_nobody_but_configured_peers_is_dialled_once_there_are_enough() -> None:
+    candidates = [Candidate(address("told"), Source.TOLD), Candidate(address("given"), Source.CONFIGURED)]
+    assert [d.why for d in dials(candidates, connected=("a", "b", "c", "d"))] == ["configured"]
+
+
+def test_ourselves_connected_dialled_and_refused_peers_are_not_dialled() -> None:
+    candidates = [Candidate(address(peer), Source.CONFIGURED) for peer in ("us", "friend", "soon", "liar")]
+    assert dials(candidates, connected=("friend",), dialling=("soon",), refused=("liar",)) == []
+
+
+def test_one_address_of_a_peer_is_dialled_at_a_time_the_least_failed_first() -> None:
+    candidates = [
+        Candidate(address("a", 1), Source.REMEMBERED, failures=2),
+        Candidate(address("a", 2), Source.TOLD),
+        Candidate(address("a", 3), Source.TOLD, failures=1),
+    ]
+    assert [d.address for d in dials(candidates)] == [address("a", 2)]
+
+
+def test_no_more_are_dialled_at_once_than_allowed() -> None:
+    candidates = [Candidate(address(f"p{i}"), Source.CONFIGURED) for i in range(10)]
+    assert len(dials(candidates)) == 3
+    assert len(dials(candidates, dialling=("x", "y"))) == 1
+
+
+def test_a_failed_address_waits_longer_each_time_up_to_a_bound_and_no_two_nodes_alike() -> None:
+    candidate = Candidate(address("a"), Source.CONFIGURED)
+    waits = []
+    for _ in range(12):
+        candidate = after_failure(candidate, 0.0, "refused", Random(1))
+        waits.append(candidate.not_before_seconds)
+        assert dials([candidate], now_seconds=candidate.not_before_seconds - 0.01) == []
+        assert dials([candidate], now_seconds=candidate.not_before_seconds)
+    assert waits[:8] == sorted(waits[:8])
+    assert waits[0] <= 1.5
+    assert max(waits) <= 1.5 * discovery.BACKOFF_SECONDS_MOST
+    assert after_failure(candidate, 0.0, "", Random(2)) != after_failure(candidate, 0.0, "", Random(3))
+    assert after_success(candidate, 100.0).not_before_seconds == 101.0
+
+
+def test_a_lonely_node_says_what_was_tried_and_when_it_tries_next() -> None:
+    assert "give one with --peer" in why_alone(0.0, [], dialling=())
+    failed = after_failure(Candidate(address("a"), Source.CONFIGURED), 0.0, "connection refused", Random(1))
+    failed = after_failure(failed, 0.0, "connection refused", Random(1))
+    failed = after_failure(failed, 0.0, "connection refused", Random(1))
+    said = why_alone(0.5, [failed, Candidate(address("b"), Source.TOLD, not_before_seconds=60.0)], dialling=())
+    assert "tried 1 of 2 known addresses" in said
+    assert f"{address('a')} (connection refused)" in said
+    assert "next try in 2 s" in said
+    assert "dialling" in why_alone(0.0, [failed], dialling=("a",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "10.0.0.1:4001",
+        "/ip4/10.0.0.1/tcp/4001",
+        "/p2p/abc",
+        "/dns4/x y/tcp/1/p2p/abc",
+        "/ip4/1.2.3.4/tcp/1/p2p/",
+        "/ip4/1.2.3.4/tcp/1/p2p/a\nb",
+        "/ip4/1.2.3.4/tcp/1/p2p/" + "a" * 300,
+        "/ip4/1.2.3.4/tcp/1\x1b[2J/p2p/abc",
+    ],
+)
+def test_what_is_no_address_of_a_peer_is_not_dialled(text: str) -> None:
+    assert not is_dialable(text)
+    assert not AddressBook().add(text, Source.TOLD)
+
+
+def test_addresses_told_in_masses_push_out_neither_memory_nor_those_that_worked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "ADDRESSES", 100)
+    book = AddressBook()
+    book.add(address("given"), Source.CONFIGURED)
+    book.add(address("friend"), Source.TOLD)
+    book.update(after_success(book.of("friend")[0], 1.0))
+    for number in range(1000):
+        book.add(address(f"p{number}"), Source.TOLD)
+        book.add(address("victim", number + 1), Source.TOLD)
+    assert len(book) <= 100
+    assert len(book.of("victim")) <= discovery.ADDRESSES_PER_PEER
+    assert book.of("given")
+    assert book.of("friend")
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(story, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+
+
+@asynccontextmanager
+async def living(
+    host: SimulatedHost, *configured: SimulatedHost | str, swarm_id: bytes = SWARM, remembered: Path | None = None
+):  # type: ignore[no-untyped-def]
+    addresses = [peer if isinstance(peer, str) else peer.addresses()[0] for peer in configured]
+    peering = Peering(host, swarm_id, configured=addresses, remembered=remembered, random=Random(host.peer_id))
+    async with host.run(), anyio.create_task_group() as tasks:
+        tasks.start_soon(peering.run)
+        yield peering
+        tasks.cancel_scope.cancel()
+
+
+def meshed(*hosts: SimulatedHost) -> bool:
+    return all(set(h.peers()) == {o.peer_id for o in hosts} - {h.peer_id} for h in hosts)
+
+
+def test_three_nodes_that_know_one_of_them_find_each_other_within_seconds() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b, c = (network.host(name) for name in "abc")
+        async with living(a) as alone, living(b, a), living(c, a):
+            assert "give one with --peer" in (alone.alone_because() or "")
+            await anyio.sleep(5.0)
+            assert meshed(a, b, c)
+            assert alone.alone_because() is None
+
+    play(story)
+
+
+def test_a_node_that_reaches_nobody_says_so_and_joins_once_somebody_is_there() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b = network.host("a"), network.host("b")
+        async with living(b, a) as peering:
+            await anyio.sleep(200.0)
+            assert "tried 1 of 1 known addresses" in (peering.alone_because() or "")
+            assert peering.failures["unreachable"] >= 6
+            async with living(a):
+                await anyio.sleep(1.5 * discovery.BACKOFF_SECONDS_MOST + 1)
+                assert meshed(a, b)
+
+    play(story)
+
+
+def test_a_node_whose_peers_died_redials_them_when_they_are_back() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b = network.host("a"), network.host("b")
+        async with living(b, a):
+            async with AsyncExitStack() as first:
+                await first.enter_async_context(living(a))
+                await anyio.sleep(5.0)
+                assert meshed(a, b)
+            assert b.peers() == []
+            await anyio.sleep(10.0)
+            again = network.restart(a)
+            async with living(again):
+                await anyio.sleep(30.0)
+                assert meshed(again, b)
+
+    play(story)
+
+
+def test_swarms_that_started_apart_merge_when_one_node_knows_both() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b, c, d, bridge = (network.host(name) for name in "abcde")
+        async with living(a), living(b, a), living(c), living(d, c):
+            await anyio.sleep(30.0)
+            assert meshed(a, b)
+            assert meshed(c, d)
+            async with living(bridge, b, d):
+                await anyio.sleep(60.0)
+                assert meshed(a, b, c, d, bridge)
+
+    play(story)
+
+
+def test_a_swarm_that_was_parted_is_whole_again_after_the_partition() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b, c, d = (network.host(name) for name in "abcd")
+        async with living(a), living(b, a), living(c, a), living(d, a):
+            await anyio.sleep(30.0)
+            assert meshed(a, b, c, d)
+            network.partition([a, b], [c, d])
+            await anyio.sleep(600.0)
+            assert meshed(a, b)
+            assert meshed(c, d)
+            network.heal()
+            await anyio.sleep(1.5 * discovery.BACKOFF_SECONDS_MOST + 30.0)
+            assert meshed(a, b, c, d)
+
+    play(story)
+
+
+def test_peers_on_the_local_network_find_each_other_without_being_told() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b = network.host("a"), network.host("b")
+        network.join_lan(a, b)
+        async with living(a), living(b):
+            await anyio.sleep(5.0)
+            assert meshed(a, b)
+
+    play(story)
+
+
+def test_peers_reached_are_remembered_and_dialled_by_the_next_start(tmp_path: Path) -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b = network.host("a"), network.host("b")
+        path = tmp_path / "peers.json"
+        async with living(a):
+            async with living(b, a, remembered=path) as peering:
+                await anyio.sleep(5.0)
+                peering.save()
+            assert json.loads(path.read_bytes()) == [a.addresses()[0]]
+            async with living(network.restart(b), remembered=path):
+                await anyio.sleep(5.0)
+                assert a.peers() == [b.peer_id]
+
+    play(story)
+
+
+def test_a_damaged_file_of_peers_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "peers.json").write_text("{")
+    host = SimulatedNetwork(seed=1).host("a")
+    with pytest.raises(StorageError, match="delete it"):
+        Peering(host, SWARM, configured=[], remembered=tmp_path / "peers.json", random=Random(1))
+
+
+def test_a_configured_address_with_a_typo_is_refused_at_once() -> None:
+    host = SimulatedNetwork(seed=1).host("a")
+    with pytest.raises(ConfigurationError, match="expected /ip4"):
+        Peering(host, SWARM, configured=["10.0.0.1:4001"], remembered=None, random=Random(1))
+
+
+def test_a_node_of_another_swarm_is_disconnected_told_of_and_learns_no_addresses() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b, stranger = (network.host(name) for name in ("a", "b", "stranger"))
+        async with living(a) as ours, living(b, a), living(stranger, a, swarm_id=bytes(16)) as theirs:
+            await anyio.sleep(20.0)
+            assert meshed(a, b)
+            assert stranger.peers() == []
+            assert theirs.refusals["wrong_swarm"] >= 1
+            assert not theirs.book.of(b.peer_id)
+            assert not ours.book.of(stranger.peer_id)
+
+    play(story)
+
+
+def test_a_peer_that_said_goodbye_is_not_dialled_again_at_once() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b = network.host("a"), network.host("b")
+        async with living(a) as peering, living(b, a):
+            await anyio.sleep(5.0)
+            await peering.depart(b.peer_id)
+            with pytest.raises(UnreachableError, match="has left"):
+                await peering.reach(b.peer_id, 5.0)
+
+    play(story)
+
+
+def test_a_peer_beyond_the_neighbours_is_reached_through_what_they_know() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, b, c = (network.host(name) for name in "abc")
+        config = DiscoveryConfig(peers_wanted=1)
+        async with living(b), living(c, b):
+            await anyio.sleep(5.0)
+            far = Peering(a, SWARM, configured=b.addresses(), remembered=None, random=Random(1), config=config)
+            async with a.run(), anyio.create_task_group() as tasks:
+                tasks.start_soon(far.run)
+                await anyio.sleep(3.0)
+                await far.reach(c.peer_id, 5.0)
+                assert c.peer_id in a.peers()
+                with pytest.raises(UnreachableError, match="no address"):
+                    await far.reach("12D3KooWnobody", 5.0)
+                tasks.cancel_scope.cancel()
+
+    play(story)
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x02\xc1\xc1", b"\x00\x00\x00\x01\x90"])
+def test_a_hostile_question_is_counted_and_ends_nothing_but_its_stream(frame: bytes) -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, hostile = network.host("a"), network.host("hostile")
+        async with living(a), hostile.run():
+            await hostile.connect(a.addresses()[0], deadline_seconds=5.0)
+            stream = await hostile.open_stream(a.peer_id, PROTOCOL, deadline_seconds=5.0)
+            await stream.send(frame)
+            with pytest.raises((UnreachableError, ProtocolError)):
+                assert await stream.receive(1) != b""
+            assert a.faults.total() == 1
+
+    play(story)
+
+
+def test_a_peer_that_lies_about_addresses_cannot_give_others_its_name_or_name_others_its_own() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, liar = network.host("a"), network.host("liar")
+        async with living(a) as peering, liar.run():
+            await liar.connect(a.addresses()[0], deadline_seconds=5.0)
+            stream = await liar.open_stream(a.peer_id, PROTOCOL, deadline_seconds=5.0)
+            body = msgspec.msgpack.encode(Question(SWARM, (address("victim"), liar.addresses()[0]), ()))
+            await stream.send(len(body).to_bytes(4, "big") + body)
+            answer = await stream.receive(65536)
+            assert msgspec.msgpack.decode(answer[4:], type=Answer).swarm_id == SWARM
+            assert not peering.book.of("victim")
+            assert peering.book.of(liar.peer_id)
+
+    play(story)

@@ -1,0 +1,135 @@
+"""Reputation: what is remembered of a peer, when it is banned, and that strangers cannot abuse the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import StorageError
+from swarm.api import Judgement
+from swarm.peers import reputation as trust
+from swarm.peers.reputation import Conduct, Standing, Trust, is_banned, observed, reputation
+
+NOW = 1_700_000_000.0
+
+
+def after(*conducts: Conduct, at_seconds: float = NOW) -> Standing:
+    standing = Standing(at_seconds=at_seconds)
+    for conduct in conducts:
+        standing = observed(standing, conduct, at_seconds)
+    return standing
+
+
+def test_a_stranger_is_neither_trusted_nor_distrusted() -> None:
+    assert Trust().reputation("stranger", NOW) == 0.5
+    assert reputation(Standing(at_seconds=NOW), NOW) == 0.5
+
+
+def test_every_judgement_of_the_learner_is_a_conduct() -> None:
+    assert {Conduct(j) for j in Judgement} < set(Conduct)
+
+
+def test_groups_that_held_raise_reputation_and_false_ones_lower_it_more() -> None:
+    good = reputation(after(Conduct.USED), NOW)
+    assert good > 0.5
+    assert reputation(after(Conduct.FALSE_REWARD), NOW) < 0.5
+    assert reputation(after(Conduct.USED, Conduct.FALSE_REWARD), NOW) < 0.5
+
+
+def test_reputation_drifts_back_to_neutral_from_both_sides() -> None:
+    trusted, distrusted = after(*[Conduct.USED] * 20), after(Conduct.STALLED, Conduct.STALLED)
+    later = NOW + 20 * trust.HALF_LIFE_SECONDS
+    assert reputation(trusted, NOW) > 0.9
+    assert reputation(trusted, later) == pytest.approx(0.5, abs=1e-3)
+    assert reputation(distrusted, later) == pytest.approx(0.5, abs=1e-3)
+    assert reputation(trusted, NOW + trust.HALF_LIFE_SECONDS) < reputation(trusted, NOW)
+
+
+def test_a_clock_that_goes_backwards_changes_nothing() -> None:
+    standing = after(*[Conduct.USED] * 5)
+    assert reputation(standing, NOW - 1e6) == reputation(standing, NOW)
+
+
+@pytest.mark.parametrize(
+    "fault", [Conduct.FALSE_REWARD, Conduct.MALFORMED, Conduct.WRONG_CHUNK, Conduct.HOSTILE_REQUEST]
+)
+def test_three_proven_faults_in_a_row_ban(fault: Conduct) -> None:
+    assert not is_banned(after(fault, fault), NOW)
+    banned = after(fault, fault, fault)
+    assert is_banned(banned, NOW)
+    assert reputation(banned, NOW) == 0.0
+    assert "3 " in banned.banned_because
+    assert "banned for 1 h" in banned.banned_because
+
+
+def test_stalls_and_missing_blobs_prove_nothing_and_never_ban() -> None:
+    standing = after(*[Conduct.STALLED, Conduct.MISSING] * 500)
+    assert not is_banned(standing, NOW)
+    assert reputation(standing, NOW) < 0.01
+
+
+def test_three_false_rewards_over_days_do_not_ban() -> None:
+    standing = Standing(at_seconds=NOW)
+    for day in range(3):
+        standing = observed(standing, Conduct.FALSE_REWARD, NOW + day * 86_400)
+    assert not is_banned(standing, NOW + 2 * 86_400)
+
+
+def test_a_peer_with_a_long_good_record_is_not_banned_for_three_faults_and_a_liar_among_good_claims_is() -> None:
+    honest = after(*[Conduct.USED] * 100, *[Conduct.FALSE_REWARD] * 3)
+    assert not is_banned(honest, NOW)
+    liar = after(*([Conduct.USED] * 4 + [Conduct.FALSE_REWARD]) * 4)
+    assert is_banned(liar, NOW)
+
+
+def test_a_ban_ends_and_the_next_one_lasts_longer() -> None:
+    banned = after(*[Conduct.FALSE_REWARD] * 3)
+    free_at_seconds = NOW + trust.BAN_SECONDS + 1
+    assert not is_banned(banned, free_at_seconds)
+    assert reputation(banned, free_at_seconds) == 0.5
+    again = banned
+    for _ in range(3):
+        again = observed(again, Conduct.FALSE_REWARD, free_at_seconds)
+    assert is_banned(again, free_at_seconds + 1.5 * trust.BAN_SECONDS)
+    assert not is_banned(again, free_at_seconds + 2 * trust.BAN_SECONDS + 1)
+
+
+def test_the_ban_is_told_once_with_its_reason() -> None:
+    peers = Trust()
+    told = [peers.observe("liar", Judgement.FALSE_REWARD, NOW) for _ in range(5)]
+    assert [why is not None for why in told] == [False, False, True, False, False]
+    assert peers.banned(NOW) == ["liar"]
+    assert "false rewards" in (peers.banned_because("liar", NOW) or "")
+
+
+def test_standings_and_bans_are_remembered_over_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "trust.json"
+    peers = Trust(path)
+    for _ in range(3):
+        peers.observe("liar", Conduct.FALSE_REWARD, NOW)
+    peers.observe("friend", Conduct.USED, NOW)
+    peers.save()
+    again = Trust(path)
+    assert again.banned(NOW) == ["liar"]
+    assert again.banned_because("liar", NOW) == peers.banned_because("liar", NOW)
+    assert again.reputation("friend", NOW) == peers.reputation("friend", NOW)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_file_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "trust.json").write_text('{"peer": ')
+    with pytest.raises(StorageError, match="delete it"):
+        Trust(tmp_path / "trust.json")
+
+
+def test_strangers_without_number_push_out_neither_memory_nor_a_ban(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "PEERS_REMEMBERED", 50)
+    peers = Trust()
+    for _ in range(3):
+        peers.observe("liar", Conduct.FALSE_REWARD, NOW)
+    for number in range(500):
+        peers.observe(f"stranger {number}", Conduct.STALLED, NOW)
+    assert peers.banned(NOW) == ["liar"]
+    assert peers.reputation("stranger 0", NOW) == 0.5
+    assert peers.reputation("stranger 499", NOW) < 0.5
