@@ -28,11 +28,11 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class SwarmSection(Section):
+class SwarmSection(ConfigSection):
     """Which swarm, how to reach it, what it may cost."""
 
     name: Name = "starling"
@@ -45,7 +45,7 @@ class SwarmSection(Section):
     mesh_degree: AtLeastOne = 4
 
 
-class PolicySection(Section):
+class PolicySection(ConfigSection):
     """Which model, and which of its weights are trained."""
 
     model: str = "builtin:wren"  # builtin:…, a local folder, or a hub id
@@ -54,7 +54,7 @@ class PolicySection(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
-class TasksSection(Section):
+class TasksSection(ConfigSection):
     """What is trained on: names of tasks of the default swarm, JSONL files, plug-ins."""
 
     names: tuple[str, ...] = ()  # empty: every task of the default swarm
@@ -65,14 +65,14 @@ class TasksSection(Section):
     scoring_seconds: Positive = 5.0  # per completion
 
 
-class EngineSection(Section):
+class EngineSection(ConfigSection):
     backend: Literal["torch"] = "torch"
     rows: AtLeastOne = 128  # sequences decoded side by side
     temperature: Positive = 1.0
     weights_behind: Annotated[int, Field(ge=0, le=1024)] = 0  # versions that the weights are held back; 0: newest
 
 
-class LearnerSection(Section):
+class LearnerSection(ConfigSection):
     """The round."""
 
     own_groups: AtLeastOne = 32
@@ -92,7 +92,7 @@ class LearnerSection(Section):
     foreign_choice: Literal["gain", "uniform"] = "gain"
 
 
-class AllocationSection(Section):
+class AllocationSection(ConfigSection):
     """Which prompts, and how many completions of each, within own_groups × completions a round."""
 
     method: Literal["uniform", "posterior", "sgpo", "dps"] = "uniform"
@@ -100,7 +100,7 @@ class AllocationSection(Section):
     peer_prior: Annotated[float, Field(ge=0.0)] = 8.0  # completions that others' success weighs; 0: not used
 
 
-class ObjectiveSection(Section):
+class ObjectiveSection(ConfigSection):
     """What one step minimises. A combination that means nothing is refused, with the reason."""
 
     loss: Literal["dapo", "grpo", "bnpo", "dr_grpo", "gspo", "cispo"] = "dapo"
@@ -197,7 +197,7 @@ class ObjectiveSection(Section):
         )
 
 
-class AveragingSection(Section):
+class AveragingSection(ConfigSection):
     """Averaging weights with peers of our own family, by an outer step now and then."""
 
     every_rounds: Count = 50  # inner steps between two outer steps, H, on average; 0: never
@@ -208,7 +208,7 @@ class AveragingSection(Section):
 PORTS_TRIED = 10  # so that several nodes of one machine can be looked at
 
 
-class ApiSection(Section):
+class ApiSection(ConfigSection):
     """The HTTP API, which is always on a Unix socket in the data directory."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8470  # of 127.0.0.1, besides, or a free one behind it; 0: none
@@ -219,7 +219,7 @@ class ApiSection(Section):
         return range(self.port, min(self.port + PORTS_TRIED, 65536)) if self.port else range(0)
 
 
-class CheckpointSection(Section):
+class CheckpointSection(ConfigSection):
     """The node's own state: kept on disk, and handed to those of its family who want to start from it."""
 
     every_rounds: AtLeastOne = 50
@@ -229,7 +229,7 @@ class CheckpointSection(Section):
     from_peers_seconds: Positive = 60.0  # to wait for one
 
 
-class Config(Section):
+class Config(ConfigSection):
     """Everything that a user may set."""
 
     name: Name = ""  # empty: made from the peer id
@@ -280,14 +280,14 @@ def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingsSource:
     """What one place sets, and how the same place spells each dotted key."""
 
     values: Mapping[str, Any]  # a tree like the configuration's; every key is known
     spelling: Mapping[str, str]  # dotted key -> "node.toml: objective.clip", "environment: STARLING_OBJECTIVE__CLIP", …
 
 
-def file_source(path: Path) -> Source:
+def file_source(path: Path) -> SettingsSource:
     """What the TOML file ``path`` sets; nothing if there is no such file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -300,24 +300,24 @@ def file_source(path: Path) -> Source:
     empty_sections = {key for key in _leaves(values) if values.get(key) == {} and key in Config.model_fields}
     spelling = {key: f"{path}: {key}" for key in _leaves(values) if key not in empty_sections}
     _refuse_unknown(spelling, spell=str)
-    return Source(values, spelling)
+    return SettingsSource(values, spelling)
 
 
-def environment_source(environment: Mapping[str, str]) -> Source:
+def environment_source(environment: Mapping[str, str]) -> SettingsSource:
     """What variables named STARLING_KEY or STARLING_SECTION__KEY set, in either case of letters."""
     variables = {name.upper(): text for name, text in environment.items()}
     ours = {name: variables[name] for name in variables.keys() - NOT_KEYS if name.startswith(ENVIRONMENT_PREFIX)}
     texts = {name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."): text for name, text in ours.items()}
     spelling = {key: f"environment: {_variable(key)}" for key in texts}
     _refuse_unknown(spelling, spell=_variable)
-    return Source(_tree(texts), spelling)
+    return SettingsSource(_tree(texts), spelling)
 
 
-def flag_source(flags: Mapping[str, str]) -> Source:
+def flag_source(flags: Mapping[str, str]) -> SettingsSource:
     """What ``--set KEY=VALUE`` and the flags of ``starling up`` set."""
     spelling = {key: f"--set {key}" for key in flags}
     _refuse_unknown(spelling, spell=str)
-    return Source(_tree(flags), spelling)
+    return SettingsSource(_tree(flags), spelling)
 
 
 class _Settings(BaseSettings, Config):
@@ -371,7 +371,7 @@ def _refuse_unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str])
         raise ConfigurationError(f"{written} is not a key of the configuration; the nearest is {spell(nearest[0])}")
 
 
-def _explain(error: ValidationError, lowest_first: tuple[Source, ...]) -> str:
+def _explain(error: ValidationError, lowest_first: tuple[SettingsSource, ...]) -> str:
     """One line for each value that cannot be: where it was written, what it is, what is wrong with it."""
     lines = []
     for fault in error.errors(include_url=False):

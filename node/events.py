@@ -14,7 +14,7 @@ from msgspec import Struct
 STOP_LINE = "stop"  # on the learner's standard input: finish the round, checkpoint, exit 0
 
 
-class Start(Struct, frozen=True):
+class LearnerStart(Struct, frozen=True):
     """The first line on the learner's standard input."""
 
     home: str  # the data directory: HOME/checkpoints, HOME/swarm.sock
@@ -32,7 +32,7 @@ class Loading(_Event, frozen=True, kw_only=True, tag="loading"):
     seconds: float  # since the process started
 
 
-class Ready(_Event, frozen=True, kw_only=True, tag="ready"):
+class LearnerReady(_Event, frozen=True, kw_only=True, tag="ready"):
     """Everything is loaded; the first round begins."""
 
     model: str
@@ -168,7 +168,7 @@ class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
 Stage = Literal["looking", "fetching", "verifying", "failed", "done", "given_up"]
 
 
-class CatchingUp(_Event, frozen=True, kw_only=True, tag="catching_up"):
+class StateSyncing(_Event, frozen=True, kw_only=True, tag="catching_up"):
     """How far starting from the weights of peers has come. After "done" or "given_up" the learner goes on loading."""
 
     stage: Stage
@@ -239,8 +239,8 @@ Event = (
     | ForeignGroups
     | RoundDone
     | Averaged
-    | CatchingUp
-    | Ready
+    | StateSyncing
+    | LearnerReady
     | StatePublished
     | CheckpointSaved
     | Fault

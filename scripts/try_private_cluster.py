@@ -69,7 +69,7 @@ class Machine:
         self.home = homes / MACHINES[number - 1]
         self.home.mkdir(parents=True)
         self._up: subprocess.Popen[bytes] | None = None
-        self._log = self.home / "terminal"
+        self.log = self.home / "terminal"
 
     @property
     def data(self) -> Path:
@@ -85,7 +85,7 @@ class Machine:
     def up(self, command: str) -> None:
         """``command`` in the terminal that a node keeps, after Ctrl-C to what was there."""
         self.interrupt()
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self._up = subprocess.Popen(
                 self._shell(f"exec env {command}"), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=self._environment(), cwd=self.home,
@@ -103,7 +103,7 @@ class Machine:
 
     def seen(self) -> str:
         """What the terminal shows."""
-        return self._log.read_text(errors="replace")
+        return self.log.read_text(errors="replace")
 
     def _shell(self, command: str) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, "sh", "-c", command]

@@ -160,8 +160,8 @@ class Fetch(Struct, frozen=True, tag="fetch"):
 class Average(Struct, frozen=True, tag="average"):
     """Seeks one peer of the family to average weights with; ``offer.blob`` lies in the content store already.
 
-    Answered by ``Averaged`` once an exchange was committed or the search is over, which an exchange that runs at the
-    deadline may outlast. The exchange is abandoned when the client closes its connection.
+    Answered by ``AverageReply`` once an exchange was committed or the search is over, which an exchange that runs at
+    the deadline may outlast. The exchange is abandoned when the client closes its connection.
     """
 
     offer: Offer
@@ -170,7 +170,7 @@ class Average(Struct, frozen=True, tag="average"):
 
 
 class AskProgress(Struct, frozen=True, tag="progress"):
-    """Answered by ``Progress``, one entry for each blob in the same order."""
+    """Answered by ``FetchProgress``, one entry for each blob in the same order."""
 
     blobs: Annotated[tuple[Hash32, ...], Meta(max_length=4096)]
 
@@ -247,7 +247,7 @@ class FetchedList(Struct, frozen=True, tag="fetched"):
     fetched: tuple[Fetched, ...]
 
 
-class Averaged(Struct, frozen=True, tag="averaged"):
+class AverageReply(Struct, frozen=True, tag="averaged"):
     """What came of the search. With a partner, ``theirs`` is to be averaged with our offer, exactly once."""
 
     partner: str | None
@@ -259,7 +259,7 @@ class Averaged(Struct, frozen=True, tag="averaged"):
     seconds: float
 
 
-class Progress(Struct, frozen=True, tag="progress"):
+class FetchProgress(Struct, frozen=True, tag="progress"):
     here_bytes: tuple[int, ...]  # of each blob, verified and on disk; 0 while nobody fetches it and it is not here
 
 
@@ -271,11 +271,13 @@ class Done(Struct, frozen=True, tag="done"):
     """Asked for and done; there is nothing to tell."""
 
 
-class Refused(Struct, frozen=True, tag="refused"):
+class RequestRefused(Struct, frozen=True, tag="refused"):
     """The request could not be served. ``reason`` is one of ``protocol.errors``."""
 
     reason: str
     message: str
 
 
-Reply = SwarmStatus | PeerList | SeenGroups | FetchedList | Progress | States | Averaged | Done | Refused
+Reply = (
+    SwarmStatus | PeerList | SeenGroups | FetchedList | FetchProgress | States | AverageReply | Done | RequestRefused
+)

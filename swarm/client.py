@@ -21,7 +21,7 @@ from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.pairing_rules import OVERTIME_SECONDS, Offer
+from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE, Offer
 from swarm.blobs.store import ContentStore
 
 R = TypeVar("R", bound=api.Reply)
@@ -88,21 +88,22 @@ class SwarmClient:
         step: int,
         *,
         deadline_seconds: float,
-    ) -> api.Averaged:
+    ) -> api.AverageReply:
         """Offers weights, a blob whole or in parts, to the peers of the family, and waits for what comes of it.
 
-        Returns at most ``OVERTIME_SECONDS`` after the deadline: an exchange that runs then is finished. Closing the
-        client from another thread, or the end of this process, abandons it. Raises ``StorageError`` when the disk is
-        full, ``TransportError`` also when an exchange of this node runs already or the blob is not what it should be.
+        Returns at most ``MAX_SECONDS_AFTER_DEADLINE`` after the deadline: an exchange that runs then is finished.
+        Closing the client from another thread, or the end of this process, abandons it. Raises ``StorageError`` when
+        the disk is full, ``TransportError`` also when an exchange of this node runs already or the blob is not what it
+        should be.
         """
         stored = self._store.put(blob)
         offer = Offer(family, layout.digest, encoding, step, stored, self._store.size(stored))
         request = api.Average(offer, layout.tensors, deadline_seconds)
-        return self._ask(request, api.Averaged, deadline_seconds + OVERTIME_SECONDS + _GRACE_SECONDS)
+        return self._ask(request, api.AverageReply, deadline_seconds + MAX_SECONDS_AFTER_DEADLINE + _GRACE_SECONDS)
 
     def progress(self, blobs: Sequence[bytes]) -> list[int]:
         """Bytes of each blob that are here and verified, while another client's ``fetch`` brings them."""
-        return list(self._ask(api.AskProgress(tuple(blobs)), api.Progress).here_bytes)
+        return list(self._ask(api.AskProgress(tuple(blobs)), api.FetchProgress).here_bytes)
 
     def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
         """Stores a blob of our own, whole or in parts; its id. Raises ``StorageError``."""
@@ -172,7 +173,7 @@ class SwarmClient:
             raise TransportError(
                 f"the swarm process on {self._path} is of another version ({error}): restart it"
             ) from error
-        if isinstance(reply, api.Refused):
+        if isinstance(reply, api.RequestRefused):
             raise _ERRORS.get(reply.reason, TransportError)(reply.message)
         if not isinstance(reply, expected):
             self.close()

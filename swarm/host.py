@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from protocol.cluster.refusal import Refused
+from protocol.cluster.refusal import AdmissionRefused
 from protocol.errors import RefusedError
 
 PeerId = str  # libp2p peer id, base58btc, "12D3Koo…"
 Address = str  # multiaddr ending in /p2p/<peer id>
 
 
-class Verdict(Enum):
+class GossipVerdict(Enum):
     """What a validator says of a gossiped message; it reaches the host's peer scoring."""
 
     ACCEPT = "accept"  # deliver and forward
@@ -28,7 +28,9 @@ class Verdict(Enum):
     REJECT = "reject"  # neither, and the peer that forwarded it loses score
 
 
-Validator = Callable[[PeerId, bytes], Verdict]  # (peer that forwarded it, message) -> verdict; synchronous and quick
+Validator = Callable[
+    [PeerId, bytes], GossipVerdict
+]  # (peer that forwarded it, message) -> verdict; synchronous and quick
 Receiver = Callable[[PeerId, bytes], None]  # called once for every accepted message of others; must not block
 
 
@@ -66,7 +68,7 @@ class Said:
     refused: RefusedError | None = None
 
 
-class Door(Protocol):
+class Handshake(Protocol):
     """Who may connect to a host of a private cluster; ``swarm.cluster.handshake`` says what passes. A host without one
     is open.
 
@@ -86,7 +88,7 @@ class Door(Protocol):
     def confirm(self, peer: PeerId, conclusion: bytes) -> None:
         """Raises ``RefusedError``."""
 
-    def refusal(self, peer: PeerId) -> Refused | None:
+    def refusal(self, peer: PeerId) -> AdmissionRefused | None:
         """Why nothing of ``peer`` is to be used now; asked for every stream and every announcement."""
 
 

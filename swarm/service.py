@@ -24,7 +24,7 @@ from swarm import api
 from swarm.announcements.gossip import Gossip, split_adverts
 from swarm.announcements.group_pool import SeenPool
 from swarm.announcements.state_sharing import StateSharing
-from swarm.averaging.averaging_requests import Averaging, Measure, measured_in_thread
+from swarm.averaging.averaging_requests import Measure, WeightAveraging, measured_in_thread
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
@@ -33,19 +33,19 @@ from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
-from swarm.peers.reputation import Conduct, Trust
+from swarm.peers.reputation import Conduct, ReputationBook
 from swarm.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 30.0
-COMPANY_SECONDS = 2.0
-FAREWELL_SECONDS = 0.5  # for the goodbye to leave the machine
+CONNECTIVITY_CHECK_SECONDS = 2.0
+GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after its last beat, heartbeats say so
 HEARTBEATS_MISSED = 6  # before a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
-PEERS_TOLD = 700  # whose longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
-FETCH_SECONDS_MOST = 3600.0
+MAX_PEERS_LISTED = 700  # whose longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
+MAX_FETCH_SECONDS = 3600.0
 _NOBODY = bytes(16)  # family and tokenizer before the learner told its own
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -70,7 +70,7 @@ class SwarmService:
         self.started = anyio.Event()
         self.host = host
         self.store = ContentStore(home / "blobs", budget_bytes=settings.store_bytes, wall_clock=wall_clock)
-        self.trust = Trust(home / "trust.json")
+        self.trust = ReputationBook(home / "trust.json")
         self._settings = settings
         self._wall_clock = wall_clock
         self._emit = emit
@@ -119,7 +119,7 @@ class SwarmService:
         )
         self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.trust.reputation)
         self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._report)
-        self._averaging = Averaging(
+        self._averaging = WeightAveraging(
             host,
             self.store,
             self._fetcher,
@@ -141,7 +141,13 @@ class SwarmService:
             await self.gossip.start()
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                duties = (self.peering.run, self._beat_regularly, self._states.run, self._watch_company, self._maintain)
+                duties = (
+                    self.peering.run,
+                    self._beat_regularly,
+                    self._states.run,
+                    self._watch_connectivity,
+                    self._maintain,
+                )
                 for duty in duties:
                     tasks.start_soon(duty)
                 if self._members is not None:
@@ -150,7 +156,7 @@ class SwarmService:
                 self.started.set()
                 await self._leaving.wait()
                 await self._say(Goodbye(self._goodbye))
-                await anyio.sleep(FAREWELL_SECONDS)
+                await anyio.sleep(GOODBYE_SEND_SECONDS)
                 tasks.cancel_scope.cancel()
             self._tasks = None  # others' goodbyes may still be heard until the host is down
         self._save()
@@ -175,7 +181,7 @@ class SwarmService:
             case api.Fetch():
                 return await self._fetch(request)
             case api.AskProgress(blobs):
-                return api.Progress(tuple(map(self._fetcher.here_bytes, blobs)))
+                return api.FetchProgress(tuple(map(self._fetcher.here_bytes, blobs)))
             case api.ShareState():
                 return self._states.share(request)
             case api.AskStates():
@@ -216,7 +222,7 @@ class SwarmService:
             trusted = [p for p in each.peers if not self._is_banned(p)]
             trusted.sort(key=lambda peer: -self.trust.reputation(peer, self._wall_clock()))
             wanted.append(api.Wanted(each.blob, each.size, tuple(trusted)))
-        deadline_seconds = min(request.deadline_seconds, FETCH_SECONDS_MOST)
+        deadline_seconds = min(request.deadline_seconds, MAX_FETCH_SECONDS)
         return api.FetchedList(tuple(await self._fetcher.fetch(wanted, deadline_seconds=deadline_seconds)))
 
     def _judge(self, peer: PeerId, judgement: api.Judgement, detail: str) -> None:
@@ -300,11 +306,11 @@ class SwarmService:
                 await self._changed.wait()
             self._changed = anyio.Event()
 
-    async def _watch_company(self) -> None:
+    async def _watch_connectivity(self) -> None:
         """Says, when it changes, whether anybody is connected: a node must not be alone in silence."""
         was_alone: bool | None = None
         while True:
-            await anyio.sleep(COMPANY_SECONDS)
+            await anyio.sleep(CONNECTIVITY_CHECK_SECONDS)
             because = self.peering.alone_because()
             if (because is not None) == was_alone:
                 continue
@@ -350,11 +356,11 @@ class SwarmService:
         )
 
     def _peers(self) -> list[api.PeerStatus]:
-        """Everybody connected, banned, or heard of, in this order, the latest heard first; at most ``PEERS_TOLD``."""
+        """Peers connected, banned, or heard of, in this order, the latest heard first: at most ``MAX_PEERS_LISTED``."""
         now_seconds = self._wall_clock()
         connected = list(self.host.peers())
         heard = reversed(list(self._table))
-        known = list(dict.fromkeys([*connected, *self.trust.banned(now_seconds), *heard]))[:PEERS_TOLD]
+        known = list(dict.fromkeys([*connected, *self.trust.banned(now_seconds), *heard]))[:MAX_PEERS_LISTED]
         statuses = []
         for peer in known:
             notes = self._table.known(peer)

@@ -101,13 +101,13 @@ async def _reply(frame: bytes, answer: Answer) -> api.Reply:
     try:
         request: api.Request = msgspec.msgpack.decode(frame, type=api.Request)
     except msgspec.DecodeError as error:
-        return api.Refused(
+        return api.RequestRefused(
             "malformed", f"the swarm process does not understand the request ({error}): restart the node"
         )
     try:
         return await answer(request)
     except StarlingError as error:
-        return api.Refused(error.reason, str(error))
+        return api.RequestRefused(error.reason, str(error))
 
 
 async def _take(stream: SocketStream, received: bytearray, size: int) -> bytes:

@@ -18,11 +18,11 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from node.api.types import Refusal
+from node.api.types import ErrorAnswer
 from protocol.errors import IdentityError, StorageError
 
 TOKEN_BYTES = 32
-TOKEN_CHARACTERS_LEAST = 32  # of one that the user wrote
+MIN_TOKEN_CHARACTERS = 32  # of one that the user wrote
 READING = frozenset({"GET", "HEAD"})
 OUR_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -46,9 +46,9 @@ def load_or_create_token(path: Path) -> str:
         raise IdentityError(f"the API's token {path} cannot be read ({error}); delete it to have a new one") from None
     if mode & OTHERS:
         raise IdentityError(f"others may read the API's token {path} (mode {mode:03o}): delete it to have a new one")
-    if len(token) < TOKEN_CHARACTERS_LEAST:
+    if len(token) < MIN_TOKEN_CHARACTERS:
         raise IdentityError(
-            f"the API's token {path} has {len(token)} characters, at least {TOKEN_CHARACTERS_LEAST} are safe: "
+            f"the API's token {path} has {len(token)} characters, at least {MIN_TOKEN_CHARACTERS} are safe: "
             "delete it to have a new one"
         )
     return token
@@ -74,7 +74,7 @@ def guard(token: str) -> Middleware:
 
 def _refused(status: int, because: str) -> web.Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    body = msgspec.json.encode(Refusal(because))
+    body = msgspec.json.encode(ErrorAnswer(because))
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from node.api.types import HealthAnswer, HeartbeatView, NodeStatus, PeersAnswer, PeerView, State
+from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.events import Event, Fault, Loading, PhaseBegan, RoundDone
 from node.printable import printable
 from protocol.limits import NAME_BYTES
@@ -30,22 +30,24 @@ DETAIL_CHARACTERS = 2000
 def health_of(status: NodeStatus) -> HealthAnswer:
     """A node is healthy while it trains, or is on its way to its first round, and its swarm process answers."""
     because = None
-    if status.state is State.RECOVERING:
+    if status.state is NodeState.RECOVERING:
         because = f"the learner ended and is being started again: {status.learner_process.last_end}"
-    elif status.state is State.STOPPING:
+    elif status.state is NodeState.STOPPING:
         because = "it is stopping"
-    elif status.state is State.TRAINING and status.swarm is None:
+    elif status.state is NodeState.TRAINING and status.swarm is None:
         because = "the swarm process does not answer"
     return HealthAnswer(because is None, status.state, because)
 
 
-def waiting_for(state: State, loading: Loading | None, done: RoundDone | None, began: PhaseBegan | None = None) -> str:
+def waiting_for(
+    state: NodeState, loading: Loading | None, done: RoundDone | None, began: PhaseBegan | None = None
+) -> str:
     """What happens now, in a few words."""
-    if state is State.STOPPING:
+    if state is NodeState.STOPPING:
         return "stopping: finishing the step, checkpointing, saying goodbye"
-    if state is State.RECOVERING:
+    if state is NodeState.RECOVERING:
         return "the learner ended and is being started again"
-    if state is State.STARTING:
+    if state is NodeState.STARTING:
         return loading_line(loading) if loading else "the learner is starting"
     number = done.round + 1 if done is not None else None
     said = "first round" if number is None else f"round {number}"

@@ -16,16 +16,16 @@ from msgspec import Meta, Struct
 from node.api import openapi
 from node.api.answers import health_of
 from node.api.event_feed import EventFeed, message_of
-from node.api.history import POINTS_MOST
+from node.api.history import MAX_POINTS
 from node.api.metrics import CONTENT_TYPE, metrics_text
 from node.api.record import Record
 from node.api.swarm_summary import swarm_answer
 from node.api.types import (
+    ErrorAnswer,
     HealthAnswer,
     HistoryAnswer,
     NodeStatus,
     PeersAnswer,
-    Refusal,
     RolloutsAnswer,
     StopAnswer,
     SwarmAnswer,
@@ -54,7 +54,7 @@ class Node(Protocol):
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """What of the history is asked for."""
 
-    points: Annotated[int, Meta(ge=2, le=POINTS_MOST, description="at most so many points a series")] = POINTS_MOST
+    points: Annotated[int, Meta(ge=2, le=MAX_POINTS, description="at most so many points a series")] = MAX_POINTS
     seconds: Annotated[float, Meta(gt=0, description="only the last so many seconds")] | None = None
 
 
@@ -128,7 +128,9 @@ async def _events(node: Node, feed: EventFeed, request: web.Request) -> web.Stre
 
     with feed.reader(abort) as reader:
         if reader is None:
-            return json_response(Refusal("too many read events already, or the node is stopping: try again later"), 503)
+            return json_response(
+                ErrorAnswer("too many read events already, or the node is stopping: try again later"), 503
+            )
         headers = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         with suppress(ConnectionResetError, ClientConnectionError):  # it left, or was dropped
@@ -156,7 +158,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The run over time, for charts",
         _history,
         HistoryAnswer,
-        refusals={400: Refusal},
+        refusals={400: ErrorAnswer},
         query=HistoryQuery,
     ),
     Endpoint(
@@ -166,7 +168,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         _events,
         None,
         content_type=EVENT_STREAM,
-        refusals={503: Refusal},
+        refusals={503: ErrorAnswer},
     ),
     Endpoint("GET", "/api/v1/openapi.json", "This description", _openapi, None, content_type=JSON),
     Endpoint("POST", "/api/v1/stop", "End the node in order; twice: at once", _stop, StopAnswer),
@@ -195,9 +197,9 @@ def _description() -> bytes:
 def _decoded(request: web.Request, expected: type[Q]) -> Q | web.Response:
     """The query as a struct, or its refusal: a misspelt key would change the answer in silence."""
     if len(set(request.query)) < len(request.query):
-        return json_response(Refusal("a key of the query is given more than once: give each once"), 400)
+        return json_response(ErrorAnswer("a key of the query is given more than once: give each once"), 400)
     try:
         return msgspec.convert(dict(request.query), expected, strict=False)
     except msgspec.ValidationError as error:
         known = ", ".join(expected.__struct_fields__)
-        return json_response(Refusal(f"the query cannot be used: {error}; its keys are {known}"), 400)
+        return json_response(ErrorAnswer(f"the query cannot be used: {error}; its keys are {known}"), 400)

@@ -16,7 +16,7 @@ READERS = 32
 QUEUE_EVENTS = 256  # at an event or two a second, minutes of silence
 
 
-class Reader:
+class FeedReader:
     """One connection's events, in order, until it is dropped or the feed closes."""
 
     def __init__(self, on_drop: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ class EventFeed:
     """All readers of one node's events."""
 
     def __init__(self) -> None:
-        self._readers: set[Reader] = set()
+        self._readers: set[FeedReader] = set()
         self._number = 0
         self._closed = False
         self.dropped = 0  # readers that were too slow
@@ -68,13 +68,13 @@ class EventFeed:
                 reader.drop()
 
     @contextmanager
-    def reader(self, on_drop: Callable[[], None]) -> Iterator[Reader | None]:
+    def reader(self, on_drop: Callable[[], None]) -> Iterator[FeedReader | None]:
         """A reader from now on; None where there are too many, or the feed is closed. ``on_drop`` ends its
         connection."""
         if self._closed or len(self._readers) >= READERS:
             yield None
             return
-        reader = Reader(on_drop)
+        reader = FeedReader(on_drop)
         self._readers.add(reader)
         try:
             yield reader

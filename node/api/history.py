@@ -18,11 +18,11 @@ from node.api.series import Kind, Stretch, Track, downsampled, sample
 from node.api.types import HistoryAnswer, Series, Timeline
 from node.events import RoundDone, Usage
 
-POINTS_MOST = 500
+MAX_POINTS = 500
 TASKS_CHARTED = 64  # the first in alphabetical order
 MOMENT_SECONDS = 1e-3  # between two reports of one and the same moment
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class History:
         since_seconds = max(newest, default=0.0) - seconds
         return Excerpt(self.rounds.since(since_seconds), self.usage.since(since_seconds), self.is_restored)
 
-    def answer(self, *, points: int = POINTS_MOST, seconds: float = math.inf) -> HistoryAnswer:
+    def answer(self, *, points: int = MAX_POINTS, seconds: float = math.inf) -> HistoryAnswer:
         """At most ``points`` a series, of the last ``seconds`` before the newest sample."""
         return self.excerpt(seconds=seconds).answer(points)
 
@@ -159,7 +159,7 @@ def restored(metrics: Path, *, before_seconds: float) -> History:
         except FileNotFoundError:
             pass  # the first start, or not long enough for an older half
         except OSError as error:
-            _log.warning("charts begin now: %s cannot be read (%s)", path, error.strerror)
+            log.warning("charts begin now: %s cannot be read (%s)", path, error.strerror)
     return history
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.api.types import NodeStatus, PeersAnswer, State
+from node.api.types import NodeState, NodeStatus, PeersAnswer
 from node.events import Averaged, CheckpointSaved, RoundDone, Usage
 from swarm.api import SwarmStatus
 
@@ -48,7 +48,7 @@ def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
 def _of_node(status: NodeStatus) -> Iterator[Metric]:
     yield _labelled("build_info", "gauge", "Always 1; the version is its label", "version", {status.version: 1})
     yield _gauge("uptime_seconds", "Since the node was started", status.uptime_seconds)
-    states = {state.value: float(status.state is state) for state in State}
+    states = {state.value: float(status.state is state) for state in NodeState}
     yield _labelled("state", "gauge", "1 for the state that the node is in", "state", states)
     processes = {"learner": status.learner_process, "swarm": status.swarm_process}
     running = {name: float(child.pid is not None) for name, child in processes.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 from msgspec import Struct
 
-from node.api.types import Note, Refusal
+from node.api.types import ErrorAnswer, Note
 from node.events import Event, Usage
 from node.version import VERSION
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from node.api.endpoints import Endpoint
 
 EVENTS: tuple[type[Struct], ...] = (*get_args(Event), Usage, Note)
-OF_EVERY_ENDPOINT: Mapping[int, type[Struct]] = {403: Refusal, 500: Refusal}
+OF_EVERY_ENDPOINT: Mapping[int, type[Struct]] = {403: ErrorAnswer, 500: ErrorAnswer}
 REFERENCE = "#/components/schemas/{name}"
 MEANINGS = {
     200: "as asked",
@@ -33,7 +33,7 @@ MEANINGS = {
 
 def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The whole document."""
-    types: list[type[Struct]] = list(dict.fromkeys([*_types_of(endpoints), *EVENTS, Refusal]))
+    types: list[type[Struct]] = list(dict.fromkeys([*_types_of(endpoints), *EVENTS, ErrorAnswer]))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -68,7 +68,7 @@ def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dic
         answer = {"type": "string"}
     others: dict[int, type[Struct]] = {
         **OF_EVERY_ENDPOINT,
-        **({401: Refusal} if changes else {}),
+        **({401: ErrorAnswer} if changes else {}),
         **(endpoint.refusals or {}),
     }
     responses = {"200": _response(200, endpoint.content_type, answer)}

@@ -18,7 +18,7 @@ from node.api.access import guard
 from node.api.endpoints import ASIDE, ENDPOINTS, EVENT_STREAM, Endpoint, Node, json_response
 from node.api.event_feed import EventFeed
 from node.api.page import add_page
-from node.api.types import Refusal
+from node.api.types import ErrorAnswer
 from protocol.errors import StorageError, UnreachableError
 
 SHUTDOWN_SECONDS = 1.0  # for answers under way
@@ -104,16 +104,18 @@ async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        answer = json_response(Refusal(f"{error.method} is not for this address, which takes {allowed}"), error.status)
+        answer = json_response(
+            ErrorAnswer(f"{error.method} is not for this address, which takes {allowed}"), error.status
+        )
         answer.headers["Allow"] = allowed
         return answer
     except web.HTTPNotFound as error:
-        return json_response(Refusal("there is nothing at this address: see /api/v1/openapi.json"), error.status)
+        return json_response(ErrorAnswer("there is nothing at this address: see /api/v1/openapi.json"), error.status)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return json_response(Refusal(f"{error.reason}: send it differently"), error.status)
+        return json_response(ErrorAnswer(f"{error.reason}: send it differently"), error.status)
     except Exception:
         log.exception("%s %s could not be answered", request.method, request.path)
         because = "a fault of the node's own, which goes on; its log says more: please report it"
-        return json_response(Refusal(because), 500)
+        return json_response(ErrorAnswer(because), 500)

@@ -1,8 +1,8 @@
 """The swarm as far as heartbeats tell: who trains what, how well, with what. A pure function of status and peers.
 
-    success of a model, or of a task = Σ n·s / Σ n      over its claims (s of n samples), n ≤ SAMPLES_MOST
+    success of a model, or of a task = Σ n·s / Σ n      over its claims (s of n samples), n ≤ MAX_SAMPLES
 
-A claim is not checked, so none counts for more than ``SAMPLES_MOST`` samples; what a node claims is its running mean
+A claim is not checked, so none counts for more than ``MAX_SAMPLES`` samples; what a node claims is its running mean
 over some ten rounds in any case. Heartbeats older than ``STALE_SECONDS`` and banned peers are left out. Whatever
 strangers call themselves, no list is longer than its bound; what is left out is counted.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from node.api.types import HeartbeatView, ModelView, NodeStatus, PeersAnswer, PeerView, SwarmAnswer, TaskView
 from node.learner.allocation.peer_success import STALE_SECONDS
 
-SAMPLES_MOST = 1000  # of one claim
+MAX_SAMPLES = 1000  # of one claim
 MODELS = 64
 TASKS = 256
 NAMES = 8  # of the nodes of one model
@@ -148,7 +148,7 @@ def _task(task: str, telling: Sequence[HeartbeatView]) -> TaskView:
 
 
 def _samples(beat: HeartbeatView, task: str) -> int:
-    return min(beat.samples_by_task.get(task, 0), SAMPLES_MOST)
+    return min(beat.samples_by_task.get(task, 0), MAX_SAMPLES)
 
 
 def _weighted(claims: Iterable[tuple[float, int]]) -> float | None:

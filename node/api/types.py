@@ -11,11 +11,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from node.events import Averaged, CheckpointSaved, Fault, Loading, Ready, RoundDone, Usage
+from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, Loading, RoundDone, Usage
 from swarm.api import ExchangeStatus, SwarmStatus
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     STARTING = "starting"  # no round has begun yet
     TRAINING = "training"
     RECOVERING = "recovering"  # the learner ended and is being started again
@@ -39,13 +39,13 @@ class NodeStatus(Struct, frozen=True):
     name: str
     peer: str
     model: str
-    state: State
+    state: NodeState
     uptime_seconds: float
     swarm_process: ChildStatus
     learner_process: ChildStatus
     swarm: SwarmStatus | None  # as last polled; None while the swarm process does not answer
     loading: Loading | None
-    ready: Ready | None
+    ready: LearnerReady | None
     round: RoundDone | None
     checkpoint: CheckpointSaved | None
     fault: Fault | None  # the learner's last
@@ -126,7 +126,7 @@ class TaskView(Struct, frozen=True):
 
     task: str
     nodes: int
-    samples: int  # as weighed: a claim counts for ``swarm_view.SAMPLES_MOST`` at most
+    samples: int  # as weighed: a claim counts for ``swarm_view.MAX_SAMPLES`` at most
     success: float  # weighted by samples
     success_least: float
     success_most: float
@@ -241,11 +241,11 @@ class HealthAnswer(Struct, frozen=True):
     """Answer of GET /health."""
 
     healthy: bool
-    state: State
+    state: NodeState
     because: str | None  # why it is not
 
 
-class Refusal(Struct, frozen=True):
+class ErrorAnswer(Struct, frozen=True):
     """Why a request was not served, and what to do."""
 
     error: str

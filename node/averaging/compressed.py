@@ -48,7 +48,7 @@ from protocol.weights.compressed_weights import Compressed, encode_compressed
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.sparsify import SparseTensor, norm_of, sent_by_both
 from protocol.weights.tensor_layout import TensorLayout
-from protocol.weights.weight_slice import STEP_LEAST, elements, quantise, towards
+from protocol.weights.weight_slice import MIN_STEP, elements, quantise, towards
 
 STEPS_KEY: Final = "compressed_averaging/steps"
 _SPREAD: Final = "compressed_averaging/spread"
@@ -83,7 +83,7 @@ class CompressedState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sent:
+class CompressedOffer:
     """What one replica offers, and what it will hold if that is averaged with."""
 
     blob: bytes
@@ -118,7 +118,7 @@ def brought_up(state: CompressedState, weights: Weights, constants: CompressedCo
     return CompressedState(outer, nothing, state.spread, state.steps)
 
 
-def compress(state: CompressedState, weights: Weights, phase: int, constants: CompressedConstants) -> Sent:
+def compress(state: CompressedState, weights: Weights, phase: int, constants: CompressedConstants) -> CompressedOffer:
     """What to send of ``weights`` θ in main memory; ``phase`` says which slice, below ``constants.stride``, at random.
 
     Raises ``ValueError`` for weights that are not finite or too far from φ to be sent.
@@ -139,11 +139,16 @@ def compress(state: CompressedState, weights: Weights, phase: int, constants: Co
         bits=constants.bits,
     )
     residual = {name: tensor.reshape(shape) for (name, shape), tensor in zip(layout.tensors, left, strict=True)}
-    return Sent(encode_compressed(layout, update, part), decode_update(update, layout), residual)
+    return CompressedOffer(encode_compressed(layout, update, part), decode_update(update, layout), residual)
 
 
 def outer_step(
-    state: CompressedState, sent: Sent, theirs: Compressed, constants: CompressedConstants, *, share: float = 1.0
+    state: CompressedState,
+    sent: CompressedOffer,
+    theirs: Compressed,
+    constants: CompressedConstants,
+    *,
+    share: float = 1.0,
 ) -> CompressedState:
     """The state after averaging what ``compress`` made of ``state`` with a partner's; the new θ is the new φ.
 
@@ -153,7 +158,12 @@ def outer_step(
 
 
 def outer_step_and_distance(
-    state: CompressedState, sent: Sent, theirs: Compressed, constants: CompressedConstants, *, share: float = 1.0
+    state: CompressedState,
+    sent: CompressedOffer,
+    theirs: Compressed,
+    constants: CompressedConstants,
+    *,
+    share: float = 1.0,
 ) -> tuple[CompressedState, float | None]:
     """The same, and ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None where ours is all zero there."""
     layout = layout_of(state.outer)
@@ -198,7 +208,7 @@ def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) ->
 def steps_of(spread: Floats, constants: CompressedConstants) -> Floats:
     """δ by tensor: the range of 2^bits steps is ± four distances."""
     steps = spread * np.float32(8.0 / 2**constants.bits)
-    bounded: Floats = np.clip(steps, np.float32(STEP_LEAST), np.float32(limits.UPDATE_MAGNITUDE))
+    bounded: Floats = np.clip(steps, np.float32(MIN_STEP), np.float32(limits.UPDATE_MAGNITUDE))
     return bounded
 
 

@@ -89,7 +89,7 @@ class Unfit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnfitWeights:
     reason: Unfit
     detail: str  # the tensor, the value seen, the limit
 
@@ -100,24 +100,26 @@ def begin(weights: Weights, *, steps: int = 0) -> OuterState:
     return OuterState(outer, {name: torch.zeros_like(tensor) for name, tensor in outer.items()}, steps)
 
 
-def unfit_because(own: Weights, theirs: Weights) -> Refusal | None:
+def unfit_because(own: Weights, theirs: Weights) -> UnfitWeights | None:
     """Why a partner's weights must not enter a step, or None. Reads every value."""
     if own.keys() != theirs.keys():
         odd = sorted(own.keys() ^ theirs.keys())
-        return Refusal(Unfit.OTHER_NAMES, f"{len(odd)} tensors are on one side only, {odd[0]!r} among them")
+        return UnfitWeights(Unfit.OTHER_NAMES, f"{len(odd)} tensors are on one side only, {odd[0]!r} among them")
     for name, tensor in theirs.items():
         if tensor.shape != own[name].shape:
-            return Refusal(Unfit.OTHER_SHAPE, f"{name}: {tuple(tensor.shape)}; ours is {tuple(own[name].shape)}")
+            return UnfitWeights(Unfit.OTHER_SHAPE, f"{name}: {tuple(tensor.shape)}; ours is {tuple(own[name].shape)}")
         if not tensor.is_floating_point():
-            return Refusal(Unfit.OTHER_TYPE, f"{name}: {tensor.dtype}; weights are floating-point numbers")
+            return UnfitWeights(Unfit.OTHER_TYPE, f"{name}: {tensor.dtype}; weights are floating-point numbers")
         if tensor.numel() == 0:
             continue
         # Both are NaN if any value is, and then fail every comparison.
         lowest, highest = (float(bound) for bound in torch.aminmax(tensor.detach()))
         if not (abs(lowest) < float("inf") and abs(highest) < float("inf")):
-            return Refusal(Unfit.NOT_FINITE, f"{name}: values from {lowest} to {highest}")
+            return UnfitWeights(Unfit.NOT_FINITE, f"{name}: values from {lowest} to {highest}")
         if max(-lowest, highest) > MAGNITUDE:
-            return Refusal(Unfit.ENORMOUS, f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAGNITUDE:g}")
+            return UnfitWeights(
+                Unfit.ENORMOUS, f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAGNITUDE:g}"
+            )
     return None
 
 

@@ -3,7 +3,8 @@
     offer       θ as it is, and the state φ, … of the last outer step  →  what is sent, kept until the exchange is over
     averaged    with what came of the partner                          →  the state after one outer step; θ ← φ
 
-``Dense`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``Compressed`` sends a fiftieth of it (``compressed``).
+``Dense`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends a fiftieth of it
+(``compressed``).
 
 Guarantees: neither writes to what it is given, so that an offer of which nothing came leaves no trace, in a residual
 neither. What a partner sent is decoded, bounded and finite before it enters a step, and so is the state after it. φ
@@ -37,13 +38,13 @@ from swarm.averaging.weights_difference import difference_of
 State = OuterState | CompressedState  # both have ``outer``, φ, and ``steps``
 S = TypeVar("S", OuterState, CompressedState)
 
-DENSE_WEIGHTS_MOST: Final = 50_000_000  # 100 MB, which cross a link of 50 Mbit/s in 16 s
+MAX_DENSE_WEIGHTS: Final = 50_000_000  # 100 MB, which cross a link of 50 Mbit/s in 16 s
 RELEASED: Final = Constants()
 COMPRESSED: Final = CompressedConstants()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Averaging:
+class AveragingStep:
     """What an exchange makes of a replica."""
 
     state: State
@@ -60,7 +61,7 @@ class Offering(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def averaged(self, theirs: memoryview, weight: float) -> Averaging:
+    def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         """With a partner's blob, which counts ``weight`` ≤ 1 where ours counts 1.
 
         Raises ``ProtocolError`` for one that must not be averaged with.
@@ -82,12 +83,12 @@ class Rule(Protocol):
 
 def rule_of(section: AveragingSection, weights: int) -> tuple[Rule, str]:
     """The rule for a policy with so many trained weights, and why."""
-    rules: dict[str, Rule] = {rule.encoding: rule for rule in (Dense(), Compressed())}
+    rules: dict[str, Rule] = {rule.encoding: rule for rule in (Dense(), CompressedRule())}
     if section.encoding != "auto":
         return rules[section.encoding], f"averaging.encoding is {section.encoding}"
-    if weights <= DENSE_WEIGHTS_MOST:
-        return Dense(), f"{weights:,} weights, no more than {DENSE_WEIGHTS_MOST:,}: whole, in bf16"
-    return Compressed(), f"{weights:,} weights, more than {DENSE_WEIGHTS_MOST:,}: compressed"
+    if weights <= MAX_DENSE_WEIGHTS:
+        return Dense(), f"{weights:,} weights, no more than {MAX_DENSE_WEIGHTS:,}: whole, in bf16"
+    return CompressedRule(), f"{weights:,} weights, more than {MAX_DENSE_WEIGHTS:,}: compressed"
 
 
 def snapshot(state: State) -> dict[str, Tensor]:
@@ -135,13 +136,15 @@ class DenseOffering:
     def size_bytes(self) -> int:
         return dense_bytes(self.layout)
 
-    def averaged(self, theirs: memoryview, weight: float) -> Averaging:
+    def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         bits = open_dense(theirs, self.layout)
         found = from_bf16_bits(bits, self.layout)
         start = self.start if self.start is not None else noloco.begin(self.weights, steps=self.steps)
         after = noloco.outer_step(start, [self.weights, found], RELEASED, shares=(1.0, weight))
         apart = difference_of(bits, self.bits)
-        return Averaging(_checked(after, self.weights), apart.norm / apart.own_norm if apart.own_norm > 0.0 else None)
+        return AveragingStep(
+            _checked(after, self.weights), apart.norm / apart.own_norm if apart.own_norm > 0.0 else None
+        )
 
 
 def bf16_bits(weights: Weights, layout: TensorLayout) -> list[NDArray[np.uint16]]:
@@ -159,7 +162,7 @@ def from_bf16_bits(bits: Sequence[NDArray[np.uint16]], layout: TensorLayout) -> 
 # A sparse update, and a slice
 
 
-class Compressed:
+class CompressedRule:
     encoding: Final = compressed_weights.ENCODING
 
     def offer(self, weights: Weights, before: State | None, *, afresh: bool, random: Random) -> CompressedOffering:
@@ -183,7 +186,7 @@ def _start(weights: Weights, before: State | None, *, afresh: bool) -> Compresse
 class CompressedOffering:
     layout: TensorLayout
     start: CompressedState
-    sent: compressed.Sent
+    sent: compressed.CompressedOffer
 
     @property
     def content(self) -> Sequence[bytes | memoryview]:
@@ -193,10 +196,10 @@ class CompressedOffering:
     def size_bytes(self) -> int:
         return len(self.sent.blob)
 
-    def averaged(self, theirs: memoryview, weight: float) -> Averaging:
+    def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         found = decode_compressed(theirs, self.layout)
         after, apart = compressed.outer_step_and_distance(self.start, self.sent, found, COMPRESSED, share=weight)
-        return Averaging(_checked(after, self.start.outer), apart)
+        return AveragingStep(_checked(after, self.start.outer), apart)
 
 
 def _check_own(weights: Weights) -> None:

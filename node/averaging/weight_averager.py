@@ -48,7 +48,7 @@ from swarm import api
 
 NOBODY: Final = "no peer of the family is connected"
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class AveragingSwarm(Protocol):
@@ -64,7 +64,7 @@ class AveragingSwarm(Protocol):
         step: int,
         *,
         deadline_seconds: float,
-    ) -> api.Averaged: ...
+    ) -> api.AverageReply: ...
     def close(self) -> None: ...
 
 
@@ -95,7 +95,7 @@ class Came:
     fault: tuple[str, str] | None = None  # kind, detail
 
 
-class Replica:
+class WeightAverager:
     """One thread and what it does; all methods are called from the learner's thread, and none but ``settle`` waits."""
 
     def __init__(
@@ -198,7 +198,7 @@ class Replica:
         except TransportError as error:  # the swarm process is gone; the round's own exchange tells it as a fault
             return Came(offered, str(error))
         except (ProtocolError, StorageError) as error:
-            _log.warning("averaging came to nothing: %s", error)
+            log.warning("averaging came to nothing: %s", error)
             return Came(offered, str(error), fault=(error.reason, f"averaging: {error}"))
 
     def _family_is_here(self) -> bool:

@@ -27,8 +27,8 @@ def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption 
 
     from node.cli.wording import finding_lines
     from node.doctor.examination import examine
-    from node.exit_codes import ExitCode
     from node.home import home_at
+    from swarm.exit_codes import ExitCode
 
     report = examine(home_at(home, os.environ), os.environ, assignments(sets))
     if as_json:

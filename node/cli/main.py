@@ -25,8 +25,8 @@ from node.cli import (
     up,
     version,
 )
-from node.exit_codes import ExitCode, exit_code_of
 from protocol.errors import StarlingError
+from swarm.exit_codes import ExitCode, exit_code_of
 
 HELP = """Train a language model as one of a flock: no coordinator, no account, no chain.
 

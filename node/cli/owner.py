@@ -108,7 +108,7 @@ def apply(
     from node.home import home_at
     from protocol import limits
     from protocol.cluster.admission import judge_key_change, judge_revocations
-    from protocol.cluster.refusal import Refused
+    from protocol.cluster.refusal import AdmissionRefused
     from protocol.errors import RefusedError
     from swarm.cluster.cluster_files import cluster_files, read_cluster, read_key_change, read_revocations
 
@@ -121,13 +121,13 @@ def apply(
     except OSError as error:
         raise ConfigurationError(f"{document} cannot be read ({error.strerror})") from None
     change = judge_key_change(cluster, None, raw)
-    kind: Literal["revocations", "key_change"] = "revocations" if isinstance(change, Refused) else "key_change"
+    kind: Literal["revocations", "key_change"] = "revocations" if isinstance(change, AdmissionRefused) else "key_change"
     judged = (
         judge_revocations(cluster, read_revocations(files, cluster), raw)
-        if isinstance(change, Refused)
+        if isinstance(change, AdmissionRefused)
         else judge_key_change(cluster, read_key_change(files, cluster), raw)
     )
-    if isinstance(judged, Refused):
+    if isinstance(judged, AdmissionRefused):
         raise RefusedError(judged.message, judged.reason)
     files.keep("revocations" if kind == "revocations" else "key-change", raw)
     _hand_over(where, files, kind, raw)

@@ -21,9 +21,9 @@ from rich.text import Text
 from node.api.answers import loading_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
-from node.events import Averaged, CatchingUp, CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Stopped
+from node.events import Averaged, CheckpointSaved, Event, Fault, LearnerReady, Loading, RoundDone, StateSyncing, Stopped
 from node.quantities import duration, size
-from node.supervision.outcome import Outcome
+from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
@@ -33,7 +33,7 @@ FRAMES_PER_SECOND = 2
 
 
 class UpObserver(Observer, Protocol):
-    def on_outcome(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: RunOutcome) -> None:
         """The node has ended."""
 
 
@@ -67,7 +67,7 @@ class JsonObserver:
             self._addresses = status.swarm.addresses
             self._say({"event": "node", "peer": status.peer, "name": status.name, "addresses": self._addresses})
 
-    def on_outcome(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: RunOutcome) -> None:
         self._say({"event": "ended", "exit_code": int(outcome.exit_code), "because": outcome.because})
 
     def _say(self, event: dict[str, object]) -> None:
@@ -97,7 +97,7 @@ class PlainObserver:
                 self._unshown = event
             case Stopped() if self._unshown is not None:
                 self._show_round(self._unshown)
-            case Ready():
+            case LearnerReady():
                 self._write(wording.ready_line(event))
             case Fault():
                 self._write(wording.fault_line(event))
@@ -106,7 +106,7 @@ class PlainObserver:
                 self._write(wording.checkpoint_line(event))
             case Loading():
                 self._write(loading_line(event))
-            case CatchingUp():
+            case StateSyncing():
                 self._write(wording.catching_up_line(event))
             case Averaged() if event.partner is not None:
                 self._write(wording.averaged_line(event))
@@ -132,7 +132,7 @@ class PlainObserver:
             self._peers = swarm.connected_peers
             self._write(f"{self._peers} peer{'' if self._peers == 1 else 's'} connected")
 
-    def on_outcome(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: RunOutcome) -> None:
         self._write(wording.outcome_line(outcome))
 
     def _show_round(self, done: RoundDone) -> None:
@@ -156,9 +156,9 @@ class PanelObserver:
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
-            case Ready():
+            case LearnerReady():
                 self._scroll(wording.ready_line(event))
-            case CatchingUp():
+            case StateSyncing():
                 self._scroll(wording.catching_up_line(event))
             case Fault():
                 self._scroll(wording.fault_line(event))
@@ -174,7 +174,7 @@ class PanelObserver:
         except OSError:  # the terminal is gone; the node is not
             self._live.stop()
 
-    def on_outcome(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: RunOutcome) -> None:
         self._scroll(wording.outcome_line(outcome))
 
     def _scroll(self, text: str) -> None:

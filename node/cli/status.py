@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from node.cli.options import HomeOption, JsonOption
-from node.exit_codes import ExitCode
+from swarm.exit_codes import ExitCode
 
 CheckOption = Annotated[
     bool, typer.Option("--check", help="Say only whether the node is healthy; exit 1 where it is not.")

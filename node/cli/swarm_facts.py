@@ -9,9 +9,9 @@ from node.printable import printable
 from protocol.cluster.admission import judge_as_made, still_member
 from protocol.cluster.cluster_manifest import Cluster
 from protocol.cluster.documents import Revocations
-from protocol.cluster.refusal import Refused, utc
+from protocol.cluster.refusal import AdmissionRefused, utc
 from protocol.identity import peer_id_of
-from swarm.cluster.cluster_files import ClusterFiles, read_papers, read_revocations
+from swarm.cluster.cluster_files import ClusterFiles, read_credentials, read_revocations
 from swarm.cluster.roster import Member, Roster
 
 DAY_SECONDS = 86_400
@@ -19,13 +19,13 @@ DAY_SECONDS = 86_400
 
 def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
     """As the files in the data directory have it; a running node keeps them up to date. Raises ``IdentityError``."""
-    papers = read_papers(files)
-    cluster, manifest = papers.cluster, papers.cluster.manifest
+    credentials = read_credentials(files)
+    cluster, manifest = credentials.cluster, credentials.cluster.manifest
     revocations, now_seconds = read_revocations(files, cluster), time.time()
     roster = Roster()
-    for credential in (papers.credential, *papers.members):
+    for credential in (credentials.credential, *credentials.members):
         admitted = judge_as_made(now_seconds, cluster, revocations, roster.taken, credential)
-        if not isinstance(admitted, Refused):
+        if not isinstance(admitted, AdmissionRefused):
             roster.add(admitted, credential, 0.0)
     return {
         "name": manifest.name,

@@ -9,7 +9,7 @@ import time
 import typer
 
 from node.cli.options import HomeOption
-from node.exit_codes import ExitCode
+from swarm.exit_codes import ExitCode
 
 NO_TERMINAL = "starling: top needs a terminal to draw in; without one: starling status, starling peers"
 

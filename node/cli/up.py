@@ -55,10 +55,10 @@ def up(
     """
     from node.cli.progress import observer_for
     from node.configuration import load_config
-    from node.exit_codes import ExitCode
     from node.home import home_at
     from node.supervision.cluster_setup import invite_text
     from node.supervision.start import run_node
+    from swarm.exit_codes import ExitCode
 
     where = home_at(home, os.environ)
     join = join or os.environ.get("STARLING_JOIN")

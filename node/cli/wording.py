@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.api.types import NodeStatus, PeerView, State
+from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, CatchingUp, CheckpointSaved, Fault, Ready, RoundDone
-from node.exit_codes import ExitCode
+from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, StateSyncing
 from node.printable import printable
 from node.quantities import duration, size
-from node.supervision.outcome import Outcome
+from node.supervision.outcome import RunOutcome
 from swarm.api import SwarmStatus
+from swarm.exit_codes import ExitCode
 
 ADDRESSES_SHOWN = 3
 ENDINGS = {"rounds": "the rounds asked for are done", "tokens": "the tokens asked for are generated"}
@@ -31,7 +31,7 @@ def rewards_by_task(success: dict[str, float]) -> str:
     return ", ".join(f"{task} {value:.2f}" for task, value in sorted(success.items()))
 
 
-def ready_line(ready: Ready) -> str:
+def ready_line(ready: LearnerReady) -> str:
     start = (
         f"continuing after round {ready.round} from {ready.checkpoint}" if ready.checkpoint else "from its first round"
     )
@@ -45,7 +45,7 @@ def fault_line(fault: Fault) -> str:
     return f"round {fault.round}: {fault.kind}: {printable(fault.detail, 400)}"
 
 
-def catching_up_line(event: CatchingUp) -> str:
+def catching_up_line(event: StateSyncing) -> str:
     """How far starting from the weights of peers has come."""
     said = printable(event.because, 400)
     match event.stage:
@@ -81,7 +81,7 @@ def averaged_line(offered: Averaged) -> str:
     )
 
 
-def outcome_line(outcome: Outcome) -> str:
+def outcome_line(outcome: RunOutcome) -> str:
     """The last line of ``starling up``."""
     said = ENDINGS.get(outcome.because, outcome.because)
     return f"The node has ended: {said}." if outcome.exit_code is ExitCode.DONE else f"The node has stopped: {said}"
@@ -106,7 +106,7 @@ def alone_lines(swarm: SwarmStatus) -> str:
 
 def no_swarm(status: NodeStatus) -> str:
     """Why there is nothing to tell of the swarm."""
-    return "left" if status.state is State.STOPPING else "its process does not answer yet; the learner trains on"
+    return "left" if status.state is NodeState.STOPPING else "its process does not answer yet; the learner trains on"
 
 
 def status_lines(status: NodeStatus) -> list[str]:

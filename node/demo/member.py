@@ -16,7 +16,7 @@ import msgspec
 from node.api.node_client import ask_status
 from node.demo.plan import Effort
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, Event, Ready, RoundDone, Stopped, decode_event
+from node.events import Averaged, Event, LearnerReady, RoundDone, Stopped, decode_event
 from node.home import Home
 from node.printable import printable
 from protocol.errors import StarlingError, TransportError
@@ -82,7 +82,7 @@ class Tally:
         )
 
 
-class Member:
+class DemoNode:
     """A node from its start to its end. ``live`` ends it, and all that belongs to it, when cancelled."""
 
     def __init__(self, plan: MemberPlan) -> None:
@@ -149,7 +149,7 @@ class Member:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Ready():
+            case LearnerReady():
                 self.tally.ready = True
             case RoundDone():
                 self.tally.last = event

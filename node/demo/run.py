@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from node.demo.member import DemoError, Member, MemberPlan, Tally, evaluate
+from node.demo.member import DemoError, DemoNode, MemberPlan, Tally, evaluate
 from node.demo.plan import DemoReport, ModelResult, make_report
 from node.evaluation.evaluation_result import Evaluation
 from node.version import VERSION
@@ -51,7 +51,7 @@ class Show(Protocol):
 
     def stage(self, text: str) -> None: ...
 
-    def members(self, members: Sequence[Member], note: str) -> None:
+    def members(self, members: Sequence[DemoNode], note: str) -> None:
         """About once a second while nodes learn."""
 
 
@@ -116,7 +116,7 @@ async def learn_together(settings: DemoSettings, show: Show, root: Path, environ
     """All nodes at once, connected; what each said."""
     members = _members(settings, root, environment)
 
-    async def flow(start: Callable[[Member], None]) -> None:
+    async def flow(start: Callable[[DemoNode], None]) -> None:
         first, *others = members
         start(first)
         async with asyncio.timeout(PREPARE_SECONDS):  # wait_for of Python 3.11 can lose a Ctrl-C that comes at its end
@@ -142,7 +142,7 @@ async def learn_alone(
     for member, budget in zip(members, budgets, strict=True):
         member.plan = replace(member.plan, flags=(*member.plan.flags, "--tokens", str(budget)))
 
-    async def flow(start: Callable[[Member], None]) -> None:
+    async def flow(start: Callable[[DemoNode], None]) -> None:
         for member in members:
             start(member)
 
@@ -151,17 +151,17 @@ async def learn_alone(
     return [member.tally for member in members]
 
 
-def _members(settings: DemoSettings, root: Path, environment: dict[str, str]) -> list[Member]:
+def _members(settings: DemoSettings, root: Path, environment: dict[str, str]) -> list[DemoNode]:
     labelled = enumerate(zip(settings.models, settings.labels(), strict=True))
     return [
-        Member(MemberPlan(model, root / str(index), environment, label, _flags(settings, index)))
+        DemoNode(MemberPlan(model, root / str(index), environment, label, _flags(settings, index)))
         for index, (model, label) in labelled
     ]
 
 
 async def _run_members(
-    members: Sequence[Member],
-    flow: Callable[[Callable[[Member], None]], Awaitable[None]],
+    members: Sequence[DemoNode],
+    flow: Callable[[Callable[[DemoNode], None]], Awaitable[None]],
     show: Show,
     note: str,
     limit_seconds: float,
@@ -192,7 +192,7 @@ def _first_reason(failures: ExceptionGroup[Exception]) -> Exception:
     return failures
 
 
-async def _show(members: Sequence[Member], show: Show, note: str) -> None:
+async def _show(members: Sequence[DemoNode], show: Show, note: str) -> None:
     while True:
         show.members(members, note)
         await asyncio.sleep(SHOW_SECONDS)

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from node.demo.member import Member
+from node.demo.member import DemoNode
 from node.demo.plan import DemoReport, Effort, ModelResult
 from node.quantities import size
 
@@ -43,7 +43,7 @@ class DemoShow:
         self._live.update(Text("  …"))
         self._shown_at = None
 
-    def members(self, members: Sequence[Member], note: str) -> None:
+    def members(self, members: Sequence[DemoNode], note: str) -> None:
         lines = [Text(f"        {member_line(member, note)}") for member in members]
         if self._console.is_terminal:
             self._live.update(Group(*lines))
@@ -52,7 +52,7 @@ class DemoShow:
             self._console.print(*lines, sep="\n", soft_wrap=True)
 
 
-def member_line(member: Member, note: str) -> str:
+def member_line(member: DemoNode, note: str) -> str:
     """What one node does, in one line."""
     last, label = member.tally.last, member.plan.label
     if last is None:
@@ -64,7 +64,7 @@ def member_line(member: Member, note: str) -> str:
     )
 
 
-def _averaged(member: Member) -> str:
+def _averaged(member: DemoNode) -> str:
     averagings = member.tally.averagings
     if not averagings:
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.api.types import NodeStatus, State
+from node.api.types import NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import read_whole, rounds
 from node.doctor.findings import Finding, error, ok, warning
 from node.home import Home
@@ -117,7 +117,7 @@ def judge_running(facts: RunningFacts) -> Finding:
         )
     status = facts.status
     ends = [child.last_end for child in (status.learner_process, status.swarm_process) if child.last_end]
-    if status.state is State.RECOVERING:
+    if status.state is NodeState.RECOVERING:
         return warning(
             "node", f"its learner ended: {_told(ends)}", f"it starts again by itself; see {status.home}/logs"
         )

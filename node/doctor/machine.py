@@ -16,9 +16,9 @@ from node.quantities import size
 from protocol.limits import CLOCK_WINDOW_SECONDS
 
 NODE_BYTES = 1_000_000_000  # all processes of a node with a built-in model took 712 MB in 60 rounds; and room to grow
-NODE_BYTES_LEAST = 700_000_000  # below, the system ends the learner before its first round
+MIN_NODE_BYTES = 700_000_000  # below, the system ends the learner before its first round
 GPU_FREE_BYTES = 2_000_000_000
-DISK_BYTES_LEAST = 256 << 20  # below, the first checkpoint or blob may fail
+MIN_DISK_BYTES = 256 << 20  # below, the first checkpoint or blob may fail
 RELEASED_SECONDS = 1_767_225_600.0  # 2026-01-01: this version did not exist before
 FUTURE_SECONDS = 86_400.0  # that a file may lie ahead of the clock
 JUMP_SECONDS = 1.0  # between wall and monotonic clock, while we look
@@ -92,7 +92,7 @@ def judge_memory(facts: MemoryFacts, running: bool) -> Finding:
         return ok("memory", said)
     remedy = "end other programs" + (" or raise the container's memory limit" if narrow else "")
     said += f"; a node with a built-in model takes up to {size(NODE_BYTES)}"
-    if free < NODE_BYTES_LEAST:
+    if free < MIN_NODE_BYTES:
         return error("memory", said, remedy)
     return warning("memory", said, f"{remedy}, or lower learner.batch_tokens and engine.rows")
 
@@ -105,7 +105,7 @@ def judge_disk(facts: DiskFacts, *, store_bytes: int, checkpoints_kept: int, log
         )
     need = max(0, store_bytes - facts.blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
     said = f"{size(facts.free_bytes)} free at {facts.path}; the node may come to use {size(need)} more"
-    if facts.free_bytes < max(DISK_BYTES_LEAST, 2 * facts.checkpoint_bytes):
+    if facts.free_bytes < max(MIN_DISK_BYTES, 2 * facts.checkpoint_bytes):
         return error("disk", said, "free some space there, or choose another directory with --home")
     if facts.free_bytes < need:
         return warning("disk", said, "free some space there, or lower swarm.store_bytes")

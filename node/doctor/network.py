@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 
 from node.doctor.findings import Finding, error, ok, warning
-from node.doctor.network_facts import ApiFacts, Endpoint, LanFacts, ListenFacts, PeerFacts
+from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, ListenFacts, PeerFacts
 from node.printable import printable
 
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a provider's NAT and its customers
@@ -50,7 +50,7 @@ def judge_api(facts: ApiFacts) -> Finding:
     return ok("api", f"at http://{where}")
 
 
-def judge_addresses(ips: Sequence[str], listen: Endpoint | None, *, dials_out: bool) -> Finding:
+def judge_addresses(ips: Sequence[str], listen: ListenEndpoint | None, *, dials_out: bool) -> Finding:
     """Who could dial us, as far as our own addresses tell. ``dials_out``: peers are configured that we would dial."""
     host = ipaddress.ip_address(listen.host) if listen is not None else ipaddress.ip_address("0.0.0.0")
     if host.is_loopback:

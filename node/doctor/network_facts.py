@@ -21,7 +21,7 @@ GREETING = b"\x13/multistream/1.0.0\n"  # with which either side of a libp2p con
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ListenEndpoint:
     """The part of a multiaddr that a socket needs."""
 
     host: str
@@ -32,7 +32,7 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class ListenFacts:
     configured: str  # multiaddr
-    endpoint: Endpoint | None  # None: the multiaddr is none that a node can listen on
+    endpoint: ListenEndpoint | None  # None: the multiaddr is none that a node can listen on
     running_addresses: tuple[str, ...] | None  # of the node that runs here; None: none runs
     bind_error: str | None  # name of the error with which a trial ended, such as "EADDRINUSE"
 
@@ -59,7 +59,7 @@ class LanFacts:
     heard: tuple[str, ...]  # addresses of other nodes
 
 
-def endpoint_of(address: str) -> Endpoint | None:
+def endpoint_of(address: str) -> ListenEndpoint | None:
     """Of /ip4|ip6|dns…/HOST/tcp/PORT and whatever follows; None for anything else."""
     parts = address.split("/")
     if len(parts) < 5 or parts[0] or parts[3] != "tcp" or not (parts[4].isascii() and parts[4].isdigit()):
@@ -68,12 +68,12 @@ def endpoint_of(address: str) -> Endpoint | None:
     if port > 65535:
         return None
     if parts[1] in ("dns", "dns4", "dns6"):
-        return Endpoint(host, port, is_name=True) if host else None
+        return ListenEndpoint(host, port, is_name=True) if host else None
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
         return None
-    return Endpoint(host, port, is_name=False) if parts[1] == f"ip{version}" else None
+    return ListenEndpoint(host, port, is_name=False) if parts[1] == f"ip{version}" else None
 
 
 def listen_facts(configured: str, running_addresses: tuple[str, ...] | None) -> ListenFacts:
@@ -89,7 +89,7 @@ def api_facts(ports: Sequence[int], token: Path, *, running: bool) -> ApiFacts:
     """Takes the first free of ``ports`` for a moment, unless a node of ours has one."""
     port, failure = (ports[0] if ports else 0), None
     for candidate in () if running else ports:
-        found = _bind_error(Endpoint("127.0.0.1", candidate, is_name=False))
+        found = _bind_error(ListenEndpoint("127.0.0.1", candidate, is_name=False))
         if found is None:
             port, failure = candidate, None
             break
@@ -115,7 +115,7 @@ def lan_facts(enabled: bool, ourselves: str) -> LanFacts:
     return LanFacts(enabled, interfaces, None, tuple(heard))
 
 
-def _bind_error(endpoint: Endpoint) -> str | None:
+def _bind_error(endpoint: ListenEndpoint) -> str | None:
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:

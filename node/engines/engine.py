@@ -1,9 +1,10 @@
 """What a generation engine offers to the learner.
 
 Generation can be interrupted and gone on with (APRIL, arXiv 2509.18521). What has been sampled of a group when
-``advance`` stops is its ``Progress``; given back as ``GenerationRequest.begun``, its ended completions are kept as they
-are, and its begun ones continue: prompt and tokens are computed anew under the weights of that call, and only tokens
-after them are sampled. The log-probabilities of a completion are those under which each of its tokens was sampled,
+``advance`` stops is its ``GenerationProgress``; given back as ``GenerationRequest.begun``, its ended completions are
+kept as they are, and its begun ones continue: prompt and tokens are computed anew under the weights of that call, and
+only tokens after them are sampled. The log-probabilities of a completion are those under which each of its tokens was
+sampled,
 
     μ(y_t | y_<t) = π_v(t)(y_t | y_<t),   v(t) the version of the segment that t lies in,
 
@@ -57,7 +58,7 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Progress:
+class GenerationProgress:
     """How far the completions of one prompt have come. Those in neither list have not been begun."""
 
     samples: tuple[Sample, ...] = ()
@@ -79,7 +80,7 @@ class GenerationRequest:
     prompt_ids: Sequence[int]  # at least one
     completions: int  # those in ``begun`` included
     max_new_tokens: int  # of each completion, those it has already included
-    begun: Progress | None = None
+    begun: GenerationProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Engine(Protocol):
 
     def advance(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
-    ) -> list[Progress]:
+    ) -> list[GenerationProgress]:
         """Samples until every completion has ended or ``enough`` says so; how far each request has come.
 
         Requests that stand first are served first. What was begun is in the progress too.

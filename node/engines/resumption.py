@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from node.engines.engine import GenerationRequest, Partial, Progress, Sample, Segment
+from node.engines.engine import GenerationProgress, GenerationRequest, Partial, Sample, Segment
 from protocol.rollouts import FinishReason
 
 Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities, (T,) each, T >= 0
-_NOTHING = Progress()
+_NOTHING = GenerationProgress()
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SamplingStart:
     """Completions that go on from the same tokens."""
 
     request: int
@@ -30,33 +30,35 @@ class Start:
     begun: Partial | None
 
 
-def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> list[Start]:
+def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> list[SamplingStart]:
     """What remains to be sampled, begun completions of a request before its new ones.
 
     ``limits``: tokens that a completion of each request may have in all. A begun one that has them is left out.
     """
-    starts: list[Start] = []
+    starts: list[SamplingStart] = []
     for index, (request, limit) in enumerate(zip(requests, limits, strict=True)):
         begun = request.begun or _NOTHING
         for partial in begun.partials:
             if (room := limit - len(partial.token_ids)) > 0:
-                starts.append(Start(index, [*request.prompt_ids, *partial.token_ids.tolist()], 1, room, partial))
+                starts.append(
+                    SamplingStart(index, [*request.prompt_ids, *partial.token_ids.tolist()], 1, room, partial)
+                )
         fresh = request.completions - len(begun.samples) - len(begun.partials)
         if fresh < 0:
             raise ValueError(f"a request of {request.completions} completions has begun {request.completions - fresh}")
         if fresh > 0:
-            starts.append(Start(index, request.prompt_ids, fresh, limit, None))
+            starts.append(SamplingStart(index, request.prompt_ids, fresh, limit, None))
     return starts
 
 
 def progress_of(
     requests: Sequence[GenerationRequest],
-    starts: Sequence[Start],
+    starts: Sequence[SamplingStart],
     sequences: Sequence[Sampled],
     limits: Sequence[int],
     version: int,
     eos_id: int,
-) -> list[Progress]:
+) -> list[GenerationProgress]:
     """How far each request has come, by what was sampled by ``version``: one of ``sequences`` for each completion."""
     samples: list[list[Sample]] = [list((request.begun or _NOTHING).samples) for request in requests]
     partials: list[list[Partial]] = [[] for _ in requests]
@@ -75,10 +77,12 @@ def progress_of(
             samples[start.request].append(Sample(whole.token_ids, whole.logps, FinishReason.LENGTH, whole.segments))
         else:
             partials[start.request].append(whole)
-    return [Progress(tuple(ended), tuple(begun)) for ended, begun in zip(samples, partials, strict=True)]
+    return [GenerationProgress(tuple(ended), tuple(begun)) for ended, begun in zip(samples, partials, strict=True)]
 
 
-def _by_completion(starts: Sequence[Start], sequences: Sequence[Sampled]) -> Iterator[tuple[Start, Sampled]]:
+def _by_completion(
+    starts: Sequence[SamplingStart], sequences: Sequence[Sampled]
+) -> Iterator[tuple[SamplingStart, Sampled]]:
     each_start = (start for start in starts for _ in range(start.completions))
     return zip(each_start, sequences, strict=True)
 

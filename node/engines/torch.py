@@ -22,10 +22,10 @@ from torch import Tensor
 from node.engines.architectures import architecture_of
 from node.engines.decoder import Decoder, Prefilled
 from node.engines.encoded_weights import EncodedWeights, take_over
-from node.engines.engine import Enough, GenerationRequest, Progress, Sample, Sampling, Weights
+from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
 from node.engines.generic import GenericDecoder
 from node.engines.lean import LeanDecoder
-from node.engines.resumption import Start, progress_of, starts_of
+from node.engines.resumption import SamplingStart, progress_of, starts_of
 from node.engines.sampling import draw
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
@@ -89,7 +89,7 @@ class TorchEngine:
 
     def advance(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
-    ) -> list[Progress]:
+    ) -> list[GenerationProgress]:
         """Raises as ``generate``; a begun completion that may have no more tokens is ended as it is."""
         limits = [self._limit(request) for request in requests]
         starts = starts_of(requests, limits)
@@ -154,7 +154,7 @@ def joining(live: int, waiting: int, rows: int) -> int:
 class _Stop:
     """Counts the groups that are complete and asks whether they are enough."""
 
-    def __init__(self, enough: Enough, starts: Sequence[Start], groups: int) -> None:
+    def __init__(self, enough: Enough, starts: Sequence[SamplingStart], groups: int) -> None:
         self._enough = enough
         owners = [start.request for start in starts for _ in range(start.completions)]
         self._group = np.array(owners, dtype=np.int64)  # of each completion
@@ -182,7 +182,7 @@ class _Batch:
     def __init__(
         self,
         decoder: Decoder[Any],
-        starts: Sequence[Start],
+        starts: Sequence[SamplingStart],
         rows: int,
         stop: _Stop | None,
     ) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from node.kernels import cpu_bits, cpu_top_k
 from node.kernels.dispatch import for_triton, is_for_triton
-from protocol.weights.sparse_update import PLAIN, Section, join_update, pack, shortest_coding
+from protocol.weights.sparse_update import PLAIN, TensorSection, join_update, pack, shortest_coding
 from protocol.weights.sparsify import (
     CHUNK_ELEMENTS,
     CODES,
@@ -80,7 +80,7 @@ def encode(
         return join_update(layout, kept, list(pool.map(pack_fast, tensors)))
 
 
-def pack_fast(tensor: SparseTensor) -> Section:
+def pack_fast(tensor: SparseTensor) -> TensorSection:
     """One tensor's section, as ``protocol.weights.sparse_update.pack`` makes it."""
     gaps = np.empty(len(tensor.indices), np.uint16)
     histogram = np.zeros(CHUNK_ELEMENTS, np.int64)
@@ -91,7 +91,7 @@ def pack_fast(tensor: SparseTensor) -> Section:
     content = np.zeros(index_bytes + -(-len(tensor.codes) // 4), np.uint8)
     cpu_bits.write_rice(gaps, coding, content[:index_bytes])
     cpu_bits.write_codes(tensor.codes, content[index_bytes:])
-    return Section(coding, index_bytes, tensor.codebook, content.tobytes())
+    return TensorSection(coding, index_bytes, tensor.codebook, content.tobytes())
 
 
 def scatter_mean(updates: Sequence[SparseTensor], device: torch.device | None = None) -> Tensor:

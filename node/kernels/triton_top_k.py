@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.kernels import triton_bits
-from protocol.weights.sparse_update import PLAIN, Section, shortest_coding
+from protocol.weights.sparse_update import PLAIN, TensorSection, shortest_coding
 from protocol.weights.sparse_update import pack as pack_on_host
 from protocol.weights.sparsify import (
     CHUNK_ELEMENTS,
@@ -78,7 +78,7 @@ def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> Dev
     return DeviceSparseTensor(size, kept, indices, codes, codebook)
 
 
-def pack(tensor: DeviceSparseTensor) -> Section:
+def pack(tensor: DeviceSparseTensor) -> TensorSection:
     """One tensor's section, as ``protocol.weights.sparse_update.pack`` makes it."""
     gaps = tensor.indices.to(torch.int32, copy=True)
     gaps[1:] -= tensor.indices[:-1] + 1
@@ -87,7 +87,7 @@ def pack(tensor: DeviceSparseTensor) -> Section:
     if coding == PLAIN:
         return pack_on_host(tensor.host())
     content = triton_bits.rice(gaps, coding) + triton_bits.two_bits(tensor.codes)
-    return Section(coding, index_bytes, tensor.codebook, content)
+    return TensorSection(coding, index_bytes, tensor.codebook, content)
 
 
 def scatter_mean(updates: Sequence[SparseTensor], device: torch.device) -> Tensor:

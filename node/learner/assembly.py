@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from node.averaging.rules import rule_of
-from node.averaging.weight_averager import Replica
+from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import Config
 from node.engines.torch import TorchEngine
-from node.events import Event, Loading, Ready
+from node.events import Event, LearnerReady, Loading
 from node.home import Home
-from node.learner.foreign.intake import Exchange
+from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
@@ -29,7 +29,7 @@ from node.state_sync.start_from_peers import publisher_of, start_from_peers, tak
 from node.tasks.registry import load_tasks
 from swarm.client import SwarmClient
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def assembled(
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
     newest = read_newest(home.checkpoints)
     for warning in newest.warnings:
-        _log.warning("%s; the one before is used", warning)
+        log.warning("%s; the one before is used", warning)
     state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
     if config.checkpoint.from_peers:
         loading("weights of peers")
@@ -75,7 +75,7 @@ def assembled(
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
     advantage = config.objective.foreign_advantage
-    exchange = Exchange(client, tasks, config.learner, time.time, pool_position, foreign_advantage=advantage)
+    exchange = RolloutIntake(client, tasks, config.learner, time.time, pool_position, foreign_advantage=advantage)
     replica = _replica(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
     publisher = publisher_of(SwarmClient(home.swarm_socket), config, policy, held, report, time.time)
     persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time, publisher)
@@ -108,20 +108,20 @@ def assembled(
 
 def _replica(
     client: SwarmClient, optimizer: MasterAdamW, policy: Policy, config: Config, report: Callable[[Event], None]
-) -> Replica | None:
+) -> WeightAverager | None:
     """With a client and a thread of its own, for it waits long; None where averaging is turned off."""
     if config.averaging.every_rounds == 0:
         return None
     draws = random.Random(f"starling/averaging/{config.seed}/{config.name}")
     section = config.averaging
     rule, because = rule_of(section, sum(parameter.numel() for parameter in policy.trainable().values()))
-    _log.info("averaging weights as %s: %s", rule.encoding, because)
-    return Replica(client, optimizer, policy.family, section, rule, report=report, clock=time.time, random=draws)
+    log.info("averaging weights as %s: %s", rule.encoding, because)
+    return WeightAverager(client, optimizer, policy.family, section, rule, report=report, clock=time.time, random=draws)
 
 
-def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | None, seconds: float) -> Ready:
+def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | None, seconds: float) -> LearnerReady:
     trainable = policy.trainable().values()
-    return Ready(
+    return LearnerReady(
         time_seconds=time.time(),
         model=config.policy.model,
         family=policy.family.hex(),

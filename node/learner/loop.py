@@ -21,15 +21,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from node.averaging.weight_averager import Replica
+from node.averaging.weight_averager import WeightAverager
 from node.configuration import Config
 from node.engines.engine import Engine
 from node.events import Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
-from node.learner.foreign.intake import Exchange, ForeignGroup, Incoming
+from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.outcomes import Decided
-from node.learner.foreign.verification import Refusal, check_rewards, regenerated_prompt
+from node.learner.foreign.verification import ForeignRefusal, check_rewards, regenerated_prompt
 from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
@@ -41,17 +41,17 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
-from node.learner.step import LearnReport, learn
+from node.learner.step import LearnReport, optimizer_steps
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError
 from swarm.api import Judgement
 
-LEAST_PATIENCE_SECONDS = 0.25
+MIN_COLLECT_SECONDS = 0.25
 SLOW_PHASE_SECONDS = 1.0  # beyond it a round says what it is at
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 Scored = tuple[Rollout, Scores]
@@ -75,7 +75,7 @@ class Learner:
         tasks: Mapping[str, Task],
         engine: Engine,
         scorer: RewardScorer,
-        exchange: Exchange,
+        exchange: RolloutIntake,
         optimizer: MasterAdamW,
         state: LearnerState,
         *,
@@ -83,7 +83,7 @@ class Learner:
         clock: Callable[[], float],
         persistence: Persistence | None = None,
         others: OtherPolicies | None = None,
-        replica: Replica | None = None,
+        replica: WeightAverager | None = None,
     ) -> None:
         """``clock`` gives Unix time. ``state`` may come from a checkpoint whose tensors are loaded already; then
         ``others`` were made before they were. Without ``others`` the policy as it is now is the reference; without
@@ -158,7 +158,7 @@ class Learner:
         generate_seconds = watch.lap("generate")
 
         # Foreign groups that have arrived; one waits for them no longer than generating took.
-        incoming = self._exchange.collect(max(LEAST_PATIENCE_SECONDS, generate_seconds))
+        incoming = self._exchange.collect(max(MIN_COLLECT_SECONDS, generate_seconds))
         record.incoming(incoming)
         if incoming.peer_success is not None:
             self._peer_success = incoming.peer_success
@@ -235,7 +235,7 @@ class Learner:
             try:
                 prompt = regenerated_prompt(foreign.group, self.tasks, self.policy.tokens)
             except ProtocolError as error:
-                self._refuse(foreign, Refusal(Judgement.MALFORMED, error.reason, str(error)), record)
+                self._refuse(foreign, ForeignRefusal(Judgement.MALFORMED, error.reason, str(error)), record)
                 continue
             candidates.append(_Candidate(foreign, prompt))
         return candidates
@@ -259,11 +259,11 @@ class Learner:
         own_scores = scores[: len(own)] if generated.scores is None else generated.scores
         return list(zip(generated.rollouts, own_scores, strict=True)), checked
 
-    def _refuse(self, foreign: ForeignGroup, refusal: Refusal, record: RoundRecord) -> None:
+    def _refuse(self, foreign: ForeignGroup, refusal: ForeignRefusal, record: RoundRecord) -> None:
         record.foreign_rejected[refusal.reason] += 1
         record.foreign.note(Decided.of_group(refusal.reason, foreign.peer, foreign.group, refusal.detail))
         self._exchange.refuse(foreign, refusal.judgement, refusal.detail)
-        _log.warning("group of %s not used: %s (%s)", foreign.peer, refusal.reason, refusal.detail)
+        log.warning("group of %s not used: %s (%s)", foreign.peer, refusal.reason, refusal.detail)
 
     def _learn(
         self,
@@ -280,7 +280,7 @@ class Learner:
         for (candidate, _), group in zip(checked, foreign_batch, strict=True):
             self._account(candidate.foreign, used=group.informative, record=record)
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
-        learnt = learn(
+        learnt = optimizer_steps(
             self._network,
             self._optimizer,
             own_batch + foreign_batch,

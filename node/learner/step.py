@@ -16,7 +16,7 @@ import torch
 from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import Network, Pass, completion_logps, plan_passes
+from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.loss import Anchors, BatchTotals, mean_token_weight, objective_loss
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.report import ObjectiveReport
@@ -38,7 +38,7 @@ class LearnReport:
         return self.foreign_multi_token_spans / self.foreign_spans if self.foreign_spans else None
 
 
-def learn(
+def optimizer_steps(
     network: Network,
     optimizer: MasterAdamW,
     groups: Sequence[TrainingGroup],
@@ -52,7 +52,7 @@ def learn(
     """Takes ``objective.steps`` steps on all of ``groups``, whose answers may have ``longest`` tokens at most."""
     groups = with_baselines(network, groups, learner, objective, temperature=temperature)
     totals = BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), longest)
-    passes = plan_passes(groups, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts)
+    passes = plan_micro_batches(groups, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts)
     laid_out = [(part, RaggedSpans.of(part.completions, network.head.weight.device)) for part in passes]
     anchors = _anchors(network, laid_out, objective, others, temperature)
     total, steps = ObjectiveReport(), list[StepReport]()
@@ -76,7 +76,7 @@ def learn(
 @torch.no_grad()
 def _anchors(
     network: Network,
-    laid_out: Sequence[tuple[Pass, RaggedSpans]],
+    laid_out: Sequence[tuple[MicroBatch, RaggedSpans]],
     objective: ObjectiveSection,
     others: OtherPolicies,
     temperature: float,

@@ -1,4 +1,4 @@
-"""``python -m node.policy.device_probe DEVICE DTYPE``: what torch finds here for a configured device and dtype, as JSON.
+"""``python -m node.policy.device_probe DEVICE DTYPE``: what torch finds for a configured device and dtype, as JSON.
 
 Run in a process of its own by ``starling doctor``, which never imports torch.
 """
@@ -11,8 +11,8 @@ import sys
 import msgspec
 import torch
 
-from node.policy.device_probe_result import TorchProbe
 from node.policy.device import choose_device, choose_dtype
+from node.policy.device_probe_result import TorchProbe
 from protocol.errors import ConfigurationError
 
 SIDE = 64  # of the matrices that are multiplied

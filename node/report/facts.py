@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from node.api.history import POINTS_MOST, History
+from node.api.history import MAX_POINTS, History
 from node.api.reasons import why_not
 from node.api.types import HistoryAnswer, WhyNot
-from node.events import Averaged, CheckpointSaved, Fault, Ready, RoundDone, Stopped, Usage
+from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, Stopped, Usage
 from protocol.errors import ConfigurationError, StorageError
 
 LISTED = 50  # averagings and faults, the newest
 
-_Line = Ready | RoundDone | Averaged | CheckpointSaved | Fault | Stopped | Usage
+_Line = LearnerReady | RoundDone | Averaged | CheckpointSaved | Fault | Stopped | Usage
 _TAGS = tuple(f'{{"event":"{t.__struct_config__.tag}"'.encode() for t in _Line.__args__)
 
 
@@ -39,7 +39,7 @@ class Sharing(Struct, frozen=True):
     not_used: tuple[WhyNot, ...]
 
 
-class Traffic(Struct, frozen=True):
+class TrafficTotals(Struct, frozen=True):
     """Of the swarm process, over all of its starts."""
 
     sent_bytes: int
@@ -61,7 +61,7 @@ class RunFacts(Struct, frozen=True):
     first_reward: dict[str, float]  # by task: the mean over the first tenth of the rounds recorded
     last_reward: dict[str, float]  # and over the last
     sharing: Sharing
-    traffic: Traffic
+    traffic: TrafficTotals
     averaged: tuple[Averaged, ...]  # with a partner
     averaged_total: int
     faults: tuple[Fault, ...]
@@ -74,7 +74,7 @@ class RunFacts(Struct, frozen=True):
 class _Collected:
     def __init__(self) -> None:
         self.history = History()
-        self.ready: Ready | None = None
+        self.ready: LearnerReady | None = None
         self.starts = self.passed_over = self.averaged_total = self.faults_total = 0
         self.first_seconds: float | None = None
         self.last_seconds: float | None = None
@@ -92,7 +92,7 @@ class _Collected:
             self.first_seconds = event.time_seconds
         self.last_seconds = event.time_seconds
         match event:
-            case Ready():
+            case LearnerReady():
                 self.ready, self.starts, self.stopped = event, self.starts + 1, None
             case RoundDone():
                 self._add_round(event)
@@ -154,7 +154,7 @@ def run_facts(metrics: Path) -> RunFacts:
 
 def _facts(found: _Collected) -> RunFacts:
     ready, sums = found.ready, found.sums
-    history = found.history.answer(points=POINTS_MOST)
+    history = found.history.answer(points=MAX_POINTS)
     first, last = _ends_of_curves(history)
     completions = sums["foreign_completions"]
     return RunFacts(
@@ -180,7 +180,7 @@ def _facts(found: _Collected) -> RunFacts:
             bytes_per_foreign_completion=sums["fetched_bytes"] / completions if completions else None,
             not_used=why_not(found.not_used),
         ),
-        traffic=Traffic(found.sent_bytes, found.received_bytes),
+        traffic=TrafficTotals(found.sent_bytes, found.received_bytes),
         averaged=tuple(found.averaged),
         averaged_total=found.averaged_total,
         faults=tuple(found.faults),

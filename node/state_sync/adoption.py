@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 from torch import Tensor
 
-from node.events import CatchingUp, Event, Stage
+from node.events import Event, Stage, StateSyncing
 from node.state_sync.publishing import Held, family_peers
 from node.state_sync.rebuild import BadBlobError, adopt, rebuild
-from node.state_sync.state_choice import Chain, GiveUp, Ours, State, Take, Wait, choose, next_move
+from node.state_sync.state_choice import AnnouncedState, Chain, Ours, StopLooking, Take, Wait, choose, next_move
 from protocol.errors import StorageError, TransportError
 from protocol.messages import CATCHING_UP, Heartbeat
 from protocol.weights.tensor_layout import TensorLayout
@@ -100,7 +100,7 @@ class Joining:
             heard_seconds = now - first_heard if first_heard is not None else None
             move = next_move(now - since, heard_seconds, choice, patience_seconds=patience_seconds, family_peers=family)
             match move:
-                case GiveUp(because):
+                case StopLooking(because):
                     self._tell("given_up", because)
                     return None
                 case Wait(because):
@@ -122,7 +122,7 @@ class Joining:
             self._tell("looking", f"the swarm process does not answer yet: {error}")
             return (), 0
 
-    def _take(self, state: State, because: str, trained: Mapping[str, Tensor]) -> Held | None:
+    def _take(self, state: AnnouncedState, because: str, trained: Mapping[str, Tensor]) -> Held | None:
         self._tell("fetching", because, state)
         failure, paths = self._fetch(state)
         if failure is None:
@@ -138,7 +138,7 @@ class Joining:
             self._failed.add(state.advert.blobs)
         return None
 
-    def _rebuild(self, state: State, paths: Sequence[Path]) -> tuple[str | None, list[Tensor] | None]:
+    def _rebuild(self, state: AnnouncedState, paths: Sequence[Path]) -> tuple[str | None, list[Tensor] | None]:
         """Why not, or the weights."""
         try:
             return None, rebuild(state.advert, paths, self._layout)
@@ -156,7 +156,7 @@ class Joining:
         except TransportError as unheard:
             self._tell("failed", f"{peer} could not be judged: {unheard}")
 
-    def _fetch(self, state: State) -> tuple[str | None, list[Path]]:
+    def _fetch(self, state: AnnouncedState) -> tuple[str | None, list[Path]]:
         """Why not, or the files in the order of use."""
         with ThreadPoolExecutor(1, thread_name_prefix="fetching") as thread:
             fetch = thread.submit(self._fetching.fetch, state.wanted, deadline_seconds=FETCH_SECONDS)
@@ -174,7 +174,7 @@ class Joining:
             return f"{len(missing)} of {len(fetched)} blobs not had, {first.blob.hex()[:16]}: {first.reason}", []
         return None, [Path(each.path) for each in fetched if each.path is not None]
 
-    def _watch(self, fetch: Future[FetchResult], state: State) -> str | None:
+    def _watch(self, fetch: Future[FetchResult], state: AnnouncedState) -> str | None:
         """Tells of progress until the fetch has ended; why it is not waited for, if the node is to end."""
         blobs = [each.blob for each in state.wanted]
         told_at = self._waiting.clock()
@@ -197,13 +197,13 @@ class Joining:
                 continue  # the fetch itself tells what became of the swarm process
             self._tell("fetching", f"{here_bytes} of {state.size_bytes} bytes", state, here_bytes)
 
-    def _tell(self, stage: Stage, because: str, state: State | None = None, here_bytes: int = 0) -> None:
+    def _tell(self, stage: Stage, because: str, state: AnnouncedState | None = None, here_bytes: int = 0) -> None:
         """Says what is new."""
         if (stage, because) == self._told:
             return
         self._told = (stage, because)
         self._report(
-            CatchingUp(
+            StateSyncing(
                 time_seconds=self._waiting.wall_clock(),
                 stage=stage,
                 because=because,

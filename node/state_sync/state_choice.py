@@ -22,10 +22,10 @@ from typing import Final
 from protocol.messages import StateAdvert, StateBlob, TaskSuccess
 from swarm.api import SeenState, Wanted
 
-LEAST_REPUTATION: Final = 0.35  # a stranger has ½; a proven fault makes it 0.17, two stalls 0.33
+MIN_REPUTATION: Final = 0.35  # a stranger has ½; a proven fault makes it 0.17, two stalls 0.33
 FRESH_SECONDS: Final = 200.0  # an announcement is repeated every minute
 PRIOR_SAMPLES: Final = 20.0  # with which a claim is drawn towards 0
-MOST_SAMPLES: Final = 1000  # a claim weighs no more, whatever it says
+MAX_SAMPLES: Final = 1000  # a claim weighs no more, whatever it says
 SETTLE_SECONDS: Final = 6.0  # from the first announcement, for the others to come: a heartbeat and a bit more
 
 Chain = tuple[StateBlob, ...]  # an anchor and its diffs
@@ -43,7 +43,7 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class AnnouncedState:
     """Announced weights, and who says so."""
 
     advert: StateAdvert
@@ -60,8 +60,8 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    chosen: State | None
+class StateChoice:
+    chosen: AnnouncedState | None
     because: str
     rejected: Counter[str]  # announcements not considered, by reason
 
@@ -73,12 +73,12 @@ def claimed_success(claims: Sequence[TaskSuccess], tasks: Sequence[str]) -> floa
     for task in tasks:
         claim = by_task.get(task)
         if claim is not None:
-            samples = min(claim.samples, MOST_SAMPLES)
+            samples = min(claim.samples, MAX_SAMPLES)
             total += claim.success * samples / (samples + PRIOR_SAMPLES)
     return total / len(tasks) if tasks else 0.0
 
 
-def choose(now_seconds: float, seen: Sequence[SeenState], ours: Ours, failed: Collection[Chain]) -> Choice:
+def choose(now_seconds: float, seen: Sequence[SeenState], ours: Ours, failed: Collection[Chain]) -> StateChoice:
     """``failed`` holds the chains that were tried in vain."""
     rejected: Counter[str] = Counter()
     usable: list[SeenState] = []
@@ -91,20 +91,20 @@ def choose(now_seconds: float, seen: Sequence[SeenState], ours: Ours, failed: Co
     states = _states(usable, ours)
     better = [s for s in states if ours.success is None or _exceeds(s, ours.success)]
     if not better:
-        return Choice(None, _why_none(seen, states, ours, rejected), rejected)
+        return StateChoice(None, _why_none(seen, states, ours, rejected), rejected)
     best = max(better, key=_rank)
     if best.success is not None:
         least = best.success - best.error
         alike = [s for s in better if s.success is not None and s.success >= least]
         best = max(alike, key=lambda s: (s.trust, s.advert.policy_version, len(s.announcers), _rank(s)))
-    return Choice(best, _why_this(best, len(states)), rejected)
+    return StateChoice(best, _why_this(best, len(states)), rejected)
 
 
 def _unfit_because(now_seconds: float, seen: SeenState, ours: Ours, failed: Collection[Chain]) -> str | None:
     advert = seen.advert
     if advert.layout != ours.layout:
         return "another layout"
-    if seen.reputation < LEAST_REPUTATION:
+    if seen.reputation < MIN_REPUTATION:
         return "reputation too low"
     if now_seconds - seen.heard_at_seconds > FRESH_SECONDS:
         return "announced too long ago"
@@ -117,7 +117,7 @@ def _unfit_because(now_seconds: float, seen: SeenState, ours: Ours, failed: Coll
     return None
 
 
-def _states(usable: Sequence[SeenState], ours: Ours) -> list[State]:
+def _states(usable: Sequence[SeenState], ours: Ours) -> list[AnnouncedState]:
     """One for each chain: somebody who announces the same weights by a chain of junk spoils nobody else's."""
     by_chain: dict[Chain, list[SeenState]] = {}
     by_reputation = sorted(usable, key=lambda s: -s.reputation)
@@ -126,14 +126,14 @@ def _states(usable: Sequence[SeenState], ours: Ours) -> list[State]:
     return [_state(announced, by_reputation, ours) for announced in by_chain.values()]
 
 
-def _state(announced: Sequence[SeenState], by_reputation: Sequence[SeenState], ours: Ours) -> State:
+def _state(announced: Sequence[SeenState], by_reputation: Sequence[SeenState], ours: Ours) -> AnnouncedState:
     advert = announced[0].advert
     claims = [s for s in by_reputation if s.advert.target == advert.target]
     measured = [c.advert.tasks for c in claims if c.advert.tasks]
     success = error = None
     if measured:
         success = sum(claimed_success(tasks, ours.tasks) for tasks in measured) / len(measured)
-        samples = sum(min(t.samples, MOST_SAMPLES) for tasks in measured for t in tasks if t.task in ours.tasks)
+        samples = sum(min(t.samples, MAX_SAMPLES) for tasks in measured for t in tasks if t.task in ours.tasks)
         error = math.sqrt(success * (1.0 - success) / max(1, samples))
     wanted = tuple(
         Wanted(blob.blob, blob.size, tuple(s.peer for s in by_reputation if blob in s.advert.blobs))
@@ -141,26 +141,26 @@ def _state(announced: Sequence[SeenState], by_reputation: Sequence[SeenState], o
     )
     trust = 1.0 - math.prod(1.0 - c.reputation for c in claims)
     announcers, holders = (tuple(s.peer for s in which) for which in (announced, claims))
-    return State(advert, announcers, holders, success, error or 0.0, trust, wanted)
+    return AnnouncedState(advert, announcers, holders, success, error or 0.0, trust, wanted)
 
 
-def _exceeds(state: State, success: float) -> bool:
+def _exceeds(state: AnnouncedState, success: float) -> bool:
     return state.success is not None and state.success - state.error > success
 
 
-def _rank(state: State) -> tuple[float, float, int, bytes]:
+def _rank(state: AnnouncedState) -> tuple[float, float, int, bytes]:
     measured = -1.0 if state.success is None else state.success
     return measured, state.trust, state.advert.policy_version, state.advert.target
 
 
-def _why_this(best: State, states: int) -> str:
+def _why_this(best: AnnouncedState, states: int) -> str:
     sources = len({peer for each in best.wanted for peer in each.peers})
     holders = f"{sources} peer{'' if sources == 1 else 's'}"
     measured = "not measured" if best.success is None else f"success {best.success:.3f} on our tasks"
     return f"the best of {states} announced: policy version {best.advert.policy_version}, {measured}, held by {holders}"
 
 
-def _why_none(seen: Sequence[SeenState], states: Sequence[State], ours: Ours, rejected: Counter[str]) -> str:
+def _why_none(seen: Sequence[SeenState], states: Sequence[AnnouncedState], ours: Ours, rejected: Counter[str]) -> str:
     if not seen:
         return "no peer of our family announces a state"
     if states:
@@ -178,18 +178,23 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    state: State
+    state: AnnouncedState
     because: str
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class StopLooking:
     because: str
 
 
 def next_move(
-    waited_seconds: float, heard_seconds: float | None, choice: Choice, *, patience_seconds: float, family_peers: int
-) -> Wait | Take | GiveUp:
+    waited_seconds: float,
+    heard_seconds: float | None,
+    choice: StateChoice,
+    *,
+    patience_seconds: float,
+    family_peers: int,
+) -> Wait | Take | StopLooking:
     """What to do after ``waited_seconds`` of looking, the first announcement having been heard ``heard_seconds`` ago.
 
     One that comes early is not taken at once: others of the family may announce better ones in the next seconds.
@@ -200,5 +205,5 @@ def next_move(
         return Wait("a state is announced; hearing others")
     there = f"; {family_peers} of our family {'is' if family_peers == 1 else 'are'} there" if family_peers else ""
     if waited_seconds >= patience_seconds:
-        return GiveUp(f"{choice.because} (waited {waited_seconds:.0f} s{there})")
+        return StopLooking(f"{choice.because} (waited {waited_seconds:.0f} s{there})")
     return Wait(f"{choice.because}{there}")

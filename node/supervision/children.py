@@ -42,7 +42,7 @@ class Child:
     def __init__(self, spec: ChildSpec, log: RollingLog, on_line: Callable[[bytes], bool]) -> None:
         """``on_line`` gets each line of standard output and says whether it was an event; others go to ``log``."""
         self._spec = spec
-        self._log = log
+        self.log = log
         self._on_line = on_line
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process: asyncio.subprocess.Process | None = None
@@ -129,7 +129,7 @@ class Child:
             self._write_log(line)
 
     def _write_log(self, line: bytes) -> None:
-        self._log.append(line + b"\n")
+        self.log.append(line + b"\n")
         text = line.decode("utf-8", errors="replace").rstrip()
         if text:
             self._last_lines.append(text)

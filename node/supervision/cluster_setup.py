@@ -17,18 +17,18 @@ import msgspec
 
 from node.compute_environment import compute_environment
 from node.configuration import Config
-from node.exit_codes import ExitCode
 from node.home import Home
 from node.printable import printable
 from protocol import limits
 from protocol.cluster.admission import judge_as_made, read_invite
 from protocol.cluster.cluster_manifest import Cluster
 from protocol.cluster.invite import SCHEME, Invite, decode_invite
-from protocol.cluster.refusal import Refused
+from protocol.cluster.refusal import AdmissionRefused
 from protocol.errors import ConfigurationError, ProtocolError, RefusedError, StorageError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.cluster.cluster_files import ClusterFiles, cluster_files, has_cluster, read_cluster, read_papers
-from swarm.cluster.membership import Membership, Papers
+from swarm.cluster.cluster_files import ClusterFiles, cluster_files, has_cluster, read_cluster, read_credentials
+from swarm.cluster.membership import ClusterCredentials, Membership
+from swarm.exit_codes import ExitCode
 from swarm.settings import JoinSettings
 
 MESSAGE_CHARACTERS = 2000
@@ -67,7 +67,7 @@ def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
     if _has_joined_by(files, text):
         return None
     invite = read_invite(text, time.time())
-    if isinstance(invite, Refused):
+    if isinstance(invite, AdmissionRefused):
         raise _not_let_in(invite.reason, invite.message)
     settings = JoinSettings(str(home.path), text, config.swarm.lan_discovery)
     done = subprocess.run(
@@ -90,8 +90,8 @@ def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
     raise UnreachableError(message) if done.returncode == ExitCode.UNREACHABLE else StorageError(message)
 
 
-def papers_of(home: Home, key: NodeKey) -> Papers | None:
-    """The papers of the private cluster that the directory belongs to, if it does.
+def credentials_of(home: Home, key: NodeKey) -> ClusterCredentials | None:
+    """The credentials of the private cluster that the directory belongs to, if it does.
 
     Raises ``RefusedError`` where they say themselves that the node is no member any more, ``IdentityError`` for files
     that cannot be used.
@@ -99,13 +99,13 @@ def papers_of(home: Home, key: NodeKey) -> Papers | None:
     files = cluster_files(home.path)
     if not has_cluster(files):
         return None
-    papers = read_papers(files)
+    credentials = read_credentials(files)
     owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
     try:
-        Membership(key, papers, wall_clock=time.time, keep=lambda name, content: None, owner=owner)
+        Membership(key, credentials, wall_clock=time.time, keep=lambda name, content: None, owner=owner)
     except RefusedError as error:
         raise _not_let_in(error.reason, str(error)) from None
-    return papers
+    return credentials
 
 
 def _has_joined_by(files: ClusterFiles, text: str) -> bool:
@@ -121,12 +121,12 @@ def _has_joined_by(files: ClusterFiles, text: str) -> bool:
             f"this data directory belongs to the private cluster {printable(cluster.manifest.name)}, and the invite is "
             "of another one: choose another directory with --home"
         )
-    return _came_by(cluster, read_papers(files), invite)
+    return _came_by(cluster, read_credentials(files), invite)
 
 
-def _came_by(cluster: Cluster, papers: Papers, invite: Invite) -> bool:
-    admitted = judge_as_made(time.time(), cluster, None, {}, papers.credential)
-    return not isinstance(admitted, Refused) and admitted.invitation == invite.invitation.key
+def _came_by(cluster: Cluster, credentials: ClusterCredentials, invite: Invite) -> bool:
+    admitted = judge_as_made(time.time(), cluster, None, {}, credentials.credential)
+    return not isinstance(admitted, AdmissionRefused) and admitted.invitation == invite.invitation.key
 
 
 def _not_let_in(reason: str, message: str) -> RefusedError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.exit_codes import ExitCode
+from swarm.exit_codes import ExitCode
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The exit code of ``starling up``, and why."""
 
     exit_code: ExitCode

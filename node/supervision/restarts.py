@@ -6,8 +6,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.exit_codes import FINAL, ExitCode
 from node.printable import printable
+from swarm.exit_codes import FINAL, ExitCode
 
 SHORT_LIFE_SECONDS = 60.0  # a child that lived longer was not ended by what ended the one before
 SHORT_LIVES = 5  # in a row: something is wrong that another start does not mend

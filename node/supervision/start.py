@@ -13,20 +13,20 @@ import time
 import msgspec
 
 from node.configuration import Config
-from node.events import STOP_LINE, Start
-from node.exit_codes import ExitCode, exit_code_of
+from node.events import STOP_LINE, LearnerStart
 from node.home import Home, Lock, LockHeld, lock_home
 from node.printable import printable
 from node.supervision.children import ChildSpec
-from node.supervision.cluster_setup import ensure_joined, papers_of
-from node.supervision.outcome import Outcome
+from node.supervision.cluster_setup import credentials_of, ensure_joined
+from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer, Supervisor
 from node.tasks.registry import default_manifest_tasks
 from node.version import VERSION
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from protocol.manifest import Manifest
-from swarm.cluster.membership import Papers
+from swarm.cluster.membership import ClusterCredentials
+from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.settings import ServiceSettings
 
 PREDECESSOR_SECONDS = 60.0  # for the children of a killed supervisor to checkpoint and end
@@ -38,7 +38,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run_node(
     home: Home, config: Config, observer: Observer, *, until_input_ends: bool = False, invite: str | None = None
-) -> Outcome:
+) -> RunOutcome:
     """Runs a node in ``home`` until it ends. Blocks. Signals ask it to end, and so does the end of standard input for
     a program that started it and asked for that. With an ``invite`` it joins that private cluster first.
 
@@ -48,7 +48,7 @@ def run_node(
     lock = _take_lock(home, observer)
     if isinstance(lock, LockHeld):
         who = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
-        return Outcome(
+        return RunOutcome(
             ExitCode.TRY_AGAIN,
             f"the data directory {home.path} is in use by another node ({who}); "
             "end that one with starling down, or start this one elsewhere with --home",
@@ -63,31 +63,32 @@ def run_node(
         key = NodeKey.load_or_create(home.key)
         try:
             joined = ensure_joined(home, config, invite) if invite is not None else None
-            papers = papers_of(home, key)
+            credentials = credentials_of(home, key)
         except TransportError as error:
-            return Outcome(exit_code_of(error), str(error))
+            return RunOutcome(exit_code_of(error), str(error))
         if joined is not None:
             observer.on_note(f"Joined the private cluster {printable(joined.cluster)} by {joined.welcomed_by}.")
         if not config.name:
             config = config.model_copy(update={"name": name_for(config.policy.model, key.peer_id)})
-        return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends, papers))
+        return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends, credentials))
     finally:
         lock.release()
 
 
-def swarm_settings(home: Home, config: Config, papers: Papers | None = None) -> ServiceSettings:
+def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials | None = None) -> ServiceSettings:
     """What the swarm process is told. An open swarm is named by the configuration and made of the default tasks: a node
-    that trains on some of them, or on tasks of its own besides, is still a member. A private one is that of ``papers``.
+    that trains on some of them, or on tasks of its own besides, is still a member. A private one is that of
+    ``credentials``.
     """
     section = config.swarm
     name, swarm_id = section.name, Manifest(section.name, default_manifest_tasks()).swarm_id
-    if papers is not None:
-        name, swarm_id = papers.cluster.manifest.name, papers.cluster.swarm_id
+    if credentials is not None:
+        name, swarm_id = credentials.cluster.manifest.name, credentials.cluster.swarm_id
     return ServiceSettings(
         home=str(home.path),
         swarm_name=name,
         swarm_id=swarm_id.hex(),
-        private=papers is not None,
+        private=credentials is not None,
         name=config.name,
         software=f"starling {VERSION}",
         listen=section.listen,
@@ -113,22 +114,22 @@ async def _supervise(
     lock: Lock,
     observer: Observer,
     until_input_ends: bool,
-    papers: Papers | None,
-) -> Outcome:
+    credentials: ClusterCredentials | None,
+) -> RunOutcome:
     supervisor = Supervisor(
         home,
         config,
         peer=key.peer_id,
         swarm=ChildSpec(
             "swarm",
-            (sys.executable, "-P", "-m", "swarm.process"),
-            msgspec.json.encode(swarm_settings(home, config, papers)),
+            (sys.executable, "-P", "-m", "swarm.swarm_process"),
+            msgspec.json.encode(swarm_settings(home, config, credentials)),
             lock.descriptor,
         ),
         learner=ChildSpec(
             "learner",
-            (sys.executable, "-P", "-m", "node.learner.process"),
-            msgspec.json.encode(Start(str(home.path), config.model_dump(mode="json"))),
+            (sys.executable, "-P", "-m", "node.learner.learner_process"),
+            msgspec.json.encode(LearnerStart(str(home.path), config.model_dump(mode="json"))),
             lock.descriptor,
             STOP_LINE.encode(),
         ),

@@ -23,16 +23,16 @@ from node.api.event_feed import EventFeed
 from node.api.history import restored
 from node.api.record import Record
 from node.api.server import served
-from node.api.types import ChildStatus, NodeStatus, Note, PeersAnswer, State
+from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer
 from node.configuration import Config
 from node.events import (
     Averaged,
     CheckpointSaved,
     Event,
     Fault,
+    LearnerReady,
     Loading,
     PhaseBegan,
-    Ready,
     RoundDone,
     Stopped,
     Usage,
@@ -40,12 +40,11 @@ from node.events import (
     encode_event,
     kind_of,
 )
-from node.exit_codes import ExitCode
 from node.home import Home
 from node.printable import printable
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
-from node.supervision.outcome import Outcome
+from node.supervision.outcome import RunOutcome
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
 from node.supervision.restarts import End, GiveUp
 from node.supervision.rolling_log import RollingLog
@@ -53,6 +52,7 @@ from node.version import VERSION
 from protocol.errors import TransportError
 from swarm.api import SwarmStatus
 from swarm.client import SwarmClient
+from swarm.exit_codes import ExitCode
 
 LOG_BYTES = 16 << 20  # of each process's log, the older half included
 METRICS_BYTES = 256 << 20
@@ -119,12 +119,12 @@ class Supervisor:
         self._feed = EventFeed()
         self.record = Record()
         self._usage: Usage | None = None
-        self._outcome: Outcome | None = None  # set once; from then on the node is stopping
+        self._outcome: RunOutcome | None = None  # set once; from then on the node is stopping
         self._page: str | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Returns once nothing of the node runs any more. Raises ``StorageError``, ``UnreachableError`` or
         ``IdentityError`` if it cannot serve its API."""
         ports = self._config.api.ports
@@ -152,7 +152,7 @@ class Supervisor:
                     task.cancel()
                 await asyncio.gather(*tasks, stop, return_exceptions=True)
         assert self._outcome is not None
-        return Outcome(ExitCode.INTERRUPTED, "told twice to stop") if self._stop_now.is_set() else self._outcome
+        return RunOutcome(ExitCode.INTERRUPTED, "told twice to stop") if self._stop_now.is_set() else self._outcome
 
     def request_stop(self, because: str) -> None:
         """The first request ends the node in order, the second one at once."""
@@ -161,7 +161,7 @@ class Supervisor:
             self._stop_now.set()
             return
         self._note(f"Stopping ({because}): the learner finishes its step and checkpoints. Once more ends it now.")
-        self._finish(Outcome(ExitCode.DONE, because))
+        self._finish(RunOutcome(ExitCode.DONE, because))
 
     def status(self) -> NodeStatus:
         state, loading, done = self._state(), self._newest.get(Loading), self._newest.get(RoundDone)
@@ -178,7 +178,7 @@ class Supervisor:
             learner_process=self._learner.status(),
             swarm=self._swarm_status,
             loading=loading,
-            ready=self._newest.get(Ready),
+            ready=self._newest.get(LearnerReady),
             round=done,
             checkpoint=self._newest.get(CheckpointSaved),
             fault=self._newest.get(Fault),
@@ -193,14 +193,14 @@ class Supervisor:
     def peers(self) -> PeersAnswer:
         return self._peers
 
-    def _state(self) -> State:
+    def _state(self) -> NodeState:
         if self._stop.is_set():
-            return State.STOPPING
+            return NodeState.STOPPING
         if self._learner.ready:
-            return State.TRAINING
-        return State.RECOVERING if self._learner.ends else State.STARTING
+            return NodeState.TRAINING
+        return NodeState.RECOVERING if self._learner.ends else NodeState.STARTING
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: RunOutcome) -> None:
         if self._outcome is None:
             self._outcome = outcome
             self._stop.set()
@@ -217,12 +217,12 @@ class Supervisor:
                 return
             if kept is self._learner and end.returncode == 0:
                 stopped = self._newest.get(Stopped)
-                self._finish(Outcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
+                self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
                 return
             kept.ends.append(end)
             decision = restarts.decide(kept.spec.process, kept.ends)
             if isinstance(decision, GiveUp):
-                self._finish(Outcome(decision.exit_code, decision.because))
+                self._finish(RunOutcome(decision.exit_code, decision.because))
                 return
             said = restarts.describe(kept.spec.process, end)
             self._note(f"{said}\nStarting it again in {decision.after_seconds:g} s.")
@@ -236,7 +236,7 @@ class Supervisor:
             said = restarts.describe(kept.spec.process, end)
             self._note(f"While stopping, {said}")
             if self._outcome is not None and self._outcome.exit_code is ExitCode.DONE:
-                self._outcome = Outcome(ExitCode.FAULT, f"while stopping, {said}")
+                self._outcome = RunOutcome(ExitCode.FAULT, f"while stopping, {said}")
 
     async def _end(self, kept: _Kept, life: asyncio.Task[None], limit_seconds: float) -> None:
         if kept.child is not None and not life.done():
@@ -304,7 +304,7 @@ class Supervisor:
         self._newest[type(event)] = event
         if isinstance(event, Averaged) and event.partner is not None:
             self._averaged = event
-        self._learner.ready |= isinstance(event, Ready)
+        self._learner.ready |= isinstance(event, LearnerReady)
         if isinstance(event, RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
         self.record.add(event)
@@ -322,7 +322,7 @@ class Supervisor:
             self._swarm.child.useful = self._swarm.ready = True
         if event.get("event") == "refused":  # by the private cluster: another start would end the same way
             said = printable(f"not let in ({event.get('reason')}): {event.get('message')}", REFUSAL_CHARACTERS)
-            self._finish(Outcome(ExitCode.REFUSED, said))
+            self._finish(RunOutcome(ExitCode.REFUSED, said))
         return False  # its events are part of its log
 
     def _note(self, text: str) -> None:

@@ -25,7 +25,16 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from node.configuration import TasksSection
-from node.tasks.worker import PREFIX_BYTES, FaultReason, Job, Ready, Setup, Verdict, body_length, frame
+from node.tasks.worker import (
+    PREFIX_BYTES,
+    FaultReason,
+    ScoringJob,
+    ScoringVerdict,
+    Setup,
+    WorkerReady,
+    body_length,
+    frame,
+)
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
@@ -36,7 +45,7 @@ _M = TypeVar("_M", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScoringFault:
     """Why a completion got no reward of its own; ``detail`` is for people: at most 200 characters, not trusted."""
 
     reason: FaultReason
@@ -48,7 +57,7 @@ class Scores:
     """One group's rewards, and a fault beside each reward of 0 that the reward function did not give itself."""
 
     rewards: tuple[float, ...]
-    faults: tuple[Fault | None, ...]
+    faults: tuple[ScoringFault | None, ...]
 
 
 class _SilentError(Exception):
@@ -82,32 +91,34 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def score(self, ref: PromptRef, completions: Sequence[str]) -> list[Verdict]:
+    def score(self, ref: PromptRef, completions: Sequence[str]) -> list[ScoringVerdict]:
         """One verdict a completion. Raises ConfigurationError when no worker can be started at all."""
         encoded = [text.encode("utf-8", "replace") for text in completions]
-        verdicts: list[Verdict] = []
+        verdicts: list[ScoringVerdict] = []
         while len(verdicts) < len(encoded):
             if self._process.poll() is not None:
                 self._replace()  # it was ended between jobs: no completion's fault
             self._await_ready()
             limit = self._setup.completion_seconds
             try:
-                self._send(Job(ref, encoded[len(verdicts) :]), limit)
+                self._send(ScoringJob(ref, encoded[len(verdicts) :]), limit)
                 while len(verdicts) < len(encoded):
-                    verdicts.append(self._receive(Verdict, limit))
+                    verdicts.append(self._receive(ScoringVerdict, limit))
             except _SilentError:
                 self._replace()
-                verdicts.append(Verdict(0.0, FaultReason.TIMEOUT, f"no reward within {limit:g} s"))
+                verdicts.append(ScoringVerdict(0.0, FaultReason.TIMEOUT, f"no reward within {limit:g} s"))
             except _DiedError:
                 code = self._replace()
-                verdicts.append(Verdict(0.0, FaultReason.DIED, f"scoring ended its process (exit status {code})"))
+                verdicts.append(
+                    ScoringVerdict(0.0, FaultReason.DIED, f"scoring ended its process (exit status {code})")
+                )
         return verdicts
 
     def _await_ready(self) -> None:
         if self._ready:
             return
         try:
-            self._receive(Ready, STARTUP_SECONDS)
+            self._receive(WorkerReady, STARTUP_SECONDS)
         except (_SilentError, _DiedError) as error:
             self.kill()
             raise ConfigurationError(
@@ -194,7 +205,7 @@ class Scorer:
             verdicts = worker.score(*item)
         finally:
             self._idle.put(worker)
-        faults = tuple(None if v.fault is None else Fault(v.fault, v.detail) for v in verdicts)
+        faults = tuple(None if v.fault is None else ScoringFault(v.fault, v.detail) for v in verdicts)
         return Scores(tuple(verdict.reward for verdict in verdicts), faults)
 
     def worker_pids(self) -> list[int]:

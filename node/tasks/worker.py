@@ -1,8 +1,9 @@
 """The scoring worker: a process that recomputes rewards, so that a reward function can fail and take nothing with it.
 
-Frames on stdin and stdout, each a big-endian u32 length and MessagePack. First comes ``Setup``, answered by ``Ready``
-once every task is loaded; then ``Job`` after ``Job``, each answered by one ``Verdict`` a completion, in order and as
-soon as it is known, so that the parent sees which completion hangs. End of stdin ends the worker.
+Frames on stdin and stdout, each a big-endian u32 length and MessagePack. First comes ``Setup``, answered by
+``WorkerReady`` once every task is loaded; then ``ScoringJob`` after ``ScoringJob``, each answered by one
+``ScoringVerdict`` a completion, in order and as soon as it is known, so that the parent sees which completion hangs.
+End of stdin ends the worker.
 
 It guards itself as well: a timer with the default action of SIGALRM kills it when one completion takes far longer than
 the limit, even if the parent is gone and the reward function hangs inside C. Reward functions that print write to
@@ -50,16 +51,16 @@ class Setup(msgspec.Struct, tag="setup"):
     completion_seconds: float
 
 
-class Job(msgspec.Struct, tag="job"):
+class ScoringJob(msgspec.Struct, tag="job"):
     ref: PromptRef
     completions: list[bytes]  # UTF-8
 
 
-class Ready(msgspec.Struct, tag="ready"):
+class WorkerReady(msgspec.Struct, tag="ready"):
     pass
 
 
-class Verdict(msgspec.Struct, tag="verdict"):
+class ScoringVerdict(msgspec.Struct, tag="verdict"):
     reward: float
     fault: FaultReason | None = None
     detail: str = ""
@@ -78,27 +79,29 @@ def body_length(prefix: bytes) -> int:
 PREFIX_BYTES: Final = _LENGTH.size
 
 
-def judged(reward: object) -> Verdict:
+def judged(reward: object) -> ScoringVerdict:
     """What a reward function returned, as a verdict: a finite number within bounds, or a named fault."""
     scalar = getattr(reward, "item", lambda: reward)()  # numpy's and torch's scalars
     if not isinstance(scalar, (int, float)):
-        return Verdict(0.0, FaultReason.WRONG_TYPE, f"reward of type {type(reward).__name__}, wanted a number")
+        return ScoringVerdict(0.0, FaultReason.WRONG_TYPE, f"reward of type {type(reward).__name__}, wanted a number")
     if isinstance(scalar, float) and not math.isfinite(scalar):
-        return Verdict(0.0, FaultReason.NOT_FINITE, f"reward {scalar}")
+        return ScoringVerdict(0.0, FaultReason.NOT_FINITE, f"reward {scalar}")
     if abs(scalar) > REWARD_MAGNITUDE:
-        return Verdict(0.0, FaultReason.OUT_OF_RANGE, f"reward beyond the limit of {REWARD_MAGNITUDE:g} either way")
-    return Verdict(float(scalar))
+        return ScoringVerdict(
+            0.0, FaultReason.OUT_OF_RANGE, f"reward beyond the limit of {REWARD_MAGNITUDE:g} either way"
+        )
+    return ScoringVerdict(float(scalar))
 
 
-def score_one(task: Task, prompt: Prompt, completion: str) -> Verdict:
+def score_one(task: Task, prompt: Prompt, completion: str) -> ScoringVerdict:
     """One completion's verdict. Whatever the reward function raises is a fault of this completion alone."""
     try:
         rewards: Sequence[object] = task.rewards(prompt, [completion])
         if len(rewards) != 1:
-            return Verdict(0.0, FaultReason.WRONG_TYPE, f"{len(rewards)} rewards for one completion")
+            return ScoringVerdict(0.0, FaultReason.WRONG_TYPE, f"{len(rewards)} rewards for one completion")
         return judged(rewards[0])
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a stranger's text met foreign code
-        return Verdict(0.0, FaultReason.RAISED, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
+        return ScoringVerdict(0.0, FaultReason.RAISED, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
 
 
 def _receive(source: BinaryIO, type_: type[msgspec.Struct]) -> msgspec.Struct | None:
@@ -114,19 +117,19 @@ def _arm(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _answer(job: Job, tasks: dict[str, Task], guard_seconds: float, sink: BinaryIO) -> None:
+def _answer(job: ScoringJob, tasks: dict[str, Task], guard_seconds: float, sink: BinaryIO) -> None:
     prompt: Prompt | None = None
     for raw in job.completions:
         _arm(guard_seconds)
         try:
             task = tasks.get(job.ref.task)
             if task is None:
-                verdict = Verdict(0.0, FaultReason.PROMPT, f"no task {job.ref.task!r} here")
+                verdict = ScoringVerdict(0.0, FaultReason.PROMPT, f"no task {job.ref.task!r} here")
             else:
                 prompt = prompt or task.prompt(job.ref)
                 verdict = score_one(task, prompt, raw.decode("utf-8", "replace"))
         except ProtocolError as error:
-            verdict = Verdict(0.0, FaultReason.PROMPT, str(error)[:DETAIL_CHARACTERS])
+            verdict = ScoringVerdict(0.0, FaultReason.PROMPT, str(error)[:DETAIL_CHARACTERS])
         _arm(0.0)
         sink.write(frame(verdict))
         sink.flush()
@@ -140,9 +143,9 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     tasks = load_tasks(TasksSection.model_validate_json(setup.section_json))
     for task in tasks.values():
         task.prompt(task.ref(0))  # loads what the task needs now, not within the first completion's time
-    sink.write(frame(Ready()))
+    sink.write(frame(WorkerReady()))
     sink.flush()
-    while isinstance(job := _receive(source, Job), Job):
+    while isinstance(job := _receive(source, ScoringJob), ScoringJob):
         _answer(job, tasks, 2 * setup.completion_seconds + 1.0, sink)
 
 

@@ -13,8 +13,8 @@ from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrap
 TITLE = 12  # cells of a fact's title
 VALUE = 7  # of the number before a chart
 NAME = 24  # of what a chart shows
-LINES_MOST = 3  # of one long text
-HEIGHT_MOST = 4  # of one chart
+MAX_LINES = 3  # of one long text
+MAX_HEIGHT = 4  # of one chart
 NOTES = 5
 
 
@@ -28,7 +28,7 @@ def node_lines(
     if not charted or history is None:
         return [*facts, *_long("charts", "none yet: no round is done", cells, "faint"), *notes]
     spare = rows - len(facts) - len(notes) - 1
-    height = max(1, min(HEIGHT_MOST, spare // len(charted)))
+    height = max(1, min(MAX_HEIGHT, spare // len(charted)))
     lines: list[Line] = [*facts, (Span(_heading(history.rounds), "title"),)]
     for name, value, values, high in charted:
         drawn = bars(values, cells - NAME - VALUE - 2, high=high, height=height)
@@ -72,7 +72,7 @@ def _fact(title: str, value: str, cells: int) -> Line:
 
 
 def _long(title: str, text: str, cells: int, style: Style) -> list[Line]:
-    texts = wrapped(text, cells - TITLE, LINES_MOST)
+    texts = wrapped(text, cells - TITLE, MAX_LINES)
     return [
         (Span(fitted(title if index == 0 else "", TITLE), "faint"), Span(part, style))
         for index, part in enumerate(texts)

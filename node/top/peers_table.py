@@ -114,7 +114,7 @@ class PeersPage(Vertical):
         """Titles, a mark behind the one that is sorted by; it stands in the gap."""
         heads = []
         for index, (each, width) in enumerate(zip(self._columns, taken, strict=True)):
-            mark = ("▼" if each.most_first != self._turned else "▲") if index == self._by else " "
+            mark = ("▼" if each.descending != self._turned else "▲") if index == self._by else " "
             title = f"{each.column.title}{mark}"
             heads.append(fitted(title, width + GAP, right=each.column.right))
         return heads

@@ -13,7 +13,7 @@ from node.top.text import Column, Line, Span, Style, fitted, number, wrapped
 USED = frozenset({"used", "replayed"})
 GAP = 1  # the table's columns stand close, so that 80 cells hold them
 TITLE = 10
-LINES_MOST = 2
+MAX_LINES = 2
 REASONS = 3  # most frequent ones
 WIDE = 120  # cells from which the reasons are in the table too
 BAD, DOUBTFUL = 0.3, 0.7  # reputations below
@@ -28,7 +28,7 @@ class PeerColumn:
     column: Column
     of: Callable[[PeerView], Span]
     rank: Callable[[PeerView], Rank]
-    most_first: bool = False
+    descending: bool = False
 
 
 def columns(cells: int) -> tuple[PeerColumn, ...]:
@@ -48,7 +48,7 @@ def ordered(peers: Sequence[PeerView], by: PeerColumn | None, *, turned: bool) -
         return list(reversed(peers)) if turned else list(peers)
     known = [peer for peer in peers if not by.rank(peer)[0]]
     unknown = [peer for peer in peers if by.rank(peer)[0]]
-    return sorted(known, key=by.rank, reverse=by.most_first != turned) + unknown
+    return sorted(known, key=by.rank, reverse=by.descending != turned) + unknown
 
 
 def peer_lines(peer: PeerView, cells: int) -> list[Line]:
@@ -66,7 +66,7 @@ def peer_lines(peer: PeerView, cells: int) -> list[Line]:
         facts.insert(1, ("banned", peer.banned_because, "bad"))
     lines: list[Line] = []
     for index, (title, text, style) in enumerate(facts):
-        for row, part in enumerate(wrapped(text, cells - TITLE - 1, LINES_MOST)):
+        for row, part in enumerate(wrapped(text, cells - TITLE - 1, MAX_LINES)):
             head = Span(fitted(title if row == 0 else "", TITLE) + " ", "title" if index == 0 else "faint")
             lines.append((head, Span(part, style)))
     return lines
@@ -162,21 +162,21 @@ _COLUMNS = (
         Column("taken of", 8, right=True),
         lambda peer: Span(f"{peer.groups_used}/{peer.groups_received}"),
         lambda peer: (False, float(peer.groups_used)),
-        most_first=True,
+        descending=True,
     ),
     PeerColumn(
         Column("given", 5, right=True),
         lambda peer: Span(f"{peer.groups_given}"),
         lambda peer: (False, float(peer.groups_given)),
-        most_first=True,
+        descending=True,
     ),
     PeerColumn(
         Column("unused", 6, right=True),
         lambda peer: Span(f"{sum(count for _, count in not_used(peer))}"),
         lambda peer: (False, float(sum(count for _, count in not_used(peer)))),
-        most_first=True,
+        descending=True,
     ),
     PeerColumn(
-        Column("reputation", 10, right=True), _reputation, lambda peer: (False, peer.reputation), most_first=True
+        Column("reputation", 10, right=True), _reputation, lambda peer: (False, peer.reputation), descending=True
     ),
 )

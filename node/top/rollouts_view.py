@@ -9,7 +9,7 @@ from node.quantities import duration
 from node.top.text import Column, Line, Span, Style, fitted, number, table, wrapped
 
 COUNT = 8
-LINES_MOST = 3
+MAX_LINES = 3
 GROUPS = 100  # newest, listed
 STYLES: dict[str, Style] = {"used": "good", "replayed": "good", "false_reward": "bad", "integrity": "bad"}
 FLOW: tuple[tuple[str, Callable[[RoundRollouts], int]], ...] = (
@@ -58,7 +58,7 @@ def _flow(rounds: Sequence[RoundRollouts], cells: int) -> list[Line]:
 def _reasons(given: Sequence[WhyNot], none: str, cells: int) -> list[Line]:
     lines: list[Line] = []
     for why in given:
-        for row, part in enumerate(wrapped(why.because, cells - COUNT - 2, LINES_MOST)):
+        for row, part in enumerate(wrapped(why.because, cells - COUNT - 2, MAX_LINES)):
             count = f"{why.count:,} ×" if row == 0 else ""
             lines.append((Span(fitted(count, COUNT, right=True) + "  "), Span(part)))
     return lines or [(Span(none, "faint"),)]

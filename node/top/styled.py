@@ -1,4 +1,4 @@
-"""Spans as the terminal library draws them: the last door, where every text is made printable and none is markup."""
+"""Spans as the terminal library draws them: every text is made printable here, and none is markup."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Who is let in, decided from the documents and the time alone.
 
 Every function here is pure: the same documents at the same time give the same answer on every node. A refusal names one
-``Reason`` and says in words what is wrong and what to do; it never holds a secret. Times are Unix seconds.
+``RefusalReason`` and says in words what is wrong and what to do; it never holds a secret. Times are Unix seconds.
 
 What no document can tell, a member remembers: which peers it has seen join by which invitation (``Taken``). Members
 that cannot talk to each other may so give one seat to two peers; once they talk, each keeps whom it saw first. And who
@@ -34,8 +34,8 @@ from protocol.cluster.invite import Invite, decode_invite
 from protocol.cluster.refusal import (
     NEW_INVITE,
     REMEDIES,
-    Reason,
-    Refused,
+    AdmissionRefused,
+    RefusalReason,
     from_the_future,
     judge_clocks,
     outside_of,
@@ -60,7 +60,7 @@ class Admitted:
     name: str
 
 
-def read_invite(text: str, now_seconds: float) -> Invite | Refused:
+def read_invite(text: str, now_seconds: float) -> Invite | AdmissionRefused:
     """What a newcomer does first, before anything is connected."""
     try:
         invite = decode_invite(text)
@@ -69,22 +69,23 @@ def read_invite(text: str, now_seconds: float) -> Invite | Refused:
     return outside_of(invite.invitation, now_seconds, what="the invite") or invite
 
 
-def read_manifest(invite: Invite, raw: bytes) -> Cluster | Refused:
+def read_manifest(invite: Invite, raw: bytes) -> Cluster | AdmissionRefused:
     """What a newcomer does with the manifest that a member hands it."""
     try:
         cluster = open_manifest(raw, swarm_id=invite.invitation.swarm_id)
     except ProtocolError as error:
         return refused_for("the cluster's manifest", error)
     if cluster.manifest.owner != invite.owner:
-        return Refused(
-            Reason.WRONG_KEY, f"the manifest is signed by another owner than the invite; {REMEDIES[Reason.WRONG_KEY]}"
+        return AdmissionRefused(
+            RefusalReason.WRONG_KEY,
+            f"the manifest is signed by another owner than the invite; {REMEDIES[RefusalReason.WRONG_KEY]}",
         )
     return cluster
 
 
 def judge_join(
     now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes, peer: bytes
-) -> Admitted | Refused:
+) -> Admitted | AdmissionRefused:
     """What the owner's node does with a request to join by ``peer`` (public key, proven by the connection).
 
     Where the answer is ``Admitted``, ``certify`` signs the certificate.
@@ -121,7 +122,7 @@ def certify(owner: NodeKey, cluster: Cluster, admitted: Admitted, now_seconds: f
 
 def judge_credential(
     now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes, peer: bytes
-) -> Admitted | Refused:
+) -> Admitted | AdmissionRefused:
     """What every member does with what ``peer`` (public key, proven by the connection) shows."""
     try:
         credential = decode_credential(raw)
@@ -136,7 +137,7 @@ def judge_credential(
 
 def judge_as_made(
     now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes
-) -> Admitted | Refused:
+) -> Admitted | AdmissionRefused:
     """Whom a credential that others hand on made a member, whether it still is one or not: a peer that was revoked, or
     whose time is over, keeps its seat. ``still_member`` says the rest."""
     try:
@@ -150,23 +151,23 @@ def judge_as_made(
     return _judge_open_join(now_seconds, cluster, revocations, taken, join, invitation, join.peer, as_made=True)
 
 
-def still_member(now_seconds: float, admitted: Admitted, revocations: Revocations | None) -> Refused | None:
+def still_member(now_seconds: float, admitted: Admitted, revocations: Revocations | None) -> AdmissionRefused | None:
     """What every member asks of those connected, as time passes and revocations come in."""
     invitations = () if admitted.certified else (admitted.invitation,)
     return over(admitted.until_seconds, now_seconds) or _put_out(revocations, admitted.peer, invitations)
 
 
-def judge_revocations(cluster: Cluster, current: Revocations | None, raw: bytes) -> Revocations | Refused:
+def judge_revocations(cluster: Cluster, current: Revocations | None, raw: bytes) -> Revocations | AdmissionRefused:
     """The later list, where ``raw`` is one of this cluster; its sequence number decides, not its time."""
     return _later(cluster, current, raw, open_revocations, "list of revocations")
 
 
-def judge_key_change(cluster: Cluster, current: KeyChange | None, raw: bytes) -> KeyChange | Refused:
+def judge_key_change(cluster: Cluster, current: KeyChange | None, raw: bytes) -> KeyChange | AdmissionRefused:
     """The later change of the pre-shared key, likewise."""
     return _later(cluster, current, raw, open_key_change, "change of key")
 
 
-def _later(cluster: Cluster, current: D | None, raw: bytes, open_: Callable[..., D], what: str) -> D | Refused:
+def _later(cluster: Cluster, current: D | None, raw: bytes, open_: Callable[..., D], what: str) -> D | AdmissionRefused:
     try:
         candidate = open_(raw, owner=cluster.manifest.owner)
     except ProtocolError as error:
@@ -174,8 +175,9 @@ def _later(cluster: Cluster, current: D | None, raw: bytes, open_: Callable[...,
     if candidate.swarm_id != cluster.swarm_id:
         return _wrong_swarm(cluster, candidate.swarm_id)
     if current is not None and candidate.sequence <= current.sequence:
-        return Refused(
-            Reason.OUTDATED, f"{what} number {candidate.sequence}; number {current.sequence} is here: nothing to do"
+        return AdmissionRefused(
+            RefusalReason.OUTDATED,
+            f"{what} number {candidate.sequence}; number {current.sequence} is here: nothing to do",
         )
     return candidate
 
@@ -188,7 +190,7 @@ def _judge_certificate(
     peer: bytes,
     *,
     as_made: bool = False,
-) -> Admitted | Refused:
+) -> Admitted | AdmissionRefused:
     admitted = Admitted(certificate.peer, certificate.invitation, True, certificate.until_seconds, certificate.name)
     return (
         _not_ours(cluster, certificate.swarm_id, certificate.peer, peer)
@@ -208,7 +210,7 @@ def _judge_open_join(
     peer: bytes,
     *,
     as_made: bool = False,
-) -> Admitted | Refused:
+) -> Admitted | AdmissionRefused:
     until_seconds = join.time_seconds + cluster.manifest.membership_seconds
     admitted = Admitted(join.peer, invitation.key, False, until_seconds, invitation.name)
     return (
@@ -222,63 +224,64 @@ def _judge_open_join(
     )
 
 
-def _wrong_swarm(cluster: Cluster, swarm_id: bytes) -> Refused:
-    return Refused(
-        Reason.WRONG_SWARM,
-        f"for swarm {swarm_id.hex()}; this is {cluster.swarm_id.hex()}: {REMEDIES[Reason.WRONG_SWARM]}",
+def _wrong_swarm(cluster: Cluster, swarm_id: bytes) -> AdmissionRefused:
+    return AdmissionRefused(
+        RefusalReason.WRONG_SWARM,
+        f"for swarm {swarm_id.hex()}; this is {cluster.swarm_id.hex()}: {REMEDIES[RefusalReason.WRONG_SWARM]}",
     )
 
 
-def _not_ours(cluster: Cluster, swarm_id: bytes, named: bytes, peer: bytes) -> Refused | None:
+def _not_ours(cluster: Cluster, swarm_id: bytes, named: bytes, peer: bytes) -> AdmissionRefused | None:
     if swarm_id != cluster.swarm_id:
         return _wrong_swarm(cluster, swarm_id)
     if named != peer:
-        return Refused(
-            Reason.WRONG_KEY,
+        return AdmissionRefused(
+            RefusalReason.WRONG_KEY,
             f"made for {peer_id_of(named)} and shown by {peer_id_of(peer)}: a node that got another key needs an "
             f"invite of its own; {NEW_INVITE}",
         )
     return None
 
 
-def _put_out(revocations: Revocations | None, peer: bytes, invitations: Collection[bytes]) -> Refused | None:
+def _put_out(revocations: Revocations | None, peer: bytes, invitations: Collection[bytes]) -> AdmissionRefused | None:
     if revocations is None:
         return None
     if peer in revocations.peers:
-        return Refused(
-            Reason.REVOKED,
+        return AdmissionRefused(
+            RefusalReason.REVOKED,
             f"the cluster's owner revoked the membership of {peer_id_of(peer)}: only the owner can take it back",
         )
     if not revocations.invitations or not any(key in revocations.invitations for key in invitations):
         return None
-    return Refused(Reason.REVOKED, f"the cluster's owner took the invitation back: {NEW_INVITE}")
+    return AdmissionRefused(RefusalReason.REVOKED, f"the cluster's owner took the invitation back: {NEW_INVITE}")
 
 
-def _needs_owner(cluster: Cluster, invitation: Invitation) -> Refused | None:
+def _needs_owner(cluster: Cluster, invitation: Invitation) -> AdmissionRefused | None:
     if not invitation.needs_owner and cluster.manifest.admission == "invitation":
         return None
-    return Refused(
-        Reason.NEEDS_OWNER,
+    return AdmissionRefused(
+        RefusalReason.NEEDS_OWNER,
         "this invitation needs a certificate that the cluster's owner signs: connect while the owner's node is up",
     )
 
 
 def _no_seat(
     cluster: Cluster, revocations: Revocations | None, invitation: Invitation, peer: bytes, taken: Taken
-) -> Refused | None:
+) -> AdmissionRefused | None:
     """A peer that was revoked keeps its seat of the invitation, and takes none of the cluster's."""
     by_it = taken.get(invitation.key, ())
     if peer in by_it:
         return None
     if len(by_it) >= invitation.seats:
-        return Refused(
-            Reason.TAKEN, f"the invitation was for {invitation.seats}, and as many have joined by it: {NEW_INVITE}"
+        return AdmissionRefused(
+            RefusalReason.TAKEN,
+            f"the invitation was for {invitation.seats}, and as many have joined by it: {NEW_INVITE}",
         )
     known = {known for peers in taken.values() for known in peers}
     members = len(known.difference(revocations.peers if revocations is not None else ()))
     if members >= cluster.manifest.members:
-        return Refused(
-            Reason.FULL,
+        return AdmissionRefused(
+            RefusalReason.FULL,
             f"the cluster has {members} members, and its manifest allows {cluster.manifest.members}: the owner founds "
             "it anew with more (starling swarm create --members)",
         )

@@ -18,7 +18,7 @@ from protocol.cluster.documents import Invitation
 from protocol.errors import ProtocolError
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Stable, short names for counters and programs."""
 
     DAMAGED = "damaged"  # does not decode, is too large, or fails its checksum
@@ -38,58 +38,58 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AdmissionRefused:
     """No, and why."""
 
-    reason: Reason
+    reason: RefusalReason
     message: str  # what is wrong, and what to do
 
 
-_REASONS: Final[dict[type[ProtocolError], Reason]] = {
-    errors.OversizedError: Reason.DAMAGED,
-    errors.MalformedError: Reason.DAMAGED,
-    errors.VersionError: Reason.VERSION,
-    errors.WrongSwarmError: Reason.WRONG_SWARM,
-    errors.SignatureError: Reason.WRONG_KEY,
+_REASONS: Final[dict[type[ProtocolError], RefusalReason]] = {
+    errors.OversizedError: RefusalReason.DAMAGED,
+    errors.MalformedError: RefusalReason.DAMAGED,
+    errors.VersionError: RefusalReason.VERSION,
+    errors.WrongSwarmError: RefusalReason.WRONG_SWARM,
+    errors.SignatureError: RefusalReason.WRONG_KEY,
 }
 REMEDIES: Final = {
-    Reason.DAMAGED: "copy it again, whole and from where it was made",
-    Reason.VERSION: "use the same version of starling on both sides",
-    Reason.WRONG_SWARM: "ask the owner of the cluster that you mean for an invite",
-    Reason.WRONG_KEY: "ask the cluster's owner, in person or where you know who answers, for a new one",
+    RefusalReason.DAMAGED: "copy it again, whole and from where it was made",
+    RefusalReason.VERSION: "use the same version of starling on both sides",
+    RefusalReason.WRONG_SWARM: "ask the owner of the cluster that you mean for an invite",
+    RefusalReason.WRONG_KEY: "ask the cluster's owner, in person or where you know who answers, for a new one",
 }
 NEW_INVITE: Final = "ask the cluster's owner for a new invite (made by: starling invite)"
 
 _TOLD: Final = {
-    Reason.DAMAGED: "it could not read what this node showed; use the same version of starling on both sides",
-    Reason.VERSION: REMEDIES[Reason.VERSION],
-    Reason.WRONG_SWARM: f"it belongs to another cluster; {REMEDIES[Reason.WRONG_SWARM]}",
-    Reason.WRONG_KEY: f"what this node showed was made for another key, or by another owner; {NEW_INVITE}",
-    Reason.CLOCK: "one of the two clocks is wrong; set it (timedatectl set-ntp true), then try again",
-    Reason.NOT_YET_VALID: "the invitation does not hold yet",
-    Reason.EXPIRED: f"by its clock the invitation or the membership is over; {NEW_INVITE}",
-    Reason.REVOKED: f"the cluster's owner revoked this node or took its invitation back; {NEW_INVITE}",
-    Reason.NEEDS_OWNER: "this invitation needs a certificate that the cluster's owner signs, and it is not the owner's "
-    "node: try again while that is up",
-    Reason.TAKEN: f"as many have joined by this invitation as it was for; {NEW_INVITE}",
-    Reason.FULL: "the cluster has as many members as its manifest allows",
-    Reason.NO_MEMBER: f"this node showed nothing that makes it a member; {NEW_INVITE}",
+    RefusalReason.DAMAGED: "it could not read what this node showed; use the same version of starling on both sides",
+    RefusalReason.VERSION: REMEDIES[RefusalReason.VERSION],
+    RefusalReason.WRONG_SWARM: f"it belongs to another cluster; {REMEDIES[RefusalReason.WRONG_SWARM]}",
+    RefusalReason.WRONG_KEY: f"what this node showed was made for another key, or by another owner; {NEW_INVITE}",
+    RefusalReason.CLOCK: "one of the two clocks is wrong; set it (timedatectl set-ntp true), then try again",
+    RefusalReason.NOT_YET_VALID: "the invitation does not hold yet",
+    RefusalReason.EXPIRED: f"by its clock the invitation or the membership is over; {NEW_INVITE}",
+    RefusalReason.REVOKED: f"the cluster's owner revoked this node or took its invitation back; {NEW_INVITE}",
+    RefusalReason.NEEDS_OWNER: "this invitation needs a certificate that the cluster's owner signs, and it is not "
+    "the owner's node: try again while that is up",
+    RefusalReason.TAKEN: f"as many have joined by this invitation as it was for; {NEW_INVITE}",
+    RefusalReason.FULL: "the cluster has as many members as its manifest allows",
+    RefusalReason.NO_MEMBER: f"this node showed nothing that makes it a member; {NEW_INVITE}",
 }
 
 
-def refused_for(what: str, error: ProtocolError) -> Refused:
+def refused_for(what: str, error: ProtocolError) -> AdmissionRefused:
     """The refusal of a document that could not be opened."""
     reason = _REASONS[type(error)]
-    return Refused(reason, f"{what} cannot be used: {error}; {REMEDIES[reason]}")
+    return AdmissionRefused(reason, f"{what} cannot be used: {error}; {REMEDIES[reason]}")
 
 
-def judge_clocks(ours_seconds: float, theirs_seconds: float) -> Refused | None:
+def judge_clocks(ours_seconds: float, theirs_seconds: float) -> AdmissionRefused | None:
     """Compares the clocks of the two ends of a connection."""
     ahead_seconds = theirs_seconds - ours_seconds
     if abs(ahead_seconds) <= limits.CLOCK_WINDOW_SECONDS:
         return None
-    return Refused(
-        Reason.CLOCK,
+    return AdmissionRefused(
+        RefusalReason.CLOCK,
         f"the clocks are {abs(ahead_seconds):.0f} s apart: the peer's says {utc(theirs_seconds)}, this machine's "
         f"{utc(ours_seconds)}, and {limits.CLOCK_WINDOW_SECONDS:.0f} s are allowed; set the wrong one (timedatectl "
         "set-ntp true), then try again",
@@ -98,13 +98,13 @@ def judge_clocks(ours_seconds: float, theirs_seconds: float) -> Refused | None:
 
 def from_the_future(
     what: str, made_seconds: float, now_seconds: float, *, clock: str = "this machine's clock"
-) -> Refused | None:
+) -> AdmissionRefused | None:
     """Whether ``what`` was made later than now, so that one of two clocks is wrong."""
     ahead_seconds = made_seconds - now_seconds
     if ahead_seconds <= limits.CLOCK_WINDOW_SECONDS:
         return None
-    return Refused(
-        Reason.CLOCK,
+    return AdmissionRefused(
+        RefusalReason.CLOCK,
         f"{what} was made at {utc(made_seconds)}, and by {clock} it is {utc(now_seconds)}, {ahead_seconds:.0f} s "
         "earlier: one of the two clocks is wrong; set it (timedatectl set-ntp true), then try again",
     )
@@ -112,32 +112,32 @@ def from_the_future(
 
 def outside_of(
     invitation: Invitation, now_seconds: float, *, what: str = "the invitation", clock: str = "this machine's clock"
-) -> Refused | None:
+) -> AdmissionRefused | None:
     """Whether ``now_seconds``, told by ``clock``, lies outside the times of an invitation."""
     clock_off = from_the_future(what, invitation.made_seconds, now_seconds, clock=clock)
     if clock_off is not None:
         return clock_off
     by_clock = f"by {clock} it is {utc(now_seconds)}"
     if now_seconds < invitation.valid_from_seconds - limits.CLOCK_WINDOW_SECONDS:
-        return Refused(
-            Reason.NOT_YET_VALID,
+        return AdmissionRefused(
+            RefusalReason.NOT_YET_VALID,
             f"{what} holds from {utc(invitation.valid_from_seconds)} on, and {by_clock}: try again then",
         )
     if now_seconds >= invitation.join_by_seconds:
-        return Refused(
-            Reason.EXPIRED,
+        return AdmissionRefused(
+            RefusalReason.EXPIRED,
             f"{what} expired at {utc(invitation.join_by_seconds)}, and {by_clock}: if that is right, {NEW_INVITE}; "
             "if not, set the clock",
         )
     return None
 
 
-def over(until_seconds: float, now_seconds: float) -> Refused | None:
+def over(until_seconds: float, now_seconds: float) -> AdmissionRefused | None:
     """Whether a membership has ended."""
     if now_seconds < until_seconds:
         return None
-    return Refused(
-        Reason.EXPIRED,
+    return AdmissionRefused(
+        RefusalReason.EXPIRED,
         f"the membership ended at {utc(until_seconds)}, and by this machine's clock it is {utc(now_seconds)}: if that "
         f"is right, {NEW_INVITE}; if not, set the clock",
     )
@@ -148,10 +148,10 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(min(max(seconds, 0.0), limits.UNIX_SECONDS), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def told(reason: Reason, ours_seconds: float, theirs_seconds: float) -> Refused:
+def told(reason: RefusalReason, ours_seconds: float, theirs_seconds: float) -> AdmissionRefused:
     """What it means, in our own words, that the other end refuses us for ``reason``."""
-    if reason is Reason.CLOCK:
+    if reason is RefusalReason.CLOCK:
         clocks = judge_clocks(ours_seconds, theirs_seconds)
         if clocks is not None:
             return clocks
-    return Refused(reason, f"a member of the cluster refuses this node: {_TOLD.get(reason, str(reason))}")
+    return AdmissionRefused(reason, f"a member of the cluster refuses this node: {_TOLD.get(reason, str(reason))}")

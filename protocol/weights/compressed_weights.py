@@ -19,8 +19,8 @@ from protocol.weights.sparsify import SparseTensor
 from protocol.weights.tensor_frame import check_layout, column, cut_sections, join_frame, open_header
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_slice import (
-    BITS_MOST,
-    STRIDE_MOST,
+    MAX_BITS,
+    MAX_STRIDE,
     WeightSlice,
     pack_codes,
     packed_bytes,
@@ -36,9 +36,9 @@ class _Header(Struct, frozen=True, array_like=True):
 
     layout: Hash16
     update_bytes: Annotated[int, Meta(ge=1, le=limits.BLOB_BYTES)]
-    stride: Annotated[int, Meta(ge=1, le=STRIDE_MOST)]
-    phase: Annotated[int, Meta(ge=0, lt=STRIDE_MOST)]
-    bits: Annotated[int, Meta(ge=1, le=BITS_MOST)]
+    stride: Annotated[int, Meta(ge=1, le=MAX_STRIDE)]
+    phase: Annotated[int, Meta(ge=0, lt=MAX_STRIDE)]
+    bits: Annotated[int, Meta(ge=1, le=MAX_BITS)]
     steps: bytes  # T float32
 
 

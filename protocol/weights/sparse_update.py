@@ -40,7 +40,7 @@ class _Header(Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Section:
+class TensorSection:
     """One tensor as it travels. ``content`` is the indices, ``index_bytes`` of them, and then the codes."""
 
     coding: int
@@ -56,7 +56,7 @@ def encode_update(layout: TensorLayout, tensors: Sequence[SparseTensor]) -> byte
     return join_update(layout, tensors[0].kept, [pack(tensor) for tensor in tensors])
 
 
-def join_update(layout: TensorLayout, kept: int, sections: Sequence[Section]) -> bytes:
+def join_update(layout: TensorLayout, kept: int, sections: Sequence[TensorSection]) -> bytes:
     """The blob with these sections, in the layout's order."""
     header = _Header(
         layout.digest,
@@ -78,7 +78,7 @@ def decode_update(blob: bytes | memoryview, layout: TensorLayout) -> list[Sparse
     return [unpack(section, size, kept) for section, size in zip(sections, layout.sizes, strict=True)]
 
 
-def open_update(blob: bytes | memoryview, layout: TensorLayout) -> tuple[int, list[Section]]:
+def open_update(blob: bytes | memoryview, layout: TensorLayout) -> tuple[int, list[TensorSection]]:
     """How many entries of a chunk were kept, and the sections, each of the length that the layout asks for.
 
     Raises as ``decode_update`` does. Nothing of the sections has been copied or looked at.
@@ -96,12 +96,12 @@ def open_update(blob: bytes | memoryview, layout: TensorLayout) -> tuple[int, li
     lengths = [length + -(-count // 4) for length, count in zip(index_lengths, counts, strict=True)]
     contents = cut_sections(body, lengths)
     return header.kept, [
-        Section(coding, length, codebook.astype(np.float32), content)
+        TensorSection(coding, length, codebook.astype(np.float32), content)
         for coding, length, codebook, content in zip(codings, index_lengths, codebooks, contents, strict=True)
     ]
 
 
-def pack(tensor: SparseTensor) -> Section:
+def pack(tensor: SparseTensor) -> TensorSection:
     """One tensor's section, in the shortest coding of indices."""
     gaps = _gaps(tensor)
     coding, _ = shortest_coding(np.bincount(gaps, minlength=1))
@@ -110,7 +110,7 @@ def pack(tensor: SparseTensor) -> Section:
     codes[: len(tensor.codes)] = tensor.codes
     four = codes.reshape(-1, 4)
     packed = four[:, 0] | four[:, 1] << 2 | four[:, 2] << 4 | four[:, 3] << 6
-    return Section(coding, len(indices), tensor.codebook, indices + packed.tobytes())
+    return TensorSection(coding, len(indices), tensor.codebook, indices + packed.tobytes())
 
 
 def shortest_coding(histogram: NDArray[np.int64]) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def shortest_coding(histogram: NDArray[np.int64]) -> tuple[int, int]:
     return costs.index(min(costs)), min(costs)
 
 
-def unpack(section: Section, size: int, kept: int) -> SparseTensor:
+def unpack(section: TensorSection, size: int, kept: int) -> SparseTensor:
     """The tensor of a section that ``open_update`` gave. Raises ``MalformedError``."""
     count = kept_count(size, kept)
     content = memoryview(section.content)

@@ -26,15 +26,15 @@ from protocol.errors import MalformedError
 from protocol.weights.sparsify import Floats
 from protocol.weights.tensor_layout import TensorLayout
 
-BITS_MOST: Final = 8
-STRIDE_MOST: Final = 65_535
-STEP_LEAST: Final = 2.0**-30  # x / δ is then an exact number of less than 2^47
+MAX_BITS: Final = 8
+MAX_STRIDE: Final = 65_535
+MIN_STEP: Final = 2.0**-30  # x / δ is then an exact number of less than 2^47
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightSlice:
     """As it travels. Guaranteed behind ``unpack_slice`` and ``check_slice``: 0 ≤ phase < stride; as many codes as the
-    slice has elements, each below 2^bits; as many steps as tensors, from ``STEP_LEAST`` to ``limits.UPDATE_MAGNITUDE``.
+    slice has elements, each below 2^bits; as many steps as tensors, from ``MIN_STEP`` to ``limits.UPDATE_MAGNITUDE``.
     """
 
     stride: int
@@ -62,12 +62,12 @@ def quantise(
     layout: TensorLayout, weights: Sequence[Floats], steps: Floats, *, stride: int, phase: int, bits: int
 ) -> WeightSlice:
     """The slice of ``weights``, flat tensors in the layout's order. Raises ValueError for what cannot be sent."""
-    if not (1 <= stride <= STRIDE_MOST and 0 <= phase < stride and 1 <= bits <= BITS_MOST):
+    if not (1 <= stride <= MAX_STRIDE and 0 <= phase < stride and 1 <= bits <= MAX_BITS):
         raise ValueError(f"stride {stride}, phase {phase}, {bits} bits: no slice is so")
     if [len(tensor) for tensor in weights] != list(layout.sizes) or steps.shape != (len(weights),):
         raise ValueError("weights and steps must be those of the layout's tensors")
-    if not ((steps >= STEP_LEAST) & (steps <= limits.UPDATE_MAGNITUDE)).all():
-        raise ValueError(f"a step outside {STEP_LEAST:g} to {limits.UPDATE_MAGNITUDE:g}")
+    if not ((steps >= MIN_STEP) & (steps <= limits.UPDATE_MAGNITUDE)).all():
+        raise ValueError(f"a step outside {MIN_STEP:g} to {limits.UPDATE_MAGNITUDE:g}")
     codes = []
     for tensor, step, part in zip(weights, steps.tolist(), elements(layout, stride, phase), strict=True):
         values = tensor[part].astype(np.float64)
@@ -108,10 +108,10 @@ def unpack_slice(
     layout: TensorLayout, raw: memoryview, steps: Floats, *, stride: int, phase: int, bits: int
 ) -> WeightSlice:
     """The slice packed in ``raw``. Raises ``MalformedError``; allocates a few times its size."""
-    if not (1 <= stride <= STRIDE_MOST and 0 <= phase < stride and 1 <= bits <= BITS_MOST):
+    if not (1 <= stride <= MAX_STRIDE and 0 <= phase < stride and 1 <= bits <= MAX_BITS):
         raise MalformedError(f"a slice of stride {stride}, phase {phase}, {bits} bits")
-    if not ((steps >= STEP_LEAST) & (steps <= limits.UPDATE_MAGNITUDE)).all():  # refuses NaN too
-        raise MalformedError(f"a step outside {STEP_LEAST:g} to {limits.UPDATE_MAGNITUDE:g}")
+    if not ((steps >= MIN_STEP) & (steps <= limits.UPDATE_MAGNITUDE)).all():  # refuses NaN too
+        raise MalformedError(f"a step outside {MIN_STEP:g} to {limits.UPDATE_MAGNITUDE:g}")
     count, expected = slice_count(layout, stride, phase), packed_bytes(layout, stride, phase, bits)
     if len(raw) != expected:
         raise MalformedError(f"{len(raw)} bytes of codes for {count} elements of {bits} bits; expected {expected}")

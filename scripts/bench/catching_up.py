@@ -20,7 +20,7 @@ from report import Figure, add_json_flag, report
 from swarm_processes import SwarmProcess, wait_for_peers
 from torch import Tensor
 
-from node.events import CatchingUp, Event
+from node.events import Event, StateSyncing
 from node.kernels import weight_diff_kernels as weight_diff
 from node.state_sync.adoption import Joining
 from node.state_sync.rebuild import bf16_copy, layout_of
@@ -95,7 +95,7 @@ def seconds_to_catch_up(
     at: dict[str, float] = {}
 
     def note(event: Event) -> None:
-        assert isinstance(event, CatchingUp)
+        assert isinstance(event, StateSyncing)
         at.setdefault(event.stage, time.perf_counter())
         assert event.stage not in ("failed", "given_up"), event.because
 

@@ -33,7 +33,7 @@ from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
 from node.engines.torch import TorchEngine  # noqa: E402
 from node.events import RoundDone  # noqa: E402
 from node.learner.allocation.allocator import allocate  # noqa: E402
-from node.learner.foreign.intake import Exchange  # noqa: E402
+from node.learner.foreign.intake import RolloutIntake  # noqa: E402
 from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing  # noqa: E402
 from node.learner.loop import Learner  # noqa: E402
 from node.learner.optimizer import MasterAdamW  # noqa: E402
@@ -187,7 +187,7 @@ def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task],
     with tempfile.TemporaryDirectory() as folder:
         swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0
         advantage = config.objective.foreign_advantage
-        exchange = Exchange(swarm, tasks, config.learner, lambda: now[0], foreign_advantage=advantage)
+        exchange = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], foreign_advantage=advantage)
         engine = TorchEngine(policy, rows=config.engine.rows, seed=0)
         parts = config, policy, tasks, engine, HereScorer(tasks), exchange, optimizer, LearnerState()
         learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])

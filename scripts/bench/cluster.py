@@ -1,4 +1,4 @@
-"""A private cluster: strangers at the door, a revocation among eight, and a newcomer's way to its first rollout.
+"""A private cluster: strangers in the handshake, a revocation among eight, and a newcomer's way to its first rollout.
 
 Strangers. One member runs as a process of its own. Whole hosts dial it from here, one after the other, with another
 key, and with the key and an invite of another swarm; then first bytes alone, fifty at a time, without a key and with
@@ -99,14 +99,14 @@ async def knock(port: int, sent: bytes) -> float:
             while await socket.receive_some(4096):
                 pass
         except trio.BrokenResourceError:
-            pass  # reset: our bytes were still on their way when the door closed
+            pass  # reset: our bytes were still on their way when the connection closed
     return time.perf_counter() - began
 
 
 async def dial(address: str, text: str) -> float:
     """Seconds until the dial of a whole host has failed."""
     key = NodeKey.generate()
-    host = Libp2pHost(key, [], door=Newcomer(key, decode_invite(text), wall_clock=time.time))
+    host = Libp2pHost(key, [], handshake=Newcomer(key, decode_invite(text), wall_clock=time.time))
     async with host.run():
         began = time.perf_counter()
         try:

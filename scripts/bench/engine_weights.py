@@ -23,7 +23,7 @@ from node.configuration import LearnerSection, PolicySection
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Weights
 from node.engines.torch import TorchEngine
-from node.learner.generation.engine_weights import EngineWeights, Sent
+from node.learner.generation.engine_weights import EngineUpdate, EngineWeights
 from node.learner.generation.schedule import HeldBack
 from node.learner.optimizer import MasterAdamW
 from node.policy.policy import Policy
@@ -104,7 +104,7 @@ def hand_over(policy: Policy, held_back: HeldBack, near: TorchEngine, version: i
     times.taking.append(1e3 * (time.perf_counter() - copied))
 
 
-def send(policy: Policy, weights: EngineWeights, far: EngineElsewhere, version: int, times: Times) -> Sent:
+def send(policy: Policy, weights: EngineWeights, far: EngineElsewhere, version: int, times: Times) -> EngineUpdate:
     """As bytes."""
     began = time.perf_counter()
     sent = weights.load(version, policy.trainable())

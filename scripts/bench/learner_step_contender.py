@@ -34,7 +34,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.learner.objective.forward import Network
     from node.learner.objective.other_policies import OtherPolicies
     from node.learner.optimizer import MasterAdamW
-    from node.learner.step import learn
+    from node.learner.step import optimizer_steps
     from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"), seed=0)
@@ -63,7 +63,9 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
             )
             for prompt, each, logps, advantages in rows
         ]
-        found = learn(network, optimizer, groups, learner, objective, others, temperature=1.0, longest=batch["longest"])
+        found = optimizer_steps(
+            network, optimizer, groups, learner, objective, others, temperature=1.0, longest=batch["longest"]
+        )
         seconds.append(time.perf_counter() - began)
         assert found.step is not None
         norms.append(found.step.gradient_norm)

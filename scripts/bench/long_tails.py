@@ -39,7 +39,7 @@ from transformers.utils import logging as transformers_logging  # noqa: E402
 from node.configuration import Config, EngineSection, LearnerSection, PolicySection  # noqa: E402
 from node.engines.torch import TorchEngine  # noqa: E402
 from node.events import RoundDone  # noqa: E402
-from node.learner.foreign.intake import Exchange  # noqa: E402
+from node.learner.foreign.intake import RolloutIntake  # noqa: E402
 from node.learner.generation.schedule import needs_own_weights  # noqa: E402
 from node.learner.loop import Learner  # noqa: E402
 from node.learner.optimizer import MasterAdamW  # noqa: E402
@@ -109,7 +109,7 @@ def contender(folder: Path, changes: dict[str, Any], threads: int) -> Contender:
         {task.name: task},
         engine,
         task,
-        Exchange(None, {task.name: task}, section, time.time),
+        RolloutIntake(None, {task.name: task}, section, time.time),
         MasterAdamW(policy.trainable(), section),
         LearnerState(),
         report=lambda event: rounds.append(event) if isinstance(event, RoundDone) else None,

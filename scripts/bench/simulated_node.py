@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from node.api.answers import peer_view
 from node.api.record import Record
-from node.api.types import ChildStatus, NodeStatus, PeersAnswer, State
-from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, Phases, Ready, RoundDone, Usage
+from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
+from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, LearnerReady, Phases, RoundDone, Usage
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
@@ -164,7 +164,7 @@ class SimulatedNode:
             name="ann",
             peer=_peer_id(self._random),
             model=MODELS[0],
-            state=State.TRAINING,
+            state=NodeState.TRAINING,
             uptime_seconds=rounds * ROUND_SECONDS,
             swarm_process=ChildStatus(4712, 0, None),
             learner_process=ChildStatus(4713, 0, None),
@@ -183,7 +183,7 @@ class SimulatedNode:
                 rejected={"clock": 3, "rate": 41},
             ),
             loading=None,
-            ready=Ready(
+            ready=LearnerReady(
                 time_seconds=now_seconds - rounds * ROUND_SECONDS,
                 model=MODELS[0],
                 family="1b" * 16,

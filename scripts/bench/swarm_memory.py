@@ -1,4 +1,4 @@
-"""Memory of the swarm process: eight ``python -m swarm.process`` that talk to each other for ``--minutes``.
+"""Memory of the swarm process: eight ``python -m swarm.swarm_process`` that talk to each other for ``--minutes``.
 
 Every process heartbeats, shares groups, and fetches and judges those of others, through its socket as a learner would,
 as often as ``--round-seconds`` says. Resident memory of each is sampled every round. The figures are the largest value

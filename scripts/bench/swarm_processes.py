@@ -21,7 +21,7 @@ WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "for", "so", "we", 
 
 
 class SwarmProcess:
-    """``python -m swarm.process`` with a data directory of its own, on loopback unless ``address`` says where else."""
+    """``python -m swarm.swarm_process`` with its own data directory, on loopback unless ``address`` is given."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SwarmProcess:
         **settings_besides: object,
     ) -> None:
         self.home = directory / str(number)
-        command = [*prefix, sys.executable, "-m", "swarm.process"]
+        command = [*prefix, sys.executable, "-m", "swarm.swarm_process"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         settings = {
             "home": str(self.home),

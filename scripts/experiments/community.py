@@ -29,7 +29,7 @@ from node.configuration import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, Event, RoundDone
-from node.learner.foreign.intake import Exchange, Incoming
+from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
@@ -45,7 +45,7 @@ WAIT_SECONDS: Final = 300.0  # a hang guard
 MEASURE_SEED: Final = 7
 
 
-class PatientExchange(Exchange):
+class PatientExchange(RolloutIntake):
     """Gives what was asked for, always: what a round learns from does not depend on how fast the machine is."""
 
     def collect(self, patience_seconds: float) -> Incoming:

@@ -10,7 +10,7 @@ from random import Random
 from network import SwarmMember
 
 from node.averaging.rules import rule_of
-from node.averaging.weight_averager import Replica
+from node.averaging.weight_averager import WeightAverager
 from node.configuration import Config
 from node.events import Event
 from node.learner.optimizer import MasterAdamW
@@ -41,12 +41,12 @@ class WaitingMember:
         step: int,
         *,
         deadline_seconds: float,
-    ) -> api.Averaged:
+    ) -> api.AverageReply:
         answer = self._member.begin_average(blob, family, layout, encoding, step, deadline_seconds)
         self._answer = answer
         self.asked.set_result(None)
         reply = answer.result()
-        if not isinstance(reply, api.Averaged):
+        if not isinstance(reply, api.AverageReply):
             raise TransportError(f"asked to average, answered by {reply!r}")
         return reply
 
@@ -64,7 +64,7 @@ class WaitingMember:
             self._answer.set_exception(TransportError("the experiment is over"))
 
 
-class PatientReplica(Replica):
+class PatientReplica(WeightAverager):
     """Takes over an exchange after the round in which it ended, on a slow machine as on a fast one."""
 
     def __init__(

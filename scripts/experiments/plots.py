@@ -15,7 +15,7 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F0
 WIDTH, HEIGHT = 860, 400
 LEFT, TOP, RIGHT, BOTTOM = 64, 40, 230, 48  # margins; the legend stands in the right one
 TICKS: Final = 5
-POINTS_MOST: Final = 160  # of one line; more are not seen
+MAX_POINTS: Final = 160  # of one line; more are not seen
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def line_plot(
 
 
 def _thinned(line: Line) -> Line:
-    every = max(1, math.ceil(len(line.x) / POINTS_MOST))
+    every = max(1, math.ceil(len(line.x) / MAX_POINTS))
     kept = sorted({*range(0, len(line.x), every), len(line.x) - 1}) if line.x else []
     low, high = ([side[i] for i in kept] if side else [] for side in (line.low, line.high))
     return Line(line.name, [line.x[i] for i in kept], [line.y[i] for i in kept], low, high)

@@ -14,7 +14,7 @@ from typing import Final
 
 from torch import Tensor
 
-PASSES_MOST: Final = 20
+MAX_PASSES: Final = 20
 CONVERGED: Final = 1e-5  # a pass that moves v by less of τ is the last
 
 
@@ -27,7 +27,7 @@ def centered_clip(vectors: Tensor) -> Tensor:
     radius = (vectors - centre).norm(dim=1).median()
     if float(radius) == 0.0:
         return centre  # most of them are equal
-    for _ in range(PASSES_MOST):
+    for _ in range(MAX_PASSES):
         away = vectors - centre  # (M, N)
         scale = (radius / away.norm(dim=1).clamp_min(1e-30)).clamp_max(1.0)  # (M,)
         step = (scale[:, None] * away).mean(dim=0)

@@ -22,7 +22,7 @@ from protocol import limits, wire
 from protocol.errors import ProtocolError
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
-from swarm.host import Host, PeerId, Verdict
+from swarm.host import GossipVerdict, Host, PeerId
 from swarm.rate import TokenBucket
 
 SENDERS_REMEMBERED = 8192
@@ -150,15 +150,15 @@ class Gossip:
         await self._host.publish(topic_of(self._swarm_id), raw)
         return len(raw)
 
-    def _validate(self, forwarder: PeerId, raw: bytes) -> Verdict:
+    def _validate(self, forwarder: PeerId, raw: bytes) -> GossipVerdict:
         now_seconds = self._wall_clock()
         try:
             announcement = wire.open_announcement(raw, swarm_id=self._swarm_id, now_seconds=now_seconds)
         except ProtocolError as error:
             self.rejected[error.reason] += 1
-            return Verdict.REJECT if error.reason in _FAULTS_OF_THE_FORWARDER else Verdict.IGNORE
+            return GossipVerdict.REJECT if error.reason in _FAULTS_OF_THE_FORWARDER else GossipVerdict.IGNORE
         if announcement.sender == self._key.peer_id:
-            return Verdict.IGNORE  # our own, come back
+            return GossipVerdict.IGNORE  # our own, come back
         if self._is_banned(announcement.sender):
             refusal: str | None = "banned"
         elif self._is_member is not None and not self._is_member(announcement.sender):
@@ -167,11 +167,11 @@ class Gossip:
             refusal = self._admission.refusal(announcement.sender, announcement.sequence, len(raw), now_seconds)
         if refusal is not None:
             self.rejected[refusal] += 1
-            return Verdict.IGNORE
+            return GossipVerdict.IGNORE
         self._opened[raw] = announcement
         if len(self._opened) > _OPENED_REMEMBERED:
             self._opened.popitem(last=False)
-        return Verdict.ACCEPT
+        return GossipVerdict.ACCEPT
 
     def _receive(self, forwarder: PeerId, raw: bytes) -> None:
         announcement = self._opened.pop(raw, None)

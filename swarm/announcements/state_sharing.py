@@ -1,9 +1,9 @@
 """Our own state to the swarm, others' states to our learner.
 
 What is shared is announced when it changes, every ``ANNOUNCE_SECONDS``, and as soon as a peer of our family says in
-its heartbeat that it is catching up, but never twice within ``LEAST_SECONDS``: whoever joins hears of it within
-seconds, and a crowd of newcomers, real or made up, costs no more than one announcement in that time. Its blobs are kept
-from eviction until another state takes its place.
+its heartbeat that it is catching up, but never twice within ``MIN_SECONDS_BETWEEN_STATES``: whoever joins hears of it
+within seconds, and a crowd of newcomers, real or made up, costs no more than one announcement in that time. Its blobs
+are kept from eviction until another state takes its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swarm.blobs.store import ContentStore
 from swarm.host import PeerId
 
 ANNOUNCE_SECONDS = 60.0
-LEAST_SECONDS = 5.0
+MIN_SECONDS_BETWEEN_STATES = 5.0
 
 
 class StateSharing:
@@ -86,7 +86,7 @@ class StateSharing:
             self._due = anyio.Event()
             if self._own is not None:
                 await self._announce(self._own)
-                await anyio.sleep(LEAST_SECONDS)
+                await anyio.sleep(MIN_SECONDS_BETWEEN_STATES)
 
 
 def _seeks(heartbeat: Heartbeat, family: bytes) -> bool:

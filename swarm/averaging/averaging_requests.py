@@ -28,8 +28,8 @@ from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.pairing import Pairing
-from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, Offer, Phase, Terms
-from swarm.averaging.weight_exchange import Exchange
+from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, ExchangePhase, Offer, Terms
+from swarm.averaging.weight_exchange import WeightExchange
 from swarm.averaging.weights_difference import ENCODINGS, Difference, measure
 from swarm.blobs.blob_server import Report
 from swarm.blobs.fetch import Fetcher
@@ -67,7 +67,7 @@ class _Search:
     weight: float = 1.0
 
 
-class Averaging:
+class WeightAveraging:
     """Call ``average`` once at a time."""
 
     def __init__(
@@ -97,15 +97,17 @@ class Averaging:
         self._exchanges: Counter[str] = Counter()
         self._last: api.ExchangeStatus | None = None
         self._most_bytes = store_bytes // STORE_SHARE
-        terms = Terms(most_bytes=self._most_bytes, most_steps_apart=ANY_STEPS)
+        terms = Terms(max_bytes=self._most_bytes, max_steps_apart=ANY_STEPS)
         self._pairing = Pairing(
             host, terms, reach=fetcher.reach, bring=self._bring, report=report, ended=self._ended, random=random
         )
 
-    async def average(self, request: api.Average) -> api.Averaged | api.Refused:
+    async def average(self, request: api.Average) -> api.AverageReply | api.RequestRefused:
         """Raises ``MalformedError`` or ``StorageError`` for an offer of ours that nobody should be shown."""
         if self._search is not None:
-            return api.Refused("busy", "an exchange of weights runs already: wait for its answer, or close its client")
+            return api.RequestRefused(
+                "busy", "an exchange of weights runs already: wait for its answer, or close its client"
+            )
         offer = request.offer
         search = self._search = _Search(offer, _layout_of(request), [offer.blob])
         self._store.pin(offer.blob)
@@ -120,9 +122,9 @@ class Averaging:
                 self._store.unpin(blob)
             self._search = None
         if outcome.theirs is None:
-            return api.Averaged(None, None, None, 1.0, outcome.because, outcome.seconds)
+            return api.AverageReply(None, None, None, 1.0, outcome.because, outcome.seconds)
         path = str(self._store.path(outcome.theirs.blob))
-        return api.Averaged(outcome.partner, outcome.theirs, path, search.weight, outcome.because, outcome.seconds)
+        return api.AverageReply(outcome.partner, outcome.theirs, path, search.weight, outcome.because, outcome.seconds)
 
     def status(self) -> api.AveragingStatus:
         return api.AveragingStatus(self._search is not None, dict(self._exchanges), self._last)
@@ -147,9 +149,9 @@ class Averaging:
         search = self._search
         assert search is not None
         encoding = ENCODINGS[theirs.encoding]  # ours, or there would be no exchange
-        most_bytes = encoding.most_bytes(search.layout, search.offer.size)
-        if theirs.size > most_bytes:
-            return self._refuse(partner, UNFIT, f"a blob of {theirs.size} bytes for a layout of {most_bytes}")
+        max_bytes = encoding.max_bytes(search.layout, search.offer.size)
+        if theirs.size > max_bytes:
+            return self._refuse(partner, UNFIT, f"a blob of {theirs.size} bytes for a layout of {max_bytes}")
         search.pinned.append(theirs.blob)
         self._store.pin(theirs.blob)
         try:
@@ -178,11 +180,11 @@ class Averaging:
             self._report(partner, Conduct.UNFIT_WEIGHTS if kind == UNFIT else Conduct.OUTLIER, because)
         return f"{kind}: {because}"
 
-    def _ended(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: WeightExchange) -> None:
         """An exchange was decided."""
         search, theirs = self._search, exchange.theirs
         assert search is not None
-        committed = exchange.progress.phase is Phase.COMMITTED
+        committed = exchange.progress.phase is ExchangePhase.COMMITTED
         if committed:
             assert search.difference is not None
             past = self._pasts.get(theirs.family, FamilyPast())

@@ -24,11 +24,11 @@ import statistics
 from dataclasses import dataclass
 from typing import Final
 
-Z_MOST: Final = 3.0
+MAX_Z: Final = 3.0
 REMEMBERED: Final = 20  # norms; the newer half of them is what a family that changed is judged by in the end
 WARM_UP: Final = 5  # norms seen before any is compared with them
 TO_DEVIATION: Final = 1.4826  # median distance from the median to the standard deviation, of a normal distribution
-SPREAD_LEAST: Final = 0.25  # of the median: a past without spread must not make every later norm an outlier
+MIN_SPREAD: Final = 0.25  # of the median: a past without spread must not make every later norm an outlier
 FAR: Final = 4.0  # times our own norm
 
 
@@ -52,7 +52,7 @@ class NormHistory:
     def deviation(self) -> float:
         median = self.median
         spread = statistics.median([abs(norm - median) for norm in self.norms]) if self.norms else 0.0
-        return max(TO_DEVIATION * spread, SPREAD_LEAST * median, 1e-12)
+        return max(TO_DEVIATION * spread, MIN_SPREAD * median, 1e-12)
 
     def score(self, norm: float) -> float:
         """z of ``norm``: 0 until enough was seen, infinite for a norm that is no finite number."""
@@ -81,10 +81,10 @@ class FamilyPast:
                 return f"they differ from ours by {norm / own_norm:.3g} times our own length; {widened * FAR:g} is far"
             return None
         score = self.norms.score(norm)
-        if score > widened * Z_MOST:
+        if score > widened * MAX_Z:
             return (
                 f"they differ from ours by {norm:.3g}, {score:.3g} deviations above the family's median of "
-                f"{self.norms.median:.3g}; at most {widened * Z_MOST:g}"
+                f"{self.norms.median:.3g}; at most {widened * MAX_Z:g}"
             )
         return None
 

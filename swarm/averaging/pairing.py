@@ -8,7 +8,8 @@ Between accepting and ``have`` each side fetches the other's blob, by the ``brin
 alive, and no peer waits for more than the one that it is exchanging with.
 
 What is guaranteed, of partners that keep to the protocol:
-- An ``Outcome`` is a whole commit or none. Whoever commits holds the partner's weights, verified and found fit, and
+- An ``PairingOutcome`` is a whole commit or none. Whoever commits holds the partner's weights, verified and found fit,
+  and
   was told by the partner, over its authenticated stream, that it holds ours. So if one commits, the other is able to.
 - Both commit or neither, as long as the one that committed first lives and can be reached by the one left in doubt
   within ``resolve_seconds``. A lost message or connection never splits them: who is in doubt asks on a new stream.
@@ -35,8 +36,18 @@ import anyio
 from protocol.errors import ProtocolError, TransportError
 from protocol.limits import REASON_BYTES
 from swarm.averaging import pairing_rules as rules
-from swarm.averaging.pairing_rules import Abandon, Accept, Decline, Event, Have, Offer, Phase, Propose, Terms
-from swarm.averaging.weight_exchange import Conversation, Exchange
+from swarm.averaging.pairing_rules import (
+    Abandon,
+    Accept,
+    Decline,
+    ExchangeEvent,
+    ExchangePhase,
+    Have,
+    Offer,
+    Propose,
+    Terms,
+)
+from swarm.averaging.weight_exchange import Conversation, WeightExchange
 from swarm.blobs.blob_server import Report
 from swarm.blobs.fetch import Reach
 from swarm.host import Host, PeerId, Stream
@@ -46,18 +57,18 @@ log = logging.getLogger(__name__)
 
 PROTOCOL = "/starling/averaging/1"
 STREAMS_PER_PEER = 4  # incoming ones at once
-LINGER_SECONDS = 1.0  # for a peer to end a stream on which all is said
+STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which all is said
 ASK_AGAIN_SECONDS = 1.0  # between questions to a partner that left us in doubt
 DECISIONS_REMEMBERED = 256
 SEEKERS_REMEMBERED = 64
-REASONS = frozenset(rules.Reason)
+REASONS = frozenset(rules.DeclineReason)
 
 Bring = Callable[[PeerId, Offer], Awaitable[str | None]]
 """(partner, its offer) -> None once the blob is here, verified, and fit to average with; else why not, in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PairingOutcome:
     """``theirs`` of ``partner`` is to be averaged with our offer, exactly once; without a partner, nothing is."""
 
     partner: PeerId | None
@@ -78,7 +89,7 @@ class Pairing:
         bring: Bring,
         report: Report,
         random: Random,
-        ended: Callable[[Exchange], None] = lambda exchange: None,
+        ended: Callable[[WeightExchange], None] = lambda exchange: None,
     ) -> None:
         """``ended`` is told of every exchange once it is decided."""
         self.refused: Counter[str] = Counter()  # what strangers sent, by reason
@@ -89,9 +100,9 @@ class Pairing:
         self._report = report
         self._random = random
         self._ended = ended
-        self._standing = rules.Standing(host.peer_id)
+        self._standing = rules.PairingState(host.peer_id)
         self._seekers: dict[PeerId, float] = {}  # proposed to us in vain, and when; the latest last
-        self._engaged: Exchange | None = None
+        self._engaged: WeightExchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
         self._streams: Counter[PeerId] = Counter()
@@ -100,7 +111,7 @@ class Pairing:
 
     async def average(
         self, offer: Offer, candidates: Callable[[], Sequence[PeerId]], *, deadline_seconds: float
-    ) -> Outcome:
+    ) -> PairingOutcome:
         """One exchange with one of ``candidates`` (peers whose heartbeats name our family) or with whoever proposes.
 
         Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
@@ -109,23 +120,23 @@ class Pairing:
         if self._standing.offer is not None:
             raise RuntimeError("an offer stands already: one average() at a time")
         began_seconds = anyio.current_time()
-        self._standing = rules.Standing(self._host.peer_id, offer)
+        self._standing = rules.PairingState(self._host.peer_id, offer)
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
         finally:
             if self._engaged is not None:  # cancelled between accepting and carrying it out
                 self._conclude(self._engaged)
-            self._standing = rules.Standing(self._host.peer_id)
+            self._standing = rules.PairingState(self._host.peer_id)
         seconds = anyio.current_time() - began_seconds
         because = ", ".join(f"{count} × {why}" for why, count in tally.items()) or "no peer of the family was there"
         if exchange is None:
-            return Outcome(None, None, because, seconds)
-        return Outcome(exchange.partner, exchange.theirs, because, seconds)
+            return PairingOutcome(None, None, because, seconds)
+        return PairingOutcome(exchange.partner, exchange.theirs, because, seconds)
 
     async def _search(
         self, candidates: Callable[[], Sequence[PeerId]], until_seconds: float, tally: Counter[str]
-    ) -> Exchange | None:
+    ) -> WeightExchange | None:
         search = rules.Search({})
         while self._engaged is not None or anyio.current_time() < until_seconds:
             if self._engaged is None:
@@ -144,7 +155,7 @@ class Pairing:
             if exchange is not None:
                 await self._carry_out(exchange)
                 tally[exchange.because] += 1
-                if exchange.progress.phase is Phase.COMMITTED:
+                if exchange.progress.phase is ExchangePhase.COMMITTED:
                     return exchange
         return None
 
@@ -172,7 +183,7 @@ class Pairing:
             return error.reason
         finally:
             self._standing = replace(self._standing, proposing_to=None)
-        return rules.Reason.CROSSED  # we accepted its own proposal meanwhile
+        return rules.DeclineReason.CROSSED  # we accepted its own proposal meanwhile
 
     async def _ask_to_pair(self, peer: PeerId, proposal: Propose) -> str | None:
         seconds = self._terms.answer_seconds
@@ -187,22 +198,22 @@ class Pairing:
             else:
                 unfit = rules.unfit_because(proposal.offer, reply.offer, self._terms)
                 if unfit is None and self._engaged is None:
-                    self._engage(Exchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
+                    self._engage(WeightExchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
                     return None
-                why = unfit or rules.Reason.BUSY
+                why = unfit or rules.DeclineReason.BUSY
                 self._note_unlike(peer, unfit)
                 await conversation.send(Abandon(proposal.exchange, why), seconds)
-            await conversation.stream.finish(linger_seconds=LINGER_SECONDS)
+            await conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
         except BaseException:
             await conversation.drop()
             raise
         return why
 
-    def _note_unlike(self, peer: PeerId, unfit: rules.Reason | None) -> None:
+    def _note_unlike(self, peer: PeerId, unfit: rules.DeclineReason | None) -> None:
         if unfit in rules.UNLIKE:
             self._report(peer, Conduct.UNLIKE, f"offered weights that cannot be averaged with ours: {unfit}")
 
-    def _engage(self, exchange: Exchange) -> None:
+    def _engage(self, exchange: WeightExchange) -> None:
         self._engaged = exchange
         self._standing = replace(self._standing, engaged=True)
 
@@ -233,7 +244,7 @@ class Pairing:
         declined = rules.answer(self._standing, peer, proposal.offer, self._terms)
         if declined is not None:
             self._note_unlike(peer, declined)
-            if declined in (rules.Reason.NOT_NOW, rules.Reason.BUSY) and not self._standing.engaged:
+            if declined in (rules.DeclineReason.NOT_NOW, rules.DeclineReason.BUSY) and not self._standing.engaged:
                 self._seekers.pop(peer, None)
                 self._seekers[peer] = anyio.current_time()
                 while len(self._seekers) > SEEKERS_REMEMBERED:
@@ -242,7 +253,7 @@ class Pairing:
             return
         if self._standing.proposing_to is not None:
             self._proposal.cancel()  # ours to the same peer: its own goes before
-        exchange = Exchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
+        exchange = WeightExchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
         self._engage(exchange)
         self._accepted.set()
         await exchange.finished.wait()
@@ -252,11 +263,11 @@ class Pairing:
         key = (conversation.stream.peer, question.exchange)
         exchange = self._engaged
         if exchange is not None and exchange.key == key:
-            exchange.note(Event.HEARD)
+            exchange.note(ExchangeEvent.HEARD)
             exchange.note(
-                Event.LOST, "the partner lost the stream"
+                ExchangeEvent.LOST, "the partner lost the stream"
             )  # before we held its weights: its patience is short
-            committed = exchange.progress.phase is Phase.COMMITTED
+            committed = exchange.progress.phase is ExchangePhase.COMMITTED
         else:
             committed = self._committed.get(key, False)
         reply = Have(question.exchange) if committed else Abandon(question.exchange, "it was abandoned here")
@@ -264,7 +275,7 @@ class Pairing:
 
     # Exchanging
 
-    async def _carry_out(self, exchange: Exchange) -> None:
+    async def _carry_out(self, exchange: WeightExchange) -> None:
         """Until it is decided. The only place that ends an exchange."""
         try:
             if not exchange.proposed:
@@ -273,14 +284,14 @@ class Pairing:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._listen, exchange)
                     tasks.start_soon(self._fetch, exchange)
-                    await exchange.until(lambda progress: progress.phase is not Phase.OPEN)
+                    await exchange.until(lambda progress: progress.phase is not ExchangePhase.OPEN)
                     tasks.cancel_scope.cancel()
-            if exchange.progress.phase is Phase.OPEN:
-                exchange.note(Event.LOST, f"not done after {self._terms.exchange_seconds:g} s")
+            if exchange.progress.phase is ExchangePhase.OPEN:
+                exchange.note(ExchangeEvent.LOST, f"not done after {self._terms.exchange_seconds:g} s")
                 if exchange.progress.holding:
                     self._report(exchange.partner, Conduct.STALLED, exchange.because)
             await self._end_stream(exchange)
-            if exchange.progress.phase is Phase.DOUBT:
+            if exchange.progress.phase is ExchangePhase.DOUBT:
                 await self._resolve(exchange)
         except BaseException:
             await exchange.conversation.drop()
@@ -288,10 +299,10 @@ class Pairing:
         finally:
             self._conclude(exchange)
 
-    def _conclude(self, exchange: Exchange) -> None:
+    def _conclude(self, exchange: WeightExchange) -> None:
         """Decided, or abandoned now; from here on whoever asks is answered from memory."""
-        exchange.note(Event.EXPIRED, "stopped")
-        committed = exchange.progress.phase is Phase.COMMITTED
+        exchange.note(ExchangeEvent.EXPIRED, "stopped")
+        committed = exchange.progress.phase is ExchangePhase.COMMITTED
         self._committed[exchange.key] = committed
         while len(self._committed) > DECISIONS_REMEMBERED:
             self._committed.popitem(last=False)
@@ -301,66 +312,68 @@ class Pairing:
         exchange.finished.set()
         self._ended(exchange)
 
-    async def _accept(self, exchange: Exchange) -> None:
+    async def _accept(self, exchange: WeightExchange) -> None:
         offer = self._standing.offer
         assert offer is not None
         try:
             await exchange.conversation.send(Accept(offer), self._terms.answer_seconds)
         except TransportError as error:
-            exchange.note(Event.LOST, str(error))
+            exchange.note(ExchangeEvent.LOST, str(error))
 
-    async def _fetch(self, exchange: Exchange) -> None:
+    async def _fetch(self, exchange: WeightExchange) -> None:
         unfit = await self._bring(exchange.partner, exchange.theirs)
         if unfit is not None:
-            exchange.note(Event.REFUSED, unfit)
+            exchange.note(ExchangeEvent.REFUSED, unfit)
             return
-        exchange.note(Event.HELD)
-        if exchange.progress.phase is Phase.OPEN:
-            exchange.note(Event.TOLD)
+        exchange.note(ExchangeEvent.HELD)
+        if exchange.progress.phase is ExchangePhase.OPEN:
+            exchange.note(ExchangeEvent.TOLD)
             with anyio.CancelScope(shield=True):  # half a frame would be worse than none
                 await self._say(exchange, Have(exchange.number))
 
-    async def _listen(self, exchange: Exchange) -> None:
+    async def _listen(self, exchange: WeightExchange) -> None:
         """The partner's word; then, until we hold its weights too, that it is still there."""
         try:
             while True:
                 exchange.hear(await exchange.conversation.receive(self._terms.exchange_seconds, Have, Abandon))
         except ProtocolError as error:
             self._blame(exchange.partner, error)
-            exchange.note(Event.REFUSED, error.reason)
+            exchange.note(ExchangeEvent.REFUSED, error.reason)
         except TransportError as error:
-            exchange.note(Event.LOST, str(error))
+            exchange.note(ExchangeEvent.LOST, str(error))
 
-    async def _say(self, exchange: Exchange, message: Have | Abandon) -> None:
+    async def _say(self, exchange: WeightExchange, message: Have | Abandon) -> None:
         try:
             await exchange.conversation.send(message, self._terms.answer_seconds)
         except TransportError as error:
-            exchange.note(Event.LOST, str(error))  # where that still matters: the partner asks again
+            exchange.note(ExchangeEvent.LOST, str(error))  # where that still matters: the partner asks again
 
-    async def _end_stream(self, exchange: Exchange) -> None:
+    async def _end_stream(self, exchange: WeightExchange) -> None:
         """The last word, if it was not said, and the stream's end. The handler of an accepted one closes it."""
         match exchange.progress:
-            case rules.Progress(Phase.COMMITTED, told=False):
+            case rules.ExchangeProgress(ExchangePhase.COMMITTED, told=False):
                 await self._say(exchange, Have(exchange.number))
-            case rules.Progress(Phase.ABANDONED, told=False):
+            case rules.ExchangeProgress(ExchangePhase.ABANDONED, told=False):
                 await self._say(exchange, Abandon(exchange.number, exchange.because[:REASON_BYTES]))
-            case rules.Progress(Phase.DOUBT):
+            case rules.ExchangeProgress(ExchangePhase.DOUBT):
                 await exchange.conversation.drop()
                 return
         if exchange.proposed:
             with suppress(TransportError):
-                await exchange.conversation.stream.finish(linger_seconds=LINGER_SECONDS)
+                await exchange.conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
 
-    async def _resolve(self, exchange: Exchange) -> None:
+    async def _resolve(self, exchange: WeightExchange) -> None:
         """Asks the partner how it ended until one of the two learns it from the other."""
         with anyio.move_on_after(self._terms.resolve_seconds):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._ask_again_and_again, exchange)
-                await exchange.until(lambda progress: progress.phase is not Phase.DOUBT)
+                await exchange.until(lambda progress: progress.phase is not ExchangePhase.DOUBT)
                 tasks.cancel_scope.cancel()
-        exchange.note(Event.EXPIRED, f"{exchange.because}; not heard of again in {self._terms.resolve_seconds:g} s")
+        exchange.note(
+            ExchangeEvent.EXPIRED, f"{exchange.because}; not heard of again in {self._terms.resolve_seconds:g} s"
+        )
 
-    async def _ask_again_and_again(self, exchange: Exchange) -> None:
+    async def _ask_again_and_again(self, exchange: WeightExchange) -> None:
         seconds = self._terms.answer_seconds
         while True:
             try:

@@ -25,13 +25,13 @@ from protocol import limits
 from protocol.messages import Counter, Hash16, Hash32, Name
 from swarm.host import PeerId
 
-DOUBLINGS_MOST = 4  # of ``Terms.pause_seconds``: no pause is longer
-PAUSE_SECONDS_LEAST = 0.02
+MAX_DOUBLINGS = 4  # of ``Terms.pause_seconds``: no pause is longer
+MIN_PAUSE_SECONDS = 0.02
 ANSWER_SECONDS = 5.0
 EXCHANGE_SECONDS = 600.0
 RESOLVE_SECONDS = 60.0
 # Beyond the deadline of a search: an exchange accepted at its end, doubt about how it ended, and last words.
-OVERTIME_SECONDS = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SECONDS
+MAX_SECONDS_AFTER_DEADLINE = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SECONDS
 
 
 class Offer(Struct, frozen=True, array_like=True):
@@ -55,7 +55,7 @@ class Accept(Struct, frozen=True, array_like=True, tag="accept"):
 
 
 class Decline(Struct, frozen=True, array_like=True, tag="decline"):
-    reason: Name  # a ``Reason``, or one that a later minor version adds
+    reason: Name  # a ``DeclineReason``, or one that a later minor version adds
 
 
 class Have(Struct, frozen=True, array_like=True, tag="have"):
@@ -69,10 +69,10 @@ class Abandon(Struct, frozen=True, array_like=True, tag="abandon"):
     because: Annotated[str, Meta(max_length=limits.REASON_BYTES)]
 
 
-Message = Propose | Accept | Decline | Have | Abandon
+AveragingMessage = Propose | Accept | Decline | Have | Abandon
 
 
-class Reason(StrEnum):
+class DeclineReason(StrEnum):
     """Why a proposal is declined."""
 
     NOT_NOW = "not_now"  # nothing is on offer at the moment
@@ -86,16 +86,18 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
 
 
-UNLIKE = frozenset({Reason.OTHER_FAMILY, Reason.OTHER_LAYOUT})  # its heartbeat tells who is alike
-PASSING = frozenset({Reason.NOT_NOW, Reason.BUSY, Reason.CROSSED})  # worth asking again while the same offer stands
+UNLIKE = frozenset({DeclineReason.OTHER_FAMILY, DeclineReason.OTHER_LAYOUT})  # its heartbeat tells who is alike
+PASSING = frozenset(
+    {DeclineReason.NOT_NOW, DeclineReason.BUSY, DeclineReason.CROSSED}
+)  # worth asking again while the same offer stands
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a node agrees to, and how long it waits."""
 
-    most_bytes: int  # of the partner's blob
-    most_steps_apart: int  # outer steps between the two
+    max_bytes: int  # of the partner's blob
+    max_steps_apart: int  # outer steps between the two
     answer_seconds: float = ANSWER_SECONDS  # to connect, to open a stream, to answer a proposal: each
     exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold what they came for
     resolve_seconds: float = RESOLVE_SECONDS  # to hear from a partner that left us in doubt
@@ -103,7 +105,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PairingState:
     """What a node is doing while it answers proposals."""
 
     own: PeerId
@@ -113,37 +115,37 @@ class Standing:
     failed: frozenset[PeerId] = frozenset()  # partners of exchanges abandoned since the offer was made
 
 
-def unfit_because(ours: Offer, theirs: Offer, terms: Terms) -> Reason | None:
+def unfit_because(ours: Offer, theirs: Offer, terms: Terms) -> DeclineReason | None:
     """Why these two must not be averaged, or None."""
     if theirs.family != ours.family:
-        return Reason.OTHER_FAMILY
+        return DeclineReason.OTHER_FAMILY
     if theirs.layout != ours.layout:
-        return Reason.OTHER_LAYOUT
+        return DeclineReason.OTHER_LAYOUT
     if theirs.encoding != ours.encoding:
-        return Reason.OTHER_ENCODING
-    if abs(theirs.step - ours.step) > terms.most_steps_apart:
-        return Reason.STEPS_APART
-    if theirs.size > terms.most_bytes:
-        return Reason.TOO_LARGE
+        return DeclineReason.OTHER_ENCODING
+    if abs(theirs.step - ours.step) > terms.max_steps_apart:
+        return DeclineReason.STEPS_APART
+    if theirs.size > terms.max_bytes:
+        return DeclineReason.TOO_LARGE
     return None
 
 
-def answer(standing: Standing, proposer: PeerId, theirs: Offer, terms: Terms) -> Reason | None:
+def answer(standing: PairingState, proposer: PeerId, theirs: Offer, terms: Terms) -> DeclineReason | None:
     """Why to decline a proposal; None to accept it.
 
     Of two that propose to each other at once, the proposal of the smaller peer id goes before: exactly one is accepted.
     """
     if standing.offer is None:
-        return Reason.NOT_NOW
+        return DeclineReason.NOT_NOW
     unfit = unfit_because(standing.offer, theirs, terms)
     if unfit is not None:
         return unfit
     if proposer in standing.failed:
-        return Reason.FAILED_BEFORE
+        return DeclineReason.FAILED_BEFORE
     if standing.engaged or standing.proposing_to not in (None, proposer):
-        return Reason.BUSY
+        return DeclineReason.BUSY
     if standing.proposing_to == proposer and standing.own < proposer:
-        return Reason.CROSSED
+        return DeclineReason.CROSSED
     return None
 
 
@@ -198,13 +200,13 @@ def still_seeking(proposed_at: Mapping[PeerId, float], now_seconds: float, terms
 
 
 def _longest_seconds(terms: Terms) -> float:
-    return terms.pause_seconds * 2.0**DOUBLINGS_MOST
+    return terms.pause_seconds * 2.0**MAX_DOUBLINGS
 
 
 def after_proposal(
     search: Search, peer: PeerId, why: str, began_seconds: float, now_seconds: float, terms: Terms, random: Random
 ) -> Search:
-    """The search after a proposal to ``peer`` came to nothing for ``why``, a ``Reason`` or a failure in words.
+    """The search after a proposal to ``peer`` came to nothing for ``why``, a ``DeclineReason`` or a failure in words.
 
     The pause is random: in a ring of proposals everybody declines, and somebody is idle first. It begins with what a
     proposal takes on these links, which is how long others need to reach us, and doubles each time that the same peer
@@ -212,22 +214,22 @@ def after_proposal(
     """
     tried = Tally(search.tried)
     tried[peer] += 1
-    lasting = why in frozenset(Reason) - PASSING
-    first_seconds = min(max(now_seconds - began_seconds, PAUSE_SECONDS_LEAST), terms.pause_seconds)
+    lasting = why in frozenset(DeclineReason) - PASSING
+    first_seconds = min(max(now_seconds - began_seconds, MIN_PAUSE_SECONDS), terms.pause_seconds)
     grown_seconds = min(first_seconds * 2.0 ** min(tried[peer] - 1, 32), _longest_seconds(terms))
     pause_seconds = grown_seconds * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
     return Search(tried, excluded, now_seconds + pause_seconds)
 
 
-class Phase(Enum):
+class ExchangePhase(Enum):
     OPEN = "open"
     DOUBT = "doubt"  # we said that we hold theirs, cannot hear the partner, and it may have committed
     COMMITTED = "committed"
     ABANDONED = "abandoned"
 
 
-class Event(Enum):
+class ExchangeEvent(Enum):
     HELD = "held"  # their weights are here, verified, and fit
     TOLD = "told"  # we are about to say so
     HEARD = "heard"  # they said that they hold ours
@@ -237,28 +239,28 @@ class Event(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExchangeProgress:
     """How far one side of one exchange has come. Decided once: no event leads out of COMMITTED or ABANDONED."""
 
-    phase: Phase = Phase.OPEN
+    phase: ExchangePhase = ExchangePhase.OPEN
     holding: bool = False
     told: bool = False
     heard: bool = False
 
 
-def advance(progress: Progress, event: Event) -> Progress:
+def advance(progress: ExchangeProgress, event: ExchangeEvent) -> ExchangeProgress:
     """The progress after an event. ``TOLD`` comes after ``HELD``, and before the first byte of it leaves."""
-    if progress.phase in (Phase.COMMITTED, Phase.ABANDONED):
+    if progress.phase in (ExchangePhase.COMMITTED, ExchangePhase.ABANDONED):
         return progress
     match event:
-        case Event.HELD:
+        case ExchangeEvent.HELD:
             progress = replace(progress, holding=True)
-        case Event.TOLD:
+        case ExchangeEvent.TOLD:
             progress = replace(progress, told=True)
-        case Event.HEARD:
+        case ExchangeEvent.HEARD:
             progress = replace(progress, heard=True)
-        case Event.LOST:
-            return replace(progress, phase=Phase.DOUBT if progress.told else Phase.ABANDONED)
-        case Event.REFUSED | Event.EXPIRED:
-            return replace(progress, phase=Phase.ABANDONED)
-    return replace(progress, phase=Phase.COMMITTED) if progress.holding and progress.heard else progress
+        case ExchangeEvent.LOST:
+            return replace(progress, phase=ExchangePhase.DOUBT if progress.told else ExchangePhase.ABANDONED)
+        case ExchangeEvent.REFUSED | ExchangeEvent.EXPIRED:
+            return replace(progress, phase=ExchangePhase.ABANDONED)
+    return replace(progress, phase=ExchangePhase.COMMITTED) if progress.holding and progress.heard else progress

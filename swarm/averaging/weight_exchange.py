@@ -13,15 +13,15 @@ import msgspec
 from protocol import wire
 from protocol.errors import DeadlineError, MalformedError, OversizedError
 from swarm.averaging import pairing_rules as rules
-from swarm.averaging.pairing_rules import Abandon, Event, Have, Message, Offer, Phase
-from swarm.blobs.blob_server import Reader
+from swarm.averaging.pairing_rules import Abandon, AveragingMessage, ExchangeEvent, ExchangePhase, Have, Offer
+from swarm.blobs.blob_server import StreamReader
 from swarm.host import PeerId, Stream
 
 FRAME_BYTES = 1024
 _LENGTH = struct.Struct(">I")
 
-M = TypeVar("M", bound=Message)
-N = TypeVar("N", bound=Message)
+M = TypeVar("M", bound=AveragingMessage)
+N = TypeVar("N", bound=AveragingMessage)
 
 
 class Conversation:
@@ -29,9 +29,9 @@ class Conversation:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._reader = Reader(stream, stall_seconds=math.inf)  # each message has a deadline of its own
+        self._reader = StreamReader(stream, stall_seconds=math.inf)  # each message has a deadline of its own
 
-    async def send(self, message: Message, seconds: float) -> None:
+    async def send(self, message: AveragingMessage, seconds: float) -> None:
         """Raises ``TransportError``; ``DeadlineError`` after so many seconds."""
         body = msgspec.msgpack.encode(message)
         with anyio.move_on_after(seconds) as scope:
@@ -45,7 +45,7 @@ class Conversation:
             raw = await self._frame()
         if scope.cancelled_caught:
             raise DeadlineError(f"{self.stream.peer} said nothing whole for {seconds:g} s")
-        message: Message = wire.decode(raw, Message, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
+        message: AveragingMessage = wire.decode(raw, AveragingMessage, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
         if not isinstance(message, (one, other)):
             raise MalformedError(f"{type(message).__name__} where {one.__name__} or {other.__name__} is due")
         return message
@@ -61,7 +61,7 @@ class Conversation:
             await self.stream.reset()
 
 
-class Exchange:
+class WeightExchange:
     """One exchange that was accepted: its partner, its stream, and how far it has come."""
 
     def __init__(
@@ -73,19 +73,19 @@ class Exchange:
         self.theirs = theirs
         self.conversation = conversation
         self.proposed = proposed  # by us: then we end the stream
-        self.progress = rules.Progress()
+        self.progress = rules.ExchangeProgress()
         self.because = ""  # "committed", or why not
         self.left_by_partner = False
         self.began_seconds = anyio.current_time()
         self.finished = anyio.Event()
         self._changed = anyio.Event()
 
-    def note(self, event: Event, because: str = "") -> None:
+    def note(self, event: ExchangeEvent, because: str = "") -> None:
         before = self.progress
         self.progress = rules.advance(before, event)
         if self.progress == before:
             return
-        if self.progress.phase is Phase.COMMITTED:
+        if self.progress.phase is ExchangePhase.COMMITTED:
             self.because = "committed"
         elif because:
             self.because = because
@@ -97,11 +97,11 @@ class Exchange:
         if message.exchange != self.number:
             raise MalformedError(f"about exchange {message.exchange.hex()}; this stream is for {self.number.hex()}")
         if isinstance(message, Have):
-            self.note(Event.HEARD)
+            self.note(ExchangeEvent.HEARD)
         else:
             self.left_by_partner = True
-            self.note(Event.REFUSED, "abandoned by the partner")
+            self.note(ExchangeEvent.REFUSED, "abandoned by the partner")
 
-    async def until(self, holds: Callable[[rules.Progress], bool]) -> None:
+    async def until(self, holds: Callable[[rules.ExchangeProgress], bool]) -> None:
         while not holds(self.progress):
             await self._changed.wait()

@@ -44,7 +44,7 @@ class Difference:
 class Encoding:
     """A way to hold weights in a blob: how long one may be, and how it is measured."""
 
-    most_bytes: Callable[[TensorLayout, int], int]  # (layout, how long ours is)
+    max_bytes: Callable[[TensorLayout, int], int]  # (layout, how long ours is)
     difference: Callable[[memoryview, memoryview, TensorLayout], Difference]  # (theirs, ours, layout)
     check: Callable[[memoryview, TensorLayout], object]  # raises for weights that must not be used
 

@@ -74,7 +74,7 @@ def encode_request(ranges: Sequence[Range]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Reader:
+class StreamReader:
     """Reads exact amounts from a peer that may keep silent for ``stall_seconds`` and not drip either."""
 
     def __init__(self, stream: Stream, *, stall_seconds: float) -> None:
@@ -151,7 +151,7 @@ class BlobServer:
         busy = self._streams[stream.peer] >= STREAMS_PER_PEER or self._streams.total() >= STREAMS
         self._streams[stream.peer] += 1
         try:
-            reader = Reader(stream, stall_seconds=IDLE_SECONDS)
+            reader = StreamReader(stream, stall_seconds=IDLE_SECONDS)
             while not await reader.at_end():
                 ranges = await self._next_request(reader)
                 await self._answer(stream, ranges, busy=busy)
@@ -166,7 +166,7 @@ class BlobServer:
             if not self._streams[stream.peer]:
                 del self._streams[stream.peer]
 
-    async def _next_request(self, reader: Reader) -> Sequence[Range]:
+    async def _next_request(self, reader: StreamReader) -> Sequence[Range]:
         (length,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
         if length > REQUEST_BYTES:
             raise OversizedError(f"a request of {length} bytes; at most {REQUEST_BYTES} are allowed")

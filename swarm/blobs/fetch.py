@@ -26,23 +26,23 @@ from swarm.blobs.blob_server import (
     RANGES_PER_REQUEST,
     STALL_SECONDS,
     Range,
-    Reader,
     Report,
     Status,
+    StreamReader,
     encode_request,
 )
-from swarm.blobs.fetch_job import Job, UnusableStreamError
+from swarm.blobs.fetch_job import FetchJob, UnusableStreamError
 from swarm.blobs.store import ContentStore
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
 
 AHEAD_BYTES = 4 * 1024 * 1024  # asked for and not yet received, a peer, at most
 AHEAD_SECONDS = 1.0  # the same, at the rate at which the peer sends
-AHEAD_BYTES_LEAST = 1024 * 1024
+MIN_AHEAD_BYTES = 1024 * 1024
 LATE_SECONDS = 2.0  # after which a range that one peer was asked for is asked of an idle one too
 PEERS_AT_ONCE = 8
 CONNECT_SECONDS = 10.0
-LINGER_SECONDS = 1.0  # for a peer to end a stream on which it has sent all
+STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which it has sent all
 BUSY_SECONDS = 1.0  # until a peer that said BUSY is asked again
 
 Reach = Callable[[PeerId, float], Awaitable[None]]  # (peer, deadline in seconds); connects or raises TransportError
@@ -60,13 +60,13 @@ class Fetcher:
         self.stall_seconds = stall_seconds
         self._store = store
         self._on_the_way: dict[bytes, anyio.Event] = {}
-        self._jobs: dict[bytes, Job] = {}  # of the same blobs
+        self._jobs: dict[bytes, FetchJob] = {}  # of the same blobs
 
     async def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
         """One outcome for each, in order, within the deadline. What arrived in part is resumed by the next fetch."""
         missing = {w.blob: w for w in wanted if not self._store.touch(w.blob)}
         others = [self._on_the_way[blob] for blob in missing if blob in self._on_the_way]
-        jobs = {blob: Job(w, self._store) for blob, w in missing.items() if blob not in self._on_the_way}
+        jobs = {blob: FetchJob(w, self._store) for blob, w in missing.items() if blob not in self._on_the_way}
         self._on_the_way.update({blob: anyio.Event() for blob in jobs})
         self._jobs.update(jobs)
         try:
@@ -89,7 +89,7 @@ class Fetcher:
             return job.here_bytes
         return self._store.size(blob) if self._store.has(blob) else 0
 
-    def _outcome(self, blob: bytes, job: Job | None, late: str) -> Fetched:
+    def _outcome(self, blob: bytes, job: FetchJob | None, late: str) -> Fetched:
         if self._store.touch(blob):
             return Fetched(blob, str(self._store.path(blob)), None)
         if job is None:
@@ -100,14 +100,14 @@ class Fetcher:
 class _Round:
     """The workers of one fetch."""
 
-    def __init__(self, fetcher: Fetcher, jobs: Sequence[Job]) -> None:
+    def __init__(self, fetcher: Fetcher, jobs: Sequence[FetchJob]) -> None:
         self._fetcher = fetcher
         self._jobs = {job.blob: job for job in jobs}
         self._changed = anyio.Event()
         self._changes = 0
         self._places = anyio.Semaphore(PEERS_AT_ONCE)
         self._asked: dict[Range, tuple[PeerId, float]] = {}  # of whom and when; a range asked of two is not in it
-        self._waiting: dict[PeerId, Reader] = {}  # for an answer
+        self._waiting: dict[PeerId, StreamReader] = {}  # for an answer
 
     async def run(self) -> None:
         await self._ask(list(dict.fromkeys(peer for job in self._jobs.values() for peer in job.sources)))
@@ -189,18 +189,18 @@ class _Round:
             if asked:
                 self._notify()
             with anyio.CancelScope(shield=True), suppress(TransportError):
-                await (stream.finish(linger_seconds=LINGER_SECONDS) if ended else stream.reset())
+                await (stream.finish(linger_seconds=STREAM_END_SECONDS) if ended else stream.reset())
 
     async def _exchange(self, peer: PeerId, stream: Stream, asked: deque[Range]) -> None:
-        reader = Reader(stream, stall_seconds=self._fetcher.stall_seconds)
+        reader = StreamReader(stream, stall_seconds=self._fetcher.stall_seconds)
         buffer = memoryview(bytearray(CHUNK_BYTES))
         ahead_bytes = 0  # asked for and still to come
-        most_bytes = AHEAD_BYTES_LEAST
+        max_bytes = MIN_AHEAD_BYTES
         began_seconds, received_bytes = anyio.current_time(), 0
         exhausted_at = -1  # the change after which nothing was left to ask for
         while True:
-            if ahead_bytes <= most_bytes // 2 and exhausted_at != self._changes:
-                request = self._take(peer, most_bytes - ahead_bytes)
+            if ahead_bytes <= max_bytes // 2 and exhausted_at != self._changes:
+                request = self._take(peer, max_bytes - ahead_bytes)
                 if not request:
                     exhausted_at = self._changes
                 else:
@@ -218,8 +218,8 @@ class _Round:
                 ahead_bytes -= self._bytes_of(arrived)
                 received_bytes += self._bytes_of(arrived)
                 lasted_seconds = max(anyio.current_time() - began_seconds, 1e-6)
-                most_bytes = int(received_bytes / lasted_seconds * AHEAD_SECONDS)
-                most_bytes = min(AHEAD_BYTES, max(AHEAD_BYTES_LEAST, most_bytes))
+                max_bytes = int(received_bytes / lasted_seconds * AHEAD_SECONDS)
+                max_bytes = min(AHEAD_BYTES, max(MIN_AHEAD_BYTES, max_bytes))
             elif self._may_ask(peer):
                 with anyio.move_on_after(LATE_SECONDS) as waited:
                     await self._changed.wait()  # others bring the rest, or fail and leave it to us
@@ -261,7 +261,7 @@ class _Round:
                 return taken
         return None
 
-    async def _receive(self, peer: PeerId, reader: Reader, taken: Range, buffer: memoryview) -> None:
+    async def _receive(self, peer: PeerId, reader: StreamReader, taken: Range, buffer: memoryview) -> None:
         job = self._jobs[taken.blob]
         status, size = HEADER.unpack(await reader.exactly(HEADER.size))
         if status == Status.BUSY:

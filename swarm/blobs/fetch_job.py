@@ -18,7 +18,7 @@ from swarm.host import PeerId
 RANGE_CHUNKS = 4  # asked for at a time: 1 MiB, so that a slow peer holds little back
 
 
-class Job:
+class FetchJob:
     """Ranges are taken by workers, and come back by ``give_back`` when a worker fails."""
 
     def __init__(self, wanted: Wanted, store: ContentStore) -> None:

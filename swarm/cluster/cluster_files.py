@@ -27,7 +27,7 @@ from protocol.cluster.invite import PSK_BYTES
 from protocol.errors import ConfigurationError, IdentityError, ProtocolError, StorageError
 from protocol.identity import NodeKey
 from swarm.atomic_file import write_atomically
-from swarm.cluster.membership import MEMBERS_FILE_BYTES, Papers, decode_members, encode_members
+from swarm.cluster.membership import MEMBERS_FILE_BYTES, ClusterCredentials, decode_members, encode_members
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _FOUND = "found one with starling swarm create --private --name NAME, or join one with starling up --join INVITE"
@@ -84,15 +84,15 @@ def found_cluster(
     return cluster
 
 
-def write_papers(files: ClusterFiles, papers: Papers) -> None:
+def write_credentials(files: ClusterFiles, credentials: ClusterCredentials) -> None:
     """What a newcomer was given, over what is there; the manifest last, since with it the node is a member."""
     for name, content in (
-        ("psk", papers.psk.hex().encode()),
-        ("credential", papers.credential),
-        ("revocations", papers.revocations),
-        ("key-change", papers.key_change),
-        ("members", encode_members(list(papers.members))),
-        ("manifest", papers.cluster.document),
+        ("psk", credentials.psk.hex().encode()),
+        ("credential", credentials.credential),
+        ("revocations", credentials.revocations),
+        ("key-change", credentials.key_change),
+        ("members", encode_members(list(credentials.members))),
+        ("manifest", credentials.cluster.document),
     ):
         files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if content:
@@ -101,9 +101,9 @@ def write_papers(files: ClusterFiles, papers: Papers) -> None:
             (files.directory / name).unlink(missing_ok=True)
 
 
-def read_papers(files: ClusterFiles) -> Papers:
+def read_credentials(files: ClusterFiles) -> ClusterCredentials:
     """Raises as ``read_cluster``."""
-    return Papers(
+    return ClusterCredentials(
         cluster=read_cluster(files),
         psk=read_psk(files),
         credential=_read(files.directory / "credential", limits.DOCUMENT_BYTES),

@@ -1,9 +1,9 @@
-"""The door of a private cluster: what two peers say to each other after they have proven their keys and before
+"""The handshake of a private cluster: what two peers say to each other after they have proven their keys and before
 anything else passes. Who is not let in never becomes a peer: it is told why, and the connection ends.
 
     who dialled → greeting;  who was dialled → answer;  who dialled → conclusion, and the connection is open
 
-each a u32 length (big-endian) and MessagePack, within ``SECONDS`` each:
+each a u32 length (big-endian) and MessagePack, within ``FRAME_SECONDS`` each:
 
     greeting   = [swarm id, own time, credential, number of revocations, number of key change, wants the manifest]
     answer     = [refusal or nil, greeting or nil, documents or nil]
@@ -28,12 +28,12 @@ from msgspec import Meta, Struct
 from protocol import limits, wire
 from protocol.cluster.cluster_manifest import UnixSeconds
 from protocol.cluster.documents import Document
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import DeadlineError, OversizedError
 from protocol.messages import Counter, Hash16
-from swarm.host import Door, PeerId
+from swarm.host import Handshake, PeerId
 
-SECONDS = 5.0  # for each frame of the other side
+FRAME_SECONDS = 5.0  # for each frame of the other side
 FRAME_BYTES = limits.MANIFEST_BYTES + limits.REVOCATIONS_BYTES + 8 * limits.DOCUMENT_BYTES
 _LENGTH = struct.Struct(">I")
 
@@ -44,7 +44,7 @@ _Manifest = Annotated[bytes, Meta(max_length=limits.MANIFEST_BYTES)]
 _Revocations = Annotated[bytes, Meta(max_length=limits.REVOCATIONS_BYTES)]
 
 
-class Greeting(Struct, frozen=True, array_like=True):
+class HandshakeGreeting(Struct, frozen=True, array_like=True):
     swarm_id: Hash16
     time_seconds: UnixSeconds
     credential: Document
@@ -53,13 +53,13 @@ class Greeting(Struct, frozen=True, array_like=True):
     wants_manifest: bool = False
 
 
-class Refusal(Struct, frozen=True, array_like=True):
-    reason: Reason
+class HandshakeRefusal(Struct, frozen=True, array_like=True):
+    reason: RefusalReason
     time_seconds: UnixSeconds
     revocations: _Revocations = b""
 
 
-class Documents(Struct, frozen=True, array_like=True):
+class HandshakeDocuments(Struct, frozen=True, array_like=True):
     manifest: _Manifest = b""
     revocations: _Revocations = b""
     key_change: Document = b""
@@ -72,18 +72,18 @@ class Documents(Struct, frozen=True, array_like=True):
         return []
 
 
-class Answer(Struct, frozen=True, array_like=True):
-    refusal: Refusal | None
-    greeting: Greeting | None
-    documents: Documents | None
+class HandshakeAnswer(Struct, frozen=True, array_like=True):
+    refusal: HandshakeRefusal | None
+    greeting: HandshakeGreeting | None
+    documents: HandshakeDocuments | None
 
 
-class Conclusion(Struct, frozen=True, array_like=True):
-    refusal: Refusal | None
-    documents: Documents
+class HandshakeConclusion(Struct, frozen=True, array_like=True):
+    refusal: HandshakeRefusal | None
+    documents: HandshakeDocuments
 
 
-T = TypeVar("T", Greeting, Answer, Conclusion)
+T = TypeVar("T", HandshakeGreeting, HandshakeAnswer, HandshakeConclusion)
 
 
 def decode_frame(raw: bytes, kind: type[T]) -> T:
@@ -91,22 +91,22 @@ def decode_frame(raw: bytes, kind: type[T]) -> T:
     return wire.decode(raw, kind, max_bytes=FRAME_BYTES)
 
 
-async def pass_door(door: Door, peer: PeerId, send: Send, receive: Receive, *, dialled: bool) -> None:
+async def perform_handshake(handshake: Handshake, peer: PeerId, send: Send, receive: Receive, *, dialled: bool) -> None:
     """Both sides call this, over a channel that has proven ``peer``; ``dialled``: we did. On return each is let in.
 
     Raises ``RefusedError`` where either side refuses, ``ProtocolError``, ``DeadlineError``, and what the channel does.
     """
     if dialled:
-        await _send(send, door.greet(peer))
-        said = door.conclude(peer, await _receive(peer, receive))
+        await _send(send, handshake.greet(peer))
+        said = handshake.conclude(peer, await _receive(peer, receive))
     else:
-        said = door.answer(peer, await _receive(peer, receive))
+        said = handshake.answer(peer, await _receive(peer, receive))
     if said.frame:
         await _send(send, said.frame)
     if said.refused is not None:
         raise said.refused
     if not dialled:
-        door.confirm(peer, await _receive(peer, receive))
+        handshake.confirm(peer, await _receive(peer, receive))
 
 
 async def _send(send: Send, frame: bytes) -> None:
@@ -114,13 +114,13 @@ async def _send(send: Send, frame: bytes) -> None:
 
 
 async def _receive(peer: PeerId, receive: Receive) -> bytes:
-    with anyio.move_on_after(SECONDS):
+    with anyio.move_on_after(FRAME_SECONDS):
         (length,) = _LENGTH.unpack(await receive(_LENGTH.size))
         if length > FRAME_BYTES:
-            raise OversizedError(f"{length} bytes at the door; at most {FRAME_BYTES} are allowed")
+            raise OversizedError(f"{length} bytes in the handshake; at most {FRAME_BYTES} are allowed")
         return await receive(length)
-    raise DeadlineError(f"{peer} said nothing at the door for {SECONDS:g} s")
+    raise DeadlineError(f"{peer} said nothing in the handshake for {FRAME_SECONDS:g} s")
 
 
-def encode_frame(frame: Greeting | Answer | Conclusion) -> bytes:
+def encode_frame(frame: HandshakeGreeting | HandshakeAnswer | HandshakeConclusion) -> bytes:
     return msgspec.msgpack.encode(frame)

@@ -22,13 +22,14 @@ import msgspec
 from protocol.cluster.admission import read_invite, read_manifest
 from protocol.cluster.documents import Credential, sign_join
 from protocol.cluster.invite import Invite
-from protocol.cluster.refusal import Reason, Refused, told
-from protocol.errors import IdentityError, RefusedError, StarlingError, TransportError, UnreachableError
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason, told
+from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.atomic_file import write_atomically
-from swarm.cluster.cluster_files import cluster_files, write_papers
-from swarm.cluster.handshake import Answer, Greeting, decode_frame, encode_frame
-from swarm.cluster.membership import Membership, Papers
+from swarm.cluster.cluster_files import cluster_files, write_credentials
+from swarm.cluster.handshake import HandshakeAnswer, HandshakeGreeting, decode_frame, encode_frame
+from swarm.cluster.membership import ClusterCredentials, Membership
+from swarm.exit_codes import exit_code_of
 from swarm.host import Host, PeerId, Said
 from swarm.hosts.lan import hear
 from swarm.hosts.libp2p import Libp2pHost
@@ -37,20 +38,15 @@ from swarm.settings import JoinSettings
 
 DIAL_SECONDS = 10.0
 LAN_SECONDS = 3.0  # to hear of a member on the local network, where no address of the invite answers
-_EXIT_CODES: tuple[tuple[type[StarlingError], int], ...] = (
-    (RefusedError, 77),
-    (IdentityError, 77),
-    (TransportError, 69),
-)
 
 Hear = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Newcomer:
-    """The ``Door`` of a host that dials members with an invite and is dialled by nobody."""
+    """The ``Handshake`` of a host that dials members with an invite and is dialled by nobody."""
 
     def __init__(self, key: NodeKey, invite: Invite, *, wall_clock: Callable[[], float]) -> None:
-        self.papers: Papers | None = None  # once it is a member
+        self.credentials: ClusterCredentials | None = None  # once it is a member
         self._key = key
         self._invite = invite
         self._wall_clock = wall_clock
@@ -62,7 +58,9 @@ class Newcomer:
 
     def greet(self, peer: PeerId) -> bytes:
         swarm_id = self._invite.invitation.swarm_id
-        return encode_frame(Greeting(swarm_id, int(self._wall_clock()), self._credential, 0, 0, wants_manifest=True))
+        return encode_frame(
+            HandshakeGreeting(swarm_id, int(self._wall_clock()), self._credential, 0, 0, wants_manifest=True)
+        )
 
     def answer(self, peer: PeerId, greeting: bytes) -> Said:
         raise UnreachableError("this node is only just joining, and lets nobody in yet")
@@ -70,30 +68,30 @@ class Newcomer:
     def confirm(self, peer: PeerId, conclusion: bytes) -> None:
         raise UnreachableError("this node is only just joining, and lets nobody in yet")
 
-    def refusal(self, peer: PeerId) -> Refused | None:
+    def refusal(self, peer: PeerId) -> AdmissionRefused | None:
         return None
 
     def conclude(self, peer: PeerId, answer: bytes) -> Said:
         """Checks the manifest, then does what every member does."""
-        said, now_seconds = decode_frame(answer, Answer), self._wall_clock()
+        said, now_seconds = decode_frame(answer, HandshakeAnswer), self._wall_clock()
         if said.refusal is not None or said.documents is None:
-            reason = said.refusal.reason if said.refusal is not None else Reason.DAMAGED
+            reason = said.refusal.reason if said.refusal is not None else RefusalReason.DAMAGED
             theirs_seconds = said.refusal.time_seconds if said.refusal is not None else now_seconds
             return _no(told(reason, now_seconds, theirs_seconds))
         cluster = read_manifest(self._invite, said.documents.manifest)
-        if isinstance(cluster, Refused):
+        if isinstance(cluster, AdmissionRefused):
             return _no(cluster)
         kept: dict[str, bytes] = {}
         certificate = said.documents.certificate
         credential = Credential("certificate", certificate).encode() if certificate else self._credential
-        papers = Papers(cluster, self._invite.psk, credential)
+        credentials = ClusterCredentials(cluster, self._invite.psk, credential)
         try:
-            membership = Membership(self._key, papers, wall_clock=self._wall_clock, keep=kept.__setitem__)
+            membership = Membership(self._key, credentials, wall_clock=self._wall_clock, keep=kept.__setitem__)
         except RefusedError as error:
             return Said(b"", error)
         concluded = membership.conclude(peer, answer)
         if concluded.refused is None:
-            self.papers = Papers(
+            self.credentials = ClusterCredentials(
                 cluster,
                 self._invite.psk,
                 kept.get("credential", credential),
@@ -104,12 +102,13 @@ class Newcomer:
         return concluded
 
 
-def _no(refused: Refused) -> Said:
+def _no(refused: AdmissionRefused) -> Said:
     return Said(b"", RefusedError(refused.message, refused.reason))
 
 
 async def join(host: Host, addresses: Sequence[str], *, hear: Hear | None = None) -> PeerId:
-    """Who let the newcomer in that is the door of ``host``, which runs. ``hear`` tells who is on the local network.
+    """Who let the newcomer in that is the handshake of ``host``, which runs. ``hear`` tells who is on the local
+    network.
 
     Raises ``RefusedError``, the first one, where a member of the invite refuses and none lets it in; ``TransportError``
     where none answers.
@@ -128,7 +127,7 @@ async def join(host: Host, addresses: Sequence[str], *, hear: Hear | None = None
             try:
                 return await host.connect(address, deadline_seconds=DIAL_SECONDS)
             except RefusedError as error:  # somebody with another key is of another swarm
-                refusal = refusal or (error if error.reason != Reason.WRONG_PSK else None)
+                refusal = refusal or (error if error.reason != RefusalReason.WRONG_PSK else None)
             except TransportError as error:
                 failures.append(str(error))
     if refusal is not None:
@@ -149,7 +148,7 @@ def main() -> NoReturn:
         sys.exit(f"joining cannot use its settings: {error}")
     except StarlingError as error:
         _say({"event": "refused", "reason": error.reason, "message": str(error)})
-        sys.exit(next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
+        sys.exit(exit_code_of(error))
     _say(said)
     sys.exit(0)
 
@@ -158,21 +157,21 @@ async def _run(settings: JoinSettings) -> dict[str, str]:
     home = Path(settings.home)
     key = NodeKey.load_or_create(home / "identity.key")
     invite = read_invite(settings.invite, time.time())
-    if isinstance(invite, Refused):
+    if isinstance(invite, AdmissionRefused):
         raise RefusedError(invite.message, invite.reason)
     newcomer = Newcomer(key, invite, wall_clock=time.time)
-    host = Libp2pHost(key, [], door=newcomer)
+    host = Libp2pHost(key, [], handshake=newcomer)
 
     async def listen() -> Sequence[str]:
         return await anyio.to_thread.run_sync(lambda: hear(LAN_SECONDS, ourselves=key.peer_id))
 
     async with host.run():
         peer = await join(host, invite.addresses, hear=listen if settings.lan_discovery else None)
-    if newcomer.papers is None:
+    if newcomer.credentials is None:
         raise UnreachableError(f"{peer} let this node in and gave it nothing")
-    write_papers(cluster_files(home), newcomer.papers)
+    write_credentials(cluster_files(home), newcomer.credentials)
     _remember(home / "peers.json", invite.addresses)
-    return {"event": "joined", "cluster": newcomer.papers.cluster.manifest.name, "welcomed_by": peer}
+    return {"event": "joined", "cluster": newcomer.credentials.cluster.manifest.name, "welcomed_by": peer}
 
 
 def _remember(path: Path, addresses: Sequence[str]) -> None:

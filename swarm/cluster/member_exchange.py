@@ -7,7 +7,7 @@
 each a u32 length and MessagePack; digests are those of ``swarm.cluster.roster``, one after another. Whoever learns
 something asks all whom it is connected to, so that news crosses a swarm in as many exchanges as it is wide; besides,
 two that have just connected ask, and everybody asks somebody now and then. Whoever is out is disconnected at once, and
-told why by the door when it comes back.
+told why by the handshake when it comes back.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from msgspec import Meta, Struct
 
 from protocol import limits, wire
 from protocol.cluster.documents import Document
-from protocol.cluster.refusal import Reason, Refused
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason
 from protocol.errors import DeadlineError, OversizedError, RefusedError, StarlingError, StorageError
 from protocol.messages import Counter as Number
-from swarm.blobs.blob_server import Reader
+from swarm.blobs.blob_server import StreamReader
 from swarm.cluster.membership import Membership
 from swarm.cluster.roster import DIGEST_BYTES
 from swarm.host import Host, PeerId, Stream
@@ -41,21 +41,21 @@ TICK_SECONDS = 0.25
 EXCHANGE_SECONDS = 5.0
 EXCHANGE_EVERY_SECONDS = 60.0
 RENEW_EVERY_SECONDS = 10.0
-LINGER_SECONDS = 1.0
-CREDENTIALS_MOST = 128  # of one exchange; there are more exchanges for more
-FRAME_BYTES = CREDENTIALS_MOST * (limits.DOCUMENT_BYTES + 8) + limits.REVOCATIONS_BYTES + 256 * 1024
+STREAM_END_SECONDS = 1.0
+MAX_CREDENTIALS = 128  # of one exchange; there are more exchanges for more
+FRAME_BYTES = MAX_CREDENTIALS * (limits.DOCUMENT_BYTES + 8) + limits.REVOCATIONS_BYTES + 256 * 1024
 _LENGTH = struct.Struct(">I")
 _DIGESTS_BYTES = 4 * limits.MEMBERS * DIGEST_BYTES
 
 
-class Question(Struct, frozen=True, array_like=True):
+class MembersQuestion(Struct, frozen=True, array_like=True):
     known: Annotated[bytes, Meta(max_length=_DIGESTS_BYTES)]
     revocations: Number
     key_change: Number
 
 
-class News(Struct, frozen=True, array_like=True):
-    credentials: Annotated[tuple[Document, ...], Meta(max_length=CREDENTIALS_MOST)]
+class MembersNews(Struct, frozen=True, array_like=True):
+    credentials: Annotated[tuple[Document, ...], Meta(max_length=MAX_CREDENTIALS)]
     revocations: Annotated[bytes, Meta(max_length=limits.REVOCATIONS_BYTES)]
     key_change: Document
 
@@ -66,12 +66,12 @@ class News(Struct, frozen=True, array_like=True):
         return []
 
 
-class Answer(Struct, frozen=True, array_like=True):
-    question: Question
-    news: News
+class MembersAnswer(Struct, frozen=True, array_like=True):
+    question: MembersQuestion
+    news: MembersNews
 
 
-F = TypeVar("F", Question, Answer, News)
+F = TypeVar("F", MembersQuestion, MembersAnswer, MembersNews)
 
 
 class MemberExchange:
@@ -123,7 +123,7 @@ class MemberExchange:
         return asked
 
     def _raise_if_out(self) -> None:
-        refused: Refused | None = self._membership.own_refusal()
+        refused: AdmissionRefused | None = self._membership.own_refusal()
         if refused is None and not self._is_trying():
             refused = self._membership.turned_away
         if refused is not None:
@@ -142,56 +142,56 @@ class MemberExchange:
         stream = await self._host.open_stream(peer, PROTOCOL, deadline_seconds=EXCHANGE_SECONDS)
         try:
             await _send(stream, self._question())
-            answer = await _receive(Reader(stream, stall_seconds=EXCHANGE_SECONDS), Answer)
+            answer = await _receive(StreamReader(stream, stall_seconds=EXCHANGE_SECONDS), MembersAnswer)
             self._take(answer.news)
             await _send(stream, self._news_for(answer.question))
-            await stream.finish(linger_seconds=LINGER_SECONDS)
+            await stream.finish(linger_seconds=STREAM_END_SECONDS)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await stream.reset()
             raise
 
     async def _serve(self, stream: Stream) -> None:
-        reader = Reader(stream, stall_seconds=EXCHANGE_SECONDS)
+        reader = StreamReader(stream, stall_seconds=EXCHANGE_SECONDS)
         with anyio.move_on_after(EXCHANGE_SECONDS):
-            question = await _receive(reader, Question)
-            await _send(stream, Answer(self._question(), self._news_for(question)))
-            self._take(await _receive(reader, News))
+            question = await _receive(reader, MembersQuestion)
+            await _send(stream, MembersAnswer(self._question(), self._news_for(question)))
+            self._take(await _receive(reader, MembersNews))
             return
         raise DeadlineError(f"{stream.peer} did not finish an exchange of members within {EXCHANGE_SECONDS:g} s")
 
-    def _question(self) -> Question:
+    def _question(self) -> MembersQuestion:
         membership = self._membership
         known = b"".join(sorted(membership.roster.digests()))[:_DIGESTS_BYTES]
-        return Question(known, membership.revocations_number, membership.key_number)
+        return MembersQuestion(known, membership.revocations_number, membership.key_number)
 
-    def _news_for(self, theirs: Question) -> News:
+    def _news_for(self, theirs: MembersQuestion) -> MembersNews:
         membership, documents = self._membership, self._membership.documents
         known = {theirs.known[at : at + DIGEST_BYTES] for at in range(0, len(theirs.known), DIGEST_BYTES)}
-        return News(
-            tuple(membership.roster.beyond(known, CREDENTIALS_MOST)),
+        return MembersNews(
+            tuple(membership.roster.beyond(known, MAX_CREDENTIALS)),
             documents.revocations if theirs.revocations < membership.revocations_number else b"",
             documents.key_change if theirs.key_change < membership.key_number else b"",
         )
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: MembersNews) -> None:
         """The list first: nobody is noted, and no key is passed on, in the time between."""
         for raw, take in (
             (news.revocations, self._membership.take_revocations),
             (news.key_change, self._membership.take_key_change),
         ):
             refused = take(raw) if raw else None
-            if refused is not None and refused.reason is not Reason.OUTDATED:
+            if refused is not None and refused.reason is not RefusalReason.OUTDATED:
                 self.failures[refused.reason] += 1
         self._membership.take_credentials(news.credentials)
 
 
-async def _send(stream: Stream, message: Question | Answer | News) -> None:
+async def _send(stream: Stream, message: MembersQuestion | MembersAnswer | MembersNews) -> None:
     body = msgspec.msgpack.encode(message)
     await stream.send(_LENGTH.pack(len(body)) + body)
 
 
-async def _receive(reader: Reader, kind: type[F]) -> F:
+async def _receive(reader: StreamReader, kind: type[F]) -> F:
     (length,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
     if length > FRAME_BYTES:
         raise OversizedError(f"{length} bytes in an exchange of members; at most {FRAME_BYTES} are allowed")

@@ -1,4 +1,4 @@
-"""One member's view of its private cluster, and the one place that says who is in: the ``Door`` of its host.
+"""One member's view of its private cluster, and the one place that says who is in: the ``Handshake`` of its host.
 
 Guarantees: nobody is let in whose credential ``protocol.cluster.admission`` does not admit now; ``refusal`` tells of
 any peer and at any time whether it still is a member; the later list of revocations and the later change of key win,
@@ -29,10 +29,18 @@ from protocol.cluster.admission import (
 )
 from protocol.cluster.cluster_manifest import Cluster
 from protocol.cluster.documents import Credential, KeyChange, Revocations, decode_credential
-from protocol.cluster.refusal import Reason, Refused, judge_clocks, told
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason, judge_clocks, told
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey, public_bytes_of
-from swarm.cluster.handshake import Answer, Conclusion, Documents, Greeting, Refusal, decode_frame, encode_frame
+from swarm.cluster.handshake import (
+    HandshakeAnswer,
+    HandshakeConclusion,
+    HandshakeDocuments,
+    HandshakeGreeting,
+    HandshakeRefusal,
+    decode_frame,
+    encode_frame,
+)
 from swarm.cluster.roster import Roster
 from swarm.host import PeerId, Said
 
@@ -40,8 +48,10 @@ log = logging.getLogger(__name__)
 
 RENEWAL_SHARE = 0.5  # of a membership: with less than this left, the owner's node certifies anew
 WORTH_NOTING_SHARE = 0.25  # of a membership: by how much a newer credential must last longer
-NOT_SHOWN = Refused(Reason.NO_MEMBER, "it has shown nothing that makes it a member of this cluster")
-_NEVER_OTHERWISE = frozenset({Reason.TAKEN, Reason.WRONG_KEY, Reason.WRONG_SWARM, Reason.DAMAGED})
+NOT_SHOWN = AdmissionRefused(RefusalReason.NO_MEMBER, "it has shown nothing that makes it a member of this cluster")
+_NEVER_OTHERWISE = frozenset(
+    {RefusalReason.TAKEN, RefusalReason.WRONG_KEY, RefusalReason.WRONG_SWARM, RefusalReason.DAMAGED}
+)
 
 MEMBERS_FILE_BYTES = 2 * limits.MEMBERS * (limits.DOCUMENT_BYTES + 8)
 
@@ -50,7 +60,7 @@ Keep = Callable[[str, bytes], None]  # (name of the file, content)
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
+class ClusterCredentials:
     """What a member keeps. Text forms show no key."""
 
     cluster: Cluster
@@ -62,44 +72,44 @@ class Papers:
 
 
 class Membership:
-    """Raises ``RefusedError`` where the papers themselves no longer make us a member."""
+    """Raises ``RefusedError`` where the credentials themselves no longer make us a member."""
 
     def __init__(
         self,
         key: NodeKey,
-        papers: Papers,
+        credentials: ClusterCredentials,
         *,
         wall_clock: Callable[[], float],
         keep: Keep,
         owner: NodeKey | None = None,
     ) -> None:
-        self.cluster = papers.cluster
+        self.cluster = credentials.cluster
         self.roster = Roster()
         self.revocations: Revocations | None = None
         self.key_change: KeyChange | None = None
-        self.documents = Documents(revocations=papers.revocations, key_change=papers.key_change)
+        self.documents = HandshakeDocuments(revocations=credentials.revocations, key_change=credentials.key_change)
         self.refusals: Counter[str] = Counter()  # of others, by reason
         self.welcomed = False  # by anybody, since start
         self.version = 0  # rises with all that others should hear of
         self._key = key
-        self._psk = papers.psk
+        self._psk = credentials.psk
         self._wall_clock = wall_clock
         self._keep = keep
-        self._owner = owner if owner is not None and owner.public_bytes == papers.cluster.manifest.owner else None
-        self._credential = papers.credential
-        self._turned_away: Refused | None = None
-        self._read(papers)
+        self._owner = owner if owner is not None and owner.public_bytes == credentials.cluster.manifest.owner else None
+        self._credential = credentials.credential
+        self._turned_away: AdmissionRefused | None = None
+        self._read(credentials)
 
-    def _read(self, papers: Papers) -> None:
+    def _read(self, credentials: ClusterCredentials) -> None:
         now_seconds = self._wall_clock()
-        if papers.revocations:
-            self.revocations = _or_raise(judge_revocations(self.cluster, None, papers.revocations))
-        if papers.key_change:
-            self.key_change = _or_raise(judge_key_change(self.cluster, None, papers.key_change))
+        if credentials.revocations:
+            self.revocations = _or_raise(judge_revocations(self.cluster, None, credentials.revocations))
+        if credentials.key_change:
+            self.key_change = _or_raise(judge_key_change(self.cluster, None, credentials.key_change))
         self.renew()
         ours = _or_raise(self._judge(self._credential, self._key.public_bytes, now_seconds))
         self.roster.add(ours, self._credential, 0.0)
-        for credential in papers.members:
+        for credential in credentials.members:
             self._note(credential, now_seconds)
 
     def renew(self) -> None:
@@ -108,7 +118,7 @@ class Membership:
             return
         now_seconds, cluster = self._wall_clock(), self.cluster
         ours = judge_as_made(now_seconds, cluster, self.revocations, {}, self._credential)
-        if not isinstance(ours, Refused) and self._is_due(ours, self._credential, now_seconds):
+        if not isinstance(ours, AdmissionRefused) and self._is_due(ours, self._credential, now_seconds):
             self._take_certificate(certify(self._owner, cluster, ours, now_seconds), now_seconds)
         due = [member for member in self.roster if self._is_due(member.admitted, member.credential, now_seconds)]
         self.take_credentials(
@@ -117,7 +127,7 @@ class Membership:
             if self.refusal(member.peer) is None
         )
 
-    # The door
+    # The handshake
 
     def keys(self) -> list[bytes]:
         if self.key_change is None:
@@ -129,28 +139,33 @@ class Membership:
         return encode_frame(self._greeting())
 
     def answer(self, peer: PeerId, greeting: bytes) -> Said:
-        theirs, now_seconds = decode_frame(greeting, Greeting), self._wall_clock()
+        theirs, now_seconds = decode_frame(greeting, HandshakeGreeting), self._wall_clock()
         admitted, certificate = self._judge_greeting(theirs, peer, now_seconds)
-        if isinstance(admitted, Refused):
-            return Said(encode_frame(Answer(self._no(admitted), None, None)), self._refuse(peer, admitted))
+        if isinstance(admitted, AdmissionRefused):
+            return Said(encode_frame(HandshakeAnswer(self._no(admitted), None, None)), self._refuse(peer, admitted))
         manifest = self.cluster.document if theirs.wants_manifest else b""
         documents = self._documents_for(theirs, manifest=manifest, certificate=certificate)
-        return Said(encode_frame(Answer(None, self._greeting(), documents)))
+        return Said(encode_frame(HandshakeAnswer(None, self._greeting(), documents)))
 
     def conclude(self, peer: PeerId, answer: bytes) -> Said:
-        said, now_seconds = decode_frame(answer, Answer), self._wall_clock()
+        said, now_seconds = decode_frame(answer, HandshakeAnswer), self._wall_clock()
         if said.refusal is not None or said.greeting is None or said.documents is None:
-            return Said(b"", self._turned(peer, said.refusal or Refusal(Reason.DAMAGED, int(now_seconds))))
+            return Said(
+                b"", self._turned(peer, said.refusal or HandshakeRefusal(RefusalReason.DAMAGED, int(now_seconds)))
+            )
         self._take_from(said.documents)
         self._take_certificate(said.documents.certificate, now_seconds)
         admitted, _ = self._judge_greeting(said.greeting, peer, now_seconds)
-        if isinstance(admitted, Refused):
-            return Said(encode_frame(Conclusion(self._no(admitted), Documents())), self._refuse(peer, admitted))
+        if isinstance(admitted, AdmissionRefused):
+            return Said(
+                encode_frame(HandshakeConclusion(self._no(admitted), HandshakeDocuments())),
+                self._refuse(peer, admitted),
+            )
         self.welcomed = True
-        return Said(encode_frame(Conclusion(None, self._documents_for(said.greeting))))
+        return Said(encode_frame(HandshakeConclusion(None, self._documents_for(said.greeting))))
 
     def confirm(self, peer: PeerId, conclusion: bytes) -> None:
-        said = decode_frame(conclusion, Conclusion)
+        said = decode_frame(conclusion, HandshakeConclusion)
         if said.refusal is not None:
             raise self._turned(peer, said.refusal)
         self._take_from(said.documents)
@@ -159,8 +174,8 @@ class Membership:
             raise self._refuse(peer, refused)
         self.welcomed = True
 
-    def refusal(self, peer: PeerId) -> Refused | None:
-        refused: Refused | None = NOT_SHOWN
+    def refusal(self, peer: PeerId) -> AdmissionRefused | None:
+        refused: AdmissionRefused | None = NOT_SHOWN
         for member in self.roster.of(peer):
             refused = still_member(self._wall_clock(), member.admitted, self.revocations)
             if refused is None:
@@ -173,39 +188,39 @@ class Membership:
         """Whether the peer is known to be no member any more. Of one that is not known nothing is said."""
         return bool(self.roster.of(peer)) and self.refusal(peer) is not None
 
-    def own_refusal(self) -> Refused | None:
+    def own_refusal(self) -> AdmissionRefused | None:
         """Why this node is no member any more, as the documents here prove."""
         return self.refusal(self._key.peer_id)
 
     def note_refusal(self, peer: PeerId, error: RefusedError) -> None:
         """A member that we know did not let us in, or does not hold our pre-shared key."""
-        owner_holds = error.reason == Reason.WRONG_PSK and self._owner is not None
-        if error.reason in (Reason.WRONG_PSK, Reason.CLOCK) and self.roster.of(peer) and not owner_holds:
-            self._turned_away = Refused(Reason(error.reason), str(error))
+        owner_holds = error.reason == RefusalReason.WRONG_PSK and self._owner is not None
+        if error.reason in (RefusalReason.WRONG_PSK, RefusalReason.CLOCK) and self.roster.of(peer) and not owner_holds:
+            self._turned_away = AdmissionRefused(RefusalReason(error.reason), str(error))
 
     @property
-    def turned_away(self) -> Refused | None:
+    def turned_away(self) -> AdmissionRefused | None:
         """Why nobody let us in since start: another pre-shared key, or a clock. Once welcomed it says nothing."""
         return None if self.welcomed else self._turned_away
 
-    def take_revocations(self, raw: bytes) -> Refused | None:
+    def take_revocations(self, raw: bytes) -> AdmissionRefused | None:
         judged = judge_revocations(self.cluster, self.revocations, raw)
-        if isinstance(judged, Refused):
+        if isinstance(judged, AdmissionRefused):
             return judged
         self._keep("revocations", raw)
         self.revocations = judged
-        self.documents = Documents(revocations=raw, key_change=self.documents.key_change)
+        self.documents = HandshakeDocuments(revocations=raw, key_change=self.documents.key_change)
         self.version += 1
         log.info("list of revocations number %d", judged.sequence)
         return None
 
-    def take_key_change(self, raw: bytes) -> Refused | None:
+    def take_key_change(self, raw: bytes) -> AdmissionRefused | None:
         judged = judge_key_change(self.cluster, self.key_change, raw)
-        if isinstance(judged, Refused):
+        if isinstance(judged, AdmissionRefused):
             return judged
         self._keep("key-change", raw)
         self.key_change = judged
-        self.documents = Documents(revocations=self.documents.revocations, key_change=raw)
+        self.documents = HandshakeDocuments(revocations=self.documents.revocations, key_change=raw)
         self.version += 1
         log.info("change of key number %d", judged.sequence)
         return None
@@ -219,15 +234,17 @@ class Membership:
 
     # What decides
 
-    def _judge(self, credential: bytes, public_bytes: bytes, now_seconds: float) -> Admitted | Refused:
+    def _judge(self, credential: bytes, public_bytes: bytes, now_seconds: float) -> Admitted | AdmissionRefused:
         return judge_credential(
             now_seconds, self.cluster, self.revocations, self.roster.taken, credential, public_bytes
         )
 
-    def _judge_greeting(self, theirs: Greeting, peer: PeerId, now_seconds: float) -> tuple[Admitted | Refused, bytes]:
+    def _judge_greeting(
+        self, theirs: HandshakeGreeting, peer: PeerId, now_seconds: float
+    ) -> tuple[Admitted | AdmissionRefused, bytes]:
         """Whom we let in, and the certificate that we sign as the owner's node; empty where there is no need."""
         if theirs.swarm_id != self.cluster.swarm_id:
-            return Refused(Reason.WRONG_SWARM, f"it is of swarm {theirs.swarm_id.hex()}"), b""
+            return AdmissionRefused(RefusalReason.WRONG_SWARM, f"it is of swarm {theirs.swarm_id.hex()}"), b""
         clocks = judge_clocks(now_seconds, theirs.time_seconds)
         if clocks is not None:
             return clocks, b""
@@ -235,12 +252,16 @@ class Membership:
             return NOT_SHOWN, b""
         credential, certificate = theirs.credential, b""
         admitted = self._judge(credential, public_bytes_of(peer), now_seconds)
-        if isinstance(admitted, Refused) and admitted.reason is Reason.NEEDS_OWNER and self._owner is not None:
+        if (
+            isinstance(admitted, AdmissionRefused)
+            and admitted.reason is RefusalReason.NEEDS_OWNER
+            and self._owner is not None
+        ):
             document = decode_credential(credential).document
             admitted = judge_join(
                 now_seconds, self.cluster, self.revocations, self.roster.taken, document, public_bytes_of(peer)
             )
-        if isinstance(admitted, Refused):
+        if isinstance(admitted, AdmissionRefused):
             return admitted, b""
         if self._owner is not None and self._is_due(admitted, credential, now_seconds):
             certificate = certify(self._owner, self.cluster, admitted, now_seconds)
@@ -258,11 +279,11 @@ class Membership:
 
     def _note(self, credential: bytes, now_seconds: float) -> bool:
         judged = judge_as_made(now_seconds, self.cluster, self.revocations, self.roster.taken, credential)
-        if not isinstance(judged, Refused) and self._add(judged, credential):
+        if not isinstance(judged, AdmissionRefused) and self._add(judged, credential):
             if judged.certified and judged.peer == self._key.public_bytes:
                 self._adopt(credential)
             return True
-        if not isinstance(judged, Refused) or judged.reason in _NEVER_OTHERWISE:
+        if not isinstance(judged, AdmissionRefused) or judged.reason in _NEVER_OTHERWISE:
             self.roster.refuse(credential)
         return False
 
@@ -271,8 +292,8 @@ class Membership:
 
     # What is said and taken
 
-    def _greeting(self) -> Greeting:
-        return Greeting(
+    def _greeting(self) -> HandshakeGreeting:
+        return HandshakeGreeting(
             self.cluster.swarm_id, int(self._wall_clock()), self._credential, self.revocations_number, self.key_number
         )
 
@@ -284,21 +305,23 @@ class Membership:
     def key_number(self) -> int:
         return self.key_change.sequence + 1 if self.key_change is not None else 0
 
-    def _documents_for(self, theirs: Greeting, *, manifest: bytes = b"", certificate: bytes = b"") -> Documents:
-        return Documents(
+    def _documents_for(
+        self, theirs: HandshakeGreeting, *, manifest: bytes = b"", certificate: bytes = b""
+    ) -> HandshakeDocuments:
+        return HandshakeDocuments(
             manifest,
             self.documents.revocations if theirs.revocations < self.revocations_number else b"",
             self.documents.key_change if theirs.key_change < self.key_number else b"",
             certificate,
         )
 
-    def _take_from(self, documents: Documents) -> None:
+    def _take_from(self, documents: HandshakeDocuments) -> None:
         for raw, take in (
             (documents.revocations, self.take_revocations),
             (documents.key_change, self.take_key_change),
         ):
             refused = take(raw) if raw else None
-            if refused is not None and refused.reason is not Reason.OUTDATED:
+            if refused is not None and refused.reason is not RefusalReason.OUTDATED:
                 self.refusals[refused.reason] += 1
 
     def _take_certificate(self, certificate: bytes, now_seconds: float) -> None:
@@ -306,7 +329,7 @@ class Membership:
             return
         credential = Credential("certificate", certificate).encode()
         admitted = self._judge(credential, self._key.public_bytes, now_seconds)
-        if isinstance(admitted, Refused):
+        if isinstance(admitted, AdmissionRefused):
             self.refusals[admitted.reason] += 1
             return
         self._adopt(credential)
@@ -317,19 +340,19 @@ class Membership:
         self._keep("credential", credential)
         self._credential = credential
 
-    def _no(self, refused: Refused) -> Refusal:
-        proof = self.documents.revocations if refused.reason is Reason.REVOKED else b""
-        return Refusal(refused.reason, int(self._wall_clock()), proof)
+    def _no(self, refused: AdmissionRefused) -> HandshakeRefusal:
+        proof = self.documents.revocations if refused.reason is RefusalReason.REVOKED else b""
+        return HandshakeRefusal(refused.reason, int(self._wall_clock()), proof)
 
-    def _refuse(self, peer: PeerId, refused: Refused) -> RefusedError:
+    def _refuse(self, peer: PeerId, refused: AdmissionRefused) -> RefusedError:
         self.refusals[refused.reason] += 1
         log.info("%s is not let in: %s", peer, refused.message)
         return RefusedError(f"{peer} is not let in: {refused.message}", refused.reason)
 
-    def _turned(self, peer: PeerId, refusal: Refusal) -> RefusedError:
+    def _turned(self, peer: PeerId, refusal: HandshakeRefusal) -> RefusedError:
         """Takes the list that proves a revocation; whatever else it says is one peer's word."""
         if refusal.revocations:
-            self._take_from(Documents(revocations=refusal.revocations))
+            self._take_from(HandshakeDocuments(revocations=refusal.revocations))
         refused = self.own_refusal() or told(refusal.reason, self._wall_clock(), refusal.time_seconds)
         return RefusedError(refused.message, refused.reason)
 
@@ -347,7 +370,7 @@ def decode_members(raw: bytes) -> tuple[bytes, ...]:
     return wire.decode(raw, tuple[bytes, ...], max_bytes=MEMBERS_FILE_BYTES)
 
 
-def _or_raise(judged: T | Refused) -> T:
-    if isinstance(judged, Refused):
+def _or_raise(judged: T | AdmissionRefused) -> T:
+    if isinstance(judged, AdmissionRefused):
         raise RefusedError(judged.message, judged.reason)
     return judged

@@ -37,10 +37,10 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
 
 from protocol import limits
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import Address, Door, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.interfaces import Interfaces, dialable
 from swarm.hosts.lan import LanDiscovery
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 CONNECTIONS = 300
 CONNECTIONS_PER_PEER = 3
 INCOMING_STREAMS_PER_PEER = 128
-LINGER_SECONDS = 5.0  # for a peer to end its direction after our handler returned
+STREAM_END_SECONDS = 5.0  # for a peer to end its direction after our handler returned
 HANDSHAKE_SECONDS = 10.0
 FLUSH_SECONDS = 0.5  # at a normal exit, for what was just published (a goodbye) to reach the sockets
 ADDRESS_SECONDS = 3600  # how long the address of a peer that we dialled is remembered for the DHT
@@ -99,8 +99,8 @@ class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
     ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free one. ``mesh_degree`` is how many peers
-    a gossiped message is forwarded to. ``door`` is that of a private cluster. ``faults`` counts, by reason, failures of
-    peers that stream handlers met.
+    a gossiped message is forwarded to. ``handshake`` is that of a private cluster. ``faults`` counts, by reason,
+    failures of peers that stream handlers met.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Libp2pHost:
         mesh_degree: int = 4,
         lan_discovery: bool = False,
         connections: int = CONNECTIONS,
-        door: Door | None = None,
+        handshake: Handshake | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
@@ -125,7 +125,7 @@ class Libp2pHost:
         self._lan: LanDiscovery | None = None
         self._listening: list[Listener] = []
         self._interfaces = Interfaces()
-        self._door = door
+        self._handshake = handshake
         self._network, self._host = self._build(key, connections)
         self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
@@ -138,7 +138,7 @@ class Libp2pHost:
         network = Swarm(
             peer_id,
             peerstore,
-            Upgrader(key_pair, self._blocked, self._door, self.failures),
+            Upgrader(key_pair, self._blocked, self._handshake, self.failures),
             transports=[MeteredTcp(self._meter)],
             retry_config=RetryConfig(max_retries=0),
             connection_config=ConnectionConfig(
@@ -322,12 +322,12 @@ class Libp2pHost:
             await stream.reset()
             self._raise_out_of_run(bug)
         else:
-            await stream.finish(linger_seconds=LINGER_SECONDS)
+            await stream.finish(linger_seconds=STREAM_END_SECONDS)
 
     async def _accept_stream(self, stream: INetStream) -> None:
         """Between the library's multiplexer and its negotiation of protocols: bounds and contains."""
         peer = stream.muxed_conn.peer_id
-        is_out = self._door is not None and self._door.refusal(str(peer)) is not None
+        is_out = self._handshake is not None and self._handshake.refusal(str(peer)) is not None
         if is_out or self._incoming[peer] >= INCOMING_STREAMS_PER_PEER:
             await stream.reset()
             return
@@ -345,7 +345,7 @@ class Libp2pHost:
     async def open_stream(self, peer: PeerId, protocol: str, *, deadline_seconds: float) -> Stream:
         if self._connection(_peer_id(peer)) is None:
             raise UnreachableError(f"not connected to {peer}")
-        if self._door is not None and self._door.refusal(peer) is not None:
+        if self._handshake is not None and self._handshake.refusal(peer) is not None:
             raise UnreachableError(f"{peer} is no member of this cluster any more")
         with deadline(deadline_seconds, f"opening {protocol} to {peer}"):
             try:
@@ -409,7 +409,7 @@ def _connection_failure(address: Address, error: BaseException) -> UnreachableEr
         return RefusedError(
             f"cannot connect to {address}: {cause}. It is in no private cluster, in another one, or the key was "
             "changed: ask the cluster's owner for a new invite",
-            Reason.WRONG_PSK,
+            RefusalReason.WRONG_PSK,
         )
     greeting = isinstance(error.__cause__, SecurityUpgradeFailure)
     hint = " (so answers a host of a private cluster, which takes an invite, or one that is full)" if greeting else ""

@@ -29,7 +29,7 @@ from libp2p.pubsub.score import PeerScorer, ScoreParams, TopicScoreParams
 from libp2p.pubsub.validators import signature_validator
 
 from protocol import limits
-from swarm.host import Receiver, Validator, Verdict
+from swarm.host import GossipVerdict, Receiver, Validator
 
 MUTE_SCORE = -10.0
 SCORE_DECAY = 0.99  # per heartbeat of one second: a mute ends after a minute or so
@@ -206,16 +206,16 @@ class VerdictPubsub(Pubsub):
         validate, receive = self._receivers[topics[0]]
         try:
             verdict = validate(str(forwarder), bytes(message.data))
-            if verdict is Verdict.ACCEPT:
+            if verdict is GossipVerdict.ACCEPT:
                 receive(str(forwarder), bytes(message.data))
         except Exception as bug:  # noqa: BLE001  ours, raised again where it is not the library's to swallow
             self._on_bug(bug)
             return False
-        if verdict is Verdict.REJECT:
+        if verdict is GossipVerdict.REJECT:
             scorer.on_invalid_message(forwarder, topics[0])
-        elif verdict is Verdict.ACCEPT:
+        elif verdict is GossipVerdict.ACCEPT:
             scorer.on_first_delivery(forwarder, topics[0])
-        return verdict is Verdict.ACCEPT
+        return verdict is GossipVerdict.ACCEPT
 
 
 def _is_signed(message: rpc_pb2.Message) -> bool:

@@ -90,9 +90,9 @@ class PrivateConnection(PskConn):
             return
         raise PrivateNetworkError(f"the other end showed no pre-shared key within {PROOF_SECONDS:g} s")
 
-    async def _some(self, most_bytes: int) -> bytes:
+    async def _some(self, max_bytes: int) -> bytes:
         try:
-            received = await self._conn.read(most_bytes)
+            received = await self._conn.read(max_bytes)
         except IOException as error:
             raise PrivateNetworkError(f"the connection broke before the pre-shared key was shown ({error})") from None
         if not received:

@@ -6,10 +6,9 @@
 - An incoming connection gives back its slot when it ends. The library holds the slot for as long as the host runs, and
   so would accept no more connections after the first three hundred.
 - Only Noise and Yamux are offered; the library's default would also accept plaintext.
-- With a door (``swarm.cluster.handshake``), everything runs inside ``libp2p_private``, and the door stands after Noise
-  and before
-  Yamux: who is not let in becomes no connection, so that no service of the library ever hears of it. Refusals are
-  counted as "private network" and "door".
+- With a handshake (``swarm.cluster.handshake``), everything runs inside ``libp2p_private``, and the handshake comes
+  after Noise and before Yamux: a peer that is not let in becomes no connection, so that no service of the library ever
+  hears of it. Refusals are counted as "private network" and "handshake".
 - No read asks for more than ``READ_BYTES`` at once. The library asks for as many as a stranger's length claims, and the
   buffer is made before the first byte is there.
 - Blocked peers are refused inside the handshake, so that their dial fails instead of succeeding for a moment.
@@ -41,8 +40,8 @@ from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import StarlingError, UnreachableError
-from swarm.cluster.handshake import pass_door
-from swarm.host import Door
+from swarm.cluster.handshake import perform_handshake
+from swarm.host import Handshake
 from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause
 from swarm.hosts.libp2p_private import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p_yamux import SteadyYamux
@@ -178,20 +177,20 @@ class MeteredTcp(TCP):
 
 
 class Upgrader(TransportUpgrader):
-    """The pre-shared key where there is a door, then Noise, the door, then Yamux, with anyone who is not blocked."""
+    """Noise, then Yamux; in a private cluster inside its pre-shared key, with its handshake between the two."""
 
-    def __init__(self, key_pair: KeyPair, blocked: set[ID], door: Door | None, failures: Failures) -> None:
+    def __init__(self, key_pair: KeyPair, blocked: set[ID], handshake: Handshake | None, failures: Failures) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
         super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
         self._blocked = blocked
-        self._door = door
+        self._handshake = handshake
         self._failures = failures
 
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
-        if self._door is not None:
-            raw_conn = PrivateConnection(raw_conn, self._door.keys())
+        if self._handshake is not None:
+            raw_conn = PrivateConnection(raw_conn, self._handshake.keys())
         try:
             connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         except SecurityUpgradeFailure as failure:
@@ -203,11 +202,11 @@ class Upgrader(TransportUpgrader):
         if connection.get_remote_peer() in self._blocked:
             await connection.close()
             raise SecurityUpgradeFailure(f"{connection.get_remote_peer()} is blocked here")
-        if self._door is not None:
-            await self._pass(self._door, connection, is_initiator)
+        if self._handshake is not None:
+            await self._pass(self._handshake, connection, is_initiator)
         return connection
 
-    async def _pass(self, door: Door, connection: ISecureConn, is_initiator: bool) -> None:
+    async def _pass(self, handshake: Handshake, connection: ISecureConn, is_initiator: bool) -> None:
         async def send(frame: bytes) -> None:
             for start in range(0, len(frame), NOISE_PAYLOAD_BYTES):
                 await connection.write(frame[start : start + NOISE_PAYLOAD_BYTES])
@@ -215,13 +214,13 @@ class Upgrader(TransportUpgrader):
         async def receive(size: int) -> bytes:
             received = await connection.read(size)
             if len(received) < size:
-                raise UnreachableError("the other end closed the connection at the door")
+                raise UnreachableError("the other end closed the connection in the handshake")
             return received
 
         try:
-            await pass_door(door, str(connection.get_remote_peer()), send, receive, dialled=is_initiator)
+            await perform_handshake(handshake, str(connection.get_remote_peer()), send, receive, dialled=is_initiator)
         except (StarlingError, *PEER_FAILURES) as error:
-            self._failures.note("door", error)
+            self._failures.note("handshake", error)
             await connection.close()
             raise SecurityUpgradeFailure("not let in") from error
 

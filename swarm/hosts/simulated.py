@@ -19,7 +19,7 @@ from hashlib import sha256
 from random import Random
 
 from protocol.identity import NodeKey
-from swarm.host import Door, PeerId
+from swarm.host import Handshake, PeerId
 from swarm.hosts.simulated_host import DETECTION_SECONDS, SEEN_SECONDS, Score, SimulatedHost
 from swarm.hosts.simulated_streams import Link, Road
 
@@ -48,13 +48,15 @@ class SimulatedNetwork:
         self._lans: list[frozenset[PeerId]] = []
         self._bytes_per_second: dict[PeerId | None, float] = {}
 
-    def host(self, name: str | NodeKey, door: Door | None = None) -> SimulatedHost:
+    def host(self, name: str | NodeKey, handshake: Handshake | None = None) -> SimulatedHost:
         """A new host; a name stands for the key derived from it and the seed. One living host a key."""
         key = self._key(name) if isinstance(name, str) else name
         if key.peer_id in self._hosts and not self._hosts[key.peer_id].has_ended:
             raise ValueError(f"{key.peer_id} is on this network already; crash it or leave its run() first")
         number = self._numbers.setdefault(key.peer_id, len(self._numbers) + 1)
-        host = SimulatedHost(self, key, f"/ip4/10.0.{number // 256}.{number % 256}/tcp/4001/p2p/{key.peer_id}", door)
+        host = SimulatedHost(
+            self, key, f"/ip4/10.0.{number // 256}.{number % 256}/tcp/4001/p2p/{key.peer_id}", handshake
+        )
         self._hosts[key.peer_id] = host
         return host
 
@@ -90,7 +92,7 @@ class SimulatedNetwork:
 
     def restart(self, host: SimulatedHost) -> SimulatedHost:
         """A fresh host with the key and address of one that ended. As a new process, it remembers nothing."""
-        return self.host(host.key, host.door)
+        return self.host(host.key, host.handshake)
 
     def set_bandwidth(self, bytes_per_second: float, *, of: SimulatedHost | None = None) -> None:
         """Bandwidth of every link, or of the links of one host, in either direction. The lower one holds."""

@@ -16,10 +16,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from protocol import limits
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import ProtocolError, RefusedError, StarlingError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import Address, Door, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator, Verdict
+from swarm.host import Address, GossipVerdict, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated_streams import Link, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
@@ -47,9 +47,11 @@ class SimulatedHost:
     ``scores`` counts verdicts by forwarding peer, ``faults`` the failures of peers that stream handlers met, by reason.
     """
 
-    def __init__(self, network: SimulatedNetwork, key: NodeKey, address: Address, door: Door | None = None) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, key: NodeKey, address: Address, handshake: Handshake | None = None
+    ) -> None:
         self.key = key
-        self.door = door
+        self.handshake = handshake
         self.scores: defaultdict[PeerId, Score] = defaultdict(Score)
         self.faults: Counter[str] = Counter()
         self._network = network
@@ -147,17 +149,19 @@ class SimulatedHost:
             raise UnreachableError(f"nobody listens at {address}")
         if self.peer_id in target._blocked:
             raise UnreachableError(f"{address} refused the connection")
-        if peer not in self._links and (self.door is not None or target.door is not None):
+        if peer not in self._links and (self.handshake is not None or target.handshake is not None):
             await self._pass_door(target)
         if peer not in self._links:
             link = self._network.link(self, target)
             self._links[peer] = target._links[self.peer_id] = link
 
     async def _pass_door(self, target: SimulatedHost) -> None:
-        """What ``swarm.cluster.handshake.pass_door`` does on both sides, each frame after a delay."""
-        ours, theirs = self.door, target.door
+        """What ``swarm.cluster.handshake.perform_handshake`` does on both sides, each frame after a delay."""
+        ours, theirs = self.handshake, target.handshake
         if ours is None or theirs is None or ours.keys()[0] not in list(theirs.keys()):
-            raise RefusedError(f"{target._address}: the two do not hold the same pre-shared key", Reason.WRONG_PSK)
+            raise RefusedError(
+                f"{target._address}: the two do not hold the same pre-shared key", RefusalReason.WRONG_PSK
+            )
         delay_seconds = max(self._network._delay_seconds)
         try:
             await anyio.sleep(delay_seconds)
@@ -175,7 +179,7 @@ class SimulatedHost:
         target._require_running()
 
     def _is_out(self, peer: PeerId) -> bool:
-        return self.door is not None and self.door.refusal(peer) is not None
+        return self.handshake is not None and self.handshake.refusal(peer) is not None
 
     async def disconnect(self, peer: PeerId) -> None:
         self._unlink(peer, f"{self.peer_id} disconnected")
@@ -299,9 +303,9 @@ class SimulatedHost:
             return
         validate, receive = self._topics[topic]
         verdict = validate(forwarder, message)
-        if verdict is Verdict.REJECT:
+        if verdict is GossipVerdict.REJECT:
             score.rejected += 1
-        elif verdict is Verdict.IGNORE:
+        elif verdict is GossipVerdict.IGNORE:
             score.ignored += 1
         else:
             score.accepted += 1

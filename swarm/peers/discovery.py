@@ -2,7 +2,7 @@
 
 A node begins with what it was given (``--peer``), what it remembers, and what it hears on the local network; everybody
 it reaches tells of others. An address that fails is tried again after 1, 2, 4, … seconds, at most
-``BACKOFF_SECONDS_MOST``, times a random factor from ½ to 1½ so that a swarm that lost one peer does not knock as one.
+``MAX_BACKOFF_SECONDS``, times a random factor from ½ to 1½ so that a swarm that lost one peer does not knock as one.
 An address is given up only for lack of room, the most hopeless first: swarms that started apart, or were parted, meet
 again. Times are seconds of one clock; nothing here reads it.
 """
@@ -15,15 +15,15 @@ from enum import IntEnum
 from random import Random
 
 BACKOFF_SECONDS = 1.0
-BACKOFF_SECONDS_MOST = 120.0
+MAX_BACKOFF_SECONDS = 120.0
 ADDRESS_CHARACTERS = 256
 ADDRESSES = 2048
 ADDRESSES_PER_PEER = 8
-COURTESY_SECONDS = 3.0  # two that are told of each other at once must not both dial: the greater peer id waits
+SIMULTANEOUS_DIAL_SECONDS = 3.0  # two that are told of each other at once must not both dial: the greater peer id waits
 DEPARTED_SECONDS = 30.0  # a peer that said goodbye is not dialled for so long
 
 
-class Source(IntEnum):
+class AddressSource(IntEnum):
     """How an address came to us, the most trusted first."""
 
     CONFIGURED = 0
@@ -38,7 +38,7 @@ class Candidate:
     """One address, and how dialling it went."""
 
     address: str
-    source: Source
+    source: AddressSource
     failures: int = 0  # in a row
     not_before_seconds: float = 0.0
     failed_because: str = ""
@@ -83,7 +83,7 @@ def next_dials(
     room = config.dials_at_once - len(dialling)
     short = config.peers_wanted - len(connected) - len(dialling)
     dials: dict[str, Dial] = {}
-    for candidate in sorted(candidates, key=lambda c: (c.source is not Source.CONFIGURED, c.failures, c.source)):
+    for candidate in sorted(candidates, key=lambda c: (c.source is not AddressSource.CONFIGURED, c.failures, c.source)):
         peer = candidate.peer
         if peer == ourselves or peer in connected or peer in dialling or peer in refused or peer in dials:
             continue
@@ -91,7 +91,7 @@ def next_dials(
             continue
         if len(dials) >= room:
             break
-        if candidate.source is Source.CONFIGURED:
+        if candidate.source is AddressSource.CONFIGURED:
             dials[peer] = Dial(candidate.address, "configured")
         elif len(dials) < short:
             why = f"{candidate.source.name.lower()}; {len(connected)} of {config.peers_wanted} peers connected"
@@ -101,7 +101,7 @@ def next_dials(
 
 def after_failure(candidate: Candidate, now_seconds: float, because: str, random: Random) -> Candidate:
     """The candidate with its next attempt put off."""
-    wait_seconds = min(BACKOFF_SECONDS * 2.0 ** min(candidate.failures, 16), BACKOFF_SECONDS_MOST)
+    wait_seconds = min(BACKOFF_SECONDS * 2.0 ** min(candidate.failures, 16), MAX_BACKOFF_SECONDS)
     return replace(
         candidate,
         failures=candidate.failures + 1,
@@ -134,7 +134,7 @@ def why_alone(now_seconds: float, candidates: Collection[Candidate], *, dialling
     next_seconds = max(0.0, min(c.not_before_seconds for c in candidates) - now_seconds)
     if not failed:
         return f"{len(candidates)} addresses known, none dialled yet; next try in {next_seconds:.0f} s"
-    last = max(failed, key=lambda c: (c.source is Source.CONFIGURED, c.not_before_seconds))
+    last = max(failed, key=lambda c: (c.source is AddressSource.CONFIGURED, c.not_before_seconds))
     tried = f"tried {len(failed)} of {len(candidates)} known addresses"
     return f"{tried}, among them {last.address} ({last.failed_because}); next try in {next_seconds:.0f} s"
 
@@ -156,7 +156,7 @@ class AddressBook:
         """The peer's addresses, the most promising first."""
         return sorted(self._of_peer.get(peer, {}).values(), key=lambda c: (c.failures, c.source))
 
-    def add(self, address: str, source: Source, *, not_before_seconds: float = 0.0) -> bool:
+    def add(self, address: str, source: AddressSource, *, not_before_seconds: float = 0.0) -> bool:
         """Takes note of an address; False if it is malformed or less promising than all that fill the room."""
         if not is_dialable(address):
             return False
@@ -181,7 +181,7 @@ class AddressBook:
             self._of_peer[candidate.peer][candidate.address] = candidate
 
     def drop(self, address: str) -> None:
-        peer = Candidate(address, Source.TOLD).peer
+        peer = Candidate(address, AddressSource.TOLD).peer
         if self._of_peer.get(peer, {}).pop(address, None) is not None:
             self._count -= 1
             if not self._of_peer[peer]:
@@ -194,7 +194,7 @@ class AddressBook:
             return candidate.reached_at_seconds is None, candidate.failures, candidate.source
 
         worst = max(among, key=badness)
-        if worst.source is Source.CONFIGURED or badness(worst) < badness(newcomer):
+        if worst.source is AddressSource.CONFIGURED or badness(worst) < badness(newcomer):
             return False
         self.drop(worst.address)
         return True

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 from protocol import wire
 from protocol.errors import DeadlineError, OversizedError, WrongSwarmError
 from protocol.messages import Hash16
-from swarm.blobs.blob_server import Reader
+from swarm.blobs.blob_server import StreamReader
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.discovery import ADDRESS_CHARACTERS, ADDRESSES_PER_PEER
 
@@ -30,26 +30,26 @@ FRAME_BYTES = 32 * 1024
 ADDRESSES_TOLD = 64
 PEERS_SOUGHT = 8
 EXCHANGE_SECONDS = 10.0
-LINGER_SECONDS = 1.0  # for a peer to end a stream on which it has answered
+STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which it has answered
 _LENGTH = struct.Struct(">I")
 
 _Address = Annotated[str, Meta(max_length=ADDRESS_CHARACTERS)]
 _OwnAddresses = Annotated[tuple[_Address, ...], Meta(max_length=ADDRESSES_PER_PEER)]
 
 
-class Question(Struct, frozen=True, array_like=True):
+class PeerExchangeQuestion(Struct, frozen=True, array_like=True):
     swarm_id: Hash16
     own: _OwnAddresses
     sought: Annotated[tuple[_Address, ...], Meta(max_length=PEERS_SOUGHT)]
 
 
-class Answer(Struct, frozen=True, array_like=True):
+class PeerExchangeAnswer(Struct, frozen=True, array_like=True):
     swarm_id: Hash16
     own: _OwnAddresses
     others: Annotated[tuple[_Address, ...], Meta(max_length=ADDRESSES_TOLD)]
 
 
-F = TypeVar("F", Question, Answer)
+F = TypeVar("F", PeerExchangeQuestion, PeerExchangeAnswer)
 Learn = Callable[[PeerId, Sequence[str], Sequence[str]], None]  # (peer, its own addresses, addresses of others)
 Tell = Callable[[PeerId, Sequence[PeerId]], Sequence[str]]  # (who asks, peers sought) -> addresses of others
 
@@ -68,9 +68,9 @@ class PeerExchange:
         """One exchange with a connected peer. Raises ``ProtocolError`` (another swarm is one), ``TransportError``."""
         stream = await self._host.open_stream(peer, PROTOCOL, deadline_seconds=EXCHANGE_SECONDS)
         try:
-            await _send(stream, Question(self._swarm_id, self._own(), tuple(sought[:PEERS_SOUGHT])))
-            answer = await _receive(stream, Answer)
-            await stream.finish(linger_seconds=LINGER_SECONDS)
+            await _send(stream, PeerExchangeQuestion(self._swarm_id, self._own(), tuple(sought[:PEERS_SOUGHT])))
+            answer = await _receive(stream, PeerExchangeAnswer)
+            await stream.finish(linger_seconds=STREAM_END_SECONDS)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await stream.reset()
@@ -80,20 +80,20 @@ class PeerExchange:
         self._learn(peer, answer.own, answer.others)
 
     async def _serve(self, stream: Stream) -> None:
-        question = await _receive(stream, Question)
+        question = await _receive(stream, PeerExchangeQuestion)
         if question.swarm_id != self._swarm_id:
             # It disconnects on reading this; if it does not, our own question will show where it belongs.
-            await _send(stream, Answer(self._swarm_id, (), ()))
+            await _send(stream, PeerExchangeAnswer(self._swarm_id, (), ()))
             return
         self._learn(stream.peer, question.own, ())
         others = tuple(self._tell(stream.peer, question.sought))[:ADDRESSES_TOLD]
-        await _send(stream, Answer(self._swarm_id, self._own(), others))
+        await _send(stream, PeerExchangeAnswer(self._swarm_id, self._own(), others))
 
     def _own(self) -> tuple[str, ...]:
         return tuple(a for a in self._host.addresses() if len(a) <= ADDRESS_CHARACTERS)[:ADDRESSES_PER_PEER]
 
 
-async def _send(stream: Stream, message: Question | Answer) -> None:
+async def _send(stream: Stream, message: PeerExchangeQuestion | PeerExchangeAnswer) -> None:
     body = msgspec.msgpack.encode(message)
     with anyio.move_on_after(EXCHANGE_SECONDS) as scope:
         await stream.send(_LENGTH.pack(len(body)) + body)
@@ -102,7 +102,7 @@ async def _send(stream: Stream, message: Question | Answer) -> None:
 
 
 async def _receive(stream: Stream, kind: type[F]) -> F:
-    reader = Reader(stream, stall_seconds=EXCHANGE_SECONDS)
+    reader = StreamReader(stream, stall_seconds=EXCHANGE_SECONDS)
     (length,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
     if length > FRAME_BYTES:
         raise OversizedError(f"{length} bytes in peer exchange; at most {FRAME_BYTES} are allowed")

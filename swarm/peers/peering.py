@@ -29,12 +29,12 @@ from protocol.errors import (
 from swarm.atomic_file import write_atomically
 from swarm.host import Host, PeerId
 from swarm.peers.discovery import (
-    COURTESY_SECONDS,
     DEPARTED_SECONDS,
+    SIMULTANEOUS_DIAL_SECONDS,
     AddressBook,
+    AddressSource,
     Candidate,
     DiscoveryConfig,
-    Source,
     after_failure,
     after_success,
     next_dials,
@@ -54,7 +54,7 @@ FIND_WHEN_SHORT_SECONDS = 60.0
 PROVIDE_EVERY_SECONDS = 600.0
 PROVIDERS_WANTED = 32
 OTHER_SWARM_SECONDS = 600.0
-CONNECTIONS_MOST = 64
+MAX_CONNECTIONS = 64
 REMEMBERED = 256
 
 
@@ -95,10 +95,10 @@ class Peering:
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
         self._saved: list[str] = []
         for address in configured:
-            if not self.book.add(address, Source.CONFIGURED):
+            if not self.book.add(address, AddressSource.CONFIGURED):
                 raise ConfigurationError(f"{address!r} is no address of a peer: expected /ip4/…/tcp/…/p2p/<peer id>")
         for address in self._remembered():
-            self.book.add(address, Source.REMEMBERED)
+            self.book.add(address, AddressSource.REMEMBERED)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -115,7 +115,7 @@ class Peering:
         self._members &= connected
         self._refused = {peer: until for peer, until in self._refused.items() if until > now_seconds}
         for address in self._host.heard_on_lan():
-            self._note(address, Source.LAN)
+            self._note(address, AddressSource.LAN)
         self._met_at = {p: self._met_at.get(p, now_seconds) for p in connected - self._members}
         for peer, met_at_seconds in self._met_at.items():
             if now_seconds - met_at_seconds > QUESTION_SECONDS and peer not in self._dialling:
@@ -130,23 +130,23 @@ class Peering:
             refused={c.peer for c in self.book.candidates() if self._is_refused(c.peer)},
             config=self._config,
         ):
-            candidate = Candidate(dial.address, Source.TOLD)
+            candidate = Candidate(dial.address, AddressSource.TOLD)
             self._dialling.add(candidate.peer)
             tasks.start_soon(self._dial, dial.address)
         for peer in self._superfluous(connected):
             tasks.start_soon(self._host.disconnect, peer)
 
     def _superfluous(self, connected: set[PeerId]) -> list[PeerId]:
-        configured = {c.peer for c in self.book.candidates() if c.source is Source.CONFIGURED}
+        configured = {c.peer for c in self.book.candidates() if c.source is AddressSource.CONFIGURED}
         droppable = sorted(connected - configured)
-        excess = max(0, min(len(connected) - CONNECTIONS_MOST, len(droppable)))
+        excess = max(0, min(len(connected) - MAX_CONNECTIONS, len(droppable)))
         return self._random.sample(droppable, excess)
 
     def _is_refused(self, peer: PeerId) -> bool:
         return peer in self._refused or self._is_banned(peer)
 
     async def _dial(self, address: str) -> None:
-        peer = Candidate(address, Source.TOLD).peer
+        peer = Candidate(address, AddressSource.TOLD).peer
         try:
             await self._host.connect(address, deadline_seconds=DIAL_SECONDS)
             await self._exchange.ask(peer)
@@ -190,13 +190,13 @@ class Peering:
         self._met_at.pop(peer, None)
         for address in own:
             if address.endswith(f"/p2p/{peer}"):
-                self._note(address, Source.TOLD)
+                self._note(address, AddressSource.TOLD)
         for address in others:
-            self._note(address, Source.TOLD)
+            self._note(address, AddressSource.TOLD)
 
-    def _note(self, address: str, source: Source) -> None:
+    def _note(self, address: str, source: AddressSource) -> None:
         """An address of a peer that may be told of us in the same moment."""
-        waits_seconds = COURTESY_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
+        waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
         self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds)
 
     def _tell(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
@@ -291,7 +291,7 @@ class Peering:
                 for address in await self._host.find_providers(
                     key, limit=PROVIDERS_WANTED, deadline_seconds=DHT_DEADLINE_SECONDS
                 ):
-                    self._note(address, Source.DHT)
+                    self._note(address, AddressSource.DHT)
             except StarlingError as error:
                 self.failures[error.reason] += 1
             await anyio.sleep(FIND_WHEN_SHORT_SECONDS if self._is_short else FIND_EVERY_SECONDS)
@@ -312,7 +312,7 @@ class Peering:
             return
         reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None]
         reached.sort(key=lambda c: c.reached_at_seconds or 0.0, reverse=True)
-        earlier = [c for c in self.book.candidates() if c.source is Source.REMEMBERED and c not in reached]
+        earlier = [c for c in self.book.candidates() if c.source is AddressSource.REMEMBERED and c not in reached]
         addresses = [c.address for c in [*reached, *sorted(earlier, key=lambda c: c.failures)]][:REMEMBERED]
         if addresses != self._saved:
             write_atomically(self._path, msgspec.json.encode(addresses))

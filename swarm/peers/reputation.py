@@ -6,7 +6,7 @@
 A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests, unusable
 weights; each decayed alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, or
 weights far from ours cost reputation, and are never a reason for a ban: they prove nothing. A ban lasts
-``BAN_SECONDS``, doubled each time up to ``BAN_SECONDS_MOST``, and is remembered on disk; afterwards the peer is a
+``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is remembered on disk; afterwards the peer is a
 stranger again.
 
 Nothing here reads a clock: ``now_seconds`` is Unix time, since it is kept over restarts.
@@ -30,7 +30,7 @@ HALF_LIFE_SECONDS = 3600.0
 BAN_FAULTS = 2.5  # three within about twenty minutes
 BAN_SHARE = 0.1
 BAN_SECONDS = 3600.0
-BAN_SECONDS_MOST = 24 * 3600.0
+MAX_BAN_SECONDS = 24 * 3600.0
 PEERS_REMEMBERED = 4096
 
 
@@ -75,7 +75,7 @@ _PROVEN = {
 Weight = Annotated[float, Meta(ge=0.0)]
 
 
-class Standing(Struct, frozen=True):
+class PeerReputation(Struct, frozen=True):
     """Everything remembered of one peer; amounts are decayed up to ``at_seconds``."""
 
     at_seconds: float
@@ -88,7 +88,7 @@ class Standing(Struct, frozen=True):
     banned_because: str = ""
 
 
-def decayed(standing: Standing, now_seconds: float) -> Standing:
+def decayed(standing: PeerReputation, now_seconds: float) -> PeerReputation:
     """The standing as of ``now_seconds``; a clock that went backwards changes nothing."""
     age_seconds = max(0.0, now_seconds - standing.at_seconds)
     kept = 0.5 ** (age_seconds / HALF_LIFE_SECONDS)
@@ -102,7 +102,7 @@ def decayed(standing: Standing, now_seconds: float) -> Standing:
     )
 
 
-def reputation(standing: Standing, now_seconds: float) -> float:
+def reputation(standing: PeerReputation, now_seconds: float) -> float:
     """0 banned, ½ unknown, toward 1 trusted."""
     if is_banned(standing, now_seconds):
         return 0.0
@@ -110,11 +110,11 @@ def reputation(standing: Standing, now_seconds: float) -> float:
     return (1.0 + now.good) / (2.0 + now.good + now.bad)
 
 
-def is_banned(standing: Standing, now_seconds: float) -> bool:
+def is_banned(standing: PeerReputation, now_seconds: float) -> bool:
     return now_seconds < standing.banned_until_seconds
 
 
-def observed(standing: Standing, conduct: Conduct, now_seconds: float) -> Standing:
+def observed(standing: PeerReputation, conduct: Conduct, now_seconds: float) -> PeerReputation:
     """The standing after one more event; banned, with the reason in words, where that event was one too many."""
     now = decayed(standing, now_seconds)
     faults = dict(now.faults)
@@ -130,9 +130,9 @@ def observed(standing: Standing, conduct: Conduct, now_seconds: float) -> Standi
     proven = sum(faults.values())
     if is_banned(now, now_seconds) or proven < BAN_FAULTS or proven < BAN_SHARE * now.judged:
         return now
-    lasting_seconds = min(BAN_SECONDS * 2.0**now.bans, BAN_SECONDS_MOST)
+    lasting_seconds = min(BAN_SECONDS * 2.0**now.bans, MAX_BAN_SECONDS)
     counts = ", ".join(f"{count:.0f} {_PROVEN[kind]}" for kind, count in faults.items() if count >= 0.5)
-    return Standing(
+    return PeerReputation(
         at_seconds=now_seconds,
         bans=now.bans + 1,
         banned_until_seconds=now_seconds + lasting_seconds,
@@ -140,16 +140,16 @@ def observed(standing: Standing, conduct: Conduct, now_seconds: float) -> Standi
     )
 
 
-class Trust:
+class ReputationBook:
     """The standings of at most ``PEERS_REMEMBERED`` peers, kept in ``path``; the least lately observed goes first."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._standings: OrderedDict[str, Standing] = OrderedDict()
+        self._standings: OrderedDict[str, PeerReputation] = OrderedDict()
         self._unsaved = False
         if path is not None and path.exists():
             try:
-                self._standings.update(msgspec.json.decode(path.read_bytes(), type=dict[str, Standing]))
+                self._standings.update(msgspec.json.decode(path.read_bytes(), type=dict[str, PeerReputation]))
             except (OSError, msgspec.DecodeError) as error:
                 raise StorageError(
                     f"cannot read {path} ({error}): delete it, and peers' reputations start anew"
@@ -157,7 +157,7 @@ class Trust:
 
     def observe(self, peer: str, conduct: Conduct | Judgement, now_seconds: float) -> str | None:
         """Records one event. Returns why the peer is banned if this event made it so, else None."""
-        before = self._standings.get(peer) or Standing(at_seconds=now_seconds)
+        before = self._standings.get(peer) or PeerReputation(at_seconds=now_seconds)
         after = observed(before, Conduct(conduct), now_seconds)
         self._standings[peer] = after
         self._standings.move_to_end(peer)

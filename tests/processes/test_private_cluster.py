@@ -43,7 +43,7 @@ def swarm_process(processes: Any, home: Path) -> tuple[subprocess.Popen[bytes], 
         "listen": "/ip4/127.0.0.1/tcp/0", "lan_discovery": False,
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "swarm.process"],
+        [sys.executable, "-m", "swarm.swarm_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=processes.environment,

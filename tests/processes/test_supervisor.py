@@ -15,11 +15,11 @@ import pytest
 from node.api.types import NodeStatus, PeersAnswer
 from node.configuration import ApiSection, Config
 from node.events import STOP_LINE, Event, Fault, Phases, RoundDone, encode_event
-from node.exit_codes import ExitCode
 from node.home import Home, Lock, is_locked, lock_home
 from node.supervision.children import ChildSpec
-from node.supervision.outcome import Outcome
+from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Supervisor
+from swarm.exit_codes import ExitCode
 
 pytestmark = pytest.mark.processes
 
@@ -73,12 +73,12 @@ def home() -> Iterator[Home]:
 
 def supervised(
     home: Home, heard: Heard, *, learner: str, swarm: str = OBEDIENT, react: Callable[[Supervisor], None] | None = None
-) -> Outcome:
+) -> RunOutcome:
     """Runs a supervisor over two Python programs; ``react`` may arrange what happens on which words."""
     lock = lock_home(home)
     assert isinstance(lock, Lock)
 
-    async def main() -> Outcome:
+    async def main() -> RunOutcome:
         supervisor = Supervisor(
             home,
             Config(name="test", api=ApiSection(port=0)),
@@ -197,7 +197,7 @@ def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home: Home
     def react(supervisor: Supervisor) -> None:
         heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
 
-    assert supervised(home, heard, learner=finishing, swarm=leaving, react=react) == Outcome(ExitCode.DONE, "test")
+    assert supervised(home, heard, learner=finishing, swarm=leaving, react=react) == RunOutcome(ExitCode.DONE, "test")
     assert order.read_text() == "learner swarm"
 
 

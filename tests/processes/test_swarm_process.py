@@ -36,7 +36,7 @@ class SwarmProcess:
     def __init__(self, home: Path, **settings: object) -> None:
         self.home = home
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "swarm.process"],
+            [sys.executable, "-m", "swarm.swarm_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -166,7 +166,7 @@ def patterns(seed: int) -> list[Patterns]:
     return [(each.view(np.uint32) >> 16).astype(np.uint16) for each in values]
 
 
-def average(process: SwarmProcess, weights: list[Patterns]) -> api.Averaged:
+def average(process: SwarmProcess, weights: list[Patterns]) -> api.AverageReply:
     """As a learner does: with a client of its own."""
     with SwarmClient(process.home / "swarm.sock") as client:
         parts = dense_parts(LAYOUT, weights)
@@ -208,9 +208,8 @@ def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_n
 
 
 def test_the_process_imports_nothing_heavy(processes: Processes) -> None:
-    code = (
-        "import sys, swarm.process; print([m for m in ('torch', 'transformers', 'numpy.random') if m in sys.modules])"
-    )
+    heavy_modules = ("torch", "transformers", "numpy.random")
+    code = f"import sys, swarm.swarm_process; print([m for m in {heavy_modules} if m in sys.modules])"
     heavy = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=HANG_SECONDS)
     assert heavy.stdout.strip() == b"[]"
 

@@ -20,7 +20,7 @@ from swarm import api
 from swarm import service as composition
 from swarm.api import Judgement
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
-from swarm.service import PEERS_TOLD, SwarmService
+from swarm.service import MAX_PEERS_LISTED, SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
@@ -323,7 +323,7 @@ def test_of_a_crowd_the_connected_and_the_latest_heard_are_told_and_fit_one_fram
                 notes.heartbeat = heartbeat(name, software=name, model=name, phase=name, tasks=longest)
                 notes.heartbeat_sequence = number
             reply = await a.answer(api.AskPeers())
-            assert isinstance(reply, api.PeerList) and len(reply.peers) == PEERS_TOLD
+            assert isinstance(reply, api.PeerList) and len(reply.peers) == MAX_PEERS_LISTED
             assert [reply.peers[0].peer, reply.peers[1].peer] == [b.host.peer_id, f"12D3KooW{999:044}"]
             assert len(msgspec.msgpack.encode(reply)) < api.MAX_FRAME_BYTES
 
@@ -340,7 +340,7 @@ def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
                 await anyio.sleep(1.0)
                 assert len(await seen(a)) == 1
                 assert await b.answer(api.Leave("maintenance")) == api.Done()
-                await anyio.sleep(composition.FAREWELL_SECONDS / 2)
+                await anyio.sleep(composition.GOODBYE_SEND_SECONDS / 2)
                 assert await peer(a, b) is None
                 assert await seen(a) == []
                 await anyio.sleep(5.0)

@@ -42,8 +42,8 @@ PROMPT_SEEDS = 1 << 53  # far more than any task has prompts; the task takes it 
 FEWEST = 2  # completions of a group: one alone has no group advantage
 SOLVED, UNSOLVED = 0.75, 1 / 16  # sGPO's bounds on p; it finds p = 0 with eight samples
 UNSOLVED_KEPT = 0.1
-SGPO_MOST = 8
-PATIENCE_ROUNDS = 3  # of an even share, within which "posterior" wants a success
+MAX_SGPO_COMPLETIONS = 8
+ROUNDS_UNTIL_A_SUCCESS = 3  # of an even share, within which "posterior" wants a success
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _uniform(asked: _Asked) -> list[_Share]:
 
 
 def _posterior(asked: _Asked) -> list[_Share]:
-    looked_for = PATIENCE_ROUNDS * asked.groups * asked.completions / len(asked.tasks)
+    looked_for = ROUNDS_UNTIL_A_SUCCESS * asked.groups * asked.completions / len(asked.tasks)
     scores = {
         task: (1 - belief(task, asked.known, 0.0).mean()) * asked.belief(task).chance_of_success(looked_for)
         for task in asked.tasks
@@ -166,7 +166,7 @@ def _sgpo(asked: _Asked) -> list[_Share]:
     if not kept:
         return [(task, count, "all solved") for task, count, _ in _uniform(asked)]
     drawn = _drawn(asked, kept)
-    most = max(SGPO_MOST, asked.completions)
+    most = max(MAX_SGPO_COMPLETIONS, asked.completions)
     counts = bounded_shares(
         [1 / success[task] for task in drawn], asked.groups * asked.completions, least=FEWEST, most=most
     )

@@ -26,13 +26,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from node.configuration import LearnerSection
-from node.learner.foreign.replay import Choice, ReplayPool
+from node.learner.foreign.replay import ForeignChoice, ReplayPool
 from node.learner.objective.advantages import learner_relative_gain
 from node.tasks.task import Task
 from swarm.api import SeenGroup
 
 NUDGE = 0.05  # in units of reward
-LEAST_GAIN = 0.01  # below it a group has nothing that the learner does not do itself as often
+MIN_GAIN = 0.01  # below it a group has nothing that the learner does not do itself as often
 FAR_NATS = 50.0  # divergence of a completion at which closeness is a half
 DOUBTED = 0.5  # reliability below which a peer comes last
 
@@ -48,7 +48,7 @@ def choose(
     draws: random.Random,
     *,
     foreign_advantage: ForeignAdvantage = "learner",
-) -> Choice:
+) -> ForeignChoice:
     """At most ``section.foreign_groups`` candidates. Changes nothing but the state of ``draws``."""
     passed_over: dict[bytes, str] = {}
     useful: list[tuple[SeenGroup, float]] = []
@@ -65,13 +65,13 @@ def choose(
             useful.append((group, use))
     if section.foreign_choice == "uniform":
         drawn = draws.sample(useful, min(section.foreign_groups, len(useful)))
-        return Choice(tuple(group for group, _ in drawn), passed_over)
+        return ForeignChoice(tuple(group for group, _ in drawn), passed_over)
     ranked = _ranked(now_seconds, useful, pool, section, draws)
     doubted = [group for group in ranked if pool.peer(group.peer).reliability < DOUBTED]
     believed = [group for group in ranked if pool.peer(group.peer).reliability >= DOUBTED]
     wanted, share = section.foreign_groups, section.peer_share
     chosen = [*_within_peer_share(believed, wanted, share), *_within_peer_share(doubted, wanted, share)]
-    return Choice(tuple(chosen[:wanted]), passed_over)
+    return ForeignChoice(tuple(chosen[:wanted]), passed_over)
 
 
 def _unfit(group: SeenGroup, age_seconds: float, tasks: Mapping[str, Task], section: LearnerSection) -> str | None:
@@ -90,7 +90,7 @@ def _use(group: SeenGroup, success: float, foreign_advantage: ForeignAdvantage) 
         reason, spread = _spread(group)
         return reason, spread * max(0.0, 1 - success)
     gain = learner_relative_gain(statistics.fmean(group.advert.rewards), success)
-    return (None, gain) if gain >= LEAST_GAIN else ("not_better", 0.0)
+    return (None, gain) if gain >= MIN_GAIN else ("not_better", 0.0)
 
 
 def _spread(group: SeenGroup) -> tuple[str | None, float]:

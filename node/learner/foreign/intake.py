@@ -23,7 +23,7 @@ from node.configuration import LearnerSection
 from node.learner.allocation.peer_success import Announced, announced_success
 from node.learner.foreign.foreign_choice import ForeignAdvantage, choose
 from node.learner.foreign.outcomes import Decided
-from node.learner.foreign.replay import Choice, ReplayPool
+from node.learner.foreign.replay import ForeignChoice, ReplayPool
 from node.tasks.task import Task
 from protocol.errors import OversizedError, ProtocolError, StarlingError, StorageError, TransportError
 from protocol.messages import Heartbeat
@@ -39,7 +39,7 @@ BEAT_EVERY_SECONDS = 0.5  # at least
 PEERS_EVERY_SECONDS = 5.0  # at least; they say how they fare at every heartbeat
 NO_SWARM_PROCESS = "this node runs without a swarm process"
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Swarm(Protocol):
@@ -80,14 +80,14 @@ class Incoming:
 class _Chosen:
     """What to fetch, and what is out."""
 
-    choice: Choice
+    choice: ForeignChoice
     used_before: frozenset[bytes]
     rejected: Counter[str]
     decided: tuple[Decided, ...]
     waiting: int
 
 
-class Exchange:
+class RolloutIntake:
     """One thread that owns the client. All methods but ``collect`` and ``close`` return at once."""
 
     def __init__(
@@ -279,7 +279,7 @@ class Exchange:
                 decided.append(Decided.of_advert("not_fetched", seen, outcome.reason))
                 unusable.append(blob)
                 missed.append(seen.peer)
-                _log.debug("group %s of %s not fetched: %s", seen.advert.blob.hex()[:12], seen.peer, outcome.reason)
+                log.debug("group %s of %s not fetched: %s", seen.advert.blob.hex()[:12], seen.peer, outcome.reason)
                 continue
             try:
                 raw = Path(outcome.path).read_bytes()

@@ -27,7 +27,7 @@ DIVERGENCE_STEP = 0.2  # of the running mean, a round
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ForeignChoice:
     """What to fetch, best first, and for every candidate that is out for good the reason."""
 
     chosen: tuple[SeenGroup, ...]
@@ -65,15 +65,15 @@ class ReplayPool:
                 self.candidates[blob] = group
         return self._make_room() if len(self.candidates) > CANDIDATES else []
 
-    def settle(self, choice: Choice, most_uses: int) -> None:
-        """Counts the chosen as used once more; takes out for good what was passed over or used ``most_uses`` times."""
+    def settle(self, choice: ForeignChoice, max_uses: int) -> None:
+        """Counts the chosen as used once more; takes out for good what was passed over or used ``max_uses`` times."""
         for group in choice.chosen:
             blob = group.advert.blob
             if blob not in self.uses:
                 record = self.peer(group.peer)
                 self._remember(group.peer, replace(record, groups_taken=record.groups_taken + 1))
             self.uses[blob] = self.uses.get(blob, 0) + 1
-            if self.uses[blob] >= most_uses:
+            if self.uses[blob] >= max_uses:
                 self._decide(blob)
         for blob in choice.passed_over:
             self._decide(blob)

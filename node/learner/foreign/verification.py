@@ -20,7 +20,7 @@ REWARD_TOLERANCE = 1e-3  # claims travel as float32
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ForeignRefusal:
     """Why a fetched group is not learnt from, and what that says of its sender."""
 
     judgement: Judgement
@@ -56,7 +56,7 @@ def _check_tokens(completion: Completion, tokens: TokenTable) -> None:
         raise MalformedError(f"end-of-sequence at {ends} of {len(ids)} tokens, finish reason {completion.finish}")
 
 
-def check_rewards(claimed: Sequence[float], scores: Scores) -> Refusal | None:
+def check_rewards(claimed: Sequence[float], scores: Scores) -> ForeignRefusal | None:
     """Compares claims with recomputed rewards.
 
     A completion that our scorer could not score, for want of time perhaps, accuses nobody; the group is left unused.
@@ -64,8 +64,8 @@ def check_rewards(claimed: Sequence[float], scores: Scores) -> Refusal | None:
     for index, (claim, reward, fault) in enumerate(zip(claimed, scores.rewards, scores.faults, strict=True)):
         if fault is None and not abs(claim - reward) <= REWARD_TOLERANCE:
             detail = f"completion {index}: claimed reward {claim:g}, recomputed {reward:g}"
-            return Refusal(Judgement.FALSE_REWARD, "false_reward", detail)
+            return ForeignRefusal(Judgement.FALSE_REWARD, "false_reward", detail)
     faults = [fault for fault in scores.faults if fault is not None]
     if faults:
-        return Refusal(Judgement.UNUSED, "not_scored", f"{faults[0].reason}: {faults[0].detail}")
+        return ForeignRefusal(Judgement.UNUSED, "not_scored", f"{faults[0].reason}: {faults[0].detail}")
     return None

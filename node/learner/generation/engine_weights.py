@@ -27,7 +27,7 @@ from protocol.errors import ProtocolError
 from protocol.weights.dense_weights import dense_bytes, encode_dense
 from protocol.weights.tensor_layout import TensorLayout
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class EngineUpdate:
     """What an engine has taken over."""
 
     form: Form
@@ -69,22 +69,22 @@ class EngineWeights:
         self._spare: list[Tensor] | None = None
         self._told: str | None = None
 
-    def load(self, version: int, weights: Mapping[str, Tensor]) -> Sent:
+    def load(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         """``weights`` may be changed as soon as it returns.
 
         Raises as ``Engine.load_weights`` where the engine refuses even the whole weights.
         """
         if self._engine.in_process:
             self._engine.load_weights(version, weights)
-            sent = Sent(form_of(in_process=True), None)
+            sent = EngineUpdate(form_of(in_process=True), None)
         else:
             sent = self._send(version, weights)
         if sent.form.kind != self._told:
             self._told = sent.form.kind
-            _log.info("version %d goes to the engine as %s: %s", version, sent.form.kind, sent.form.reason)
+            log.info("version %d goes to the engine as %s: %s", version, sent.form.kind, sent.form.reason)
         return sent
 
-    def _send(self, version: int, weights: Mapping[str, Tensor]) -> Sent:
+    def _send(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
         present = self._rounded(layout, weights)
         target = weight_diff.weights_hash(layout, present)
@@ -98,12 +98,12 @@ class EngineWeights:
                 self._engine.load_weights(version, EncodedWeights(target, blob))
             except ProtocolError as error:
                 form = Form("dense", f"the engine refused a diff ({error.reason}): {error}")
-                _log.warning("version %d goes to the engine whole: %s", version, form.reason)
+                log.warning("version %d goes to the engine whole: %s", version, form.reason)
         if form.kind == "dense":
             blob = encode_dense(layout, weight_diff.patterns(present))
             self._engine.load_weights(version, EncodedWeights(target, blob))
         self._held, self._spare = (target, present), held[1] if held is not None else None
-        return Sent(form, len(blob))
+        return EngineUpdate(form, len(blob))
 
     def _rounded(self, layout: TensorLayout, weights: Mapping[str, Tensor]) -> list[Tensor]:
         """Copies in bf16 in host memory, in the layout's order, over those that are not needed any more."""

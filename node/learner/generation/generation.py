@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.configuration import LearnerSection
-from node.engines.engine import Engine, GenerationRequest, Progress, Sampling
+from node.engines.engine import Engine, GenerationProgress, GenerationRequest, Sampling
 from node.learner.allocation.allocator import Allocation
 from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.generation.unfinished import UnfinishedGroup
@@ -30,7 +30,7 @@ from node.tasks.task import Prompt, Task
 from protocol.errors import ConfigurationError, ProtocolError
 from protocol.messages import PromptRef
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class RewardScorer(Protocol):
@@ -157,18 +157,18 @@ class Generation:
         """None for a group that cannot be: its task has changed, or prompt and tokens no longer fit the context."""
         task = self._tasks.get(group.ref.task)
         if task is None:
-            _log.warning("an unfinished group is dropped: this node no longer trains on %s", group.ref.task)
+            log.warning("an unfinished group is dropped: this node no longer trains on %s", group.ref.task)
             return None
         try:
             prompt = task.prompt(group.ref)
         except ProtocolError as error:
-            _log.warning("an unfinished group of %s is dropped: %s", group.ref.task, error)
+            log.warning("an unfinished group of %s is dropped: %s", group.ref.task, error)
             return None
         prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
         room = min(task.max_new_tokens, self._context - len(prompt_ids))
         longest = max((len(each.token_ids) for each in group.progress.sequences), default=1)
         if longest > room:
-            _log.warning(
+            log.warning(
                 "an unfinished group of %s is dropped: it has a completion of %d tokens where the task and the model's "
                 "context of %d leave room for %d after its prompt",
                 group.ref.task,
@@ -181,7 +181,7 @@ class Generation:
 
     def _advance(
         self, wave: Sequence[_Launch], missing: int, seed: int, halted: Callable[[], bool] | None
-    ) -> list[Progress]:
+    ) -> list[GenerationProgress]:
         sampling = Sampling(self._temperature, seed)
         requests = [launch.request for launch in wave]
         if halted is not None:
@@ -193,7 +193,7 @@ class Generation:
     def _sort_out(
         self,
         wave: Sequence[_Launch],
-        progress: Sequence[Progress],
+        progress: Sequence[GenerationProgress],
         waiting: list[UnfinishedGroup],
         tally: _Tally,
     ) -> list[Rollout]:

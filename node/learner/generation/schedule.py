@@ -31,7 +31,7 @@ from node.learner.generation.unfinished import UnfinishedGroup
 Weights = Mapping[str, torch.Tensor]
 PlanOf = Callable[[int], Plan]  # of a round's number
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class GenerationSchedule(Protocol):
@@ -158,7 +158,7 @@ class Ahead:
         self._thread.shutdown(wait=True, cancel_futures=True)
         for batch in self._batches:
             if not batch.generated.cancelled() and (error := batch.generated.exception()) is not None:
-                _log.error("a round generated ahead, and not needed any more, failed", exc_info=error)
+                log.error("a round generated ahead, and not needed any more, failed", exc_info=error)
         self._batches.clear()
         self._halt.clear()
         self._thread = None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.engines.engine import Partial, Progress, Sample, Segment
+from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from protocol.errors import StorageError
 from protocol.messages import PromptRef
 from protocol.rollouts import FinishReason
@@ -27,7 +27,7 @@ LOGPS: Final = "unfinished.logps"  # (N,) float32
 class UnfinishedGroup:
     ref: PromptRef
     completions: int
-    progress: Progress
+    progress: GenerationProgress
 
 
 def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -76,7 +76,9 @@ def restored_unfinished(
                 samples.append(Sample(token_ids[part], logps[part], FinishReason(finish), segments))
         config_hash = bytes.fromhex(record["config_hash"])
         ref = PromptRef(record["task"], int(record["version"]), config_hash, int(record["seed"]))
-        groups.append(UnfinishedGroup(ref, int(record["completions"]), Progress(tuple(samples), tuple(partials))))
+        groups.append(
+            UnfinishedGroup(ref, int(record["completions"]), GenerationProgress(tuple(samples), tuple(partials)))
+        )
     if not position == len(token_ids) == len(logps):
         raise StorageError(
             f"the checkpoint's unfinished groups have {position} tokens by its record, and {len(token_ids)} tokens and "

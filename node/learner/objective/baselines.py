@@ -40,7 +40,7 @@ from torch import Tensor
 from node.configuration import LearnerSection, ObjectiveSection
 from node.kernels.linear_logp import linear_logps
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network, completion_hidden, plan_passes
+from node.learner.objective.forward import Network, completion_hidden, plan_micro_batches
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import span_weights
 
@@ -59,7 +59,7 @@ def with_baselines(
     """``groups`` in their order, the advantages of those that waited for them filled in."""
     found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
     waiting = [group for group in groups if group.baseline != "fixed"]
-    for part in plan_passes(waiting, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts):
+    for part in plan_micro_batches(waiting, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts):
         hidden, targets = completion_hidden(network, part)
         head = network.head
         logps, _ = linear_logps(hidden, head.weight, targets, head.bias, temperature=temperature)

@@ -20,7 +20,7 @@ from protocol.rollouts import Completion, Group
 
 VOCABULARY_NATS = 18 * math.log(2)
 SURPRISE_MARGIN_NATS = 14.0  # e^-14 is one in a million
-MOST_MASS = 2.0
+MAX_MASS = 2.0
 
 
 def usable_logps(group: Group) -> tuple[bool, ...]:
@@ -31,7 +31,7 @@ def usable_logps(group: Group) -> tuple[bool, ...]:
         for c, fine in zip(group.completions, plausible, strict=True)
         if fine
     }
-    if sum(math.exp(logp) for logp in distinct.values()) > MOST_MASS:
+    if sum(math.exp(logp) for logp in distinct.values()) > MAX_MASS:
         return (False,) * len(plausible)
     return plausible
 

@@ -56,7 +56,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class MicroBatch:
     """What one forward and backward pass holds: completions beside the index of their prompt."""
 
     prompts: tuple[tuple[int, ...], ...]  # K
@@ -64,13 +64,15 @@ class Pass:
     completions: tuple[TrainingCompletion, ...]  # B
 
 
-def plan_passes(groups: Sequence[TrainingGroup], *, batch_tokens: int, pads_prompts: bool = True) -> list[Pass]:
+def plan_micro_batches(
+    groups: Sequence[TrainingGroup], *, batch_tokens: int, pads_prompts: bool = True
+) -> list[MicroBatch]:
     """Packs every completion into passes of at most ``batch_tokens`` padded tokens; one that is longer goes alone.
 
     Groups of similar length go together, so that little is padded; a group that does not fit is split, at the price
     of its prompt once more. Deterministic.
     """
-    passes: list[Pass] = []
+    passes: list[MicroBatch] = []
     prompts: list[tuple[int, ...]] = []
     rows: list[tuple[int, TrainingCompletion]] = []
     longest_prompt = longest_row = 0
@@ -78,7 +80,7 @@ def plan_passes(groups: Sequence[TrainingGroup], *, batch_tokens: int, pads_prom
     def close() -> None:
         nonlocal longest_prompt, longest_row
         if rows:
-            passes.append(Pass(tuple(prompts), tuple(i for i, _ in rows), tuple(c for _, c in rows)))
+            passes.append(MicroBatch(tuple(prompts), tuple(i for i, _ in rows), tuple(c for _, c in rows)))
         prompts.clear()
         rows.clear()
         longest_prompt = longest_row = 0
@@ -108,7 +110,7 @@ def _length_order(group: TrainingGroup) -> tuple[int, int]:
     return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
 
 
-def completion_logps(network: Network, part: Pass, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def completion_logps(network: Network, part: MicroBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of every completion token, (N,) each, completion after completion in order.
 
     Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
@@ -117,7 +119,7 @@ def completion_logps(network: Network, part: Pass, *, temperature: float = 1.0) 
     return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
 
 
-def completion_hidden(network: Network, part: Pass) -> tuple[Tensor, Tensor]:
+def completion_hidden(network: Network, part: MicroBatch) -> tuple[Tensor, Tensor]:
     """What the head reads where it is to say each completion token, (N, D), and these tokens, (N,)."""
     device = network.head.weight.device
     cache = DynamicCache()
@@ -209,7 +211,7 @@ def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabula
         )
         for cut in cuts
     )
-    part = Pass(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
+    part = MicroBatch(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
     ours, _ = completion_logps(network, part)
     worst = float((ours - torch.cat([expected[cut - 1 :] for cut in cuts])).abs().max())
     if not worst <= HEAD_TOLERANCE:

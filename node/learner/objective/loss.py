@@ -32,7 +32,7 @@ from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.alignment import divergences, span_sums
-from node.learner.objective.report import ObjectiveReport, report_of_pass
+from node.learner.objective.report import ObjectiveReport, report_of_micro_batch
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import Weights, span_weights
 
@@ -105,7 +105,7 @@ def objective_loss(
     if section.loss in ("grpo", "gspo"):
         terms = terms / spans.lengths[sequence_of_token]
     loss = terms.sum() / totals.divisor(section)
-    return loss, report_of_pass(loss, entropies, kl, spans, log_ratios, divergence, weights, clipped)
+    return loss, report_of_micro_batch(loss, entropies, kl, spans, log_ratios, divergence, weights, clipped)
 
 
 def _log_ratio_values(

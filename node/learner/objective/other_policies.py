@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from node.configuration import ObjectiveSection
-from node.learner.objective.forward import Network, Pass, completion_logps
+from node.learner.objective.forward import MicroBatch, Network, completion_logps
 
-LEAST_ACTIVE_SHARE: Final = 0.9
+MIN_ACTIVE_SHARE: Final = 0.9
 
 
 class OtherPolicies:
@@ -38,7 +38,7 @@ class OtherPolicies:
         self._norm = 1.0  # z
 
     @torch.no_grad()
-    def reference_logps(self, network: Network, part: Pass, *, temperature: float) -> Tensor | None:
+    def reference_logps(self, network: Network, part: MicroBatch, *, temperature: float) -> Tensor | None:
         """(N,), None where there is no reference."""
         if self._reference is None:
             return None
@@ -46,7 +46,7 @@ class OtherPolicies:
             return completion_logps(network, part, temperature=temperature)[0]
 
     @torch.no_grad()
-    def proximal_logps(self, network: Network, part: Pass, *, temperature: float) -> Tensor | None:
+    def proximal_logps(self, network: Network, part: MicroBatch, *, temperature: float) -> Tensor | None:
         """(N,) of the average; None where the proximal policy is the one that is there now."""
         if not self._sum:
             return None
@@ -59,7 +59,7 @@ class OtherPolicies:
         """Takes the new weights into the average; ``active_share`` of the spans had a weight, None without any."""
         if not self._averaging:
             return
-        if not self._sum or (active_share is not None and active_share < LEAST_ACTIVE_SHARE):
+        if not self._sum or (active_share is not None and active_share < MIN_ACTIVE_SHARE):
             self._sum = {name: p.detach().float().clone() for name, p in self._parameters.items()}
             self._norm = 1.0
             return

@@ -86,7 +86,7 @@ class ObjectiveReport:
         return {peer: total / count for peer, (total, count) in sorted(self.divergence.items())}
 
 
-def report_of_pass(
+def report_of_micro_batch(
     loss: Tensor,
     entropies: Tensor,  # (N,)
     kl: Tensor | None,  # (N,) as often as each token counts

@@ -26,7 +26,7 @@ from node.api.history import Excerpt, History
 from node.api.metrics import LABEL_VALUES, metrics_text
 from node.api.record import Record
 from node.api.server import application, served
-from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeStatus, PeersAnswer, PeerView, State
+from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.events import CheckpointSaved, Fault, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
@@ -99,7 +99,7 @@ class Node:
             name="ann",
             peer="12D3KooWx",
             model="m",
-            state=State.TRAINING,
+            state=NodeState.TRAINING,
             uptime_seconds=5.0,
             swarm_process=ChildStatus(2, 0, None),
             learner_process=ChildStatus(3, 1, "it was killed"),
@@ -235,10 +235,10 @@ def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() ->
     ("changes", "healthy", "part"),
     [
         ({}, True, None),
-        ({"state": State.STARTING, "swarm": None}, True, None),
+        ({"state": NodeState.STARTING, "swarm": None}, True, None),
         ({"swarm": None}, False, "swarm process"),
-        ({"state": State.RECOVERING}, False, "it was killed"),
-        ({"state": State.STOPPING}, False, "stopping"),
+        ({"state": NodeState.RECOVERING}, False, "it was killed"),
+        ({"state": NodeState.STOPPING}, False, "stopping"),
     ],
 )
 def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(
@@ -260,17 +260,17 @@ def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(
 @pytest.mark.parametrize(
     ("state", "done", "began", "said"),
     [
-        (State.STARTING, None, None, "the learner is starting"),
-        (State.TRAINING, None, None, "first round under way"),
-        (State.TRAINING, ROUND, None, "round 8 under way"),
-        (State.TRAINING, ROUND, (8, "collect"), "round 8: waiting for groups of others"),
-        (State.TRAINING, ROUND, (7, "publish"), "round 8 under way"),  # of the round before
-        (State.TRAINING, ROUND, (8, "one that a later version adds"), "round 8 under way"),
-        (State.RECOVERING, ROUND, (8, "learn"), "the learner ended and is being started again"),
+        (NodeState.STARTING, None, None, "the learner is starting"),
+        (NodeState.TRAINING, None, None, "first round under way"),
+        (NodeState.TRAINING, ROUND, None, "round 8 under way"),
+        (NodeState.TRAINING, ROUND, (8, "collect"), "round 8: waiting for groups of others"),
+        (NodeState.TRAINING, ROUND, (7, "publish"), "round 8 under way"),  # of the round before
+        (NodeState.TRAINING, ROUND, (8, "one that a later version adds"), "round 8 under way"),
+        (NodeState.RECOVERING, ROUND, (8, "learn"), "the learner ended and is being started again"),
     ],
 )
 def test_what_a_node_is_waiting_for_is_told_in_words(
-    state: State, done: RoundDone | None, began: tuple[int, str] | None, said: str
+    state: NodeState, done: RoundDone | None, began: tuple[int, str] | None, said: str
 ) -> None:
     phase = None if began is None else PhaseBegan(time_seconds=1.0, round=began[0], phase=began[1])
     assert waiting_for(state, None, done, phase) == said
@@ -325,7 +325,7 @@ def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
 
 def test_metrics_of_a_node_that_has_only_begun_are_those_that_are_known() -> None:
     node = Node()
-    node.change(state=State.STARTING, swarm=None, round=None, checkpoint=None)
+    node.change(state=NodeState.STARTING, swarm=None, round=None, checkpoint=None)
     samples = samples_of(metrics_text(node.now, PeersAnswer(())))
     assert samples[("starling_peers_known",)] == 0 and ("starling_rounds_total",) not in samples
 

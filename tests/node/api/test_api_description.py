@@ -24,15 +24,15 @@ from node.api.event_feed import EventFeed
 from node.api.openapi import description
 from node.api.record import Record
 from node.api.server import application
-from node.api.types import ChildStatus, NodeStatus, PeersAnswer, RolloutsAnswer, State, SwarmAnswer
+from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
 from node.events import (
     CheckpointSaved,
     Fault,
     ForeignGroups,
     GroupOutcome,
+    LearnerReady,
     Loading,
     Phases,
-    Ready,
     RoundDone,
     Usage,
 )
@@ -93,14 +93,14 @@ class Node:
             raise RuntimeError("a bug of ours")
         return NodeStatus(
             version="0.1.0", pid=1, home="/data", name="ann", peer="12D3KooWann", model="builtin:wren",
-            state=State.TRAINING, uptime_seconds=5.0, swarm_process=ChildStatus(2, 0, None),
+            state=NodeState.TRAINING, uptime_seconds=5.0, swarm_process=ChildStatus(2, 0, None),
             learner_process=ChildStatus(3, 1, "it was killed"),
             swarm=SwarmStatus(
                 "12D3KooWann", "starling", "00", ("/ip4/127.0.0.1/tcp/1",), 1.0, 2, None, 10, 20, 30,
                 {"heartbeat": 4}, {"clock": 1, "rate": 7},
             ),
             loading=Loading(time_seconds=1.0, what="policy", seconds=1.0),
-            ready=Ready(
+            ready=LearnerReady(
                 time_seconds=2.0, model="wren", family="77" * 16, tokenizer="77" * 16, parameters=9,
                 trainable_parameters=9, device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None,
                 seconds=2.0,

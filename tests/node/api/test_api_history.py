@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.api import series
-from node.api.history import POINTS_MOST, History, restored
+from node.api.history import MAX_POINTS, History, restored
 from node.api.series import Kind, Stretch, Track, downsampled, merged, sample
 from node.api.types import HistoryAnswer
 from node.events import Phases, RoundDone, Usage, encode_event
@@ -102,7 +102,7 @@ def test_an_answer_has_at_most_the_points_asked_for_and_every_series_is_as_long_
     history = History()
     for number in range(1, 2001):
         history.add_round(round_done(number, tasks=("add", "sort/twice")))
-    for points in (2, 100, POINTS_MOST):
+    for points in (2, 100, MAX_POINTS):
         answer = history.answer(points=points)
         assert len(answer.rounds.time_seconds) == points
         assert all(len(each.values) == points for each in answer.rounds.series)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.api.reasons import MESSAGE, OUTCOMES, STAGES, WORDS, stage_of, why_not, words_for
 from node.api.types import WhyNot
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import ProtocolError
 from swarm.blobs.fetch_job import UnusableStreamError
 from swarm.peers.reputation import Conduct
@@ -56,7 +56,7 @@ def reasons_in(path: str, tree: ast.Module) -> Iterator[str]:
                 yield from literals(key)
             case ast.keyword(arg="rejected", value=ast.Call(func=ast.Name("Counter"), keywords=counted)):
                 yield from (each.arg for each in counted if each.arg)
-            case ast.Call(func=ast.Name("Refusal"), args=[_, reason, *_]):
+            case ast.Call(func=ast.Name("ForeignRefusal"), args=[_, reason, *_]):
                 yield from literals(reason)
             case ast.Call(func=ast.Attribute(ast.Name("Decided"), _), args=[reason, *_]):
                 yield from literals(reason)
@@ -81,7 +81,7 @@ def errors(kind: type[ProtocolError]) -> Iterator[str]:
 def test_every_reason_that_the_sources_can_give_has_a_sentence_and_no_other() -> None:
     given_by_code = {reason for path, tree in sources() for reason in reasons_in(path, tree)}
     assert {"not_better", "false_reward", "late", "rate", "banned", "without_gradient"} <= given_by_code
-    known = {"used", "replayed", "refused", "crowded_out"} | {*errors(ProtocolError), *Reason, *Conduct}
+    known = {"used", "replayed", "refused", "crowded_out"} | {*errors(ProtocolError), *RefusalReason, *Conduct}
     assert given_by_code | known == set(WORDS)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from node.api import swarm_summary as swarm_view
 from node.api.answers import peer_view
 from node.api.swarm_summary import swarm_answer
-from node.api.types import ChildStatus, NodeStatus, PeersAnswer, State, SwarmAnswer
-from node.events import Phases, Ready, RoundDone
+from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, SwarmAnswer
+from node.events import LearnerReady, Phases, RoundDone
 from node.learner.allocation.peer_success import STALE_SECONDS
 from protocol import limits
 from protocol.messages import Heartbeat, TaskSuccess
@@ -52,18 +52,18 @@ def round_done() -> RoundDone:
     )  # fmt: skip
 
 
-READY = Ready(
+READY = LearnerReady(
     time_seconds=0.0, model="wren", family=WREN.hex(), tokenizer=WREN.hex(), parameters=10, trainable_parameters=10,
     device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None, seconds=1.0,
 )  # fmt: skip
 
 
-def status(ready: Ready | None = READY, done: RoundDone | None = None) -> NodeStatus:
+def status(ready: LearnerReady | None = READY, done: RoundDone | None = None) -> NodeStatus:
     child = ChildStatus(12, 0, None)
     return NodeStatus(
-        version="0.1.0", pid=1, home="/h", name="ann", peer="12D3KooWann", model="builtin:wren", state=State.TRAINING,
-        uptime_seconds=9.0, swarm_process=child, learner_process=child, swarm=None, loading=None, ready=ready,
-        round=done, checkpoint=None, fault=None, notes=(),
+        version="0.1.0", pid=1, home="/h", name="ann", peer="12D3KooWann", model="builtin:wren",
+        state=NodeState.TRAINING, uptime_seconds=9.0, swarm_process=child, learner_process=child, swarm=None,
+        loading=None, ready=ready, round=done, checkpoint=None, fault=None, notes=(),
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_one_claim_of_endless_samples_does_not_outweigh_all_others() -> None:
     honest = [peer(heartbeat(f"h{i}", tasks=(TaskSuccess("add", 0.2, 1000),))) for i in range(9)]
     answer = swarm_answer(status(), seen(*honest, peer(heartbeat("liar", tasks=(TaskSuccess("add", 1.0, 2**63 - 1),)))))
     (add,) = answer.tasks
-    assert add.success == pytest.approx(0.28) and add.samples == 10 * swarm_view.SAMPLES_MOST
+    assert add.success == pytest.approx(0.28) and add.samples == 10 * swarm_view.MAX_SAMPLES
 
 
 def test_a_claim_without_samples_is_no_claim() -> None:

@@ -17,9 +17,9 @@ from node.averaging.compressed import FARTHEST, CompressedState, layout_of
 from node.averaging.noloco import OuterState
 from node.averaging.rules import (
     COMPRESSED,
-    DENSE_WEIGHTS_MOST,
-    Compressed,
+    MAX_DENSE_WEIGHTS,
     CompressedOffering,
+    CompressedRule,
     Dense,
     Rule,
     State,
@@ -60,7 +60,9 @@ def going_on(seed: int, spread: float = 0.1) -> CompressedState:
 
 def offered(seed: int, spread: float = 0.1) -> CompressedOffering:
     before = going_on(seed, spread)
-    return Compressed().offer(plus(before.outer, weights(seed + 90, 0.1)), before, afresh=False, random=Random(seed))
+    return CompressedRule().offer(
+        plus(before.outer, weights(seed + 90, 0.1)), before, afresh=False, random=Random(seed)
+    )
 
 
 def content(offering: CompressedOffering) -> bytes:
@@ -78,8 +80,8 @@ def minus(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, T
 @pytest.mark.parametrize(
     ("encoding", "count", "expected", "because"),
     [
-        ("auto", DENSE_WEIGHTS_MOST, "dense-bf16", "no more than 50,000,000"),
-        ("auto", DENSE_WEIGHTS_MOST + 1, "sparse-2bit", "more than 50,000,000: compressed"),
+        ("auto", MAX_DENSE_WEIGHTS, "dense-bf16", "no more than 50,000,000"),
+        ("auto", MAX_DENSE_WEIGHTS + 1, "sparse-2bit", "more than 50,000,000: compressed"),
         ("dense-bf16", 10**9, "dense-bf16", "averaging.encoding is dense-bf16"),
         ("sparse-2bit", 1, "sparse-2bit", "averaging.encoding is sparse-2bit"),
     ],
@@ -103,10 +105,10 @@ def test_a_compressed_exchange_is_the_formula_for_both() -> None:
         assert found.distance == pytest.approx(apart, rel=0.25)  # told from one element in 18
 
 
-@pytest.mark.parametrize("rule", [Dense(), Compressed()])
+@pytest.mark.parametrize("rule", [Dense(), CompressedRule()])
 @pytest.mark.parametrize("afresh", [False, True])
 def test_an_offer_of_which_nothing_comes_leaves_no_trace(rule: Rule, afresh: bool) -> None:
-    before: State = going_on(1) if isinstance(rule, Compressed) else noloco.begin(weights(1), steps=3)
+    before: State = going_on(1) if isinstance(rule, CompressedRule) else noloco.begin(weights(1), steps=3)
     learnt = plus(before.outer, weights(2, 0.1))
     told = digest(snapshot(before), learnt)
     first = rule.offer(learnt, before, afresh=afresh, random=Random(1))
@@ -130,7 +132,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "nothing": lambda blob: b"",
     "a header of anything": lambda blob: blob[:8] + bytes(len(blob) - 8),
     "another layout": lambda blob: content(
-        Compressed().offer({"other": torch.ones(5)}, None, afresh=False, random=Random(1))  # type: ignore[arg-type]
+        CompressedRule().offer({"other": torch.ones(5)}, None, afresh=False, random=Random(1))  # type: ignore[arg-type]
     ),
     "a step that is not a number": lambda blob: forged(2, steps=np.full(3, np.nan, np.float32)),
     "a step of zero": lambda blob: forged(2, steps=np.zeros(3, np.float32)),
@@ -161,7 +163,7 @@ def test_a_slice_with_enormous_steps_moves_us_no_further_than_distances_that_we_
 def test_weights_that_are_not_finite_are_offered_by_neither_rule() -> None:
     bad = weights(1)
     bad["tail"][3] = float("inf")
-    for rule in (Dense(), Compressed()):
+    for rule in (Dense(), CompressedRule()):
         with pytest.raises(IntegrityError, match="not fit to be offered"):
             rule.offer(bad, None, afresh=False, random=Random(1))
 
@@ -169,19 +171,19 @@ def test_weights_that_are_not_finite_are_offered_by_neither_rule() -> None:
 def test_a_replica_that_was_alone_for_long_loses_nothing_of_what_it_learnt_and_tells_the_most_of_it() -> None:
     before = going_on(1)
     learnt = plus(before.outer, weights(7, 1.0))
-    afresh = Compressed().offer(learnt, before, afresh=True, random=Random(1))
+    afresh = CompressedRule().offer(learnt, before, afresh=True, random=Random(1))
     told = decode_compressed(content(afresh), layout_of(learnt))
     assert all(float(np.abs(sent.values).max()) > 1.0 for sent in told.update if sent.size > 1)
-    silent = Compressed().offer(learnt, None, afresh=False, random=Random(1))  # has learnt nothing
+    silent = CompressedRule().offer(learnt, None, afresh=False, random=Random(1))  # has learnt nothing
     after = afresh.averaged(memoryview(content(silent)), 0.0).state
     assert norm(minus(after.outer, learnt)) < 1e-4 * norm(learnt)
-    straight = Compressed().offer(learnt, before, afresh=False, random=Random(1))
+    straight = CompressedRule().offer(learnt, before, afresh=False, random=Random(1))
     lost = straight.averaged(memoryview(content(silent)), 0.0).state
     assert norm(minus(lost.outer, learnt)) > 0.5 * norm(weights(7, 1.0))
 
 
 def test_a_first_offer_has_nothing_to_tell_and_the_first_step_only_begins() -> None:
-    first = Compressed().offer(weights(1), None, afresh=True, random=Random(1))
+    first = CompressedRule().offer(weights(1), None, afresh=True, random=Random(1))
     assert isinstance(first, CompressedOffering)
     assert all(not sent.values.any() for sent in first.sent.update)
     after = first.averaged(memoryview(content(offered(2))), 1.0).state
@@ -202,7 +204,7 @@ def test_either_state_comes_back_from_a_checkpoint(state: State) -> None:
 def test_a_node_that_changes_its_rule_goes_on_from_the_same_outer_weights() -> None:
     dense, sparse = noloco.begin(weights(1), steps=4), going_on(2)
     learnt = plus(weights(1), weights(3, 0.1))
-    to_sparse = Compressed().offer(learnt, dense, afresh=False, random=Random(1))
+    to_sparse = CompressedRule().offer(learnt, dense, afresh=False, random=Random(1))
     to_dense = Dense().offer(learnt, sparse, afresh=False, random=Random(1))
     assert isinstance(to_dense.start, OuterState)
     assert digest(to_sparse.start.outer) == digest(dense.outer) and to_sparse.start.steps == 4

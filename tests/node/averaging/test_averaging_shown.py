@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from node.api.answers import peer_view
 from node.api.metrics import metrics_text
-from node.api.types import ChildStatus, NodeStatus, PeersAnswer, State
+from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
 from node.cli import wording
 from node.cli.progress import PlainObserver
 from node.events import Averaged, decode_event, encode_event
@@ -39,7 +39,7 @@ NOBODY = Averaged(time_seconds=200.0, round=100, partner=None, because="2 × bus
 def status(offered: Averaged | None, averaged: Averaged | None) -> NodeStatus:
     child = ChildStatus(12, 0, None)
     return NodeStatus(
-        "0.1.0", 1, "/h", "wren-x", "12D3KooWy", "builtin:wren", State.TRAINING, 61.0, child, child, None,
+        "0.1.0", 1, "/h", "wren-x", "12D3KooWy", "builtin:wren", NodeState.TRAINING, 61.0, child, child, None,
         None, None, None, None, None, (), offered=offered, averaged=averaged,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from node.averaging import compressed, noloco
-from node.averaging.compressed import CompressedConstants, CompressedState, Sent, layout_of, mean_update
+from node.averaging.compressed import CompressedConstants, CompressedOffer, CompressedState, layout_of, mean_update
 from protocol.errors import StorageError
 from protocol.weights import sparsify
 from protocol.weights.compressed_weights import Compressed, decode_compressed
@@ -40,7 +40,7 @@ def digest(state: CompressedState) -> str:
     return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
 
-def received(sent: Sent) -> Compressed:
+def received(sent: CompressedOffer) -> Compressed:
     return decode_compressed(sent.blob, layout_of(weights(0)))
 
 

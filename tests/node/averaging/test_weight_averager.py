@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.rules import RELEASED, Compressed, Dense, Rule, bf16_bits, from_bf16_bits, snapshot
-from node.averaging.weight_averager import NOBODY, Replica, interval
+from node.averaging.rules import RELEASED, CompressedRule, Dense, Rule, bf16_bits, from_bf16_bits, snapshot
+from node.averaging.weight_averager import NOBODY, WeightAverager, interval
 from node.configuration import AveragingSection, LearnerSection
 from node.events import Averaged, Event, Fault, decode_event, encode_event
 from node.learner.optimizer import MasterAdamW
@@ -87,7 +87,7 @@ class Family:
         step: int,
         *,
         deadline_seconds: float,
-    ) -> api.Averaged:
+    ) -> api.AverageReply:
         content = b"".join([blob] if isinstance(blob, bytes) else blob)
         assert (family, encoding, deadline_seconds) == (FAMILY, self.encoding, 30.0)
         self.blobs.append(content)
@@ -98,11 +98,11 @@ class Family:
         if self.error is not None:
             raise self.error
         if self.theirs is None:
-            return api.Averaged(None, None, None, 1.0, "1 × not_now", 30.0)
+            return api.AverageReply(None, None, None, 1.0, "1 × not_now", 30.0)
         path = self._folder / blob_id(self.theirs).hex()
         path.write_bytes(self.theirs)
         offer = Offer(family, layout.digest, encoding, step, blob_id(self.theirs), max(1, len(self.theirs)))
-        return api.Averaged("bob", offer, str(path), self.weight, "1 × committed", 0.5)
+        return api.AverageReply("bob", offer, str(path), self.weight, "1 × committed", 0.5)
 
     def close(self) -> None:
         self.may_answer.set()
@@ -134,7 +134,7 @@ class Node:
         self.state = LearnerState()
         self.events: list[Event] = []
         self.now_seconds = 0.0
-        self.replica = Replica(
+        self.replica = WeightAverager(
             swarm,  # type: ignore[arg-type]
             self.optimizer,
             FAMILY,
@@ -357,10 +357,10 @@ def test_a_compressed_exchange_that_fails_leaves_the_residual_and_the_next_one_s
     tmp_path: Path,
 ) -> None:
     swarm = Family(tmp_path)
-    swarm.encoding = Compressed.encoding
-    partner = Compressed().offer(weights(2), None, afresh=False, random=Random(2))
+    swarm.encoding = CompressedRule.encoding
+    partner = CompressedRule().offer(weights(2), None, afresh=False, random=Random(2))
     good = swarm.theirs = b"".join(partner.content)
-    node = Node(swarm, rule=Compressed(), every_rounds=50)  # none of what follows is too long ago
+    node = Node(swarm, rule=CompressedRule(), every_rounds=50)  # none of what follows is too long ago
     node.state.round = 60
     assert any(node.rounds(2))  # the first step begins
     began = node.state.outer
@@ -376,7 +376,7 @@ def test_a_compressed_exchange_that_fails_leaves_the_residual_and_the_next_one_s
     told = decode_compressed(swarm.blobs[-1], LAYOUT)
     assert [len(sent.values) for sent in told.update] == [1, 1, 1]  # 64 of 4096, at least one of each
     assert began is not None
-    expected = Compressed().offer(own, began, afresh=False, random=Random(0)).averaged(memoryview(good), 1.0)
+    expected = CompressedRule().offer(own, began, afresh=False, random=Random(0)).averaged(memoryview(good), 1.0)
     assert digest(node.parameters) == digest(expected.state.outer)
     assert node.state.outer is not None
     assert digest(snapshot(node.state.outer)) == digest(snapshot(expected.state))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from node.exit_codes import ExitCode, exit_code_of
 from protocol.cluster.admission import read_invite
 from protocol.cluster.invite import Invite
 from protocol.errors import RefusedError, UnreachableError
 from protocol.identity import NodeKey
+from swarm.exit_codes import ExitCode, exit_code_of
 
 ADDRESS = f"/ip4/192.0.2.7/tcp/4001/p2p/{NodeKey(bytes(32)).peer_id}"
 

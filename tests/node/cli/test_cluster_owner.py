@@ -12,7 +12,7 @@ import pytest
 
 from node.configuration import load_config
 from node.home import Home
-from node.supervision.cluster_setup import ensure_joined, invite_text, papers_of
+from node.supervision.cluster_setup import credentials_of, ensure_joined, invite_text
 from protocol.cluster.documents import open_key_change, open_revocations
 from protocol.cluster.invite import decode_invite
 from protocol.errors import ConfigurationError, RefusedError
@@ -120,16 +120,16 @@ def test_directory_of_one_cluster_refuses_the_invite_of_another_and_ignores_one_
         ensure_joined(ours, load_config(ours.path, {}, {}), foreign)
 
 
-def test_papers_that_say_themselves_that_the_node_is_out_end_it_before_anything_is_started(
+def test_credentials_that_say_themselves_that_the_node_is_out_end_it_before_anything_is_started(
     starling: Starling, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "home")
     key = NodeKey.load(home.key)
-    papers = papers_of(home, key)
-    assert papers is not None and papers.cluster.manifest.name == "lab"
+    credentials = credentials_of(home, key)
+    assert credentials is not None and credentials.cluster.manifest.name == "lab"
     (home.path / "cluster" / "owner.key").rename(tmp_path / "owner.key")
     with pytest.raises(RefusedError, match=r"not let in \(wrong_key\)"):
-        papers_of(home, PEER)
+        credentials_of(home, PEER)
 
 
 def test_join_takes_an_invite_or_a_file_that_holds_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from node.api.answers import peer_view
-from node.api.types import ChildStatus, NodeStatus, PeersAnswer, PeerView, State
+from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, Phases, RoundDone, Stopped, encode_event
@@ -41,7 +41,7 @@ def swarm_status(alone_because: str | None) -> SwarmStatus:
 def node_status(swarm: SwarmStatus | None, done: RoundDone | None = None) -> NodeStatus:
     child = ChildStatus(12, 0, None)
     return NodeStatus(
-        "0.1.0", 1, "/h", "wren-x", "12D3KooWx", "builtin:wren", State.TRAINING, 61.0, child, child, swarm,
+        "0.1.0", 1, "/h", "wren-x", "12D3KooWx", "builtin:wren", NodeState.TRAINING, 61.0, child, child, swarm,
         None, None, done, None, None, (),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.api.types import ChildStatus, NodeStatus, State
+from node.api.types import ChildStatus, NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import sha256_of
 from node.doctor import data_directory, machine
 from node.doctor.data_directory import CheckpointFacts, KeyFacts, RunningFacts, checkpoint_facts, key_facts
@@ -28,8 +28,8 @@ from node.doctor.machine_facts import (
     requirements,
     torch_facts,
 )
-from node.policy.device_probe_result import TorchProbe
 from node.home import Home
+from node.policy.device_probe_result import TorchProbe
 from protocol.identity import NodeKey
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
@@ -258,7 +258,7 @@ def test_checkpoints_are_read_through_and_a_damaged_one_is_named(tmp_path: Path)
     with_remedy(data_directory.judge_checkpoints(checkpoint_facts(home)), ERROR, "none is whole", "backup")
 
 
-def running(state: State, last_end: str | None = None) -> NodeStatus:
+def running(state: NodeState, last_end: str | None = None) -> NodeStatus:
     child = ChildStatus(1, 0 if last_end is None else 1, last_end)
     return NodeStatus(
         version="0",
@@ -285,8 +285,8 @@ def test_a_running_node_is_told_with_its_state_and_how_a_process_of_it_ended() -
     judge = data_directory.judge_running
     with_remedy(judge(RunningFacts(False, None, None)), OK, "starling up")
     with_remedy(judge(RunningFacts(True, None, "refused")), WARNING, "refused", "starling down")
-    with_remedy(judge(RunningFacts(True, running(State.TRAINING), None)), OK, "training as ann")
-    ended = RunningFacts(True, running(State.RECOVERING, "the learner was killed"), None)
+    with_remedy(judge(RunningFacts(True, running(NodeState.TRAINING), None)), OK, "training as ann")
+    ended = RunningFacts(True, running(NodeState.RECOVERING, "the learner was killed"), None)
     with_remedy(judge(ended), WARNING, "the learner was killed", "/data/logs")
-    again = RunningFacts(True, running(State.TRAINING, "the learner was killed"), None)
+    again = RunningFacts(True, running(NodeState.TRAINING, "the learner was killed"), None)
     with_remedy(judge(again), WARNING, "before: the learner was killed")

@@ -16,8 +16,8 @@ from node.doctor.findings import Finding, Severity, ok, report_of, warning
 from node.doctor.network import judge_addresses, judge_api, judge_lan, judge_listening, judge_peers
 from node.doctor.network_facts import (
     GREETING,
-    Endpoint,
     LanFacts,
+    ListenEndpoint,
     ListenFacts,
     PeerFacts,
     api_facts,
@@ -28,7 +28,7 @@ from node.doctor.network_facts import (
 from protocol.identity import NodeKey
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
-ANY = Endpoint("0.0.0.0", 0, is_name=False)
+ANY = ListenEndpoint("0.0.0.0", 0, is_name=False)
 PEER = NodeKey(bytes(32)).peer_id
 
 
@@ -43,9 +43,9 @@ def with_remedy(finding: Finding, severity: Severity, *parts: str) -> None:
     ("address", "endpoint"),
     [
         ("/ip4/0.0.0.0/tcp/0", ANY),
-        (f"/ip4/10.0.0.7/tcp/4001/p2p/{PEER}", Endpoint("10.0.0.7", 4001, is_name=False)),
-        ("/ip6/::1/tcp/4001", Endpoint("::1", 4001, is_name=False)),
-        ("/dns4/node.example/tcp/4001", Endpoint("node.example", 4001, is_name=True)),
+        (f"/ip4/10.0.0.7/tcp/4001/p2p/{PEER}", ListenEndpoint("10.0.0.7", 4001, is_name=False)),
+        ("/ip6/::1/tcp/4001", ListenEndpoint("::1", 4001, is_name=False)),
+        ("/dns4/node.example/tcp/4001", ListenEndpoint("node.example", 4001, is_name=True)),
         ("/ip4/::1/tcp/1", None),
         ("/ip4/10.0.0.7/udp/1", None),
         ("/ip4/10.0.0.7/tcp/65536", None),
@@ -55,12 +55,14 @@ def with_remedy(finding: Finding, severity: Severity, *parts: str) -> None:
         ("", None),
     ],
 )
-def test_an_endpoint_is_read_from_a_multiaddr_and_from_nothing_else(address: str, endpoint: Endpoint | None) -> None:
+def test_an_endpoint_is_read_from_a_multiaddr_and_from_nothing_else(
+    address: str, endpoint: ListenEndpoint | None
+) -> None:
     assert endpoint_of(address) == endpoint
 
 
 def test_a_port_is_judged_by_whether_it_could_be_taken() -> None:
-    fixed = Endpoint("0.0.0.0", 4001, is_name=False)
+    fixed = ListenEndpoint("0.0.0.0", 4001, is_name=False)
     with_remedy(judge_listening(ListenFacts("/ip4/0.0.0.0/tcp/0", ANY, None, None)), OK, "any free port")
     with_remedy(judge_listening(ListenFacts("/ip4/0.0.0.0/tcp/4001", fixed, None, None)), OK, "is free")
     with_remedy(judge_listening(ListenFacts("/ip4/x", None, None, None)), ERROR, "/ip4/x", "/ip4/0.0.0.0/tcp/PORT")
@@ -106,20 +108,26 @@ def test_the_api_is_judged_by_its_port_and_by_who_can_read_its_token(tmp_path: P
     [
         (["127.0.0.1", "8.8.8.8", "10.0.0.7"], ANY, False, OK, "public address 8.8.8.8"),
         (["127.0.0.1", "192.168.1.7"], ANY, False, WARNING, "forward a fixed port"),
-        (["192.168.1.7"], Endpoint("0.0.0.0", 4001, False), False, WARNING, "forward the port"),
+        (["192.168.1.7"], ListenEndpoint("0.0.0.0", 4001, False), False, WARNING, "forward the port"),
         (["192.168.1.7"], ANY, True, OK, "dials the configured peers"),
         (["100.64.3.2"], ANY, False, WARNING, "no router of yours"),
         (["127.0.0.1"], ANY, False, WARNING, "no network"),
         ([], ANY, False, WARNING, "no network"),
         (["192.168.1.7", "2a00::1"], ANY, False, WARNING, "private address only"),
-        (["192.168.1.7", "2a00::1"], Endpoint("::", 0, False), False, OK, "2a00::1"),
-        (["8.8.8.8"], Endpoint("127.0.0.1", 0, False), False, WARNING, "only this machine"),
-        (["8.8.8.8", "10.0.0.7"], Endpoint("10.0.0.7", 0, False), False, WARNING, "private address only (10.0.0.7)"),
+        (["192.168.1.7", "2a00::1"], ListenEndpoint("::", 0, False), False, OK, "2a00::1"),
+        (["8.8.8.8"], ListenEndpoint("127.0.0.1", 0, False), False, WARNING, "only this machine"),
+        (
+            ["8.8.8.8", "10.0.0.7"],
+            ListenEndpoint("10.0.0.7", 0, False),
+            False,
+            WARNING,
+            "private address only (10.0.0.7)",
+        ),
         (["8.8.8.8"], None, False, OK, "8.8.8.8"),
     ],
 )
 def test_who_could_dial_us_is_told_from_our_addresses(
-    ips: list[str], listen: Endpoint | None, dials_out: bool, severity: Severity, part: str
+    ips: list[str], listen: ListenEndpoint | None, dials_out: bool, severity: Severity, part: str
 ) -> None:
     with_remedy(judge_addresses(ips, listen, dials_out=dials_out), severity, part)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from node.engines.encoded_weights import EncodedWeights, take_over
-from node.engines.engine import GenerationRequest, Progress, Sampling, Segment
+from node.engines.engine import GenerationProgress, GenerationRequest, Sampling, Segment
 from node.engines.torch import TorchEngine
 from node.kernels import weight_diff_kernels as weight_diff
 from node.policy.policy import Policy
@@ -226,7 +226,7 @@ def test_every_token_is_recorded_under_the_version_that_sampled_it_when_weights_
     _check_versions(reached[0])
 
 
-def _check_versions(progress: Progress) -> None:
+def _check_versions(progress: GenerationProgress) -> None:
     for sample in progress.samples:
         assert sum(segment.tokens for segment in sample.segments) == len(sample.token_ids)
         assert [segment.version for segment in sample.segments] == [1, 4, 7][: len(sample.segments)]

@@ -10,10 +10,10 @@ import torch
 
 from node.configuration import Config, LearnerSection, PolicySection, TasksSection
 from node.engines.encoded_weights import EncodedWeights
-from node.engines.engine import Enough, GenerationRequest, Progress, Sampling, Weights
+from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sampling, Weights
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
-from node.learner.foreign.intake import Exchange
+from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.engine_weights import EngineWeights, form_of
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
@@ -36,7 +36,9 @@ class EngineElsewhere(TorchEngine):
         super().__init__(policy, rows=16, seed=0, owns_weights=True)
         self.came: list[EncodedWeights] = []
         self.refuse: list[Exception] = []
-        self.sampled: list[tuple[int, Progress, Progress]] = []  # version in the engine; a group before and after
+        self.sampled: list[
+            tuple[int, GenerationProgress, GenerationProgress]
+        ] = []  # version in the engine; a group before and after
 
     @property
     def in_process(self) -> bool:
@@ -56,9 +58,9 @@ class EngineElsewhere(TorchEngine):
 
     def advance(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
-    ) -> list[Progress]:
+    ) -> list[GenerationProgress]:
         reached = super().advance(requests, sampling, enough)
-        before = [request.begun or Progress() for request in requests]
+        before = [request.begun or GenerationProgress() for request in requests]
         self.sampled += [(self.version, *pair) for pair in zip(before, reached, strict=True)]
         return reached
 
@@ -197,7 +199,7 @@ def learner_with(engine_of: Callable[[Policy], TorchEngine], **section: object) 
         tasks,
         engine,
         HereScorer(),
-        Exchange(None, tasks, config.learner, lambda: 0.0),
+        RolloutIntake(None, tasks, config.learner, lambda: 0.0),
         MasterAdamW(policy.trainable(), config.learner),
         LearnerState(),
         report=lambda event: None,
@@ -244,6 +246,6 @@ def test_every_completion_of_a_run_names_the_version_whose_weights_were_in_the_e
     assert any(len(each.segments) > 1 for _, _, after in engine.sampled for each in after.sequences)
 
 
-def tokens_of(progress: Progress, version: int) -> int:
+def tokens_of(progress: GenerationProgress, version: int) -> int:
     """Tokens that are recorded as this version's."""
     return sum(s.tokens for each in progress.sequences for s in each.segments if s.version == version)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.engines.engine import GenerationRequest, Partial, Progress, Sample, Sampling, Segment
+from node.engines.engine import GenerationProgress, GenerationRequest, Partial, Sample, Sampling, Segment
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
@@ -40,7 +40,7 @@ class After:
         return self._left < 0
 
 
-def going_on(asked: Sequence[GenerationRequest], reached: Sequence[Progress]) -> list[GenerationRequest]:
+def going_on(asked: Sequence[GenerationRequest], reached: Sequence[GenerationProgress]) -> list[GenerationRequest]:
     return [replace(request, begun=progress) for request, progress in zip(asked, reached, strict=True)]
 
 
@@ -58,11 +58,11 @@ def forward_logps(policy: Policy, prompt: Sequence[int], tokens: Sequence[int]) 
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
 
 
-def token_ids(reached: Sequence[Progress]) -> list[list[list[int]]]:
+def token_ids(reached: Sequence[GenerationProgress]) -> list[list[list[int]]]:
     return [[each.token_ids.tolist() for each in progress.sequences] for progress in reached]
 
 
-def same(one: Progress, other: Progress) -> bool:
+def same(one: GenerationProgress, other: GenerationProgress) -> bool:
     return token_ids([one]) == token_ids([other]) and all(
         np.array_equal(a.logps, b.logps) and a.segments == b.segments
         for a, b in zip(one.sequences, other.sequences, strict=True)
@@ -73,7 +73,7 @@ def same(one: Progress, other: Progress) -> bool:
 def test_each_segment_has_the_log_probabilities_of_the_weights_that_sampled_it(load_policy: Load, name: str) -> None:
     policy, asked = load_policy(name), requests()
     engine = TorchEngine(policy, rows=7, seed=0)
-    reached = [Progress() for _ in asked]
+    reached = [GenerationProgress() for _ in asked]
     says: dict[int, Callable[[Sequence[int], Sequence[int]], torch.Tensor]] = {}
     for version in range(3):
         moved(policy, version)
@@ -107,7 +107,7 @@ def test_greedy_completions_are_the_same_however_often_they_are_interrupted(
     policy, asked = load_policy(name), requests(4, completions=2, longest=16)
     whole = TorchEngine(policy, rows=64, seed=0).generate(asked, Sampling(0.0))
     engine = TorchEngine(policy, rows=rows, seed=0)
-    reached = [Progress() for _ in asked]
+    reached = [GenerationProgress() for _ in asked]
     for steps in stops:
         reached = engine.advance(going_on(asked, reached), Sampling(0.0), After(steps))
     final = engine.generate(going_on(asked, reached), Sampling(0.0))
@@ -163,7 +163,7 @@ def test_stop_while_completions_wait_for_rows_leaves_those_unbegun(load_policy: 
 def test_equal_seeds_and_calls_give_equal_interruptions(load_policy: Load) -> None:
     policy, asked = load_policy("neox"), requests()
 
-    def sampled() -> list[Progress]:
+    def sampled() -> list[GenerationProgress]:
         engine = TorchEngine(policy, rows=7, seed=0)
         begun = engine.advance(asked, Sampling(seed=1), After(5))
         return engine.advance(going_on(asked, begun), Sampling(seed=2), After(8))
@@ -178,21 +178,21 @@ def test_begun_completion_that_has_all_its_tokens_is_ended_and_not_sampled(load_
     def partial(length: int) -> Partial:
         return Partial(np.full(length, 5), np.full(length, -1.0, np.float32), (Segment(0, length),))
 
-    at_limit = GenerationRequest([5] * 3, 1, 8, Progress(partials=(partial(8),)))
-    at_context = GenerationRequest([5] * 90, 1, 64, Progress(partials=(partial(6),)))
-    nearly = GenerationRequest([5] * 90, 1, 64, Progress(partials=(partial(5),)))
+    at_limit = GenerationRequest([5] * 3, 1, 8, GenerationProgress(partials=(partial(8),)))
+    at_context = GenerationRequest([5] * 90, 1, 64, GenerationProgress(partials=(partial(6),)))
+    nearly = GenerationRequest([5] * 90, 1, 64, GenerationProgress(partials=(partial(5),)))
     reached = engine.advance([at_limit, at_context, nearly], Sampling())
     assert [len(p.samples[0].token_ids) for p in reached] == [8, 6, 6]
     assert reached[0].samples[0].finish is FinishReason.LENGTH
     with pytest.raises(ConfigurationError, match="prompt of 96 tokens leaves no room"):
-        engine.advance([GenerationRequest([5] * 96, 1, 8, Progress(partials=(partial(2),)))], Sampling())
+        engine.advance([GenerationRequest([5] * 96, 1, 8, GenerationProgress(partials=(partial(2),)))], Sampling())
 
 
 def test_more_begun_than_asked_for_is_refused(load_policy: Load) -> None:
     sample = Sample(np.array([5]), np.zeros(1, np.float32), FinishReason.LENGTH, (Segment(0, 1),))
     with pytest.raises(ValueError, match="1 completions has begun 2"):
         TorchEngine(load_policy("llama"), rows=4, seed=0).advance(
-            [GenerationRequest([5], 1, 8, Progress((sample, sample)))], Sampling()
+            [GenerationRequest([5], 1, 8, GenerationProgress((sample, sample)))], Sampling()
         )
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.rules import Compressed, Dense, Rule, bf16_bits, snapshot
-from node.averaging.weight_averager import Replica
+from node.averaging.rules import CompressedRule, Dense, Rule, bf16_bits, snapshot
+from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import AveragingSection, CheckpointSection, Config, LearnerSection, PolicySection, TasksSection
 from node.engines.torch import TorchEngine
 from node.events import Averaged, Event
-from node.learner.foreign.intake import Exchange
+from node.learner.foreign.intake import RolloutIntake
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence, restore
@@ -78,12 +78,12 @@ class Family:
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         content = encode_dense(self.layout, bf16_bits(self.theirs, self.layout))
-        if encoding == Compressed.encoding:
+        if encoding == CompressedRule.encoding:
             content = b"".join(blob)  # a partner that learnt the same
         path = self._folder / "theirs"
         path.write_bytes(content)
         offer = Offer(family, layout.digest, encoding, step, blob_id(content), len(content))
-        return api.Averaged("bob", offer, str(path), 1.0, "1 × committed", 0.5)
+        return api.AverageReply("bob", offer, str(path), 1.0, "1 × committed", 0.5)
 
     def close(self) -> None:
         self.may_answer.set()
@@ -117,7 +117,7 @@ class Node:
         self.state, _ = restore(read_newest(checkpoints), checkpoints, self.policy, self.optimizer)
         self._background = BackgroundCheckpoints(checkpoints, keep=2)
         section = AveragingSection(every_rounds=every_rounds)
-        self.replica = Replica(
+        self.replica = WeightAverager(
             self.swarm,
             self.optimizer,
             self.policy.family,
@@ -134,7 +134,7 @@ class Node:
             TASKS,
             self.engine,
             HereScorer(TASKS),
-            Exchange(None, TASKS, SECTION, lambda: 0.0),
+            RolloutIntake(None, TASKS, SECTION, lambda: 0.0),
             self.optimizer,
             self.state,
             report=self.events.append,
@@ -179,7 +179,7 @@ def test_averaged_weights_are_a_new_version_for_the_engine_also_where_no_step_wa
     assert node.engine.version == third.policy_version
 
 
-@pytest.mark.parametrize("rule", [Dense(), Compressed()])
+@pytest.mark.parametrize("rule", [Dense(), CompressedRule()])
 def test_the_state_of_averaging_comes_back_from_a_checkpoint_bit_by_bit(tmp_path: Path, rule: Rule) -> None:
     first = Node(tmp_path, rule=rule)
     first.rounds(4)

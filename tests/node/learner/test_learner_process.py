@@ -17,8 +17,18 @@ import torch
 
 from node.checkpoints.checkpoints import Snapshot, read_newest, write
 from node.configuration import Config, LearnerSection
-from node.events import CheckpointSaved, Event, Fault, Loading, Ready, RoundDone, Start, Stopped, decode_event
-from node.exit_codes import ExitCode
+from node.events import (
+    CheckpointSaved,
+    Event,
+    Fault,
+    LearnerReady,
+    LearnerStart,
+    Loading,
+    RoundDone,
+    Stopped,
+    decode_event,
+)
+from swarm.exit_codes import ExitCode
 
 pytestmark = pytest.mark.processes
 HANG_SECONDS = 900.0
@@ -30,7 +40,7 @@ class LearnerProcess:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with (home / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "node.learner.process"],
+                [sys.executable, "-m", "node.learner.learner_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -38,7 +48,7 @@ class LearnerProcess:
                 cwd=Path(__file__).parents[3],
                 start_new_session=True,
             )
-        self.tell(msgspec.json.encode(Start(str(home), config.model_dump(mode="json"))))
+        self.tell(msgspec.json.encode(LearnerStart(str(home), config.model_dump(mode="json"))))
         self.events: list[Event] = []
 
     def tell(self, line: bytes) -> None:
@@ -95,7 +105,7 @@ def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_go
         wait_until_session_is_empty(first.process.pid)
     kinds = [type(event) for event in first.events]
     assert kinds[0] is Loading
-    assert kinds.index(Loading) < kinds.index(Ready) < kinds.index(RoundDone)
+    assert kinds.index(Loading) < kinds.index(LearnerReady) < kinds.index(RoundDone)
     assert kinds[-2:] == [CheckpointSaved, Stopped]
     stopped = first.events[-1]
     assert isinstance(stopped, Stopped)
@@ -107,7 +117,7 @@ def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_go
 
     with learner_in(tmp_path) as second:
         second.read_until(RoundDone)
-        ready = next(event for event in second.events if isinstance(event, Ready))
+        ready = next(event for event in second.events if isinstance(event, LearnerReady))
         assert (ready.round, ready.checkpoint) == (stopped.round, stopped.checkpoint)
         second.process.send_signal(signal.SIGTERM)
         assert second.read_to_the_end() == ExitCode.DONE

@@ -31,14 +31,14 @@ from node.events import (
     encode_event,
 )
 from node.learner import loop
-from node.learner.foreign.intake import BACKLOG, NO_SWARM_PROCESS, Exchange, Swarm
+from node.learner.foreign.intake import BACKLOG, NO_SWARM_PROCESS, RolloutIntake, Swarm
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence, restore
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
-from node.tasks.scorer import Fault as ScoringFault
 from node.tasks.scorer import Scores
+from node.tasks.scorer import ScoringFault as ScoringFault
 from node.tasks.task import Prompt, Task, check_ref
 from node.tasks.worker import FaultReason
 from protocol.blob_id import blob_id
@@ -252,7 +252,7 @@ class Node:
                 self.checkpoints, self.config, self.policy, optimizer, self.events.append, self._clock
             )
         known = tasks()
-        self.exchange = Exchange(member, known, section, self._clock, position)
+        self.exchange = RolloutIntake(member, known, section, self._clock, position)
         self.learner = Learner(
             self.config,
             self.policy,

@@ -17,10 +17,10 @@ from node.configuration import LearnerSection, ObjectiveSection
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network, Pass, completion_logps, plan_passes
+from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
-from node.learner.step import LearnReport, learn
+from node.learner.step import LearnReport, optimizer_steps
 
 VOCABULARY = 11
 RATE = 1e-3
@@ -51,7 +51,7 @@ class Bench:
         self.others = OtherPolicies(self.parameters, objective)
 
     def learn(self, groups: Sequence[TrainingGroup]) -> LearnReport:
-        return learn(
+        return optimizer_steps(
             self.network,
             self.optimizer,
             groups,
@@ -66,7 +66,7 @@ class Bench:
         return {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def logps(self, groups: Sequence[TrainingGroup]) -> Tensor:
-        parts = plan_passes(groups, batch_tokens=8192)
+        parts = plan_micro_batches(groups, batch_tokens=8192)
         with torch.no_grad():
             return torch.cat([completion_logps(self.network, part)[0] for part in parts])
 
@@ -115,8 +115,8 @@ def test_many_small_passes_make_the_same_step_as_one_large_pass(keys: dict[str, 
     keys = {"kl_weight": 0.1} | keys
     whole, small = Bench(section(**keys)), Bench(section(**keys), batch_tokens=30)
     groups = batch(zeros=True)
-    assert len(plan_passes(groups, batch_tokens=8192)) == 1
-    assert len(plan_passes(groups, batch_tokens=30)) > 3
+    assert len(plan_micro_batches(groups, batch_tokens=8192)) == 1
+    assert len(plan_micro_batches(groups, batch_tokens=30)) > 3
     for _ in range(2):
         reports = whole.learn(groups), small.learn(groups)
     for name in whole.parameters:
@@ -194,7 +194,7 @@ def test_effective_sample_size_of_one_step_does_not_linger() -> None:
 def test_reference_is_the_policy_as_it_was_loaded_and_the_policy_stays_in_place() -> None:
     bench = Bench(section(kl_weight=0.5))
     groups = batch()
-    (part,) = plan_passes(groups, batch_tokens=8192)
+    (part,) = plan_micro_batches(groups, batch_tokens=8192)
     at_start = bench.logps(groups)
     for _ in range(3):
         report = bench.learn(groups)
@@ -216,7 +216,7 @@ def test_kl_term_holds_the_policy_back() -> None:
     assert 0 < distance(20.0) < 0.5 * distance(1e-3)
 
 
-def averaged(bench: Bench, part: Pass, weights: dict[str, Tensor]) -> Tensor:
+def averaged(bench: Bench, part: MicroBatch, weights: dict[str, Tensor]) -> Tensor:
     """Log-probabilities under ``weights``."""
     own = bench.weights()
     for name, parameter in bench.parameters.items():
@@ -230,7 +230,7 @@ def averaged(bench: Bench, part: Pass, weights: dict[str, Tensor]) -> Tensor:
 
 def test_proximal_policy_of_ppo_ewma_is_the_weighted_mean_of_the_last_weights_until_it_is_reset() -> None:
     bench = Bench(section(correction="ppo_ewma", proximal_window=2.0))  # β = 1/2
-    (part,) = plan_passes(batch(), batch_tokens=8192)
+    (part,) = plan_micro_batches(batch(), batch_tokens=8192)
     assert bench.others.proximal_logps(bench.network, part, temperature=1.0) is None
     history = []
     for seed in range(3):
@@ -266,7 +266,7 @@ def test_least_variance_advantages_are_rewards_less_the_baseline_by_gradients_of
     group = TrainingGroup((7, 8), each, 10, 6, "min_variance")
     norms = []
     for one in each:
-        logps, _ = completion_logps(bench.network, Pass(((7, 8),), (0,), (one,)))
+        logps, _ = completion_logps(bench.network, MicroBatch(((7, 8),), (0,), (one,)))
         weight = float(torch.exp(logps.detach().sum() + 2.2 * len(logps)).clamp(max=3.0))
         (gradient,) = torch.autograd.grad(logps.sum(), bench.network.head.weight)
         norms.append(weight**2 * float(gradient.square().sum()))

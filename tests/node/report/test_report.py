@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.events import Averaged, Event, Fault, Phases, Ready, RoundDone, Stopped, Usage, encode_event
+from node.events import Averaged, Event, Fault, LearnerReady, Phases, RoundDone, Stopped, Usage, encode_event
 from node.report.facts import run_facts
 from node.report.html import report_page
 from node.report.lines import report_lines
@@ -32,8 +32,8 @@ def done(number: int, reward: float, **changes: object) -> RoundDone:
     return msgspec.structs.replace(event, **changes)
 
 
-def ready(**changes: object) -> Ready:
-    event = Ready(
+def ready(**changes: object) -> LearnerReady:
+    event = LearnerReady(
         time_seconds=1000.0, model="builtin:wren", family="ab", tokenizer="cd", parameters=10, trainable_parameters=10,
         device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None, seconds=1.0,
     )  # fmt: skip

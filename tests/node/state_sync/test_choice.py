@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from node.state_sync.state_choice import (
     FRESH_SECONDS,
     SETTLE_SECONDS,
-    Choice,
-    GiveUp,
     Ours,
+    StateChoice,
+    StopLooking,
     Take,
     Wait,
     choose,
@@ -164,7 +164,9 @@ def test_the_order_in_which_peers_are_heard_decides_nothing(states: list[SeenSta
     assert chosen(*one.values()) == chosen(*shuffled)
 
 
-def move(waited_seconds: float, heard_seconds: float | None, choice: Choice, **changes: float) -> Wait | Take | GiveUp:
+def move(
+    waited_seconds: float, heard_seconds: float | None, choice: StateChoice, **changes: float
+) -> Wait | Take | StopLooking:
     fields: dict[str, Any] = {"patience_seconds": 60.0, "family_peers": 1} | changes
     return next_move(waited_seconds, heard_seconds, choice, **fields)
 
@@ -180,6 +182,6 @@ def test_waiting_ends_with_the_reason() -> None:
     nothing = choose(NOW, [], OURS, ())
     assert isinstance(move(59.0, None, nothing, family_peers=0), Wait)
     end = move(60.0, None, nothing, family_peers=2)
-    assert isinstance(end, GiveUp)
+    assert isinstance(end, StopLooking)
     assert "no peer of our family announces a state" in end.because
     assert "2 of our family are there" in end.because

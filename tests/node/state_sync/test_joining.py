@@ -17,7 +17,7 @@ import trio
 from torch import Tensor
 from trio.testing import MockClock
 
-from node.events import CatchingUp, Event
+from node.events import Event, StateSyncing
 from node.kernels import weight_diff_kernels as weight_diff
 from node.state_sync.adoption import Joining, Waiting
 from node.state_sync.publishing import Held, Progressed, StatePublisher
@@ -29,7 +29,7 @@ from protocol.limits import CHUNK_BYTES
 from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes
 from swarm import api
-from swarm.announcements.state_sharing import LEAST_SECONDS
+from swarm.announcements.state_sharing import MIN_SECONDS_BETWEEN_STATES
 from swarm.blobs import partial
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService
@@ -86,7 +86,7 @@ class Client:
         return list(self._ask(api.Fetch(tuple(wanted), deadline_seconds), api.FetchedList).fetched)
 
     def progress(self, blobs: Sequence[bytes]) -> Sequence[int]:
-        return self._ask(api.AskProgress(tuple(blobs)), api.Progress).here_bytes
+        return self._ask(api.AskProgress(tuple(blobs)), api.FetchProgress).here_bytes
 
     def beat(self, heartbeat: Heartbeat) -> None:
         self._ask(api.Beat(heartbeat), api.Done)
@@ -169,7 +169,7 @@ class World:
             return publisher._held
 
         held = await trio.to_thread.run_sync(work)
-        await trio.sleep(2 * LEAST_SECONDS)  # until the last of the three is announced
+        await trio.sleep(2 * MIN_SECONDS_BETWEEN_STATES)  # until the last of the three is announced
         return held
 
     async def mirror(self, service: SwarmService, donor: SwarmService, held: Held) -> None:
@@ -188,13 +188,13 @@ class World:
         service: SwarmService,
         weights: dict[str, Tensor],
         *,
-        stop: Callable[[list[CatchingUp]], str | None] = lambda events: None,
+        stop: Callable[[list[StateSyncing]], str | None] = lambda events: None,
         success: float | None = None,
-    ) -> tuple[Held | None, list[CatchingUp]]:
-        events: list[CatchingUp] = []
+    ) -> tuple[Held | None, list[StateSyncing]]:
+        events: list[StateSyncing] = []
 
         def report(event: Event) -> None:
-            assert isinstance(event, CatchingUp)
+            assert isinstance(event, StateSyncing)
             events.append(event)
 
         waiting = Waiting(
@@ -226,7 +226,7 @@ def heartbeat(phase: str) -> Heartbeat:
     return Heartbeat("n", "s", "m", FAMILY, bytes(16), 1, 1, phase, 1.0, 0, 0, ())
 
 
-def stages(events: list[CatchingUp]) -> list[str]:
+def stages(events: list[StateSyncing]) -> list[str]:
     found: list[str] = []
     for event in events:
         if not found or found[-1] != event.stage:

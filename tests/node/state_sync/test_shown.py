@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from node.cli.wording import catching_up_line
-from node.events import CatchingUp, Stage, decode_event, encode_event
+from node.events import Stage, StateSyncing, decode_event, encode_event
 
 
-def event(stage: Stage, because: str = "", *, here_bytes: int = 0) -> CatchingUp:
-    return CatchingUp(
+def event(stage: Stage, because: str = "", *, here_bytes: int = 0) -> StateSyncing:
+    return StateSyncing(
         time_seconds=1.0,
         stage=stage,
         because=because,
@@ -34,7 +34,7 @@ def event(stage: Stage, because: str = "", *, here_bytes: int = 0) -> CatchingUp
         (event("given_up", "nobody"), "starting from what is here: nobody"),
     ],
 )
-def test_each_stage_has_its_line(said: CatchingUp, part: str) -> None:
+def test_each_stage_has_its_line(said: StateSyncing, part: str) -> None:
     assert part in catching_up_line(said)
     assert decode_event(encode_event(said)) == said
 

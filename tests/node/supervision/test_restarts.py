@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from node.exit_codes import ExitCode
 from node.supervision.restarts import LONGEST_DELAY_SECONDS, SHORT_LIVES, End, GiveUp, Restart, decide, describe
+from swarm.exit_codes import ExitCode
 
 
 def end(returncode: int = 1, lived: float = 5.0, useful: bool = False, words: tuple[str, ...] = ()) -> End:

@@ -21,7 +21,17 @@ from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer, Scores
 from node.tasks.task import Prompt
-from node.tasks.worker import FaultReason, Job, Ready, Setup, Verdict, frame, judged, score_one, serve
+from node.tasks.worker import (
+    FaultReason,
+    ScoringJob,
+    ScoringVerdict,
+    Setup,
+    WorkerReady,
+    frame,
+    judged,
+    score_one,
+    serve,
+)
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
@@ -107,8 +117,8 @@ def test_a_task_that_returns_another_number_of_rewards_gives_none() -> None:
     assert score_one(task, task.prompt(task.ref(0)), "x").fault is FaultReason.WRONG_TYPE
 
 
-def served(*messages: msgspec.Struct) -> list[Verdict]:
-    """What a worker answers to these messages, after ``Ready``, run in this process."""
+def served(*messages: msgspec.Struct) -> list[ScoringVerdict]:
+    """What a worker answers to these messages, after ``WorkerReady``, run in this process."""
     sink = io.BytesIO()
     serve(io.BytesIO(b"".join(frame(message) for message in messages)), sink)
     raw, answers = sink.getvalue(), []
@@ -116,8 +126,8 @@ def served(*messages: msgspec.Struct) -> list[Verdict]:
         size = int.from_bytes(raw[:4], "big")
         answers.append(raw[4 : 4 + size])
         raw = raw[4 + size :]
-    msgspec.msgpack.decode(answers[0], type=Ready)
-    return [msgspec.msgpack.decode(answer, type=Verdict) for answer in answers[1:]]
+    msgspec.msgpack.decode(answers[0], type=WorkerReady)
+    return [msgspec.msgpack.decode(answer, type=ScoringVerdict) for answer in answers[1:]]
 
 
 def test_a_reference_that_does_not_fit_faults_its_completions_and_the_next_job_is_served() -> None:
@@ -126,9 +136,9 @@ def test_a_reference_that_does_not_fit_faults_its_completions_and_the_next_job_i
     answer = str(task.prompt(good).answer).encode()
     verdicts = served(
         Setup(TasksSection().model_dump_json(), 60.0),
-        Job(PromptRef("no such task", 1, bytes(16), 0), [b"x", b"y"]),
-        Job(PromptRef(task.name, task.version, bytes(16), 0), [b"x"]),
-        Job(good, [answer, b"\xff\xfe"]),
+        ScoringJob(PromptRef("no such task", 1, bytes(16), 0), [b"x", b"y"]),
+        ScoringJob(PromptRef(task.name, task.version, bytes(16), 0), [b"x"]),
+        ScoringJob(good, [answer, b"\xff\xfe"]),
     )
     assert [verdict.fault for verdict in verdicts] == [FaultReason.PROMPT] * 3 + [None] * 2
     assert [verdict.reward for verdict in verdicts[3:]] == [1.0, 0.0]

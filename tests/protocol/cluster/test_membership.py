@@ -28,7 +28,7 @@ from protocol.cluster.documents import (
     sign_revocations,
 )
 from protocol.cluster.invite import decode_invite
-from protocol.cluster.refusal import Reason, Refused, judge_clocks
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason, judge_clocks
 from protocol.cluster.signed_document import sign_document
 from protocol.errors import MalformedError, SignatureError, WrongSwarmError
 from protocol.limits import REVOKED, UNIX_SECONDS
@@ -37,20 +37,20 @@ HOUR = 3600
 DAY = 86_400
 
 
-def shown(lab: Any, credential: bytes, *, now: float | None = None, **known: Any) -> Admitted | Refused:
+def shown(lab: Any, credential: bytes, *, now: float | None = None, **known: Any) -> Admitted | AdmissionRefused:
     """What a member says to ``lab.PEER`` that shows this."""
     arguments = {"cluster": lab.cluster, "revocations": None, "taken": {}, "peer": lab.PEER.public_bytes} | known
     return judge_credential(lab.MADE + HOUR if now is None else now, raw=credential, **arguments)
 
 
-def asked(lab: Any, join: bytes, *, now: float | None = None, **known: Any) -> Admitted | Refused:
+def asked(lab: Any, join: bytes, *, now: float | None = None, **known: Any) -> Admitted | AdmissionRefused:
     """What the owner's node says to ``lab.PEER`` that asks to join."""
     arguments = {"cluster": lab.cluster, "revocations": None, "taken": {}, "peer": lab.PEER.public_bytes} | known
     return judge_join(lab.MADE + HOUR if now is None else now, raw=join, **arguments)
 
 
-def refused(answer: object, reason: Reason, *words: str) -> None:
-    assert isinstance(answer, Refused), answer
+def refused(answer: object, reason: RefusalReason, *words: str) -> None:
+    assert isinstance(answer, AdmissionRefused), answer
     assert answer.reason is reason, answer
     assert all(word in answer.message for word in words), answer.message
 
@@ -70,7 +70,7 @@ def test_owner_answers_a_request_with_a_certificate_that_every_member_takes(lab)
     document = lab.invitation(needs_owner=True)
     now = lab.MADE + HOUR
     request = lab.join(at=now, document=document)
-    refused(shown(lab, lab.credential(request)), Reason.NEEDS_OWNER, "owner's node is up")
+    refused(shown(lab, lab.credential(request)), RefusalReason.NEEDS_OWNER, "owner's node is up")
     admitted = asked(lab, request)
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, now)).encode()
@@ -80,65 +80,67 @@ def test_owner_answers_a_request_with_a_certificate_that_every_member_takes(lab)
 def test_cluster_that_admits_by_its_owner_alone_takes_no_open_join(lab) -> None:
     strict = type(lab)()
     strict.cluster = sign_manifest(lab.OWNER, lab.manifest(admission="owner"))
-    refused(shown(strict, strict.credential(strict.join(at=lab.MADE + HOUR))), Reason.NEEDS_OWNER)
+    refused(shown(strict, strict.credential(strict.join(at=lab.MADE + HOUR))), RefusalReason.NEEDS_OWNER)
 
 
 def test_second_use_of_the_last_seat_is_refused_and_its_holder_is_not(lab) -> None:
     single = lab.invitation(seats=1)
     credential = lab.credential(lab.join(at=lab.MADE + HOUR, document=single))
     taken = {lab.INVITATION_KEY.public_bytes: {lab.STRANGER.public_bytes}}
-    refused(shown(lab, credential, taken=taken), Reason.TAKEN, "was for 1", "starling invite")
-    refused(asked(lab, lab.join(at=lab.MADE + HOUR, document=single), taken=taken), Reason.TAKEN)
+    refused(shown(lab, credential, taken=taken), RefusalReason.TAKEN, "was for 1", "starling invite")
+    refused(asked(lab, lab.join(at=lab.MADE + HOUR, document=single), taken=taken), RefusalReason.TAKEN)
     mine = {lab.INVITATION_KEY.public_bytes: {lab.PEER.public_bytes}}
     assert isinstance(shown(lab, credential, taken=mine), Admitted)
 
 
 def test_cluster_with_as_many_members_as_its_manifest_allows_takes_no_more(lab) -> None:
     taken = {bytes([number]) * 32: {bytes([number]) * 32} for number in range(8)}
-    refused(shown(lab, lab.credential(lab.join()), taken=taken), Reason.FULL, "8 members")
+    refused(shown(lab, lab.credential(lab.join()), taken=taken), RefusalReason.FULL, "8 members")
 
 
 def test_credential_shown_by_another_peer_than_it_names(lab) -> None:
     stranger = lab.STRANGER.public_bytes
-    refused(shown(lab, lab.credential(lab.join()), peer=stranger), Reason.WRONG_KEY, lab.PEER.peer_id)
-    refused(asked(lab, lab.join(at=lab.MADE + HOUR), peer=stranger), Reason.WRONG_KEY, lab.STRANGER.peer_id)
+    refused(shown(lab, lab.credential(lab.join()), peer=stranger), RefusalReason.WRONG_KEY, lab.PEER.peer_id)
+    refused(asked(lab, lab.join(at=lab.MADE + HOUR), peer=stranger), RefusalReason.WRONG_KEY, lab.STRANGER.peer_id)
 
 
 def test_documents_of_another_swarm_of_the_same_owner(lab) -> None:
     elsewhere = {"document": lab.invitation(swarm_id=bytes(16))}
-    refused(shown(lab, lab.credential(lab.join(**elsewhere))), Reason.WRONG_SWARM, lab.cluster.swarm_id.hex())
-    refused(asked(lab, lab.join(at=lab.MADE + HOUR, **elsewhere)), Reason.WRONG_SWARM)
+    refused(shown(lab, lab.credential(lab.join(**elsewhere))), RefusalReason.WRONG_SWARM, lab.cluster.swarm_id.hex())
+    refused(asked(lab, lab.join(at=lab.MADE + HOUR, **elsewhere)), RefusalReason.WRONG_SWARM)
     other = sign_manifest(lab.OWNER, lab.manifest(name="other"))
     list_of_ours = sign_revocations(lab.OWNER, lab.revocations())
-    refused(judge_revocations(other, None, list_of_ours), Reason.WRONG_SWARM)
+    refused(judge_revocations(other, None, list_of_ours), RefusalReason.WRONG_SWARM)
     admitted = shown(lab, lab.credential(lab.join()))
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, lab.MADE)).encode()
-    refused(shown(lab, certificate, cluster=other), Reason.WRONG_SWARM)
+    refused(shown(lab, certificate, cluster=other), RefusalReason.WRONG_SWARM)
 
 
 def test_documents_signed_by_another_key_than_the_owner(lab) -> None:
     forged = lab.invitation(signer=lab.STRANGER)
-    refused(shown(lab, lab.credential(lab.join(document=forged))), Reason.WRONG_KEY)
-    refused(asked(lab, lab.join(at=lab.MADE + HOUR, document=forged)), Reason.WRONG_KEY)
+    refused(shown(lab, lab.credential(lab.join(document=forged))), RefusalReason.WRONG_KEY)
+    refused(asked(lab, lab.join(at=lab.MADE + HOUR, document=forged)), RefusalReason.WRONG_KEY)
     admitted = shown(lab, lab.credential(lab.join()))
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.STRANGER, lab.cluster, admitted, lab.MADE)).encode()
-    refused(shown(lab, certificate), Reason.WRONG_KEY)
-    refused(judge_revocations(lab.cluster, None, sign_revocations(lab.STRANGER, lab.revocations())), Reason.WRONG_KEY)
+    refused(shown(lab, certificate), RefusalReason.WRONG_KEY)
+    refused(
+        judge_revocations(lab.cluster, None, sign_revocations(lab.STRANGER, lab.revocations())), RefusalReason.WRONG_KEY
+    )
 
 
 def test_join_by_who_knows_the_invitation_and_not_its_secret(lab) -> None:
     guessed = type(lab)()
     guessed.INVITATION_KEY = lab.STRANGER
     join = guessed.join(document=lab.invitation())
-    refused(shown(lab, lab.credential(join)), Reason.WRONG_KEY)
+    refused(shown(lab, lab.credential(join)), RefusalReason.WRONG_KEY)
 
 
 def test_no_document_passes_for_one_of_another_kind(lab) -> None:
     invitation, join = lab.invitation(), lab.join()
     for kind, document in (("certificate", invitation), ("certificate", join), ("join", invitation)):
-        refused(shown(lab, Credential(kind, document).encode()), Reason.DAMAGED)
+        refused(shown(lab, Credential(kind, document).encode()), RefusalReason.DAMAGED)
     with pytest.raises(SignatureError):  # the same fields, signed for another purpose
         body = open_invitation(invitation, owner=lab.OWNER.public_bytes)
         open_invitation(sign_document(lab.OWNER, b"starling/other/1", body), owner=lab.OWNER.public_bytes)
@@ -150,10 +152,10 @@ def test_revoked_peer_is_refused_whatever_it_shows_and_put_out_where_it_is_conne
     admitted = shown(lab, credential)
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, lab.MADE)).encode()
-    refused(shown(lab, credential, revocations=revoked), Reason.REVOKED, lab.PEER.peer_id, "owner")
-    refused(shown(lab, certificate, revocations=revoked), Reason.REVOKED)
-    refused(asked(lab, lab.join(at=lab.MADE + HOUR), revocations=revoked), Reason.REVOKED)
-    refused(still_member(lab.MADE + HOUR, admitted, revoked), Reason.REVOKED)
+    refused(shown(lab, credential, revocations=revoked), RefusalReason.REVOKED, lab.PEER.peer_id, "owner")
+    refused(shown(lab, certificate, revocations=revoked), RefusalReason.REVOKED)
+    refused(asked(lab, lab.join(at=lab.MADE + HOUR), revocations=revoked), RefusalReason.REVOKED)
+    refused(still_member(lab.MADE + HOUR, admitted, revoked), RefusalReason.REVOKED)
     assert still_member(lab.MADE + HOUR, admitted, lab.revocations(peers=(lab.STRANGER.public_bytes,))) is None
 
 
@@ -162,9 +164,9 @@ def test_invitation_taken_back_ends_those_who_joined_by_it_and_not_those_whom_th
     admitted = shown(lab, lab.credential(lab.join()))
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, lab.MADE)).encode()
-    refused(shown(lab, lab.credential(lab.join()), revocations=taken_back), Reason.REVOKED, "starling invite")
-    refused(asked(lab, lab.join(at=lab.MADE + HOUR), revocations=taken_back), Reason.REVOKED)
-    refused(still_member(lab.MADE + HOUR, admitted, taken_back), Reason.REVOKED)
+    refused(shown(lab, lab.credential(lab.join()), revocations=taken_back), RefusalReason.REVOKED, "starling invite")
+    refused(asked(lab, lab.join(at=lab.MADE + HOUR), revocations=taken_back), RefusalReason.REVOKED)
+    refused(still_member(lab.MADE + HOUR, admitted, taken_back), RefusalReason.REVOKED)
     certified = shown(lab, certificate, revocations=taken_back)
     assert isinstance(certified, Admitted)
     assert still_member(lab.MADE + HOUR, certified, taken_back) is None
@@ -175,8 +177,8 @@ def test_later_list_of_revocations_replaces_the_earlier_one_and_never_the_other_
     raw_first, raw_second = (sign_revocations(lab.OWNER, one) for one in (first, second))
     assert judge_revocations(lab.cluster, None, raw_first) == first
     assert judge_revocations(lab.cluster, first, raw_second) == second
-    refused(judge_revocations(lab.cluster, second, raw_first), Reason.OUTDATED, "number 2 is here")
-    refused(judge_revocations(lab.cluster, second, raw_second), Reason.OUTDATED)
+    refused(judge_revocations(lab.cluster, second, raw_first), RefusalReason.OUTDATED, "number 2 is here")
+    refused(judge_revocations(lab.cluster, second, raw_second), RefusalReason.OUTDATED)
 
 
 def test_longest_list_of_revocations_fits_its_bounds_and_a_longer_one_is_refused_on_both_sides(lab) -> None:
@@ -194,37 +196,39 @@ def test_membership_ends_with_its_time_for_newcomers_and_for_who_is_connected(la
     admitted = shown(lab, credential, now=until - 1)
     assert isinstance(admitted, Admitted)
     assert still_member(until - 1, admitted, None) is None
-    refused(shown(lab, credential, now=until), Reason.EXPIRED, "this machine's clock", "starling invite")
-    refused(still_member(until, admitted, None), Reason.EXPIRED)
+    refused(shown(lab, credential, now=until), RefusalReason.EXPIRED, "this machine's clock", "starling invite")
+    refused(still_member(until, admitted, None), RefusalReason.EXPIRED)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, lab.MADE)).encode()
-    refused(shown(lab, certificate, now=until), Reason.EXPIRED)
+    refused(shown(lab, certificate, now=until), RefusalReason.EXPIRED)
 
 
 def test_join_after_the_invitation_expired_or_before_it_begins(lab) -> None:
     late = lab.join(at=lab.MADE + 7 * DAY)
-    refused(shown(lab, lab.credential(late), now=lab.MADE + 7 * DAY), Reason.EXPIRED, "the newcomer's clock")
-    refused(asked(lab, late, now=lab.MADE + 7 * DAY), Reason.EXPIRED, "this machine's clock")
+    refused(shown(lab, lab.credential(late), now=lab.MADE + 7 * DAY), RefusalReason.EXPIRED, "the newcomer's clock")
+    refused(asked(lab, late, now=lab.MADE + 7 * DAY), RefusalReason.EXPIRED, "this machine's clock")
     tomorrow = lab.invitation(valid_from_seconds=lab.MADE + DAY)
     early = lab.join(at=lab.MADE + HOUR, document=tomorrow)
-    refused(shown(lab, lab.credential(early)), Reason.NOT_YET_VALID, "try again then")
-    refused(asked(lab, early), Reason.NOT_YET_VALID)
+    refused(shown(lab, lab.credential(early)), RefusalReason.NOT_YET_VALID, "try again then")
+    refused(asked(lab, early), RefusalReason.NOT_YET_VALID)
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR])
 def test_clock_off_by_an_hour_either_way_is_told_from_every_other_fault(lab, off: int) -> None:
-    refused(judge_clocks(lab.MADE, lab.MADE + off), Reason.CLOCK, "3600 s apart", "set the wrong one")
+    refused(judge_clocks(lab.MADE, lab.MADE + off), RefusalReason.CLOCK, "3600 s apart", "set the wrong one")
     now = lab.MADE + 2 * HOUR
-    refused(asked(lab, lab.join(at=now + off), now=now), Reason.CLOCK, "3600 s apart")
+    refused(asked(lab, lab.join(at=now + off), now=now), RefusalReason.CLOCK, "3600 s apart")
 
 
 def test_join_or_certificate_from_the_future_means_a_wrong_clock(lab) -> None:
     now = lab.MADE + HOUR
-    refused(shown(lab, lab.credential(lab.join(at=now + HOUR)), now=now), Reason.CLOCK, "one of the two clocks")
-    refused(shown(lab, lab.credential(lab.join(at=lab.MADE - HOUR)), now=now), Reason.CLOCK, "the newcomer's clock")
+    refused(shown(lab, lab.credential(lab.join(at=now + HOUR)), now=now), RefusalReason.CLOCK, "one of the two clocks")
+    refused(
+        shown(lab, lab.credential(lab.join(at=lab.MADE - HOUR)), now=now), RefusalReason.CLOCK, "the newcomer's clock"
+    )
     admitted = shown(lab, lab.credential(lab.join()))
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, now + HOUR)).encode()
-    refused(shown(lab, certificate, now=now), Reason.CLOCK, "3600 s")
+    refused(shown(lab, certificate, now=now), RefusalReason.CLOCK, "3600 s")
 
 
 @given(now=st.floats(-1e12, 1e15), joined=st.integers(0, UNIX_SECONDS), seats=st.integers(1, 3))
@@ -254,10 +258,12 @@ def test_manifest_is_bound_to_swarm_id_and_owner(lab) -> None:
 def test_newcomer_takes_the_manifest_that_its_invite_names_and_no_other(lab) -> None:
     invite = decode_invite(lab.invite())
     assert read_manifest(invite, lab.cluster.document) == lab.cluster
-    refused(read_manifest(invite, sign_manifest(lab.OWNER, lab.manifest(name="x")).document), Reason.WRONG_SWARM)
+    refused(read_manifest(invite, sign_manifest(lab.OWNER, lab.manifest(name="x")).document), RefusalReason.WRONG_SWARM)
     strangers = sign_manifest(lab.STRANGER, lab.manifest(owner=lab.STRANGER.public_bytes))
     by_owner = lab.invitation(swarm_id=strangers.swarm_id)
-    refused(read_manifest(decode_invite(lab.invite(by_owner)), strangers.document), Reason.WRONG_KEY, "another owner")
+    refused(
+        read_manifest(decode_invite(lab.invite(by_owner)), strangers.document), RefusalReason.WRONG_KEY, "another owner"
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from protocol.cluster.documents import (
     sign_revocations,
 )
 from protocol.cluster.invite import SCHEME, decode_invite
-from protocol.cluster.refusal import Refused
+from protocol.cluster.refusal import AdmissionRefused
 from protocol.errors import ProtocolError
 
 
@@ -66,7 +66,7 @@ def certificate(lab: Any) -> bytes:
     return certify(lab.OWNER, lab.cluster, admitted, lab.MADE)
 
 
-def judged(lab: Any, credential: bytes) -> Admitted | Refused:
+def judged(lab: Any, credential: bytes) -> Admitted | AdmissionRefused:
     return judge_credential(lab.MADE + 60, lab.cluster, None, {}, credential, lab.PEER.public_bytes)
 
 
@@ -77,7 +77,7 @@ def test_no_change_of_a_credential_lets_anybody_in(lab, data) -> None:
         assert isinstance(judged(lab, sound), Admitted)
         raw = data.draw(mutated(sound) | st.binary(max_size=400))
         if raw != sound:
-            assert isinstance(judged(lab, raw), Refused)
+            assert isinstance(judged(lab, raw), AdmissionRefused)
 
 
 @given(st.data())
@@ -87,13 +87,13 @@ def test_no_change_of_a_request_a_list_or_a_manifest_is_taken(lab, data) -> None
     raw = data.draw(mutated(request) | st.binary(max_size=400))
     if raw != request:
         answer = judge_join(lab.MADE + 60, lab.cluster, None, {}, raw, lab.PEER.public_bytes)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, AdmissionRefused)
     raw = data.draw(mutated(listed) | st.binary(max_size=400))
     if raw != listed:
-        assert isinstance(judge_revocations(lab.cluster, None, raw), Refused)
+        assert isinstance(judge_revocations(lab.cluster, None, raw), AdmissionRefused)
     raw = data.draw(mutated(lab.cluster.document) | st.binary(max_size=400))
     answer = read_manifest(decode_invite(lab.invite()), raw)
-    assert isinstance(answer, Cluster if raw == lab.cluster.document else Refused)
+    assert isinstance(answer, Cluster if raw == lab.cluster.document else AdmissionRefused)
 
 
 def test_every_single_bit_of_every_document_matters_and_so_does_every_cut(lab) -> None:
@@ -144,7 +144,7 @@ def test_rightly_signed_nonsense_raises_protocol_errors_alone(lab, data) -> None
             opened(msgspec.msgpack.encode((payload, lab.OWNER.sign(domain, payload))), owner=owner)
     signatures = lab.INVITATION_KEY.sign(JOIN_DOMAIN, payload), lab.PEER.sign(JOIN_DOMAIN, payload)
     join = msgspec.msgpack.encode((payload, *signatures))
-    assert isinstance(judged(lab, lab.credential(join)), Refused) or join == lab.join()
+    assert isinstance(judged(lab, lab.credential(join)), AdmissionRefused) or join == lab.join()
 
 
 @given(st.data())
@@ -159,7 +159,7 @@ def test_invite_whose_checksum_fits_raises_protocol_errors_alone(lab, data) -> N
 @given(st.text(max_size=200) | st.text(alphabet=base58.ALPHABET, max_size=400).map((SCHEME + "1").__add__))
 @settings(max_examples=300)
 def test_any_text_as_an_invite_is_refused(lab, text: str) -> None:
-    assert isinstance(read_invite(text, lab.MADE), Refused)
+    assert isinstance(read_invite(text, lab.MADE), AdmissionRefused)
 
 
 @given(st.binary(max_size=200))

@@ -17,7 +17,7 @@ from protocol import base58
 from protocol.cluster.admission import read_invite
 from protocol.cluster.documents import open_invitation
 from protocol.cluster.invite import SCHEME, decode_invite, encode_invite
-from protocol.cluster.refusal import Reason, Refused
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason
 from protocol.errors import MalformedError, OversizedError, ProtocolError, SignatureError
 from protocol.identity import NodeKey
 from protocol.limits import INVITE_ADDRESSES, INVITE_CHARACTERS
@@ -29,8 +29,8 @@ def read(text: str, lab: Any, *, after: float = HOUR) -> object:
     return read_invite(text, lab.MADE + after)
 
 
-def refused(answer: object, reason: Reason, *words: str) -> None:
-    assert isinstance(answer, Refused), answer
+def refused(answer: object, reason: RefusalReason, *words: str) -> None:
+    assert isinstance(answer, AdmissionRefused), answer
     assert answer.reason is reason, answer
     assert all(word in answer.message for word in words), answer.message
 
@@ -102,40 +102,40 @@ def test_key_of_a_wrong_length_and_too_many_addresses_are_not_put_into_an_invite
 
 
 def test_expired_invite_says_so_and_names_the_clock_that_it_believed(lab) -> None:
-    refused(read(lab.invite(), lab, after=7 * 86_400), Reason.EXPIRED, "this machine's clock", "starling invite")
+    refused(read(lab.invite(), lab, after=7 * 86_400), RefusalReason.EXPIRED, "this machine's clock", "starling invite")
 
 
 def test_invite_that_is_not_valid_yet(lab) -> None:
     text = lab.invite(lab.invitation(valid_from_seconds=lab.MADE + 86_400))
-    refused(read(text, lab), Reason.NOT_YET_VALID, "try again then")
-    assert not isinstance(read(text, lab, after=86_400), Refused)
+    refused(read(text, lab), RefusalReason.NOT_YET_VALID, "try again then")
+    assert not isinstance(read(text, lab, after=86_400), AdmissionRefused)
 
 
 def test_clock_an_hour_behind_an_invite_just_made_is_called_a_wrong_clock(lab) -> None:
-    refused(read(lab.invite(), lab, after=-HOUR), Reason.CLOCK, "3600 s earlier", "clocks is wrong; set it")
+    refused(read(lab.invite(), lab, after=-HOUR), RefusalReason.CLOCK, "3600 s earlier", "clocks is wrong; set it")
 
 
 def test_invite_of_another_swarms_owner_or_of_another_invitation_is_a_wrong_key(lab) -> None:
-    refused(read(lab.invite(owner=lab.STRANGER.public_bytes), lab), Reason.WRONG_KEY, "owner")
-    refused(read(lab.invite(key=lab.STRANGER), lab), Reason.WRONG_KEY, "two invites")
+    refused(read(lab.invite(owner=lab.STRANGER.public_bytes), lab), RefusalReason.WRONG_KEY, "owner")
+    refused(read(lab.invite(key=lab.STRANGER), lab), RefusalReason.WRONG_KEY, "two invites")
 
 
 def test_text_that_is_no_invite(lab) -> None:
     for text in ("", "hello", "https://example.org/", lab.PEER.peer_id, SCHEME, SCHEME + "1"):
-        refused(read(text, lab), Reason.DAMAGED, "copy it again")
-    refused(read(SCHEME + "1O0Il", lab), Reason.DAMAGED, "base58", "copy it again")
-    refused(read(SCHEME + "z" * INVITE_CHARACTERS, lab), Reason.DAMAGED, f"at most {INVITE_CHARACTERS}")
-    refused(read(" " * 10_000_000, lab), Reason.DAMAGED)
+        refused(read(text, lab), RefusalReason.DAMAGED, "copy it again")
+    refused(read(SCHEME + "1O0Il", lab), RefusalReason.DAMAGED, "base58", "copy it again")
+    refused(read(SCHEME + "z" * INVITE_CHARACTERS, lab), RefusalReason.DAMAGED, f"at most {INVITE_CHARACTERS}")
+    refused(read(" " * 10_000_000, lab), RefusalReason.DAMAGED)
 
 
 def test_invite_of_a_later_version_names_the_version(lab) -> None:
-    refused(read(lab.invite().replace(SCHEME + "1", SCHEME + "2"), lab), Reason.VERSION, "same version")
+    refused(read(lab.invite().replace(SCHEME + "1", SCHEME + "2"), lab), RefusalReason.VERSION, "same version")
 
 
 def test_invite_cut_anywhere_is_damaged(lab) -> None:
     text = lab.invite()
     for length in range(len(text)):
-        refused(read(text[:length], lab), Reason.DAMAGED, "copy it again")
+        refused(read(text[:length], lab), RefusalReason.DAMAGED, "copy it again")
 
 
 @given(position=st.integers(0, 10_000), replacement=st.sampled_from(base58.ALPHABET))
@@ -147,7 +147,7 @@ def test_mistyped_character_never_gives_another_invite(lab, position: int, repla
     if mistyped == text:
         assert answer == decode_invite(text)
     else:
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, AdmissionRefused)
 
 
 @given(st.binary(max_size=60))
@@ -184,7 +184,7 @@ def test_no_refusal_and_no_traceback_shows_a_secret(lab) -> None:
     damaged += [SCHEME + "1" + base58.encode(raw[:cut]) for cut in (1, 100, 300)] + [lab.invite(key=lab.STRANGER)]
     for one in damaged:
         answer = read(one, lab)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, AdmissionRefused)
         with pytest.raises(ProtocolError) as raised:
             decode_invite(one)
         shown = [answer.message, repr(answer), "".join(traceback.format_exception(raised.value))]

@@ -18,7 +18,7 @@ from protocol.weights.sparse_update import encode_update
 from protocol.weights.sparsify import kept_count, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_slice import (
-    STEP_LEAST,
+    MIN_STEP,
     WeightSlice,
     elements,
     pack_codes,
@@ -90,11 +90,11 @@ def test_equal_weights_are_told_nothing_but_the_rounding() -> None:
 
 def test_the_least_step_and_the_largest_weight_are_exact() -> None:
     weights = [np.full(size, -limits.UPDATE_MAGNITUDE, np.float32) for size in LAYOUT.sizes]
-    least = np.full(4, STEP_LEAST, np.float32)
+    least = np.full(4, MIN_STEP, np.float32)
     part = quantise(LAYOUT, weights, least, stride=1, phase=0, bits=3)
     own = [tensor + np.float32(2.0**-7) for tensor in weights]  # the next number above it
     for difference in towards(LAYOUT, part, own):
-        assert (np.abs(difference) <= 4 * STEP_LEAST).all()
+        assert (np.abs(difference) <= 4 * MIN_STEP).all()
 
 
 @given(st.integers(1, 8), st.integers(1, 6000), st.integers(0, 2**32))
@@ -120,7 +120,7 @@ def check(found: Compressed) -> None:
     part = found.part
     assert len(part.codes) == slice_count(LAYOUT, part.stride, part.phase)
     assert len(part.codes) == 0 or part.codes.max() < 2**part.bits
-    assert ((part.steps >= STEP_LEAST) & (part.steps <= limits.UPDATE_MAGNITUDE)).all()
+    assert ((part.steps >= MIN_STEP) & (part.steps <= limits.UPDATE_MAGNITUDE)).all()
     for difference, step in zip(towards(LAYOUT, part, normal(0)), part.steps.tolist(), strict=True):
         assert (np.abs(difference) <= 2 ** (part.bits - 1) * step * 1.0001).all()
     for tensor, size in zip(found.update, LAYOUT.sizes, strict=True):

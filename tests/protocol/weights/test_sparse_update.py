@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import IntegrityError, MalformedError
 from protocol.weights import sparse_update
-from protocol.weights.sparse_update import PLAIN, Section, decode_update, encode_update, join_update, pack
+from protocol.weights.sparse_update import PLAIN, TensorSection, decode_update, encode_update, join_update, pack
 from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor, kept_count, scatter_mean, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 
@@ -139,7 +139,7 @@ def test_indices_that_repeat_fall_or_lie_outside_are_refused(indices: list[int])
     layout = TensorLayout.of({"a": (100,)})
     assert kept_count(100, 80) == 2
     content = sparse_update.pack_plain(np.array(indices, np.uint16)) + b"\0"
-    blob = join_update(layout, 80, [Section(PLAIN, 3, np.zeros(4, np.float32), content)])
+    blob = join_update(layout, 80, [TensorSection(PLAIN, 3, np.zeros(4, np.float32), content)])
     with pytest.raises(MalformedError, match="indices"):
         decode_update(blob, layout)
 

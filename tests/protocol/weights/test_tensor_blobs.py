@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from protocol import limits
 from protocol.errors import ProtocolError
-from protocol.weights.sparse_update import UPDATE_MAGIC, Section, decode_update, encode_update, join_update, open_update
+from protocol.weights.sparse_update import (
+    UPDATE_MAGIC,
+    TensorSection,
+    decode_update,
+    encode_update,
+    join_update,
+    open_update,
+)
 from protocol.weights.sparsify import kept_count, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import DiffSection, apply_diff, encode_diff, join_diff, open_diff, unpack_tensor
@@ -90,7 +97,7 @@ def test_any_bytes_as_a_section_of_a_sound_update(data: st.DataObject) -> None:
     old = sections[index]
     content = data.draw(mutated([bytes(old.content)]))
     codes = len(old.content) - old.index_bytes
-    section = Section(data.draw(st.integers(0, 13)), max(len(content) - codes, 0), old.codebook, content)
+    section = TensorSection(data.draw(st.integers(0, 13)), max(len(content) - codes, 0), old.codebook, content)
     take_update(join_update(LAYOUT, kept, [section if i == index else s for i, s in enumerate(sections)]))
 
 

@@ -18,7 +18,7 @@ from swarm.announcements import gossip as gossip_module
 from swarm.announcements import group_pool as pool_module
 from swarm.announcements.gossip import Admission, Gossip, ReplayWindow, split_adverts, topic_of
 from swarm.announcements.group_pool import SeenPool
-from swarm.host import Receiver, Validator, Verdict
+from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated import SimulatedNetwork
 
 SWARM = bytes(range(16))
@@ -38,9 +38,9 @@ class RecordingHost:
     async def publish(self, topic: str, message: bytes) -> None:
         self.published.append(message)
 
-    def arrive(self, raw: bytes, forwarder: str = "forwarder") -> Verdict:
+    def arrive(self, raw: bytes, forwarder: str = "forwarder") -> GossipVerdict:
         verdict = self.validate(forwarder, raw)
-        if verdict is Verdict.ACCEPT:
+        if verdict is GossipVerdict.ACCEPT:
             self.receive(forwarder, raw)
         return verdict
 
@@ -85,7 +85,7 @@ def advert(number: int, completions: int = 8) -> GroupAdvert:
 def test_an_announcement_reaches_the_listeners_typed_and_is_counted() -> None:
     setting = Setting()
     assert setting.host.topic == topic_of(SWARM) == f"starling/1/{SWARM.hex()}"
-    assert setting.host.arrive(setting.sealed()) is Verdict.ACCEPT
+    assert setting.host.arrive(setting.sealed()) is GossipVerdict.ACCEPT
     assert [a.body for a in setting.heard] == [Goodbye("bye")]
     assert setting.heard[0].sender == NodeKey(bytes([2]) * 32).peer_id
     assert setting.gossip.accepted == {"goodbye": 1}
@@ -98,16 +98,16 @@ def flipped(raw: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("reason", "spoil", "verdict"),
     [
-        ("malformed", lambda s: s.sealed()[:-20], Verdict.REJECT),
-        ("malformed", lambda s: b"", Verdict.REJECT),
-        ("oversized", lambda s: s.sealed() + bytes(limits.ANNOUNCEMENT_BYTES), Verdict.REJECT),
-        ("oversized", lambda s: b"\x91" * 1000 + b"\xc0", Verdict.REJECT),
-        ("signature", lambda s: flipped(s.sealed()), Verdict.REJECT),
-        ("wrong_swarm", lambda s: s.sealed(swarm=bytes(16)), Verdict.REJECT),
+        ("malformed", lambda s: s.sealed()[:-20], GossipVerdict.REJECT),
+        ("malformed", lambda s: b"", GossipVerdict.REJECT),
+        ("oversized", lambda s: s.sealed() + bytes(limits.ANNOUNCEMENT_BYTES), GossipVerdict.REJECT),
+        ("oversized", lambda s: b"\x91" * 1000 + b"\xc0", GossipVerdict.REJECT),
+        ("signature", lambda s: flipped(s.sealed()), GossipVerdict.REJECT),
+        ("wrong_swarm", lambda s: s.sealed(swarm=bytes(16)), GossipVerdict.REJECT),
     ],
 )
 def test_what_no_honest_peer_forwards_is_rejected(
-    reason: str, spoil: Callable[[Setting], bytes], verdict: Verdict
+    reason: str, spoil: Callable[[Setting], bytes], verdict: GossipVerdict
 ) -> None:
     setting = Setting()
     assert setting.host.arrive(spoil(setting)) is verdict
@@ -120,15 +120,15 @@ def test_a_message_from_the_past_or_the_far_future_is_ignored(late_seconds: floa
     setting = Setting()
     raw = setting.sealed()
     setting.now_seconds += late_seconds
-    assert setting.host.arrive(raw) is Verdict.IGNORE
+    assert setting.host.arrive(raw) is GossipVerdict.IGNORE
     assert setting.gossip.rejected == {"clock": 1}
 
 
 def test_a_replay_is_ignored_and_counted() -> None:
     setting = Setting()
-    assert setting.host.arrive(setting.sealed(sequence=5)) is Verdict.ACCEPT
-    assert setting.host.arrive(setting.sealed(sequence=5)) is Verdict.IGNORE
-    assert setting.host.arrive(setting.sealed(sequence=5, body=Heartbeat(*HEARTBEAT))) is Verdict.IGNORE
+    assert setting.host.arrive(setting.sealed(sequence=5)) is GossipVerdict.ACCEPT
+    assert setting.host.arrive(setting.sealed(sequence=5)) is GossipVerdict.IGNORE
+    assert setting.host.arrive(setting.sealed(sequence=5, body=Heartbeat(*HEARTBEAT))) is GossipVerdict.IGNORE
     assert setting.gossip.rejected == {"replay": 2}
     assert len(setting.heard) == 1
 
@@ -138,7 +138,7 @@ HEARTBEAT = ("n", "s", "m", bytes(16), bytes(16), 0, 0, "p", 0.0, 0, 0, ())
 
 def test_our_own_messages_that_come_back_are_neither_delivered_nor_held_against_anybody() -> None:
     setting = Setting()
-    assert setting.host.arrive(setting.sealed(key=1)) is Verdict.IGNORE
+    assert setting.host.arrive(setting.sealed(key=1)) is GossipVerdict.IGNORE
     assert not setting.heard
     assert not setting.gossip.rejected
 
@@ -146,7 +146,7 @@ def test_our_own_messages_that_come_back_are_neither_delivered_nor_held_against_
 def test_a_banned_sender_is_ignored() -> None:
     liar = NodeKey(bytes([2]) * 32).peer_id
     setting = Setting(is_banned=lambda peer: peer == liar)
-    assert setting.host.arrive(setting.sealed()) is Verdict.IGNORE
+    assert setting.host.arrive(setting.sealed()) is GossipVerdict.IGNORE
     assert setting.gossip.rejected == {"banned": 1}
 
 
@@ -154,11 +154,11 @@ def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
     setting = Setting()
     count = int(gossip_module.MESSAGES_AT_ONCE) + 5
     verdicts = [setting.host.arrive(setting.sealed(sequence=i)) for i in range(count)]
-    assert verdicts.count(Verdict.ACCEPT) == gossip_module.MESSAGES_AT_ONCE
+    assert verdicts.count(GossipVerdict.ACCEPT) == gossip_module.MESSAGES_AT_ONCE
     assert setting.gossip.rejected == {"rate": 5}
-    assert setting.host.arrive(setting.sealed(sequence=count, key=3)) is Verdict.ACCEPT
+    assert setting.host.arrive(setting.sealed(sequence=count, key=3)) is GossipVerdict.ACCEPT
     setting.now_seconds += 1.0
-    assert setting.host.arrive(setting.sealed(sequence=count + 1)) is Verdict.ACCEPT
+    assert setting.host.arrive(setting.sealed(sequence=count + 1)) is GossipVerdict.ACCEPT
 
 
 def test_a_sender_is_limited_in_bytes_as_well_as_in_messages() -> None:

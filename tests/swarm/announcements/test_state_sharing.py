@@ -16,7 +16,7 @@ from protocol.messages import CATCHING_UP, Heartbeat, StateAdvert, StateBlob, Ta
 from swarm import api
 from swarm.announcements import state_pool
 from swarm.announcements.state_pool import AGE_SECONDS, StatePool
-from swarm.announcements.state_sharing import ANNOUNCE_SECONDS, LEAST_SECONDS
+from swarm.announcements.state_sharing import ANNOUNCE_SECONDS, MIN_SECONDS_BETWEEN_STATES
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -113,7 +113,7 @@ def test_a_shared_state_is_heard_by_others_with_the_sender_s_reputation(play: Pl
             assert await seen(b, OTHER) == []
             newer = stored(a, 2, version=2)
             await a.answer(api.ShareState(newer))
-            await anyio.sleep(LEAST_SECONDS + 1.0)
+            await anyio.sleep(MIN_SECONDS_BETWEEN_STATES + 1.0)
             assert [s.advert for s in await seen(b)] == [newer]
 
     play(story)
@@ -158,7 +158,7 @@ def test_a_crowd_that_is_catching_up_gets_one_announcement_in_five_seconds(play:
                     await newcomer.answer(api.Beat(heartbeat(CATCHING_UP)))
                 await a.answer(api.ShareState(stored(a, 1)))
                 heard = await states_heard(b, 50.0)
-                assert 8 <= heard <= 50.0 / LEAST_SECONDS + 1
+                assert 8 <= heard <= 50.0 / MIN_SECONDS_BETWEEN_STATES + 1
 
     play(story)
 
@@ -170,7 +170,7 @@ def test_a_state_is_announced_again_every_minute_and_forgotten_when_it_is_not(pl
                 await anyio.sleep(5.0)
                 await a.answer(api.ShareState(stored(a, 1)))
                 await anyio.sleep(1.0)
-                assert 4 <= await states_heard(b, 5 * (ANNOUNCE_SECONDS + LEAST_SECONDS)) <= 6
+                assert 4 <= await states_heard(b, 5 * (ANNOUNCE_SECONDS + MIN_SECONDS_BETWEEN_STATES)) <= 6
                 swarm.network.crash(a.host)  # type: ignore[arg-type]
             assert len(await seen(b)) == 1
             await anyio.sleep(AGE_SECONDS + 1.0)
@@ -205,7 +205,7 @@ def test_a_state_whose_blobs_are_not_here_is_refused_and_the_one_before_stays(pl
             await a.answer(api.ShareState(stored(a, 1)))
             with pytest.raises(StorageError, match="not in the store"):
                 await a.answer(api.ShareState(advert(9)))
-            await anyio.sleep(ANNOUNCE_SECONDS + LEAST_SECONDS)
+            await anyio.sleep(ANNOUNCE_SECONDS + MIN_SECONDS_BETWEEN_STATES)
             assert [s.advert.policy_version for s in await seen(b)] == [1]
 
     play(story)

@@ -87,7 +87,7 @@ class Node:
 
     async def average(self, **changes: object) -> api.Reply:
         self.reply = await self.service.answer(self.request(**changes))
-        if isinstance(self.reply, api.Averaged) and self.reply.path is not None:
+        if isinstance(self.reply, api.AverageReply) and self.reply.path is not None:
             theirs = Path(self.reply.path).read_bytes()  # noqa: ASYNC240  virtual time waits for no thread
             if self._averaged is not None:
                 self.blob = self._averaged(self.blob, theirs, self.reply.weight)
@@ -106,7 +106,7 @@ class Node:
 
     @property
     def averaged(self) -> bool:
-        return isinstance(self.reply, api.Averaged) and self.reply.partner is not None
+        return isinstance(self.reply, api.AverageReply) and self.reply.partner is not None
 
     async def says(self, family: bytes) -> None:
         beat = Heartbeat("n", "s", "m", family, bytes(16), 1, 1, "learning", 1.0, 0, 0, ())

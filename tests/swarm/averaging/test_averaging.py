@@ -141,7 +141,7 @@ def test_a_second_request_while_one_runs_is_refused_and_the_first_is_not_disturb
             await anyio.sleep(1.0)
             assert (await one.status()).running
             refused = await one.service.answer(one.request())
-            assert isinstance(refused, api.Refused)
+            assert isinstance(refused, api.RequestRefused)
             assert refused.reason == "busy"
             other.averages()
             await world.over(one, other)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from protocol.weights.compressed_weights import ENCODING, decode_compressed, encode_compressed
-from protocol.weights.sparse_update import PLAIN, Section, encode_update, join_update, pack
+from protocol.weights.sparse_update import PLAIN, TensorSection, encode_update, join_update, pack
 from protocol.weights.sparsify import SparseTensor, scatter_mean, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_slice import WeightSlice, elements, quantise, towards
@@ -52,7 +52,7 @@ def averaged(ours: bytes, theirs: bytes, weight: float) -> bytes:
     return b"".join(after)
 
 
-def spoilt(change: Callable[[list[Section]], list[Section]]) -> bytes:
+def spoilt(change: Callable[[list[TensorSection]], list[TensorSection]]) -> bytes:
     sections = change([pack(tensor) for tensor in update_of(1)])
     return encode_compressed(LAYOUT, join_update(LAYOUT, 64, sections), slice_of())
 
@@ -67,13 +67,13 @@ def of_another_layout() -> bytes:
 
 def with_codebook(value: float) -> bytes:
     book = np.array([0.0, value, 0.0, 0.0], np.float32)
-    return spoilt(lambda s: [s[0], Section(s[1].coding, s[1].index_bytes, book, s[1].content)])
+    return spoilt(lambda s: [s[0], TensorSection(s[1].coding, s[1].index_bytes, book, s[1].content)])
 
 
 def with_an_index_outside() -> bytes:
     """The last chunk of "matrix" has 992 elements; its last index says 4095."""
 
-    def change(sections: list[Section]) -> list[Section]:
+    def change(sections: list[TensorSection]) -> list[TensorSection]:
         sent = update_of(1)[1]
         indices = sent.indices.copy()
         indices[-1] = 4095
@@ -81,7 +81,7 @@ def with_an_index_outside() -> bytes:
         low, high = pairs[:, 0], pairs[:, 1]
         packed = np.stack([low & 255, low >> 8 | (high & 15) << 4, high >> 4], axis=1).astype(np.uint8).tobytes()
         codes = bytes(sections[1].content[sections[1].index_bytes :])
-        return [sections[0], Section(PLAIN, len(packed), sections[1].codebook, packed + codes)]
+        return [sections[0], TensorSection(PLAIN, len(packed), sections[1].codebook, packed + codes)]
 
     return spoilt(change)
 

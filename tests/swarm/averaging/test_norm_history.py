@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.averaging.norm_history import FAR, REMEMBERED, WARM_UP, Z_MOST, FamilyPast, NormHistory
+from swarm.averaging.norm_history import FAR, MAX_Z, REMEMBERED, WARM_UP, FamilyPast, NormHistory
 
 LENGTHS = st.floats(1e-6, 1e6)
 
@@ -110,4 +110,4 @@ def test_a_past_without_spread_takes_a_quarter_of_its_median_for_a_deviation() -
     history = NormHistory()
     for _ in range(WARM_UP):
         history = history.with_norm(5.0)
-    assert history.score(5.0 + Z_MOST * 1.25) == pytest.approx(Z_MOST)
+    assert history.score(5.0 + MAX_Z * 1.25) == pytest.approx(MAX_Z)

@@ -59,7 +59,7 @@ def test_a_file_that_is_not_there_or_empty_is_the_disks_fault_and_one_that_does_
 
 
 def test_every_encoding_says_how_long_a_blob_may_be() -> None:
-    assert {name: encoding.most_bytes(LAYOUT, 700) for name, encoding in ENCODINGS.items()} == {
+    assert {name: encoding.max_bytes(LAYOUT, 700) for name, encoding in ENCODINGS.items()} == {
         ENCODING: dense_bytes(LAYOUT),
         compressed_weights.ENCODING: 1400,
     }

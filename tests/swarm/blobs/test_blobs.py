@@ -19,7 +19,7 @@ from protocol.errors import StorageError, TransportError, UnreachableError
 from protocol.limits import CHUNK_BYTES
 from swarm.api import Fetched, Wanted
 from swarm.blobs import blob_server as blobs_module
-from swarm.blobs.blob_server import HEADER, PROTOCOL, BlobServer, Range, Reader, Status, encode_request
+from swarm.blobs.blob_server import HEADER, PROTOCOL, BlobServer, Range, Status, StreamReader, encode_request
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
@@ -108,7 +108,7 @@ def serve_instead(node: Node, answer: Callable[[Stream, Sequence[Range]], Awaita
     """Replaces a node's server by one that reads honest requests and answers as told."""
 
     async def serve(stream: Stream) -> None:
-        reader = Reader(stream, stall_seconds=60.0)
+        reader = StreamReader(stream, stall_seconds=60.0)
         while not await reader.at_end():
             (length,) = struct.unpack(">I", await reader.exactly(4))
             await answer(stream, msgspec.msgpack.decode(await reader.exactly(length), type=list[Range]))
@@ -138,7 +138,7 @@ def test_what_is_missing_or_sent_in_part_was_not_given(tmp_path: Path) -> None:
             await here.fetch(here.wanted(content(10), there))
             stream = await here.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
             await stream.send(encode_request([Range(blob_id(whole), 0, 2, False)]))
-            reader = Reader(stream, stall_seconds=5.0)
+            reader = StreamReader(stream, stall_seconds=5.0)
             await reader.exactly(HEADER.size + 2 * CHUNK_BYTES)
             assert there.given == []
             await stream.send(encode_request([Range(blob_id(whole), 2, 9, False)]))
@@ -507,7 +507,7 @@ def test_a_request_beyond_the_blob_is_cut_to_what_there_is(tmp_path: Path) -> No
             stream = await here.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
             blob = blob_id(content(LARGE))
             await stream.send(encode_request([Range(blob, 10, 2**32, False), Range(blob, 2**32, 2**32, False)]))
-            reader = Reader(stream, stall_seconds=5.0)
+            reader = StreamReader(stream, stall_seconds=5.0)
             assert HEADER.unpack(await reader.exactly(HEADER.size)) == (Status.HERE, LARGE)
             assert await reader.exactly(1234) == content(LARGE)[-1234:]
             assert HEADER.unpack(await reader.exactly(HEADER.size)) == (Status.HERE, LARGE)

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from trio.testing import MockClock
 
-from node.exit_codes import ExitCode, exit_code_of
 from protocol.cluster.admission import Admitted, certify, read_invite
 from protocol.cluster.cluster_manifest import Cluster, ClusterManifest, sign_manifest
 from protocol.cluster.documents import (
@@ -27,13 +26,14 @@ from protocol.cluster.documents import (
     sign_revocations,
 )
 from protocol.cluster.invite import Invite, encode_invite
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError, UnreachableError
 from protocol.identity import NodeKey
 from protocol.messages import GroupAdvert, PromptRef
 from swarm import api
 from swarm.cluster.joining import Newcomer, join
-from swarm.cluster.membership import Membership, Papers, decode_members, encode_members
+from swarm.cluster.membership import ClusterCredentials, Membership, decode_members, encode_members
+from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -93,17 +93,17 @@ class Lab:
         host = self.network.host(key_of(name), newcomer)
         async with host.run():
             await join(host, invite.addresses)
-        papers = newcomer.papers
-        assert papers is not None
+        credentials = newcomer.credentials
+        assert credentials is not None
         self.kept[name] = {
-            "credential": papers.credential, "psk": papers.psk, "revocations": papers.revocations,
-            "key-change": papers.key_change, "addresses": "\n".join(invite.addresses).encode(),
+            "credential": credentials.credential, "psk": credentials.psk, "revocations": credentials.revocations,
+            "key-change": credentials.key_change, "addresses": "\n".join(invite.addresses).encode(),
         }  # fmt: skip
-        self.kept[name]["members"] = encode_members(list(papers.members))
+        self.kept[name]["members"] = encode_members(list(credentials.members))
 
-    def papers(self, name: str) -> Papers:
+    def credentials(self, name: str) -> ClusterCredentials:
         kept = self.kept[name]
-        return Papers(
+        return ClusterCredentials(
             self.cluster, kept["psk"], kept["credential"], kept.get("revocations", b""), kept.get("key-change", b""),
             decode_members(kept["members"]) if "members" in kept else (),
         )  # fmt: skip
@@ -117,7 +117,7 @@ class Lab:
         home.mkdir(exist_ok=True)
         key, kept = key_of(name), self.kept[name]
         membership = Membership(
-            key, self.papers(name), wall_clock=lambda: self.now(ahead_seconds), keep=kept.__setitem__,
+            key, self.credentials(name), wall_clock=lambda: self.now(ahead_seconds), keep=kept.__setitem__,
             owner=OWNER if owner else None,
         )  # fmt: skip
         host = self.network.host(key, membership)
@@ -259,7 +259,7 @@ def test_member_admits_a_newcomer_while_the_owner_is_away_and_the_owner_learns_o
         async with lab.member("wren") as wren:
             await lab.join("robin", lab.invite(wren))
             refused = await refusal_of(lab, "finch", lab.invite(wren, needs_owner=True))
-            assert refused.reason == Reason.NEEDS_OWNER and "owner's node" in str(refused)
+            assert refused.reason == RefusalReason.NEEDS_OWNER and "owner's node" in str(refused)
             with pytest.raises(UnreachableError, match="no member of the cluster answers"):
                 await lab.join("finch", later)
             async with lab.member("founder", owner=True) as founder, lab.member("robin") as robin:
@@ -296,7 +296,7 @@ def test_invite_for_one_is_not_for_a_second_peer_and_one_for_two_not_for_a_third
                 for number in range(seats):
                     await lab.join(f"guest {seats} {number}", invite)
                 refused = await refusal_of(lab, f"one too many {seats}", invite)
-                assert refused.reason == Reason.TAKEN and "new invite" in str(refused)
+                assert refused.reason == RefusalReason.TAKEN and "new invite" in str(refused)
                 await lab.join(f"guest {seats} 0", invite)  # its own seat, after it lost its files
 
     play(story)
@@ -310,12 +310,14 @@ def test_seat_stays_taken_after_a_restart_and_after_its_holder_was_revoked(tmp_p
             await lab.join("wren", invite)
             await revoke(founder, lab.revocations(1, "wren"))
         async with lab.member("founder") as founder:
-            assert (await refusal_of(lab, "wren again", invite)).reason == Reason.TAKEN
+            assert (await refusal_of(lab, "wren again", invite)).reason == RefusalReason.TAKEN
             await lab.join("robin", lab.invite(founder))
             async with lab.member("robin") as robin:
                 await anyio.sleep(SETTLE_SECONDS)
                 elsewhere = msgspec.structs.replace(invite, addresses=tuple(robin.host.addresses()))
-                assert (await refusal_of(lab, "wren again", elsewhere)).reason == Reason.TAKEN  # robin never met wren
+                assert (
+                    await refusal_of(lab, "wren again", elsewhere)
+                ).reason == RefusalReason.TAKEN  # robin never met wren
 
     play(story)
 
@@ -327,10 +329,10 @@ def test_expired_invite_and_one_taken_back_let_nobody_in(tmp_path: Path) -> None
             short, taken_back = lab.invite(founder, join_by_seconds=int(lab.now() + 60)), lab.invite(founder)
             await revoke(founder, lab.revocations(1, invitations=(taken_back.invitation.key,)))
             refused = await refusal_of(lab, "wren", taken_back)
-            assert refused.reason == Reason.REVOKED and "starling invite" in str(refused)
+            assert refused.reason == RefusalReason.REVOKED and "starling invite" in str(refused)
             await anyio.sleep(90.0)
             refused = await refusal_of(lab, "wren", short)
-            assert refused.reason == Reason.EXPIRED and "starling invite" in str(refused)
+            assert refused.reason == RefusalReason.EXPIRED and "starling invite" in str(refused)
 
     play(story)
 
@@ -340,10 +342,10 @@ def test_stranger_with_another_key_and_one_with_the_key_and_no_invite_of_the_own
         lab, other = Lab(tmp_path), Lab(tmp_path, name="other")
         async with lab.member("founder") as founder:
             refused = await refusal_of(lab, "wren", lab.invite(founder, psk=OTHER_PSK))
-            assert refused.reason == Reason.WRONG_PSK and "pre-shared key" in str(refused)
+            assert refused.reason == RefusalReason.WRONG_PSK and "pre-shared key" in str(refused)
             other.network = lab.network
             refused = await refusal_of(other, "wren", other.invite(founder))
-            assert refused.reason == Reason.WRONG_SWARM and "another cluster" in str(refused)
+            assert refused.reason == RefusalReason.WRONG_SWARM and "another cluster" in str(refused)
             assert connected(founder) == set()
 
     play(story)
@@ -357,12 +359,12 @@ def test_newcomer_and_member_whose_clock_is_off_by_an_hour_are_told_so(tmp_path:
             made = int(lab.now() - 2 * HOUR)
             invite = lab.invite(founder, made_seconds=made, valid_from_seconds=made)
             refused = await refusal_of(lab, "wren", invite, ahead_seconds=ahead_seconds)
-            assert refused.reason == Reason.CLOCK and "timedatectl" in str(refused)
+            assert refused.reason == RefusalReason.CLOCK and "timedatectl" in str(refused)
             assert abs(seconds_apart(refused) - HOUR) <= AT_ONCE_SECONDS  # greetings tell whole seconds, and take time
             await lab.join("wren", invite)
             await anyio.sleep(700.0)
             ended = await end_of(lab, "wren", ahead_seconds=ahead_seconds / 6)
-            assert ended.reason == Reason.CLOCK and "timedatectl" in str(ended)
+            assert ended.reason == RefusalReason.CLOCK and "timedatectl" in str(ended)
             assert abs(seconds_apart(ended) - HOUR / 6) <= AT_ONCE_SECONDS
             assert "founder" not in lab.refused
 
@@ -393,7 +395,7 @@ def test_revoked_while_connected_is_out_on_every_member_within_seconds_and_ends_
             while any(out in connected(s) for s in services) or names[3] not in lab.refused:  # noqa: ASYNC110
                 await anyio.sleep(0.1)
             assert anyio.current_time() - began < 10.0
-            assert lab.refused[names[3]].reason == Reason.REVOKED
+            assert lab.refused[names[3]].reason == RefusalReason.REVOKED
             assert all("revocations" in lab.kept[name] for name in ["founder", *names])
             tasks.cancel_scope.cancel()
 
@@ -410,7 +412,7 @@ def test_revoked_while_away_is_told_when_it_comes_back_and_has_nothing_since(tmp
                 await anyio.sleep(SETTLE_SECONDS)
                 await revoke(founder, lab.revocations(1, "wren"))
                 refused = await end_of(lab, "wren")
-                assert refused.reason == Reason.REVOKED and "revoked the membership" in str(refused)
+                assert refused.reason == RefusalReason.REVOKED and "revoked the membership" in str(refused)
             with pytest.raises(RefusedError, match="revoked"):  # from its own files, with nobody to ask
                 async with lab.member("wren"):
                     pass
@@ -436,7 +438,7 @@ def test_list_of_revocations_crosses_a_partition_when_it_heals_and_an_older_one_
                 assert peer("robin") not in connected(wren)
                 with pytest.raises(RefusedError, match="nothing to do"):
                     await wren.answer(api.Decree("revocations", older))
-                assert lab.refused["robin"].reason == Reason.REVOKED
+                assert lab.refused["robin"].reason == RefusalReason.REVOKED
 
     play(story)
 
@@ -449,7 +451,9 @@ def test_owners_node_renews_memberships_in_time_and_without_it_they_run_out_on_b
             async with lab.member("wren") as wren:
                 await anyio.sleep(600.0)
                 assert connected(wren) == {peer("founder")}
-            renewed = Membership(key_of("wren"), lab.papers("wren"), wall_clock=lab.now, keep=lambda name, raw: None)
+            renewed = Membership(
+                key_of("wren"), lab.credentials("wren"), wall_clock=lab.now, keep=lambda name, raw: None
+            )
             mine = renewed.roster.of(peer("wren"))[0].admitted
             assert mine.certified and mine.until_seconds - lab.now() > 100.0
         async with lab.member("founder") as founder, lab.member("wren", founder) as wren:
@@ -457,8 +461,8 @@ def test_owners_node_renews_memberships_in_time_and_without_it_they_run_out_on_b
             assert connected(wren) == {peer("founder")}
             await anyio.sleep(240.0)
         assert {name: error.reason for name, error in lab.refused.items()} == {
-            "founder": Reason.EXPIRED,
-            "wren": Reason.EXPIRED,
+            "founder": RefusalReason.EXPIRED,
+            "wren": RefusalReason.EXPIRED,
         }
         async with lab.member("founder", owner=True):  # the owner's node certifies itself
             await anyio.sleep(SETTLE_SECONDS)
@@ -486,8 +490,8 @@ def test_another_key_reaches_members_at_once_and_those_away_within_its_grace(tmp
                 assert OTHER_PSK in lab.kept["newcomer"]["key-change"]
                 await anyio.sleep(60.0)
                 refused = await end_of(lab, "finch")
-                assert refused.reason == Reason.WRONG_PSK and "pre-shared key" in str(refused)
-                assert (await refusal_of(lab, "late", before)).reason == Reason.WRONG_PSK
+                assert refused.reason == RefusalReason.WRONG_PSK and "pre-shared key" in str(refused)
+                assert (await refusal_of(lab, "late", before)).reason == RefusalReason.WRONG_PSK
                 await lab.join("late", lab.invite(founder, psk=OTHER_PSK))
                 assert peer("founder") in connected(wren)
 

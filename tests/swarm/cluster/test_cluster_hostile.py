@@ -1,4 +1,4 @@
-"""What hostile peers may say at the door and to ``/starling/members/1``: refused, bounded, and without effect."""
+"""What hostile peers may say in the handshake and to ``/starling/members/1``: refused, bounded, and without effect."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from protocol import wire
 from protocol.cluster.admission import Admitted, certify
 from protocol.cluster.cluster_manifest import ClusterManifest, sign_manifest
 from protocol.cluster.documents import Credential, KeyChange, Revocations, sign_key_change, sign_revocations
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import DeadlineError, OversizedError, ProtocolError, RefusedError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.cluster.handshake import (
     FRAME_BYTES,
-    Answer,
-    Conclusion,
-    Documents,
-    Greeting,
-    Refusal,
+    HandshakeAnswer,
+    HandshakeConclusion,
+    HandshakeDocuments,
+    HandshakeGreeting,
+    HandshakeRefusal,
     encode_frame,
-    pass_door,
+    perform_handshake,
 )
-from swarm.cluster.member_exchange import Answer as MemberAnswer
-from swarm.cluster.member_exchange import News, Question
-from swarm.cluster.membership import Membership, Papers
-from swarm.host import Verdict
+from swarm.cluster.member_exchange import MembersAnswer, MembersNews, MembersQuestion
+from swarm.cluster.membership import ClusterCredentials, Membership
+from swarm.host import GossipVerdict
 from swarm.hosts.libp2p import Libp2pHost
 
 NOW = 1_790_000_000.0
@@ -53,9 +52,11 @@ def credential(key: NodeKey) -> bytes:
     return Credential("certificate", certify(OWNER, LAB, admitted, NOW)).encode()
 
 
-def member(key: NodeKey = US, **papers: Any) -> Membership:
+def member(key: NodeKey = US, **credentials: Any) -> Membership:
     kept: dict[str, bytes] = {}
-    return Membership(key, Papers(LAB, PSK, credential(key), **papers), wall_clock=lambda: NOW, keep=kept.__setitem__)
+    return Membership(
+        key, ClusterCredentials(LAB, PSK, credential(key), **credentials), wall_clock=lambda: NOW, keep=kept.__setitem__
+    )
 
 
 def revocations(sequence: int, *keys: NodeKey, signer: NodeKey = OWNER) -> bytes:
@@ -72,7 +73,7 @@ def greeting(key: NodeKey, **changes: Any) -> bytes:
         "swarm_id": LAB.swarm_id, "time_seconds": int(NOW), "credential": credential(key), "revocations": 0,
         "key_change": 0, "wants_manifest": True,
     }  # fmt: skip
-    return encode_frame(Greeting(**(fields | changes)))
+    return encode_frame(HandshakeGreeting(**(fields | changes)))
 
 
 def test_members_let_each_other_in_and_the_later_documents_pass_both_ways() -> None:
@@ -89,19 +90,19 @@ def test_members_let_each_other_in_and_the_later_documents_pass_both_ways() -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"credential": b""}, Reason.NO_MEMBER),
-        ({"credential": credential(PEER)}, Reason.WRONG_KEY),
-        ({"credential": credential(STRANGER)[:-1]}, Reason.DAMAGED),
-        ({"swarm_id": bytes(16)}, Reason.WRONG_SWARM),
-        ({"time_seconds": int(NOW) + 3600}, Reason.CLOCK),
+        ({"credential": b""}, RefusalReason.NO_MEMBER),
+        ({"credential": credential(PEER)}, RefusalReason.WRONG_KEY),
+        ({"credential": credential(STRANGER)[:-1]}, RefusalReason.DAMAGED),
+        ({"swarm_id": bytes(16)}, RefusalReason.WRONG_SWARM),
+        ({"time_seconds": int(NOW) + 3600}, RefusalReason.CLOCK),
     ],
 )
-def test_stranger_is_refused_by_reason_and_gets_nothing_else(changes: dict[str, Any], reason: Reason) -> None:
+def test_stranger_is_refused_by_reason_and_gets_nothing_else(changes: dict[str, Any], reason: RefusalReason) -> None:
     ours = member(key_change=key_change(), revocations=revocations(1))
     said = ours.answer(STRANGER.peer_id, greeting(STRANGER, **changes))
     assert said.refused is not None and said.refused.reason == reason
-    answer = msgspec.msgpack.decode(said.frame, type=Answer)
-    assert answer == Answer(Refusal(reason, int(NOW)), None, None)
+    answer = msgspec.msgpack.decode(said.frame, type=HandshakeAnswer)
+    assert answer == HandshakeAnswer(HandshakeRefusal(reason, int(NOW)), None, None)
     assert ours.refusal(STRANGER.peer_id) is not None
     assert not [secret for secret in SECRETS if secret in said.frame]
 
@@ -110,38 +111,40 @@ def test_revoked_peer_gets_the_list_that_proves_it_and_believes_nothing_without(
     ours, out = member(revocations=revocations(1, PEER), key_change=key_change()), member(PEER)
     said = ours.answer(PEER.peer_id, out.greet(US.peer_id))
     assert SECRETS[1] not in said.frame
-    lie = encode_frame(Answer(Refusal(Reason.REVOKED, int(NOW)), None, None))
+    lie = encode_frame(HandshakeAnswer(HandshakeRefusal(RefusalReason.REVOKED, int(NOW)), None, None))
     concluded = out.conclude(US.peer_id, lie)
     assert concluded.refused is not None and out.own_refusal() is None
-    forged = Refusal(Reason.REVOKED, int(NOW), revocations(1, PEER, signer=STRANGER))
-    out.conclude(US.peer_id, encode_frame(Answer(forged, None, None)))
+    forged = HandshakeRefusal(RefusalReason.REVOKED, int(NOW), revocations(1, PEER, signer=STRANGER))
+    out.conclude(US.peer_id, encode_frame(HandshakeAnswer(forged, None, None)))
     assert out.own_refusal() is None
     out.conclude(US.peer_id, said.frame)
     refused = out.own_refusal()
-    assert refused is not None and refused.reason is Reason.REVOKED
+    assert refused is not None and refused.reason is RefusalReason.REVOKED
 
 
 def test_member_that_brings_the_list_which_names_itself_is_not_let_in() -> None:
     ours = member()
     ours.answer(PEER.peer_id, greeting(PEER))
     with pytest.raises(RefusedError, match="revoked"):
-        ours.confirm(PEER.peer_id, encode_frame(Conclusion(None, Documents(revocations=revocations(1, PEER)))))
+        ours.confirm(
+            PEER.peer_id, encode_frame(HandshakeConclusion(None, HandshakeDocuments(revocations=revocations(1, PEER))))
+        )
 
 
 def test_documents_of_another_signer_are_counted_and_not_taken() -> None:
     ours = member()
-    documents = Documents(revocations=revocations(9, US, signer=STRANGER), key_change=key_change(STRANGER))
-    answer = Answer(None, msgspec.msgpack.decode(greeting(PEER), type=Greeting), documents)
+    documents = HandshakeDocuments(revocations=revocations(9, US, signer=STRANGER), key_change=key_change(STRANGER))
+    answer = HandshakeAnswer(None, msgspec.msgpack.decode(greeting(PEER), type=HandshakeGreeting), documents)
     assert ours.conclude(PEER.peer_id, encode_frame(answer)).refused is None
     assert (ours.revocations, ours.keys()) == (None, [PSK])
-    assert ours.refusals[Reason.WRONG_KEY] == 2
+    assert ours.refusals[RefusalReason.WRONG_KEY] == 2
 
 
 def test_no_text_form_shows_a_key() -> None:
     ours = member(key_change=key_change())
-    papers = Papers(LAB, PSK, credential(US), key_change=key_change())
-    news = News((), b"", key_change())
-    shown = f"{papers!r}{ours.key_change!r}{ours.documents!r}{news!r}{Conclusion(None, ours.documents)!r}"
+    credentials = ClusterCredentials(LAB, PSK, credential(US), key_change=key_change())
+    news = MembersNews((), b"", key_change())
+    shown = f"{credentials!r}{ours.key_change!r}{ours.documents!r}{news!r}{HandshakeConclusion(None, ours.documents)!r}"
     assert not [secret for secret in SECRETS for form in (repr(secret)[2:-1], secret.hex()) if form in shown]
 
 
@@ -161,7 +164,7 @@ def test_whatever_bytes_come_to_the_door_are_a_refusal_or_a_protocol_error_and_l
     assert ours.refusal(STRANGER.peer_id) is not None
 
 
-@given(st.binary(max_size=300), st.sampled_from([Question, MemberAnswer, News]))
+@given(st.binary(max_size=300), st.sampled_from([MembersQuestion, MembersAnswer, MembersNews]))
 def test_noise_in_place_of_a_message_about_members_is_a_protocol_error(raw: bytes, kind: Any) -> None:
     try:
         decoded = wire.decode(raw, kind, max_bytes=300)
@@ -180,12 +183,12 @@ def test_frame_that_claims_too_much_is_refused_before_it_is_read_and_silence_end
         async def send(frame: bytes) -> None:
             raise AssertionError("nothing is said to who was not heard")
 
-        await pass_door(member(), STRANGER.peer_id, send, receive, dialled=False)
+        await perform_handshake(member(), STRANGER.peer_id, send, receive, dialled=False)
 
     async def main() -> None:
         with pytest.raises(OversizedError):
             await say((FRAME_BYTES + 1).to_bytes(4, "big"))
-        with pytest.raises(DeadlineError, match="said nothing at the door"):
+        with pytest.raises(DeadlineError, match="said nothing in the handshake"):
             await say((FRAME_BYTES).to_bytes(4, "big"))
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -193,24 +196,25 @@ def test_frame_that_claims_too_much_is_refused_before_it_is_read_and_silence_end
 
 def test_on_sockets_members_meet_and_who_holds_the_key_and_no_credential_gets_no_connection(tell_on_sockets) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
-        doors = {key: member(key) for key in (US, PEER)}
+        handshakes = {key: member(key) for key in (US, PEER)}
         stranger = member(PEER)  # shows the credential of another
         hosts = [
-            Libp2pHost(key, ["/ip4/127.0.0.1/tcp/0"], door=door) for key, door in [*doors.items(), (STRANGER, stranger)]
+            Libp2pHost(key, ["/ip4/127.0.0.1/tcp/0"], handshake=handshake)
+            for key, handshake in [*handshakes.items(), (STRANGER, stranger)]
         ]
         async with hosts[0].run(), hosts[1].run(), hosts[2].run():
             address = hosts[0].addresses()[0]
             with pytest.raises(RefusedError) as refused:
                 await hosts[2].connect(address, deadline_seconds=60)
-            assert refused.value.reason == Reason.WRONG_KEY
-            assert hosts[0].failures.counts["door"] == 1
+            assert refused.value.reason == RefusalReason.WRONG_KEY
+            assert hosts[0].failures.counts["handshake"] == 1
             assert await hosts[1].connect(address, deadline_seconds=60) == US.peer_id
             await world.eventually(lambda: list(hosts[0].peers()) == [PEER.peer_id])
             assert list(hosts[2].peers()) == []
             assert {str(p) for p in hosts[0]._network.peerstore.peer_ids()} <= {US.peer_id, PEER.peer_id}
 
-            await hosts[0].subscribe("t", lambda peer, raw: Verdict.ACCEPT, lambda peer, raw: None)
-            doors[US].take_revocations(revocations(1, PEER))
+            await hosts[0].subscribe("t", lambda peer, raw: GossipVerdict.ACCEPT, lambda peer, raw: None)
+            handshakes[US].take_revocations(revocations(1, PEER))
             with pytest.raises(UnreachableError):
                 stream = await hosts[1].open_stream(US.peer_id, "/test/echo/1", deadline_seconds=60)
                 await stream.receive(1)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from protocol import limits
-from swarm.host import Host, PeerId, Verdict
+from swarm.host import GossipVerdict, Host, PeerId
 
 TOPIC = "test"
 
@@ -17,13 +17,13 @@ TOPIC = "test"
 class Ear:
     """Subscribes a host and keeps what it hears."""
 
-    def __init__(self, host: Host, verdict: Verdict = Verdict.ACCEPT) -> None:
+    def __init__(self, host: Host, verdict: GossipVerdict = GossipVerdict.ACCEPT) -> None:
         self.host = host
         self.judged: list[tuple[PeerId, bytes]] = []
         self.heard: list[tuple[PeerId, bytes]] = []
         self._verdict = verdict
 
-    def validate(self, peer: PeerId, message: bytes) -> Verdict:
+    def validate(self, peer: PeerId, message: bytes) -> GossipVerdict:
         self.judged.append((peer, message))
         return self._verdict
 
@@ -31,7 +31,7 @@ class Ear:
         await self.host.subscribe(TOPIC, self.validate, lambda peer, message: self.heard.append((peer, message)))
 
 
-async def listening(world: Any, tasks: trio.Nursery, verdicts: list[Verdict]) -> list[Ear]:
+async def listening(world: Any, tasks: trio.Nursery, verdicts: list[GossipVerdict]) -> list[Ear]:
     """A chain of subscribed hosts."""
     hosts = await world.start(tasks, len(verdicts))
     ears = [Ear(host, verdict) for host, verdict in zip(hosts, verdicts, strict=True)]
@@ -44,7 +44,7 @@ async def listening(world: Any, tasks: trio.Nursery, verdicts: list[Verdict]) ->
 
 def test_accepted_message_reaches_everyone_once_and_never_its_publisher(tell) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
-        first, middle, last = await listening(world, tasks, [Verdict.ACCEPT] * 3)
+        first, middle, last = await listening(world, tasks, [GossipVerdict.ACCEPT] * 3)
         await first.host.publish(TOPIC, b"news")
         await world.eventually(lambda: bool(middle.heard and last.heard))
         await trio.sleep(1.2)  # a heartbeat, in which nothing may come twice
@@ -56,10 +56,10 @@ def test_accepted_message_reaches_everyone_once_and_never_its_publisher(tell) ->
     tell(story)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.IGNORE, Verdict.REJECT])
-def test_message_that_is_not_accepted_is_neither_delivered_nor_forwarded(tell, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [GossipVerdict.IGNORE, GossipVerdict.REJECT])
+def test_message_that_is_not_accepted_is_neither_delivered_nor_forwarded(tell, verdict: GossipVerdict) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
-        first, middle, last = await listening(world, tasks, [Verdict.ACCEPT, verdict, Verdict.ACCEPT])
+        first, middle, last = await listening(world, tasks, [GossipVerdict.ACCEPT, verdict, GossipVerdict.ACCEPT])
         await first.host.publish(TOPIC, b"rumour")
         await world.eventually(lambda: bool(middle.judged))
         await trio.sleep(1.2)
@@ -67,14 +67,14 @@ def test_message_that_is_not_accepted_is_neither_delivered_nor_forwarded(tell, v
         assert not middle.heard
         assert not last.judged
         rejected = world.rejections(middle.host, first.host.peer_id)
-        assert (rejected > 0.5) == (verdict is Verdict.REJECT)
+        assert (rejected > 0.5) == (verdict is GossipVerdict.REJECT)
 
     tell(story)
 
 
 def test_equal_content_from_two_publishers_is_one_message(tell) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
-        first, middle, last = await listening(world, tasks, [Verdict.ACCEPT] * 3)
+        first, middle, last = await listening(world, tasks, [GossipVerdict.ACCEPT] * 3)
         await first.host.publish(TOPIC, b"twice")
         await world.eventually(lambda: bool(last.heard))
         await last.host.publish(TOPIC, b"twice")
@@ -87,7 +87,7 @@ def test_equal_content_from_two_publishers_is_one_message(tell) -> None:
 
 def test_burst_of_messages_arrives_whole(tell) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
-        first, _, last = await listening(world, tasks, [Verdict.ACCEPT] * 3)
+        first, _, last = await listening(world, tasks, [GossipVerdict.ACCEPT] * 3)
         for number in range(200):
             await first.host.publish(TOPIC, b"%d" % number)
         await world.eventually(lambda: len(last.heard) == 200)
@@ -98,7 +98,7 @@ def test_burst_of_messages_arrives_whole(tell) -> None:
 
 def test_message_over_the_limit_is_refused_before_it_is_sent(tell) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
-        first, other = await listening(world, tasks, [Verdict.ACCEPT] * 2)
+        first, other = await listening(world, tasks, [GossipVerdict.ACCEPT] * 2)
         with pytest.raises(ValueError, match=str(limits.ANNOUNCEMENT_BYTES)):
             await first.host.publish(TOPIC, bytes(limits.ANNOUNCEMENT_BYTES + 1))
         await first.host.publish(TOPIC, bytes(limits.ANNOUNCEMENT_BYTES))
@@ -112,7 +112,7 @@ def test_bug_in_a_validator_comes_out_of_run(tell) -> None:
         one, other = await world.start(tasks, 2)
         await Ear(one).open()
 
-        def divide(peer: PeerId, message: bytes) -> Verdict:
+        def divide(peer: PeerId, message: bytes) -> GossipVerdict:
             raise ZeroDivisionError("our own fault")
 
         await other.subscribe(TOPIC, divide, lambda peer, message: None)

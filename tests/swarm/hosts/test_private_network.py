@@ -19,7 +19,7 @@ OURS, THEIRS = bytes(range(32)), bytes(range(1, 33))
 
 
 class Everybody:
-    """A door that lets in who holds one of the keys."""
+    """A handshake that lets in who holds one of the keys."""
 
     def __init__(self, *psks: bytes) -> None:
         self.psks = psks
@@ -45,7 +45,7 @@ class Everybody:
 
 def host(*psks: bytes | None) -> Libp2pHost:
     held = [psk for psk in psks if psk is not None]
-    return Libp2pHost(NodeKey.generate(), [ANY_PORT], door=Everybody(*held) if held else None)
+    return Libp2pHost(NodeKey.generate(), [ANY_PORT], handshake=Everybody(*held) if held else None)
 
 
 class Wire:
@@ -183,7 +183,7 @@ def test_members_go_on_talking_and_nothing_is_kept_of_hundreds_of_strangers(tell
         for _ in range(300):
             try:
                 await intrude()
-            except trio.BrokenResourceError:  # a reset: our bytes were still on their way when the door closed
+            except trio.BrokenResourceError:  # a reset: our bytes were still on their way when the connection closed
                 continue
         await world.eventually(lambda: len(other._meter.open) == 1)
         assert other.failures.counts["private network"] == 300

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from node.exit_codes import ExitCode, exit_code_of
 from protocol.cluster.admission import Admitted, certify
 from protocol.cluster.cluster_manifest import Cluster, ClusterManifest, sign_manifest
 from protocol.cluster.documents import Credential, Revocations, sign_revocations
-from protocol.cluster.refusal import Reason
+from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
-from swarm.cluster.membership import Membership, Papers
+from swarm.cluster.membership import ClusterCredentials, Membership
+from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.hosts.libp2p import Libp2pHost
 
 NOW = 1_790_000_000.0
@@ -55,8 +55,8 @@ def member(
     def clock() -> float:
         return NOW + ahead_seconds
 
-    papers = Papers(lab, psk, credential(key), revocations)
-    membership = Membership(key, papers, wall_clock=clock, keep=keep)
+    credentials = ClusterCredentials(lab, psk, credential(key), revocations)
+    membership = Membership(key, credentials, wall_clock=clock, keep=keep)
     membership._credential = credential(shown or key, certified_seconds)
     return membership
 
@@ -66,30 +66,36 @@ def taken_out() -> bytes:
     return sign_revocations(OWNER, listed)
 
 
-STRANGERS: dict[Reason, tuple[Callable[[], Membership], str]] = {
-    Reason.WRONG_PSK: (lambda: member(STRANGER, psk=OTHER_PSK), "pre-shared key"),
-    Reason.WRONG_SWARM: (lambda: member(STRANGER, cluster("other")), "another cluster"),
-    Reason.WRONG_KEY: (lambda: member(STRANGER, shown=US), "made for another key"),
-    Reason.EXPIRED: (lambda: member(STRANGER, certified_seconds=NOW - 40 * 86_400), "starling invite"),
-    Reason.REVOKED: (lambda: member(STRANGER), "revoked"),
-    Reason.CLOCK: (lambda: member(STRANGER, ahead_seconds=HOUR), "timedatectl"),
+STRANGERS: dict[RefusalReason, tuple[Callable[[], Membership], str]] = {
+    RefusalReason.WRONG_PSK: (lambda: member(STRANGER, psk=OTHER_PSK), "pre-shared key"),
+    RefusalReason.WRONG_SWARM: (lambda: member(STRANGER, cluster("other")), "another cluster"),
+    RefusalReason.WRONG_KEY: (lambda: member(STRANGER, shown=US), "made for another key"),
+    RefusalReason.EXPIRED: (lambda: member(STRANGER, certified_seconds=NOW - 40 * 86_400), "starling invite"),
+    RefusalReason.REVOKED: (lambda: member(STRANGER), "revoked"),
+    RefusalReason.CLOCK: (lambda: member(STRANGER, ahead_seconds=HOUR), "timedatectl"),
 }
 
 
 @pytest.fixture(autouse=True)
 def _nothing_ends_by_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cluster.handshake.SECONDS", "hosts.libp2p.HANDSHAKE_SECONDS", "hosts.libp2p_private.PROOF_SECONDS"):
+    for name in (
+        "cluster.handshake.FRAME_SECONDS",
+        "hosts.libp2p.HANDSHAKE_SECONDS",
+        "hosts.libp2p_private.PROOF_SECONDS",
+    ):
         monkeypatch.setattr(f"swarm.{name}", HOUR)
 
 
 @pytest.mark.parametrize("reason", STRANGERS)
 @pytest.mark.parametrize("stranger_dials", [True, False], ids=["dials", "is dialled"])
-def test_refusal_reaches_both_sides_without_waiting(tell_on_sockets: Any, reason: Reason, stranger_dials: bool) -> None:
+def test_refusal_reaches_both_sides_without_waiting(
+    tell_on_sockets: Any, reason: RefusalReason, stranger_dials: bool
+) -> None:
     make, words = STRANGERS[reason]
 
     async def story(world: Any, tasks: Any) -> None:
-        ours = Libp2pHost(US, ["/ip4/127.0.0.1/tcp/0"], door=member(US, revocations=taken_out_if(reason)))
-        theirs = Libp2pHost(STRANGER, ["/ip4/127.0.0.1/tcp/0"], door=make())
+        ours = Libp2pHost(US, ["/ip4/127.0.0.1/tcp/0"], handshake=member(US, revocations=taken_out_if(reason)))
+        theirs = Libp2pHost(STRANGER, ["/ip4/127.0.0.1/tcp/0"], handshake=make())
         dialling, dialled = (theirs, ours) if stranger_dials else (ours, theirs)
         async with ours.run(), theirs.run():
             with pytest.raises(RefusedError) as refused:
@@ -103,5 +109,5 @@ def test_refusal_reaches_both_sides_without_waiting(tell_on_sockets: Any, reason
     tell_on_sockets(story)
 
 
-def taken_out_if(reason: Reason) -> bytes:
-    return taken_out() if reason is Reason.REVOKED else b""
+def taken_out_if(reason: RefusalReason) -> bytes:
+    return taken_out() if reason is RefusalReason.REVOKED else b""

@@ -12,7 +12,7 @@ import trio.testing
 
 from protocol.errors import DeadlineError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import PeerId, Stream, Verdict
+from swarm.host import GossipVerdict, PeerId, Stream
 from swarm.hosts.simulated import DETECTION_SECONDS, SEEN_SECONDS, SimulatedHost, SimulatedNetwork
 
 ECHO, TOPIC = "/test/echo/1", "test"
@@ -46,8 +46,8 @@ async def connected(network: SimulatedNetwork, stack: AsyncExitStack, *names: st
 async def hear(host: SimulatedHost) -> list[bytes]:
     heard: list[bytes] = []
 
-    def validate(peer: PeerId, message: bytes) -> Verdict:
-        return Verdict.ACCEPT
+    def validate(peer: PeerId, message: bytes) -> GossipVerdict:
+        return GossipVerdict.ACCEPT
 
     await host.subscribe(TOPIC, validate, lambda peer, message: heard.append(message))
     return heard
@@ -62,7 +62,9 @@ async def hear_lossy(seed: int, *, loss: float = 0.0, duplicates: float = 0.0) -
         start = trio.current_time()
         await hear(one)
         await other.subscribe(
-            TOPIC, lambda p, m: Verdict.ACCEPT, lambda p, m: heard.append((round(trio.current_time() - start, 6), m))
+            TOPIC,
+            lambda p, m: GossipVerdict.ACCEPT,
+            lambda p, m: heard.append((round(trio.current_time() - start, 6), m)),
         )
         for number in range(200):
             await one.publish(TOPIC, b"%d" % number)

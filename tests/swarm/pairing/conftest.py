@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from protocol.blob_id import blob_id
 from protocol.errors import UnreachableError
 from swarm.api import Wanted
-from swarm.averaging.pairing import PROTOCOL, Outcome, Pairing
+from swarm.averaging.pairing import PROTOCOL, Pairing, PairingOutcome
 from swarm.averaging.pairing_rules import Have, Offer, Propose, Terms
 from swarm.averaging.weight_exchange import Conversation
 from swarm.blobs.blob_server import BlobServer
@@ -28,7 +28,7 @@ from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
 
 FAMILY, LAYOUT = b"f" * 16, b"l" * 16
-TERMS = Terms(most_bytes=1 << 20, most_steps_apart=10, exchange_seconds=120.0)
+TERMS = Terms(max_bytes=1 << 20, max_steps_apart=10, exchange_seconds=120.0)
 SIZE = 20_000
 SPOILT = b"NaN!"
 
@@ -48,7 +48,7 @@ class Node:
         self.weights = weights
         self.store = ContentStore(world.directory / host.peer_id)
         self.reports: list[tuple[str, Conduct]] = []
-        self.outcome: Outcome | None = None
+        self.outcome: PairingOutcome | None = None
         self.checking_seconds = 0.0  # how long it takes to find weights fit
         self.ended = anyio.Event()
         self.tasks: TaskGroup | None = None
@@ -79,7 +79,7 @@ class Node:
         offer = Offer(FAMILY, LAYOUT, "dense", 5, blob_id(self.weights), len(self.weights))
         return msgspec.structs.replace(offer, **changes)
 
-    async def average(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> Outcome:
+    async def average(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> PairingOutcome:
         outcome = await self.pairing.average(self.offer(**changes), lambda: others, deadline_seconds=deadline_seconds)
         if outcome.partner is not None:
             self.weights = formula(self.weights, self.store.read(outcome.theirs.blob))

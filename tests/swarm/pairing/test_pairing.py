@@ -10,8 +10,8 @@ import anyio
 import pytest
 import trio
 
-from swarm.averaging.pairing import Outcome, Pairing
-from swarm.averaging.pairing_rules import Offer, Reason, Terms
+from swarm.averaging.pairing import Pairing, PairingOutcome
+from swarm.averaging.pairing_rules import DeclineReason, Offer, Terms
 from swarm.host import Host
 
 
@@ -99,22 +99,22 @@ def test_alone_a_node_goes_on_with_its_own_weights_and_says_why(world: Any) -> N
 @pytest.mark.parametrize(
     ("reason", "changes"),
     [
-        (Reason.OTHER_FAMILY, {"family": b"g" * 16}),
-        (Reason.OTHER_LAYOUT, {"layout": b"m" * 16}),
-        (Reason.OTHER_ENCODING, {"encoding": "sparse"}),
-        (Reason.STEPS_APART, {"step": 16}),
-        (Reason.TOO_LARGE, {"size": (1 << 20) + 1}),
+        (DeclineReason.OTHER_FAMILY, {"family": b"g" * 16}),
+        (DeclineReason.OTHER_LAYOUT, {"layout": b"m" * 16}),
+        (DeclineReason.OTHER_ENCODING, {"encoding": "sparse"}),
+        (DeclineReason.STEPS_APART, {"step": 16}),
+        (DeclineReason.TOO_LARGE, {"size": (1 << 20) + 1}),
     ],
 )
 def test_an_unfit_peer_is_declined_for_what_is_wrong_and_another_is_found(
-    world: Any, reason: Reason, changes: dict[str, object]
+    world: Any, reason: DeclineReason, changes: dict[str, object]
 ) -> None:
     async def story() -> None:
         async with world.nodes(3) as (one, unfit, fit):
             unfit.averages(deadline_seconds=10.0, **changes)
             outcome = await one.average(unfit.peer, deadline_seconds=5.0)
             assert outcome.partner is None
-            assert outcome.because == ("1 × too_large" if reason is Reason.TOO_LARGE else f"1 × {reason}")
+            assert outcome.because == ("1 × too_large" if reason is DeclineReason.TOO_LARGE else f"1 × {reason}")
             fit.averages(deadline_seconds=10.0)
             assert (await one.average(unfit.peer, fit.peer)).partner == fit.peer
             await world.over(unfit)
@@ -154,7 +154,7 @@ def test_on_any_host_two_pair_again_and_again_and_leave_no_stream_open(
             return None
 
         def member(host: Host) -> Pairing:
-            terms = Terms(most_bytes=100, most_steps_apart=1)
+            terms = Terms(max_bytes=100, max_steps_apart=1)
             return Pairing(
                 host,
                 terms,
@@ -166,9 +166,9 @@ def test_on_any_host_two_pair_again_and_again_and_leave_no_stream_open(
 
         members = {one.peer_id: member(one), other.peer_id: member(other)}
         for step in range(5):
-            outcomes: dict[str, Outcome] = {}
+            outcomes: dict[str, PairingOutcome] = {}
 
-            async def average(peer: str, step: int = step, outcomes: dict[str, Outcome] = outcomes) -> None:
+            async def average(peer: str, step: int = step, outcomes: dict[str, PairingOutcome] = outcomes) -> None:
                 offer = Offer(bytes(16), bytes(16), "dense", step, bytes(32), 100)
                 outcomes[peer] = await members[peer].average(offer, lambda: list(members), deadline_seconds=50.0)
 

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from protocol.errors import MalformedError, ProtocolError
 from protocol.wire import decode
 from swarm.averaging.pairing_rules import (
-    DOUBLINGS_MOST,
-    PAUSE_SECONDS_LEAST,
+    MAX_DOUBLINGS,
+    MIN_PAUSE_SECONDS,
     Abandon,
     Accept,
+    AveragingMessage,
     Decline,
-    Event,
+    DeclineReason,
+    ExchangeEvent,
+    ExchangePhase,
+    ExchangeProgress,
     Have,
-    Message,
     Offer,
-    Phase,
-    Progress,
+    PairingState,
     Propose,
-    Reason,
     Search,
-    Standing,
     Terms,
     advance,
     after_proposal,
@@ -36,7 +36,7 @@ from swarm.averaging.pairing_rules import (
 )
 from swarm.averaging.weight_exchange import FRAME_BYTES
 
-TERMS = Terms(most_bytes=1000, most_steps_apart=2)
+TERMS = Terms(max_bytes=1000, max_steps_apart=2)
 OFFER = Offer(b"f" * 16, b"l" * 16, "dense", 5, bytes(32), 100)
 Names = st.text("abc", min_size=1, max_size=3)
 
@@ -45,29 +45,31 @@ Names = st.text("abc", min_size=1, max_size=3)
 def test_of_two_crossing_proposals_exactly_one_is_accepted(one: str, other: str) -> None:
     if one == other:
         return
-    here = answer(Standing(one, OFFER, proposing_to=other), other, OFFER, TERMS)
-    there = answer(Standing(other, OFFER, proposing_to=one), one, OFFER, TERMS)
+    here = answer(PairingState(one, OFFER, proposing_to=other), other, OFFER, TERMS)
+    there = answer(PairingState(other, OFFER, proposing_to=one), one, OFFER, TERMS)
     assert sorted([here is None, there is None]) == [False, True]
-    assert {here, there} == {None, Reason.CROSSED}
+    assert {here, there} == {None, DeclineReason.CROSSED}
 
 
 @pytest.mark.parametrize(
     ("standing", "reason"),
     [
-        (Standing("me"), Reason.NOT_NOW),
-        (Standing("me", OFFER), None),
-        (Standing("me", OFFER, engaged=True), Reason.BUSY),
-        (Standing("me", OFFER, proposing_to="somebody"), Reason.BUSY),
-        (Standing("me", OFFER, failed=frozenset({"you"})), Reason.FAILED_BEFORE),
+        (PairingState("me"), DeclineReason.NOT_NOW),
+        (PairingState("me", OFFER), None),
+        (PairingState("me", OFFER, engaged=True), DeclineReason.BUSY),
+        (PairingState("me", OFFER, proposing_to="somebody"), DeclineReason.BUSY),
+        (PairingState("me", OFFER, failed=frozenset({"you"})), DeclineReason.FAILED_BEFORE),
     ],
 )
-def test_a_proposal_is_answered_by_what_we_are_doing(standing: Standing, reason: Reason | None) -> None:
+def test_a_proposal_is_answered_by_what_we_are_doing(standing: PairingState, reason: DeclineReason | None) -> None:
     assert answer(standing, "you", OFFER, TERMS) is reason
 
 
-@pytest.mark.parametrize(("step", "reason"), [(2, Reason.STEPS_APART), (3, None), (7, None), (8, Reason.STEPS_APART)])
-def test_one_too_far_ahead_is_as_unfit_as_one_too_far_behind(step: int, reason: Reason | None) -> None:
-    assert answer(Standing("me", OFFER), "you", msgspec.structs.replace(OFFER, step=step), TERMS) is reason
+@pytest.mark.parametrize(
+    ("step", "reason"), [(2, DeclineReason.STEPS_APART), (3, None), (7, None), (8, DeclineReason.STEPS_APART)]
+)
+def test_one_too_far_ahead_is_as_unfit_as_one_too_far_behind(step: int, reason: DeclineReason | None) -> None:
+    assert answer(PairingState("me", OFFER), "you", msgspec.structs.replace(OFFER, step=step), TERMS) is reason
 
 
 def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> None:
@@ -78,7 +80,7 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
         move = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert move.peer is not None
         asked.append(move.peer)
-        why = Reason.OTHER_LAYOUT if move.peer == "c" else Reason.BUSY
+        why = DeclineReason.OTHER_LAYOUT if move.peer == "c" else DeclineReason.BUSY
         search = after_proposal(search, move.peer, why, now_seconds, now_seconds, TERMS, random)
         waiting = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert waiting.peer is None
@@ -90,7 +92,7 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
 
 
 def test_who_proposed_in_vain_is_taken_to_be_seeking_until_it_would_have_asked_again() -> None:
-    longest_seconds = TERMS.pause_seconds * 2.0**DOUBLINGS_MOST
+    longest_seconds = TERMS.pause_seconds * 2.0**MAX_DOUBLINGS
     proposed_at = {"a": 10.0, "b": 12.0}
     assert still_seeking(proposed_at, 12.0, TERMS) == ["a", "b"]
     assert still_seeking(proposed_at, 11.0 + longest_seconds, TERMS) == ["b"]
@@ -105,7 +107,7 @@ def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_
     assert next_move(1.0, ["a", "c"], search, TERMS, Random(1), seekers=seekers).peer in ("a", "c")
 
 
-@pytest.mark.parametrize(("took_seconds", "first_seconds"), [(0.0, PAUSE_SECONDS_LEAST), (0.1, 0.1), (15.0, 0.5)])
+@pytest.mark.parametrize(("took_seconds", "first_seconds"), [(0.0, MIN_PAUSE_SECONDS), (0.1, 0.1), (15.0, 0.5)])
 def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_seconds: float, first_seconds: float) -> None:
     search, random = Search({}), Random(2)
     pauses = []
@@ -114,19 +116,19 @@ def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_second
         pauses.append(search.idle_until_seconds - took_seconds)
     assert 0.5 * first_seconds <= pauses[0] <= 1.5 * first_seconds
     assert 1.0 * first_seconds <= pauses[1] <= 3.0 * first_seconds
-    assert max(pauses) <= 1.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
-    assert min(pauses[10:]) >= 0.5 * TERMS.pause_seconds * 2**DOUBLINGS_MOST
+    assert max(pauses) <= 1.5 * TERMS.pause_seconds * 2**MAX_DOUBLINGS
+    assert min(pauses[10:]) >= 0.5 * TERMS.pause_seconds * 2**MAX_DOUBLINGS
 
 
-@given(events=st.lists(st.sampled_from(Event), max_size=12))
-def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events: list[Event]) -> None:
-    progress = Progress()
+@given(events=st.lists(st.sampled_from(ExchangeEvent), max_size=12))
+def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events: list[ExchangeEvent]) -> None:
+    progress = ExchangeProgress()
     for event in events:
         before, progress = progress, advance(progress, event)
-        if before.phase in (Phase.COMMITTED, Phase.ABANDONED):
+        if before.phase in (ExchangePhase.COMMITTED, ExchangePhase.ABANDONED):
             assert progress == before
-        assert (progress.phase is Phase.COMMITTED) <= (progress.holding and progress.heard)
-        if progress.phase is Phase.DOUBT:
+        assert (progress.phase is ExchangePhase.COMMITTED) <= (progress.holding and progress.heard)
+        if progress.phase is ExchangePhase.DOUBT:
             assert progress.told
 
 
@@ -137,39 +139,41 @@ def test_two_that_speak_over_a_losing_line_never_end_one_new_one_old_until_a_dou
     script: list[tuple[int, str]],
 ) -> None:
     """A model of the line: words may arrive, be lost, or the stream break, in any order. Then the doubtful ask."""
-    sides, words = [Progress(), Progress()], [0, 0]  # words of each side that are under way
+    sides, words = [ExchangeProgress(), ExchangeProgress()], [0, 0]  # words of each side that are under way
     for side, happening in script:
         other = 1 - side
-        if happening == "hold" and sides[side].phase is Phase.OPEN and not sides[side].holding:
-            sides[side] = advance(sides[side], Event.HELD)
-            sides[side] = advance(sides[side], Event.TOLD)  # or, committed already, its last word: the same bytes
+        if happening == "hold" and sides[side].phase is ExchangePhase.OPEN and not sides[side].holding:
+            sides[side] = advance(sides[side], ExchangeEvent.HELD)
+            sides[side] = advance(
+                sides[side], ExchangeEvent.TOLD
+            )  # or, committed already, its last word: the same bytes
             words[side] += 1
         elif happening == "deliver" and words[side]:
             words[side] -= 1
-            sides[other] = advance(sides[other], Event.HEARD)
+            sides[other] = advance(sides[other], ExchangeEvent.HEARD)
         elif happening == "lose" and words[side]:
             words[side] -= 1
         elif happening == "break":
-            sides[side] = advance(sides[side], Event.LOST)
+            sides[side] = advance(sides[side], ExchangeEvent.LOST)
     for side in (0, 1):  # time is over, and they can reach each other
-        sides[side] = advance(sides[side], Event.LOST)
+        sides[side] = advance(sides[side], ExchangeEvent.LOST)
     for side in (0, 1):
-        if sides[side].phase is Phase.DOUBT:
-            sides[1 - side] = advance(sides[1 - side], Event.HEARD)  # the question says what was lost
-            committed = sides[1 - side].phase is Phase.COMMITTED
-            sides[side] = advance(sides[side], Event.HEARD if committed else Event.REFUSED)
+        if sides[side].phase is ExchangePhase.DOUBT:
+            sides[1 - side] = advance(sides[1 - side], ExchangeEvent.HEARD)  # the question says what was lost
+            committed = sides[1 - side].phase is ExchangePhase.COMMITTED
+            sides[side] = advance(sides[side], ExchangeEvent.HEARD if committed else ExchangeEvent.REFUSED)
     assert sides[0].phase is sides[1].phase
-    assert sides[0].phase in (Phase.COMMITTED, Phase.ABANDONED)
+    assert sides[0].phase in (ExchangePhase.COMMITTED, ExchangePhase.ABANDONED)
 
 
 @pytest.mark.parametrize(
     "message",
     [Propose(bytes(16), OFFER), Accept(OFFER), Decline("busy"), Have(bytes(16)), Abandon(bytes(16), "ß" * 200)],
 )
-def test_every_message_fits_its_frame_and_survives_the_wire(message: Message) -> None:
+def test_every_message_fits_its_frame_and_survives_the_wire(message: AveragingMessage) -> None:
     raw = msgspec.msgpack.encode(message)
     assert len(raw) <= FRAME_BYTES // 2
-    assert decode(raw, Message, max_bytes=FRAME_BYTES) == message  # type: ignore[arg-type]  # a union
+    assert decode(raw, AveragingMessage, max_bytes=FRAME_BYTES) == message  # type: ignore[arg-type]  # a union
 
 
 @pytest.mark.parametrize(
@@ -178,13 +182,13 @@ def test_every_message_fits_its_frame_and_survives_the_wire(message: Message) ->
 def test_an_offer_out_of_bounds_is_malformed(changes: dict[str, object]) -> None:
     raw = msgspec.msgpack.encode(Accept(msgspec.structs.replace(OFFER, **changes)))
     with pytest.raises(MalformedError):
-        decode(raw, Message, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
+        decode(raw, AveragingMessage, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
 
 
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_a_named_error(raw: bytes) -> None:
     try:
-        message = decode(raw, Message, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
+        message = decode(raw, AveragingMessage, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
     except ProtocolError:
         return
-    assert isinstance(message, Message)
+    assert isinstance(message, AveragingMessage)

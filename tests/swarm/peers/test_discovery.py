@@ -18,17 +18,17 @@ from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.peers import discovery
 from swarm.peers.discovery import (
     AddressBook,
+    AddressSource,
     Candidate,
     Dial,
     DiscoveryConfig,
-    Source,
     after_failure,
     after_success,
     is_dialable,
     next_dials,
     why_alone,
 )
-from swarm.peers.peer_exchange import PROTOCOL, Answer, Question
+from swarm.peers.peer_exchange import PROTOCOL, PeerExchangeAnswer, PeerExchangeQuestion
 from swarm.peers.peering import Peering
 
 SWARM = bytes(range(16))
@@ -45,38 +45,38 @@ def dials(candidates: list[Candidate], now_seconds: float = 0.0, **state: object
 
 
 def test_everybody_known_is_dialled_the_configured_first_while_peers_are_short() -> None:
-    candidates = [Candidate(address("told"), Source.TOLD), Candidate(address("given"), Source.CONFIGURED)]
+    candidates = [Candidate(address("told"), AddressSource.TOLD), Candidate(address("given"), AddressSource.CONFIGURED)]
     assert [d.address for d in dials(candidates)] == [address("given"), address("told")]
     assert dials(candidates)[1].why == "told; 0 of 4 peers connected"
 
 
 def test_nobody_but_configured_peers_is_dialled_once_there_are_enough() -> None:
-    candidates = [Candidate(address("told"), Source.TOLD), Candidate(address("given"), Source.CONFIGURED)]
+    candidates = [Candidate(address("told"), AddressSource.TOLD), Candidate(address("given"), AddressSource.CONFIGURED)]
     assert [d.why for d in dials(candidates, connected=("a", "b", "c", "d"))] == ["configured"]
 
 
 def test_ourselves_connected_dialled_and_refused_peers_are_not_dialled() -> None:
-    candidates = [Candidate(address(peer), Source.CONFIGURED) for peer in ("us", "friend", "soon", "liar")]
+    candidates = [Candidate(address(peer), AddressSource.CONFIGURED) for peer in ("us", "friend", "soon", "liar")]
     assert dials(candidates, connected=("friend",), dialling=("soon",), refused=("liar",)) == []
 
 
 def test_one_address_of_a_peer_is_dialled_at_a_time_the_least_failed_first() -> None:
     candidates = [
-        Candidate(address("a", 1), Source.REMEMBERED, failures=2),
-        Candidate(address("a", 2), Source.TOLD),
-        Candidate(address("a", 3), Source.TOLD, failures=1),
+        Candidate(address("a", 1), AddressSource.REMEMBERED, failures=2),
+        Candidate(address("a", 2), AddressSource.TOLD),
+        Candidate(address("a", 3), AddressSource.TOLD, failures=1),
     ]
     assert [d.address for d in dials(candidates)] == [address("a", 2)]
 
 
 def test_no_more_are_dialled_at_once_than_allowed() -> None:
-    candidates = [Candidate(address(f"p{i}"), Source.CONFIGURED) for i in range(10)]
+    candidates = [Candidate(address(f"p{i}"), AddressSource.CONFIGURED) for i in range(10)]
     assert len(dials(candidates)) == 3
     assert len(dials(candidates, dialling=("x", "y"))) == 1
 
 
 def test_a_failed_address_waits_longer_each_time_up_to_a_bound_and_no_two_nodes_alike() -> None:
-    candidate = Candidate(address("a"), Source.CONFIGURED)
+    candidate = Candidate(address("a"), AddressSource.CONFIGURED)
     waits = []
     for _ in range(12):
         candidate = after_failure(candidate, 0.0, "refused", Random(1))
@@ -85,17 +85,17 @@ def test_a_failed_address_waits_longer_each_time_up_to_a_bound_and_no_two_nodes_
         assert dials([candidate], now_seconds=candidate.not_before_seconds)
     assert waits[:8] == sorted(waits[:8])
     assert waits[0] <= 1.5
-    assert max(waits) <= 1.5 * discovery.BACKOFF_SECONDS_MOST
+    assert max(waits) <= 1.5 * discovery.MAX_BACKOFF_SECONDS
     assert after_failure(candidate, 0.0, "", Random(2)) != after_failure(candidate, 0.0, "", Random(3))
     assert after_success(candidate, 100.0).not_before_seconds == 101.0
 
 
 def test_a_lonely_node_says_what_was_tried_and_when_it_tries_next() -> None:
     assert "give one with --peer" in why_alone(0.0, [], dialling=())
-    failed = after_failure(Candidate(address("a"), Source.CONFIGURED), 0.0, "connection refused", Random(1))
+    failed = after_failure(Candidate(address("a"), AddressSource.CONFIGURED), 0.0, "connection refused", Random(1))
     failed = after_failure(failed, 0.0, "connection refused", Random(1))
     failed = after_failure(failed, 0.0, "connection refused", Random(1))
-    said = why_alone(0.5, [failed, Candidate(address("b"), Source.TOLD, not_before_seconds=60.0)], dialling=())
+    said = why_alone(0.5, [failed, Candidate(address("b"), AddressSource.TOLD, not_before_seconds=60.0)], dialling=())
     assert "tried 1 of 2 known addresses" in said
     assert f"{address('a')} (connection refused)" in said
     assert "next try in 2 s" in said
@@ -118,7 +118,7 @@ def test_a_lonely_node_says_what_was_tried_and_when_it_tries_next() -> None:
 )
 def test_what_is_no_address_of_a_peer_is_not_dialled(text: str) -> None:
     assert not is_dialable(text)
-    assert not AddressBook().add(text, Source.TOLD)
+    assert not AddressBook().add(text, AddressSource.TOLD)
 
 
 def test_addresses_told_in_masses_push_out_neither_memory_nor_those_that_worked(
@@ -126,12 +126,12 @@ def test_addresses_told_in_masses_push_out_neither_memory_nor_those_that_worked(
 ) -> None:
     monkeypatch.setattr(discovery, "ADDRESSES", 100)
     book = AddressBook()
-    book.add(address("given"), Source.CONFIGURED)
-    book.add(address("friend"), Source.TOLD)
+    book.add(address("given"), AddressSource.CONFIGURED)
+    book.add(address("friend"), AddressSource.TOLD)
     book.update(after_success(book.of("friend")[0], 1.0))
     for number in range(1000):
-        book.add(address(f"p{number}"), Source.TOLD)
-        book.add(address("victim", number + 1), Source.TOLD)
+        book.add(address(f"p{number}"), AddressSource.TOLD)
+        book.add(address("victim", number + 1), AddressSource.TOLD)
     assert len(book) <= 100
     assert len(book.of("victim")) <= discovery.ADDRESSES_PER_PEER
     assert book.of("given")
@@ -180,7 +180,7 @@ def test_a_node_that_reaches_nobody_says_so_and_joins_once_somebody_is_there() -
             assert "tried 1 of 1 known addresses" in (peering.alone_because() or "")
             assert peering.failures["unreachable"] >= 6
             async with living(a):
-                await anyio.sleep(1.5 * discovery.BACKOFF_SECONDS_MOST + 1)
+                await anyio.sleep(1.5 * discovery.MAX_BACKOFF_SECONDS + 1)
                 assert meshed(a, b)
 
     play(story)
@@ -232,7 +232,7 @@ def test_a_swarm_that_was_parted_is_whole_again_after_the_partition() -> None:
             assert meshed(a, b)
             assert meshed(c, d)
             network.heal()
-            await anyio.sleep(1.5 * discovery.BACKOFF_SECONDS_MOST + 30.0)
+            await anyio.sleep(1.5 * discovery.MAX_BACKOFF_SECONDS + 30.0)
             assert meshed(a, b, c, d)
 
     play(story)
@@ -351,10 +351,10 @@ def test_a_peer_that_lies_about_addresses_cannot_give_others_its_name_or_name_ot
         async with living(a) as peering, liar.run():
             await liar.connect(a.addresses()[0], deadline_seconds=5.0)
             stream = await liar.open_stream(a.peer_id, PROTOCOL, deadline_seconds=5.0)
-            body = msgspec.msgpack.encode(Question(SWARM, (address("victim"), liar.addresses()[0]), ()))
+            body = msgspec.msgpack.encode(PeerExchangeQuestion(SWARM, (address("victim"), liar.addresses()[0]), ()))
             await stream.send(len(body).to_bytes(4, "big") + body)
             answer = await stream.receive(65536)
-            assert msgspec.msgpack.decode(answer[4:], type=Answer).swarm_id == SWARM
+            assert msgspec.msgpack.decode(answer[4:], type=PeerExchangeAnswer).swarm_id == SWARM
             assert not peering.book.of("victim")
             assert peering.book.of(liar.peer_id)
 

@@ -9,21 +9,21 @@ import pytest
 from protocol.errors import StorageError
 from swarm.api import Judgement
 from swarm.peers import reputation as trust
-from swarm.peers.reputation import Conduct, Standing, Trust, is_banned, observed, reputation
+from swarm.peers.reputation import Conduct, PeerReputation, ReputationBook, is_banned, observed, reputation
 
 NOW = 1_700_000_000.0
 
 
-def after(*conducts: Conduct, at_seconds: float = NOW) -> Standing:
-    standing = Standing(at_seconds=at_seconds)
+def after(*conducts: Conduct, at_seconds: float = NOW) -> PeerReputation:
+    standing = PeerReputation(at_seconds=at_seconds)
     for conduct in conducts:
         standing = observed(standing, conduct, at_seconds)
     return standing
 
 
 def test_a_stranger_is_neither_trusted_nor_distrusted() -> None:
-    assert Trust().reputation("stranger", NOW) == 0.5
-    assert reputation(Standing(at_seconds=NOW), NOW) == 0.5
+    assert ReputationBook().reputation("stranger", NOW) == 0.5
+    assert reputation(PeerReputation(at_seconds=NOW), NOW) == 0.5
 
 
 def test_every_judgement_of_the_learner_is_a_conduct() -> None:
@@ -70,7 +70,7 @@ def test_stalls_and_missing_blobs_prove_nothing_and_never_ban() -> None:
 
 
 def test_three_false_rewards_over_days_do_not_ban() -> None:
-    standing = Standing(at_seconds=NOW)
+    standing = PeerReputation(at_seconds=NOW)
     for day in range(3):
         standing = observed(standing, Conduct.FALSE_REWARD, NOW + day * 86_400)
     assert not is_banned(standing, NOW + 2 * 86_400)
@@ -96,7 +96,7 @@ def test_a_ban_ends_and_the_next_one_lasts_longer() -> None:
 
 
 def test_the_ban_is_told_once_with_its_reason() -> None:
-    peers = Trust()
+    peers = ReputationBook()
     told = [peers.observe("liar", Judgement.FALSE_REWARD, NOW) for _ in range(5)]
     assert [why is not None for why in told] == [False, False, True, False, False]
     assert peers.banned(NOW) == ["liar"]
@@ -105,12 +105,12 @@ def test_the_ban_is_told_once_with_its_reason() -> None:
 
 def test_standings_and_bans_are_remembered_over_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "trust.json"
-    peers = Trust(path)
+    peers = ReputationBook(path)
     for _ in range(3):
         peers.observe("liar", Conduct.FALSE_REWARD, NOW)
     peers.observe("friend", Conduct.USED, NOW)
     peers.save()
-    again = Trust(path)
+    again = ReputationBook(path)
     assert again.banned(NOW) == ["liar"]
     assert again.banned_because("liar", NOW) == peers.banned_because("liar", NOW)
     assert again.reputation("friend", NOW) == peers.reputation("friend", NOW)
@@ -120,12 +120,12 @@ def test_standings_and_bans_are_remembered_over_a_restart(tmp_path: Path) -> Non
 def test_a_damaged_file_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "trust.json").write_text('{"peer": ')
     with pytest.raises(StorageError, match="delete it"):
-        Trust(tmp_path / "trust.json")
+        ReputationBook(tmp_path / "trust.json")
 
 
 def test_strangers_without_number_push_out_neither_memory_nor_a_ban(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trust, "PEERS_REMEMBERED", 50)
-    peers = Trust()
+    peers = ReputationBook()
     for _ in range(3):
         peers.observe("liar", Conduct.FALSE_REWARD, NOW)
     for number in range(500):

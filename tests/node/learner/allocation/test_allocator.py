@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.configuration import AllocationSection
-from node.learner.allocation.allocator import PATIENCE_ROUNDS, Allocation, Belief, Known, allocate, belief
+from node.learner.allocation.allocator import ROUNDS_UNTIL_A_SUCCESS, Allocation, Belief, Known, allocate, belief
 from node.learner.allocation.apportionment import bounded_shares, systematic_shares
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.peer_success import Announced
@@ -209,7 +209,7 @@ def test_liar_about_its_success_can_at_most_undo_what_our_failures_tell(success:
     evidence = practised({"easy": 0.9, "even": 0.5, "hard": 0.2, "never": 0.0})
     honest = groups_by_task("posterior", Known(evidence), rounds=10)
     informed = groups_by_task("posterior", Known(evidence, {"never": Announced(success, weight)}), rounds=10)
-    completions = PATIENCE_ROUNDS * 32 * 4 / len(TASKS)
+    completions = ROUNDS_UNTIL_A_SUCCESS * 32 * 4 / len(TASKS)
     chance = belief("never", Known(evidence), 0.0).chance_of_success(completions)
     assert informed["never"] <= honest["never"] / chance + 10  # one a round, by rounding
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from node.configuration import LearnerSection
 from node.learner.foreign.foreign_choice import choose
-from node.learner.foreign.replay import CANDIDATES, REMEMBERED_BLOBS, REMEMBERED_PEERS, Choice, PeerRecord, ReplayPool
+from node.learner.foreign.replay import (
+    CANDIDATES,
+    REMEMBERED_BLOBS,
+    REMEMBERED_PEERS,
+    ForeignChoice,
+    PeerRecord,
+    ReplayPool,
+)
 from protocol.messages import GroupAdvert, PromptRef
 from swarm.api import SeenGroup
 
@@ -188,7 +195,7 @@ def test_empty_pool_gives_an_empty_choice_under_every_rule() -> None:
     for rule in ("gain", "uniform"):
         section = LearnerSection(foreign_choice=rule)  # type: ignore[arg-type]
         choice = choose(NOW, ReplayPool(), TASKS, lambda _: 0.1, section, random.Random(0))
-        assert choice == Choice((), {})
+        assert choice == ForeignChoice((), {})
 
 
 def test_pool_of_one_peer_fills_the_round() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from node.configuration import LearnerSection
 from node.learner.allocation.peer_success import Announced
-from node.learner.foreign.intake import Exchange, ForeignGroup, Incoming
+from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.replay import CANDIDATES
 from protocol.errors import UnreachableError
 from protocol.messages import Heartbeat, PromptRef, TaskSuccess
@@ -91,13 +91,13 @@ def board(tmp_path: Path) -> Board:
 
 
 @pytest.fixture
-def exchange(board: Board) -> Iterator[Exchange]:
-    made = Exchange(board, TASKS, LearnerSection(foreign_groups=4, peer_share=0.5), lambda: NOW)
+def exchange(board: Board) -> Iterator[RolloutIntake]:
+    made = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4, peer_share=0.5), lambda: NOW)
     yield made
     made.close()
 
 
-def gathered(exchange: Exchange, seed: int = 0) -> Incoming:
+def gathered(exchange: RolloutIntake, seed: int = 0) -> Incoming:
     exchange.begin(lambda _: 0.1, random.Random(seed))
     return exchange.collect(WAIT_SECONDS)
 
@@ -106,11 +106,11 @@ def from_whom(incoming: Incoming) -> Counter[str]:
     return Counter(foreign.peer for foreign in incoming.groups)
 
 
-def found_false(exchange: Exchange, foreign: ForeignGroup) -> None:
+def found_false(exchange: RolloutIntake, foreign: ForeignGroup) -> None:
     exchange.refuse(foreign, Judgement.FALSE_REWARD, "claimed reward 1, recomputed 0")
 
 
-def test_only_what_was_chosen_is_fetched_and_a_second_use_costs_no_bytes(board: Board, exchange: Exchange) -> None:
+def test_only_what_was_chosen_is_fetched_and_a_second_use_costs_no_bytes(board: Board, exchange: RolloutIntake) -> None:
     for number in range(4):
         board.put("ann", group(number, rewards=(1, 1)))
         board.put("bob", group(10 + number, rewards=(0, 0)))
@@ -121,7 +121,7 @@ def test_only_what_was_chosen_is_fetched_and_a_second_use_costs_no_bytes(board: 
     assert [foreign.new for foreign in (*first.groups, *second.groups)] == [True] * 4 + [False] * 4
 
 
-def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, exchange: Exchange) -> None:
+def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, exchange: RolloutIntake) -> None:
     for number in range(40):
         board.put("liar", group(number, rewards=(1, 1)))
         board.put("ann", group(100 + number, rewards=(1, 0, 0, 0)))
@@ -134,12 +134,12 @@ def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, exc
     exchange.settle(WAIT_SECONDS)
     assert Counter(board.judged)["liar", Judgement.FALSE_REWARD] == 4  # two rounds' share
     assert from_whom(gathered(exchange, 9)) == {"ann": 4}
-    restored = Exchange(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW, exchange.position())
+    restored = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW, exchange.position())
     assert from_whom(gathered(restored)) == {"ann": 4}  # remembered over a restart
     restored.close()
 
 
-def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, exchange: Exchange) -> None:
+def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, exchange: RolloutIntake) -> None:
     for number in range(8):
         board.put("eve", group(number, rewards=(1, 1)))
         (board.folder / board.seen[-1].advert.blob.hex()).write_bytes(b"nonsense")
@@ -151,7 +151,7 @@ def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, exchange:
     assert from_whom(gathered(exchange)) == {"ann": 4}
 
 
-def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, exchange: Exchange) -> None:
+def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, exchange: RolloutIntake) -> None:
     for number in range(CANDIDATES + 100):
         board.put("flood", group(number, rewards=(1, 1)), served=False)
     board.put("ann", group(10_000, rewards=(1, 0, 0, 0)))
@@ -161,14 +161,16 @@ def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, exchange:
     assert incoming.rejected == {"not_fetched": 2, "crowded_out": 102}  # its own, and nobody else's
 
 
-def test_empty_pool_leaves_the_round_alone_and_says_why(exchange: Exchange) -> None:
+def test_empty_pool_leaves_the_round_alone_and_says_why(exchange: RolloutIntake) -> None:
     incoming = gathered(exchange)
     assert incoming.groups == ()
     assert "none has announced a group that would help" in str(incoming.alone_because)
     assert incoming.bytes_fetched == 0
 
 
-def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(board: Board, exchange: Exchange) -> None:
+def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(
+    board: Board, exchange: RolloutIntake
+) -> None:
     for number in range(5):
         board.put("ann", group(number, rewards=(0, 0)))
     incoming = gathered(exchange)
@@ -179,7 +181,7 @@ def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(bo
 
 
 def test_what_others_say_of_their_success_comes_with_the_groups_and_not_again_at_once(
-    board: Board, exchange: Exchange
+    board: Board, exchange: RolloutIntake
 ) -> None:
     beat = Heartbeat("x", "x", "x", HASH, HASH, 1, 1, "", 1.0, 0, 0, (TaskSuccess("add", 0.8, 32),))
     board.statuses.append(PeerStatus("ann", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None))
@@ -189,7 +191,9 @@ def test_what_others_say_of_their_success_comes_with_the_groups_and_not_again_at
     assert gathered(exchange).peer_success is None
 
 
-def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(board: Board, exchange: Exchange) -> None:
+def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(
+    board: Board, exchange: RolloutIntake
+) -> None:
     board.put("ann", group(0))
     board.hides_peers = True
     incoming = gathered(exchange)
@@ -200,9 +204,9 @@ def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(bo
     assert from_whom(gathered(exchange)) == {"ann": 1}
 
 
-def test_measured_distance_survives_a_restart(exchange: Exchange) -> None:
+def test_measured_distance_survives_a_restart(exchange: RolloutIntake) -> None:
     exchange.measured({"ann": 10.0})
     exchange.measured({"ann": 20.0, "bob": 1.0})
-    restored = Exchange(None, TASKS, LearnerSection(), lambda: NOW, exchange.position())
+    restored = RolloutIntake(None, TASKS, LearnerSection(), lambda: NOW, exchange.position())
     assert restored.position()["peers"] == {"ann": [0, 1.0, 12.0], "bob": [0, 1.0, 1.0]}
     restored.close()

@@ -16,11 +16,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import CheckpointSection, Config, EngineSection, LearnerSection, ObjectiveSection
-from node.engines.engine import Partial, Progress, Sample, Segment
+from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
 from node.events import Event, RoundDone
 from node.learner.allocation.allocator import Allocation
-from node.learner.foreign.intake import Exchange
+from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.schedule import Ahead, needs_own_weights
@@ -132,7 +132,7 @@ class Node:
             self.tasks,
             engine,
             HereScorer(self.tasks, flat=flat),
-            Exchange(None, self.tasks, section, lambda: 0.0),
+            RolloutIntake(None, self.tasks, section, lambda: 0.0),
             optimizer,
             state,
             report=self.events.append,
@@ -231,13 +231,13 @@ def test_halted_in_the_middle_what_was_sampled_is_left_for_later() -> None:
 def test_unfinished_group_that_no_longer_fits_or_whose_task_is_gone_is_dropped_and_said_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    long_one = Progress(partials=(Partial(np.full(20, 3), np.full(20, -1.0, np.float32), (Segment(0, 20),)),))
+    long_one = GenerationProgress(partials=(Partial(np.full(20, 3), np.full(20, -1.0, np.float32), (Segment(0, 20),)),))
     known, changed = CountTask("even"), CountTask("even", 5)
     waiting = (
         UnfinishedGroup(known.ref(1), 4, long_one),
-        UnfinishedGroup(changed.ref(2), 4, Progress()),
-        UnfinishedGroup(CountTask("gone").ref(3), 4, Progress()),
-        UnfinishedGroup(known.ref(4), 4, Progress()),
+        UnfinishedGroup(changed.ref(2), 4, GenerationProgress()),
+        UnfinishedGroup(CountTask("gone").ref(3), 4, GenerationProgress()),
+        UnfinishedGroup(known.ref(4), 4, GenerationProgress()),
     )
     came = generation(section(), context=16).run(plan(1, drawn=4), waiting)
     assert refs(came.rollouts) == [4, 100, 101, 102]
@@ -409,7 +409,7 @@ def test_engine_that_shares_the_learners_modules_cannot_hold_older_weights(setti
             tasks,
             TorchEngine(policy, rows=4, seed=0),
             HereScorer(tasks),
-            Exchange(None, tasks, config.learner, lambda: 0.0),
+            RolloutIntake(None, tasks, config.learner, lambda: 0.0),
             MasterAdamW(policy.trainable(), config.learner),
             LearnerState(),
             report=lambda event: None,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engines.engine import Partial, Progress, Sample, Segment
+from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.learner.generation.unfinished import LOGPS, UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
 from protocol.errors import StorageError
 from protocol.messages import PromptRef
@@ -33,7 +33,9 @@ def test_unfinished_groups_survive_a_checkpoint(shape: list[list[tuple[Any, Any]
         made = [sequence(*each) for each in sequences]
         samples = tuple(s for s in made if isinstance(s, Sample))
         partials = tuple(s for s in made if isinstance(s, Partial))
-        groups.append(UnfinishedGroup(PromptRef("even", 1, bytes(range(16)), number), 4, Progress(samples, partials)))
+        groups.append(
+            UnfinishedGroup(PromptRef("even", 1, bytes(range(16)), number), 4, GenerationProgress(samples, partials))
+        )
     tensors, records = snapshot_of_unfinished(groups)
     restored = restored_unfinished(tensors, records)
     assert [(g.ref, g.completions) for g in restored] == [(g.ref, g.completions) for g in groups]

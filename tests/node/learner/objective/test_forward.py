@@ -21,7 +21,14 @@ from transformers import (
 from node.configuration import ObjectiveSection
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-from node.learner.objective.forward import Network, Pass, check_network, completion_logps, plan_passes, rows_by_length
+from node.learner.objective.forward import (
+    MicroBatch,
+    Network,
+    check_network,
+    completion_logps,
+    plan_micro_batches,
+    rows_by_length,
+)
 from node.learner.objective.loss import BatchTotals, objective_loss
 from node.learner.objective.spans import RaggedSpans
 from protocol.errors import ConfigurationError
@@ -122,7 +129,7 @@ def test_shared_prefix_gives_the_log_probabilities_and_gradients_of_full_sequenc
 ) -> None:
     model = built(architecture, dtype)
     network = Network.of(model)
-    parts = plan_passes(groups(), batch_tokens=10_000, pads_prompts=network.pads_prompts)
+    parts = plan_micro_batches(groups(), batch_tokens=10_000, pads_prompts=network.pads_prompts)
     assert sum(len(p.completions) for p in parts) == 12
     expected_logps, shared_logps = [], []
     for part in parts:
@@ -146,7 +153,7 @@ def test_shared_prefix_gives_the_log_probabilities_and_gradients_of_full_sequenc
         torch.testing.assert_close(shared[name], gradient, atol=tolerance * max(scale, 1.0), rtol=tolerance)
 
 
-def loss_gradients(model: Any, parts: Sequence[Pass], tokens: int) -> tuple[float, dict[str, Tensor]]:
+def loss_gradients(model: Any, parts: Sequence[MicroBatch], tokens: int) -> tuple[float, dict[str, Tensor]]:
     network, total = Network.of(model), 0.0
     for part in parts:
         logps, entropies = completion_logps(network, part)
@@ -161,7 +168,7 @@ def test_gradient_accumulated_over_small_passes_is_that_of_one_large_batch() -> 
     model = built("qwen3")
     batch = groups(seed=1, prompts=6)
     tokens = sum(g.tokens for g in batch)
-    whole, small = plan_passes(batch, batch_tokens=10_000), plan_passes(batch, batch_tokens=40)
+    whole, small = plan_micro_batches(batch, batch_tokens=10_000), plan_micro_batches(batch, batch_tokens=40)
     assert len(whole) == 1
     assert len(small) > 3
     loss, expected = loss_gradients(model, whole, tokens)
@@ -173,7 +180,7 @@ def test_gradient_accumulated_over_small_passes_is_that_of_one_large_batch() -> 
 
 def test_passes_stay_within_the_bound_and_lose_no_completion() -> None:
     batch = groups(seed=2, prompts=20, completions=5)
-    parts = plan_passes(batch, batch_tokens=60)
+    parts = plan_micro_batches(batch, batch_tokens=60)
     for part in parts:
         rows = [len(c.token_ids) for c in part.completions]
         prompts = [len(p) for p in part.prompts]
@@ -187,18 +194,18 @@ def test_passes_stay_within_the_bound_and_lose_no_completion() -> None:
 
 def test_completion_over_the_bound_gets_a_pass_of_its_own() -> None:
     group = TrainingGroup((1, 2, 3), (completion([1] * 30), completion([2])), 31, 2)
-    parts = plan_passes([group], batch_tokens=10)
+    parts = plan_micro_batches([group], batch_tokens=10)
     assert sorted(len(p.completions) for p in parts) == [1, 1]
 
 
 def test_prompts_of_unlike_length_share_no_pass_where_a_sliding_window_counts_padding() -> None:
-    parts = plan_passes(groups(prompts=12), batch_tokens=10_000, pads_prompts=False)
+    parts = plan_micro_batches(groups(prompts=12), batch_tokens=10_000, pads_prompts=False)
     assert all(len({len(p) for p in part.prompts}) == 1 for part in parts)
 
 
 def test_temperature_scales_the_logits() -> None:
     model = built("gpt-neox")
-    part = plan_passes(groups(prompts=1, completions=1), batch_tokens=1000)[0]
+    part = plan_micro_batches(groups(prompts=1, completions=1), batch_tokens=1000)[0]
     prompt, ids = part.prompts[0], part.completions[0].token_ids.tolist()
     logits = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1] / 0.7
     expected = torch.log_softmax(logits, -1)

@@ -1,4 +1,4 @@
-"""The swarm process: ``python -m swarm.process``.
+"""The swarm process: ``python -m swarm.swarm_process``.
 
 Standard input: one line, the JSON of ``ServiceSettings``; its end means that the supervisor is gone. Standard output:
 JSON lines of events (``{"event": "ready", "peer": …, "addresses": […]}``, ``alone``, ``connected``, ``banned``,
@@ -23,10 +23,11 @@ from typing import NoReturn
 import anyio
 import anyio.to_thread
 
-from protocol.errors import ConfigurationError, IdentityError, RefusedError, StarlingError, TransportError
+from protocol.errors import ConfigurationError, RefusedError, StarlingError
 from protocol.identity import NodeKey
-from swarm.cluster.cluster_files import cluster_files, read_papers
+from swarm.cluster.cluster_files import cluster_files, read_credentials
 from swarm.cluster.membership import Membership
+from swarm.exit_codes import exit_code_of
 from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
 from swarm.service import SwarmService
@@ -35,12 +36,6 @@ from swarm.socket_server import serving
 
 log = logging.getLogger(__name__)
 
-EXIT_CODES: tuple[tuple[type[StarlingError], int], ...] = (
-    (RefusedError, 77),  # a private cluster does not let this node in
-    (TransportError, 69),
-    (IdentityError, 77),
-    (ConfigurationError, 78),
-)
 _INPUT = 0
 _SETTINGS_BYTES = 1 << 20
 
@@ -56,7 +51,7 @@ def main() -> NoReturn:
         if isinstance(error, RefusedError):
             _emit("refused", {"reason": error.reason, "message": str(error)})
         print(f"starling swarm: {error}", file=sys.stderr)  # noqa: T201  the last words of a process
-        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+        sys.exit(exit_code_of(error))
     sys.exit(0)
 
 
@@ -79,7 +74,7 @@ async def _run(settings: ServiceSettings) -> None:
         [settings.listen],
         mesh_degree=settings.mesh_degree,
         lan_discovery=settings.lan_discovery,
-        door=membership,
+        handshake=membership,
     )
     service = SwarmService(
         host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership
@@ -94,11 +89,11 @@ async def _run(settings: ServiceSettings) -> None:
 def _membership(settings: ServiceSettings, key: NodeKey) -> Membership:
     """What the files in the data directory make of this node. The owner's node has the owner's key among them."""
     files = cluster_files(settings.home_path)
-    papers = read_papers(files)
-    if papers.cluster.swarm_id != settings.swarm_id_bytes:
+    credentials = read_credentials(files)
+    if credentials.cluster.swarm_id != settings.swarm_id_bytes:
         raise ConfigurationError(f"{files.directory} is of another cluster than {settings.swarm_id}: restart the node")
     owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
-    return Membership(key, papers, wall_clock=time.time, keep=files.keep, owner=owner)
+    return Membership(key, credentials, wall_clock=time.time, keep=files.keep, owner=owner)
 
 
 async def _leave_on_signal(service: SwarmService) -> None:

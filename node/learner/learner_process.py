@@ -1,11 +1,11 @@
-"""The learner process: ``python -m node.learner.process``.
+"""The learner process: ``python -m node.learner.learner_process``.
 
-Standard input: one line, ``node.events.Start`` as JSON; then nothing until the line ``stop``. That line, the end of
-input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If the line or the end
-comes while its libraries are imported, which takes seconds, it ends at once: there is nothing to save. A learner that
-has not ended ``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its supervisor; one
-that was asked may take as long as the supervisor waits, since a large model's round takes minutes.
-Standard output: events, one JSON line each. Standard error: the log. Exit codes: ``node.exit_codes``.
+Standard input: one line, ``node.events.LearnerStart`` as JSON; then nothing until the line ``stop``. That line, the end
+of input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If the line or the
+end comes while its libraries are imported, which takes seconds, it ends at once: there is nothing to save. A learner
+that has not ended ``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its
+supervisor; one that was asked may take as long as the supervisor waits, since a large model's round takes minutes.
+Standard output: events, one JSON line each. Standard error: the log. Exit codes: ``swarm.exit_codes``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import BinaryIO
 import msgspec
 
 from node.configuration import Config
-from node.events import STOP_LINE, Event, Fault, Loading, Start, encode_event
-from node.exit_codes import ExitCode, exit_code_of
+from node.events import STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
 from protocol.errors import StarlingError
+from swarm.exit_codes import ExitCode, exit_code_of
 
 GRACE_SECONDS = 45.0  # below what a new supervisor waits for the children of a killed one
 
@@ -55,7 +55,7 @@ def main() -> int:
     first_line = next(lines, None)
     if first_line is None:
         return ExitCode.USAGE  # nobody is there
-    start = msgspec.json.decode(first_line, type=Start)
+    start = msgspec.json.decode(first_line, type=LearnerStart)
     config = Config.model_validate(start.config)
     _log_to_standard_error(config.log_level)
     imported = threading.Event()
