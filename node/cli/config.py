@@ -41,14 +41,19 @@ def validate(home: HomeOption = None, sets: SetOption = None, as_json: JsonOptio
 
 
 def as_toml(tree: dict[str, object]) -> str:
-    """A tree of two levels as TOML. JSON's strings, numbers, booleans and lists of strings are TOML's too."""
+    """A tree of sections as TOML. JSON's strings, numbers, booleans and lists of strings are TOML's too."""
+    return "\n".join(_toml_lines(tree))
+
+
+def _toml_lines(section: dict[str, object], prefix: str = "") -> list[str]:
+    """A section's own keys come before its sub-sections, as TOML demands."""
     import json
 
-    top = [f"{key} = {json.dumps(value)}" for key, value in tree.items() if not isinstance(value, dict)]
-    for name, section in tree.items():
-        if isinstance(section, dict):
-            top += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
-    return "\n".join(top)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in section.items() if not isinstance(value, dict)]
+    for name, inner in section.items():
+        if isinstance(inner, dict):
+            lines += ["", f"[{prefix}{name}]", *_toml_lines(inner, f"{prefix}{name}.")]
+    return lines
 
 
 def _load(home: Path | None, sets: list[str] | None) -> Config:

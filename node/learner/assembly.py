@@ -74,8 +74,8 @@ def assembled(
     engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=own_weights)
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
-    advantage = config.objective.foreign_advantage
-    exchange = RolloutIntake(client, tasks, config.learner, time.time, pool_position, foreign_advantage=advantage)
+    research = config.objective.research
+    exchange = RolloutIntake(client, tasks, config.learner, time.time, pool_position, research=research)
     replica = _replica(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
     publisher = publisher_of(SwarmClient(home.swarm_socket), config, policy, held, report, time.time)
     persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time, publisher)

@@ -34,14 +34,15 @@ from node.learner.generation.generation import Generated, Generation, Plan, Rewa
 from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
 from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import SELF, TrainingGroup, foreign_training_group, own_training_group
+from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.training_groups import foreign_training_group, own_training_group
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
-from node.learner.step import LearnReport, optimizer_steps
+from node.learner.step import BatchReport, optimizer_steps
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
@@ -270,11 +271,11 @@ class Learner:
         own: Sequence[Scored],
         checked: Sequence[tuple[_Candidate, Scores]],
         record: RoundRecord,
-    ) -> LearnReport:
+    ) -> BatchReport:
         """One optimizer step on I own and J foreign groups; tells the swarm which of the latter were of use."""
         objective = self.config.objective
-        alike = [s.rewards for _, s in checked] if objective.foreign_advantage == "group" else []
-        rule = AdvantageRule.of(objective.advantage, [*(s.rewards for _, s in own), *alike])
+        alike = [s.rewards for _, s in checked] if objective.research.foreign_advantage == "group" else []
+        rule = AdvantageRule.of(objective.research.advantage, [*(s.rewards for _, s in own), *alike])
         own_batch = [own_training_group(r, s.rewards, objective, rule) for r, s in own]
         foreign_batch = [self._training_group(candidate, scores, rule) for candidate, scores in checked]
         for (candidate, _), group in zip(checked, foreign_batch, strict=True):
@@ -288,7 +289,7 @@ class Learner:
             objective,
             self._others,
             temperature=self.config.engine.temperature,
-            longest=max(task.max_new_tokens for task in self.tasks.values()),
+            max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
         )
         record.foreign_completions = learnt.foreign_completions
         return learnt
@@ -330,7 +331,7 @@ class Learner:
             self._exchange.share(groups)
             record.groups_shared = len(groups)
 
-    def _tell_faults(self, learnt: LearnReport) -> None:
+    def _tell_faults(self, learnt: BatchReport) -> None:
         """Tells each fault once, and again only after it was gone for a round."""
         faults = Counter({(error.reason, str(error)): 1 for error in self._exchange.faults()})
         if learnt.step is not None and not learnt.step.taken:

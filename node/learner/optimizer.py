@@ -2,8 +2,8 @@
 
 A policy in bfloat16 would lose most small steps: at learning rate 1e-6 an update is below half a unit in the last place
 of nearly every weight. So AdamW keeps a float32 master copy of each such parameter and rounds after every step. A step
-whose gradient is not finite changes nothing, neither weights nor moments, and is counted. One whose gradient is zero
-throughout, as of a batch that was filtered out, changes nothing either: momentum alone would carry the weights on.
+whose gradient is not finite changes nothing, neither weights nor moments, and is counted. A step whose gradient is zero
+throughout, as of a batch that was filtered out, changes nothing either: otherwise momentum alone would move weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 from node.configuration import LearnerSection
 from protocol.errors import StorageError
 
-# Two points of experience, joined by a power law: the built-in models, and whole models of 0.5 to 3 billion parameters
-# as published (F-TIS, arXiv 2605.22537).
+# Two points joined by a power law: what suits the built-in models, and what was published for whole models of 0.5 to 3
+# billion parameters (F-TIS, arXiv 2605.22537).
 SMALL_PARAMETERS: Final = 5e5
 SMALL_RATE: Final = 3e-4
 LARGE_PARAMETERS: Final = 6e8
@@ -34,7 +34,7 @@ class StepReport:
 
 
 class MasterAdamW:
-    """AdamW over named parameters, with clipping by the global norm."""
+    """AdamW over named parameters, with clipping by the gradient's global norm."""
 
     def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection) -> None:
         self._parameters = dict(trainable)
@@ -57,7 +57,7 @@ class MasterAdamW:
 
     @torch.no_grad()
     def step(self, *, rate_scale: float = 1.0) -> StepReport:
-        """Takes one step on the gradients that lie in the parameters, and clears them.
+        """Takes one step on the gradients in the parameters' ``grad``, and clears them.
 
         The learning rate is ``rate_scale`` times the configured one.
         """
@@ -81,12 +81,12 @@ class MasterAdamW:
         return StepReport(norm, taken)
 
     def masters(self) -> dict[str, Tensor]:
-        """The float32 weights that steps are taken on, live, by name."""
+        """Returns the float32 weights that steps are taken on, by name, as live tensors."""
         return {name: master.detach() for name, master in self._masters.items()}
 
     @torch.no_grad()
     def put(self, weights: Mapping[str, Tensor]) -> None:
-        """Puts float32 weights, one for every master and of its shape, in place. The moments stay."""
+        """Replaces the weights by float32 ones, one for every master and of its shape. The moments stay."""
         for name, master in self._masters.items():
             master.copy_(weights[name])
         self._round_to_parameters()
@@ -97,7 +97,7 @@ class MasterAdamW:
                 parameter.copy_(self._masters[name])
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a continued run needs, as live tensors by name: master weights where there are any, moments."""
+        """Returns everything a continued run needs, as live tensors by name: moments, and master weights where kept."""
         tensors: dict[str, Tensor] = {}
         for name, master in self._masters.items():
             if master is not self._parameters[name]:
@@ -108,7 +108,7 @@ class MasterAdamW:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over what ``state`` returned. Raises ``StorageError`` where a tensor is missing or misshapen."""
+        """Restores what ``state`` returned. Raises ``StorageError`` where a tensor is missing or of another shape."""
         for name, master in self._masters.items():
             if master is not self._parameters[name]:
                 master.copy_(_of_shape(tensors, f"master.{name}", master.shape))
@@ -120,7 +120,7 @@ class MasterAdamW:
 
 
 def learning_rate_for(parameters: int) -> float:
-    """The step size for as many trained parameters: between the two points above, and beyond neither."""
+    """Returns the learning rate for so many trained parameters: between the two points, and constant outside."""
     slope = math.log(LARGE_RATE / SMALL_RATE) / math.log(LARGE_PARAMETERS / SMALL_PARAMETERS)
     rate: float = SMALL_RATE * (parameters / SMALL_PARAMETERS) ** slope
     return min(SMALL_RATE, max(LARGE_RATE, rate))

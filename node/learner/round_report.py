@@ -11,7 +11,7 @@ from node.configuration import Config
 from node.events import Phases, RoundDone
 from node.learner.persistence import LearnerState
 from node.learner.round_record import RoundRecord, Stopwatch
-from node.learner.step import LearnReport
+from node.learner.step import BatchReport
 from node.policy.policy import Policy
 from protocol import limits
 from protocol.messages import Heartbeat
@@ -29,7 +29,7 @@ def round_done(
     now_seconds: float,
     watch: Stopwatch,
     record: RoundRecord,
-    learnt: LearnReport,
+    learnt: BatchReport,
     state: LearnerState,
     steps_skipped: int,
 ) -> RoundDone:

@@ -172,22 +172,21 @@ class Outcome:
 
 
 def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task], **keys: Any) -> Outcome:
-    """A new learner goes through the rounds, configured by default but for ``keys`` of [learner] and [objective]."""
-    objective = {key: keys.pop(key) for key in ("foreign_advantage",) if key in keys}
+    """A new learner goes through the rounds, with defaults but for ``keys`` of [learner] and [objective.research]."""
+    research = {key: keys.pop(key) for key in ("foreign_advantage", "foreign_choice") if key in keys}
     config = Config.model_validate(
         {
             "name": "learner",
             "policy": {"model": LEARNER, "device": "cpu"},
             "learner": LearnerSection(**keys).model_dump(),
-            "objective": objective,
+            "objective": {"research": research},
         }
     )
     policy = Policy.load(config.policy, seed=0)
     optimizer = MasterAdamW(policy.trainable(), config.learner)
     with tempfile.TemporaryDirectory() as folder:
         swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0
-        advantage = config.objective.foreign_advantage
-        exchange = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], foreign_advantage=advantage)
+        exchange = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], research=config.objective.research)
         engine = TorchEngine(policy, rows=config.engine.rows, seed=0)
         parts = config, policy, tasks, engine, HereScorer(tasks), exchange, optimizer, LearnerState()
         learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])

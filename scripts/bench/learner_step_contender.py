@@ -64,7 +64,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
             for prompt, each, logps, advantages in rows
         ]
         found = optimizer_steps(
-            network, optimizer, groups, learner, objective, others, temperature=1.0, longest=batch["longest"]
+            network, optimizer, groups, learner, objective, others, temperature=1.0, max_new_tokens=batch["longest"]
         )
         seconds.append(time.perf_counter() - began)
         assert found.step is not None

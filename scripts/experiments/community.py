@@ -77,8 +77,7 @@ class CommunityNode:
         self.family = policy.family
         self._scorer = OwnProcessScorer(tasks)
         self.member = member
-        advantage = config.objective.foreign_advantage
-        self._exchange = PatientExchange(member, tasks, config.learner, clock, foreign_advantage=advantage)
+        self._exchange = PatientExchange(member, tasks, config.learner, clock, research=config.objective.research)
         self.optimizer = optimizer = MasterAdamW(policy.trainable(), config.learner)
         self._averaged: list[Averaged] = []
         self._replica = None

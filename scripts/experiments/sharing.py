@@ -31,20 +31,15 @@ MEASURING: Final = Measuring(times=5, prompts=100, samples=0)
 LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
 WINDOW: Final = 10  # rounds that a plotted reward is the mean of
 
+SAPO: Final = {"foreign_advantage": "group", "foreign_choice": "uniform"}
 RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
     "sapo": (
         "group advantage; foreign groups of equal rewards dropped, the rest drawn uniformly; no correction",
-        {
-            "learner": {"foreign_choice": "uniform"},
-            "objective": {"foreign_advantage": "group", "correction": "none"},
-        },
+        {"objective": {"correction": "none", "research": SAPO}},
     ),
     "f_tis": (
         "group advantage; drawn as under sapo; truncated token ratios with the divergence filter, no floor",
-        {
-            "learner": {"foreign_choice": "uniform"},
-            "objective": {"foreign_advantage": "group", "correction": "f_tis", "ratio_floor": 0.0},
-        },
+        {"objective": {"correction": "f_tis", "ratio_floor": 0.0, "research": SAPO}},
     ),
     "learner-relative": (
         "advantage over the learner's own success; foreign groups by expected gain; the defaults",
@@ -57,11 +52,11 @@ EIGHT: Final = f"{BEST}, 8 nodes"
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
     f"{BEST}, value per prompt": (
         "our success estimated for each prompt instead of each skill",
-        {"objective": {"foreign_value": "prompt"}},
+        {"objective": {"research": {"foreign_value": "prompt"}}},
     ),
     f"{BEST}, floor annealed": (
         "the floor under the weight falls as our success rises",
-        {"objective": {"floor_annealed": True}},
+        {"objective": {"research": {"floor_annealed": True}}},
     ),
     EIGHT: ("two nodes of each skill", {}),
 }
@@ -81,7 +76,7 @@ def conditions() -> list[Condition]:
     shared = []
     for rule, (what, settings) in RULES.items():
         for own, foreign in SPLITS:
-            learner = {**_settings(own, foreign), **settings.get("learner", {})}
+            learner = _settings(own, foreign)
             shared.append(Condition(f"{rule} {own}/{foreign}", what, {**settings, "learner": learner}))
     for name, (what, settings) in VARIANTS.items():
         shared.append(Condition(name, f"as {BEST}; {what}", {**settings, "learner": _settings(4, 4)}))

@@ -2,8 +2,9 @@
 
     python scripts/experiments/staleness.py [--rounds 300] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
-``engine.weights_behind`` holds the weights back by exactly so many optimizer steps (fewer only at the beginning), which
-is what asynchronous generation does to a learner, without its randomness. A node alone, so that nothing else differs.
+``objective.research.weights_behind`` holds the weights back by exactly so many optimizer steps (fewer only at the
+beginning), as asynchronous generation does to a learner, without its randomness. A node alone, so that nothing else
+differs.
 """
 
 from __future__ import annotations
@@ -27,26 +28,28 @@ LEARNING_RATE: Final = 3e-4
 MEASURING: Final = Measuring(times=1, prompts=100, samples=4)
 WINDOW: Final = 10
 BEHIND: Final = (0, 1, 4, 16, 64)
-CORRECTIONS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
-    "none": ("no correction", {"correction": "none"}),
-    "token IS": ("truncated ratios token by token", {"correction": "token_tis"}),
-    "sequence IS": ("one truncated ratio for a whole completion", {"correction": "sequence_tis"}),
-    "IcePop": ("tokens whose ratio leaves its band are left out", {"correction": "icepop"}),
-    "masked IS": ("token ratios clipped, completions with an absurd token vetoed", {"correction": "masked_is"}),
-    "sequence mask": ("completions below 0 that drifted too far are left out", {"correction": "sequence_mask"}),
-    "F-TIS": ("truncated token ratios and a divergence filter", {"correction": "f_tis"}),
-    "byte-aligned": ("the default: with one tokenizer, F-TIS", {"correction": "byte_aligned"}),
-    "decoupled PPO": ("clipped around a proximal policy", {"correction": "decoupled_ppo"}),
-    "PPO-EWMA": ("clipped around a moving average of the weights", {"correction": "ppo_ewma"}),
-    "token IS, VCPO": (
-        "token IS, the learning rate scaled by √ of the effective sample share",
-        {"correction": "token_tis", "ess_learning_rate": True},
-    ),
+VCPO: Final = "token IS, VCPO"
+CORRECTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "none": ("no correction", "none"),
+    "token IS": ("truncated ratios token by token", "token_tis"),
+    "sequence IS": ("one truncated ratio for a whole completion", "sequence_tis"),
+    "IcePop": ("tokens whose ratio leaves its band are left out", "icepop"),
+    "masked IS": ("token ratios clipped, completions with an absurd token vetoed", "masked_is"),
+    "sequence mask": ("completions below 0 that drifted too far are left out", "sequence_mask"),
+    "F-TIS": ("truncated token ratios and a divergence filter", "f_tis"),
+    "byte-aligned": ("the default: with one tokenizer, F-TIS", "byte_aligned"),
+    "decoupled PPO": ("clipped around a proximal policy", "decoupled_ppo"),
+    "PPO-EWMA": ("clipped around a moving average of the weights", "ppo_ewma"),
+    VCPO: ("token IS, the learning rate scaled by √ of the effective sample share", "token_tis"),
 }
 
 
 def name_of(correction: str, behind: int) -> str:
     return f"{correction}, {behind} behind"
+
+
+def _research(name: str, behind: int) -> dict[str, object]:
+    return {"weights_behind": behind} | ({"ess_learning_rate": True} if name == VCPO else {})
 
 
 def conditions() -> list[Condition]:
@@ -55,9 +58,9 @@ def conditions() -> list[Condition]:
         Condition(
             name_of(name, behind),
             f"{what}; {behind} versions behind",
-            {"learner": learner, "objective": objective, "engine": {"weights_behind": behind}},
+            {"learner": learner, "objective": {"correction": correction, "research": _research(name, behind)}},
         )
-        for name, (what, objective) in CORRECTIONS.items()
+        for name, (what, correction) in CORRECTIONS.items()
         for behind in BEHIND
     ]
 

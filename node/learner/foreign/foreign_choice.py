@@ -23,9 +23,8 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
-from node.configuration import LearnerSection
+from node.configuration import ForeignAdvantage, LearnerSection, ResearchSection
 from node.learner.foreign.replay import ForeignChoice, ReplayPool
 from node.learner.objective.advantages import learner_relative_gain
 from node.tasks.task import Task
@@ -35,8 +34,7 @@ NUDGE = 0.05  # in units of reward
 MIN_GAIN = 0.01  # below it a group has nothing that the learner does not do itself as often
 FAR_NATS = 50.0  # divergence of a completion at which closeness is a half
 DOUBTED = 0.5  # reliability below which a peer comes last
-
-ForeignAdvantage = Literal["learner", "group"]
+DEFAULT_RESEARCH = ResearchSection()
 
 
 def choose(
@@ -46,8 +44,7 @@ def choose(
     success: Callable[[str], float],
     section: LearnerSection,
     draws: random.Random,
-    *,
-    foreign_advantage: ForeignAdvantage = "learner",
+    research: ResearchSection = DEFAULT_RESEARCH,
 ) -> ForeignChoice:
     """At most ``section.foreign_groups`` candidates. Changes nothing but the state of ``draws``."""
     passed_over: dict[bytes, str] = {}
@@ -55,15 +52,15 @@ def choose(
     for blob, group in pool.candidates.items():
         age_seconds = now_seconds - group.seen_at_seconds
         reason = _unfit(group, age_seconds, tasks, section)
-        if reason is None and section.foreign_choice == "uniform":
+        if reason is None and research.foreign_choice == "uniform":
             reason, use = _spread(group)
         elif reason is None:
-            reason, use = _use(group, success(group.advert.prompt.task), foreign_advantage)
+            reason, use = _use(group, success(group.advert.prompt.task), research.foreign_advantage)
         if reason is not None:
             passed_over[blob] = reason
         else:
             useful.append((group, use))
-    if section.foreign_choice == "uniform":
+    if research.foreign_choice == "uniform":
         drawn = draws.sample(useful, min(section.foreign_groups, len(useful)))
         return ForeignChoice(tuple(group for group, _ in drawn), passed_over)
     ranked = _ranked(now_seconds, useful, pool, section, draws)

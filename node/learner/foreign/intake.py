@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from node.configuration import LearnerSection
+from node.configuration import LearnerSection, ResearchSection
 from node.learner.allocation.peer_success import Announced, announced_success
-from node.learner.foreign.foreign_choice import ForeignAdvantage, choose
+from node.learner.foreign.foreign_choice import DEFAULT_RESEARCH, choose
 from node.learner.foreign.outcomes import Decided
 from node.learner.foreign.replay import ForeignChoice, ReplayPool
 from node.tasks.task import Task
@@ -98,12 +98,12 @@ class RolloutIntake:
         clock: Callable[[], float],
         position: Mapping[str, Any] | None = None,
         *,
-        foreign_advantage: ForeignAdvantage = "learner",
+        research: ResearchSection = DEFAULT_RESEARCH,
     ) -> None:
         self._swarm = swarm
         self._tasks = tasks
         self._section = section
-        self._foreign_advantage = foreign_advantage
+        self._research = research
         self._clock = clock
         self._pool = ReplayPool() if position is None else ReplayPool.restored(position)
         self._pool_lock = threading.Lock()
@@ -244,7 +244,7 @@ class RolloutIntake:
                 success,
                 self._section,
                 draws,
-                foreign_advantage=self._foreign_advantage,
+                self._research,
             )
             used_before = frozenset(self._pool.uses)
             decided = [Decided.of_advert("crowded_out", group) for group in crowded_out]

@@ -53,17 +53,17 @@ class GenerationSchedule(Protocol):
 
 def needs_own_weights(config: Config) -> bool:
     """Whether the engine must hold other weights than the learner's present ones."""
-    return config.learner.max_staleness > 0 or config.engine.weights_behind > 0
+    return config.learner.max_staleness > 0 or config.objective.research.weights_behind > 0
 
 
 def schedule_of(config: Config, generation: Generation) -> GenerationSchedule:
     """The schedule that the configuration asks for. Raises ``ValueError`` for an engine that cannot follow it."""
     if needs_own_weights(config) and not generation.engine.owns_weights:
         raise ValueError(
-            "learner.max_staleness and engine.weights_behind need an engine that owns its weights: this one samples "
-            "from the learner's own modules"
+            "learner.max_staleness and objective.research.weights_behind need an engine that owns its weights: this "
+            "one samples from the learner's own modules"
         )
-    behind = config.engine.weights_behind
+    behind = config.objective.research.weights_behind
     if config.learner.max_staleness == 0:
         return InTurn(generation, behind)
     return Ahead(generation, behind, config.learner.max_staleness)

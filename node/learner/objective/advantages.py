@@ -1,4 +1,4 @@
-"""How much better a completion was than expected. Whose expectation is the question.
+"""Advantages: how much better a completion was than expected. The rules differ in what they expect.
 
 Within a group of G completions of one prompt, with rewards R:
 
@@ -6,38 +6,38 @@ Within a group of G completions of one prompt, with rewards R:
     mean          A_i = R_i − mean R                                           (Dr. GRPO)
     median        A_i = (R_i − median R) / (MAD + 1e-3), |A_i| ≤ 5             (MC-GRPO, arXiv 2601.22582)
     batch         A_i = (R_i − mean R) / (std of all rewards of the batch + 1e-4)
-    min_variance  A_i = R_i − b*, b* = Σ ‖g_i‖² R_i / Σ ‖g_i‖²                 (VCPO; see objective_baselines)
-    learner       A_i = max(R_i − V_θ, 0)                                      (for groups of others)
+    min_variance  A_i = R_i − b*, b* = Σ ‖g_i‖² R_i / Σ ‖g_i‖²                 (VCPO; see ``baselines``)
+    learner       A_i = max(R_i − V_θ, 0)                                      (for foreign groups)
 
 MAD is the median of |R_i − median R|. With binary rewards it is 0 as soon as more than half are equal, and A would be
-of the order of 1000. Departures from MC-GRPO: there the unbiased std takes its place, and |A| is bounded. The paper
-draws G + 1 samples so that the median is one of them, and drops that one; here whatever has A = 0 costs nothing anyway.
+of the order of 1000. Departures from MC-GRPO: in that case the unbiased std replaces MAD, and |A| is bounded. The paper
+draws G + 1 samples so that the median is one of them, and drops that one; here a completion with A = 0 costs nothing.
 
 A foreign group's own mean says how a completion compares with its generator, not with the learner, and gives nothing
-for a group that is all right, which is what a learner at zero needs most. Any function of the prompt is a valid
-baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so only what is better than
-the learner is learnt from: the negative part is set to zero.
+for a group whose answers are all right, which a learner without any success needs most. Any function of the prompt is a
+valid baseline, so the learner's own success V_θ is used. The sampling policy is far away there, so the learner learns
+only from completions better than its own: the negative part is set to zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-STD_EPSILON = 1e-4
-MAD_EPSILON = 1e-3
-MEDIAN_BOUND = 5.0  # a single right answer among 26 has (1 − 0) / std = 5.1; more than that says nothing new
+from node.configuration import AdvantageMethod
 
-AdvantageMethod = Literal["group", "mean", "median", "batch", "min_variance"]
+STD_EPSILON: Final = 1e-4
+MAD_EPSILON: Final = 1e-3
+MEDIAN_BOUND: Final = 5.0  # a single right answer among 26 has (1 − 0) / std = 5.1; a larger value says nothing new
 
 
 @dataclass(frozen=True, slots=True)
 class AdvantageRule:
-    """How a group's rewards become advantages, with what it takes from the whole batch."""
+    """How a group's rewards become advantages, with what the rule needs of the whole batch."""
 
     method: AdvantageMethod = "group"
     batch_std: float = 0.0  # of all rewards of the batch, unbiased; for "batch"
@@ -50,7 +50,7 @@ class AdvantageRule:
     def __call__(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
         """(G,) → (G,); zero throughout when all rewards are equal or there is only one.
 
-        For "min_variance" R − mean R, which stands until gradients are known.
+        For "min_variance" R − mean R, which ``baselines`` replaces once gradients are known.
         """
         if self.method == "group":
             return group_advantages(rewards)
@@ -90,7 +90,7 @@ def learner_relative_advantages(rewards: NDArray[np.float32], success: float) ->
 
 
 def learner_relative_gain(mean_reward: float, success: float) -> float:
-    """What candidates are ranked by: how much better the group did than the learner does on that class of prompts."""
+    """How much better a group did than the learner does on that class of prompts; candidates are ranked by it."""
     return mean_reward - success
 
 

@@ -1,4 +1,4 @@
-"""How far the policy that sampled a completion is from ours: one text in two tokenizations, span by span.
+"""How far the policy that sampled a completion is from the learner's: one text in two tokenizations, span by span.
 
 For completion text s let B be the byte offsets at which both the generator's and the learner's tokenization have a
 boundary (|s| always). A span lies between neighbours in B; its ratio is
@@ -7,7 +7,7 @@ boundary (|s| always). A span lies between neighbours in B; its ratio is
 
 Equal tokenizations give one token a span. A sampled end of sequence is a span of its own. Tokens without text (padding,
 beginning of sequence) belong to the span that ends where they stand, and to the first span when they open the
-completion. What the ratios make of the completion's weight is in ``objective_weights``.
+completion. How ratios become weights is in ``weights``.
 
 Both usual estimators of the divergence D(π_θ‖μ) are here, summed over the completion's spans:
 k3: Σ e^d − d − 1,  log-ratio: Σ d,  d = log π_θ − log μ.
@@ -16,14 +16,13 @@ k3: Σ e^d − d − 1,  log-ratio: Σ d,  d = log π_θ − log μ.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-DivergenceEstimator = Literal["k3", "log_ratio"]
+from node.configuration import DivergenceEstimator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +48,8 @@ def align(
     """Aligns two tokenizations of one text by the byte lengths of their tokens.
 
     ``own_bytes`` (T,), ``behaviour_bytes`` and ``behaviour_logps`` (U,). With ``end_of_sequence`` both end in that
-    token, of zero bytes. Both must sum to the same number of bytes (ValueError otherwise). None where nothing can be
-    aligned: no own token at all, or none of the generator's.
+    token, of zero bytes. Returns None where nothing can be aligned: no own token at all, or none of the generator's.
+    Raises ``ValueError`` where the two do not sum to the same number of bytes.
     """
     if int(own_bytes.sum()) != int(behaviour_bytes.sum()):
         raise ValueError(f"tokenizations of {own_bytes.sum()} and {behaviour_bytes.sum()} bytes cannot be of one text")
@@ -69,20 +68,20 @@ def align(
 
 
 def text_alignment(tokens: int) -> Alignment:
-    """Of ``tokens`` own tokens whose behaviour policy is unknown: a span a token, and nothing to sum."""
+    """Returns the alignment of ``tokens`` own tokens whose behaviour policy is unknown: one span a token."""
     return Alignment(np.arange(tokens), np.zeros(tokens, dtype=np.float32), 0)
 
 
 def _common_spans(
     own_bytes: NDArray[np.int64], behaviour_bytes: NDArray[np.int64], end_of_sequence: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Span of each own token (T,), of each of the generator's (U,), and how many spans there are."""
+    """Returns the span of each own token (T,), of each of the generator's (U,), and the number of spans."""
     own_ends, behaviour_ends = np.cumsum(own_bytes), np.cumsum(behaviour_bytes)
     boundaries = np.intersect1d(own_ends, behaviour_ends)
     boundaries = boundaries[boundaries > 0]
     spans = len(boundaries)
     # A token that ends at offset e lies in the first span that ends at e or later. A token without text "ends" where
-    # it stands, so it falls to the span before it.
+    # it stands, so it belongs to the span before it.
     own_spans = np.searchsorted(boundaries, own_ends)
     behaviour_spans = np.searchsorted(boundaries, behaviour_ends)
     if end_of_sequence:
@@ -92,18 +91,18 @@ def _common_spans(
 
 
 def span_sums(values: Tensor, span_of_token: Tensor, spans: int) -> Tensor:
-    """Sums ``values`` (N,) over the spans given by ``span_of_token`` (N,); returns (S,)."""
+    """Returns the sums (S,) of ``values`` (N,) over the spans given by ``span_of_token`` (N,)."""
     return values.new_zeros(spans).index_add(0, span_of_token, values)
 
 
 def divergences(
     log_ratios: Tensor, sequence_of_span: Tensor, sequences: int, estimator: DivergenceEstimator = "k3"
 ) -> Tensor:
-    """D(π_θ‖μ) of each completion (B,), summed over spans, from log π_θ − log μ (S,). May be infinite, never NaN."""
+    """Returns D(π_θ‖μ) of each completion (B,) from log π_θ − log μ of its spans (S,). May be infinite, never NaN."""
     terms = log_ratios if estimator == "log_ratio" else torch.expm1(log_ratios) - log_ratios
     return span_sums(terms, sequence_of_span, sequences)
 
 
 def keep_mask(advantages: Tensor, divergence: Tensor, gamma: float) -> Tensor:
-    """The filter: True (B,) where A > 0 or D < γ. A completion taken out still counted in its group's mean and std."""
+    """The filter: True (B,) where A > 0 or D < γ. A completion taken out still counts in its group's mean and std."""
     return (advantages > 0) | (divergence < gamma)

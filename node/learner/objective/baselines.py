@@ -1,36 +1,38 @@
-"""Advantages that wait for the policy itself: its success on one prompt, and the baseline of least variance.
+"""Advantages that need the policy itself: its success on one prompt, and the baseline of least variance.
 
-Both come from one forward pass, without gradient, over the groups that need it, before the step's own passes.
+Both come from one forward pass, without gradient, over the groups that need it, before the optimizer's steps.
 
 **Success on a prompt** [ours], for foreign groups with ``foreign_value = "prompt"``. The learner's own probabilities of
-the group's distinct completions y_i are known exactly, so V_θ = Σ_y π_θ(y) R(y) is too, but for the answers not seen:
+the group's distinct completions y_i are known exactly, so V_θ = Σ_y π_θ(y) R(y) is known except for unseen answers:
 
     V_θ(prompt) = Σ_i π_θ(y_i) R_i + (1 − Σ_i π_θ(y_i)) · unseen · V_θ(class)
 
-The class's value is the prior for the rest, so far as there may be right answers (R > V_θ(class)) that the group did
+The class's value is the prior for the rest, as far as there may be right answers (R > V_θ(class)) that the group did
 not show; ``unseen`` is Good and Turing's estimate of their share: among the right completions, those whose text occurs
-once. A specialist that gives one answer four times says that there is no other, and V_θ is our probability of that one.
-A lower bound in one respect: a text that we could also write in other tokens counts in its usual ones alone.
+once. A specialist that gives one answer four times shows that there is no other, and V_θ is the learner's probability
+of that answer. In one respect V_θ is a lower bound: a text that the learner could also write in other tokens counts
+only as the tokenizer writes it.
 
 **Least variance** (VCPO, arXiv 2602.17616), for ``advantage = "min_variance"``, per group:
 
     b* = Σ_i ‖g_i‖² R_i / Σ_i ‖g_i‖²,   g_i = Σ_t w_t ∇log π_θ(t),   A_i = R_i − b*
 
 VCPO takes ‖g_i‖ from a backward pass for each completion, with two gradient buffers for Σ g_i R_i and Σ g_i. That costs
-as many passes as there are completions, where ours hold a whole batch. So ‖g_i‖ is here the exact norm of the gradient
-with respect to the HEAD's weight (and bias), in closed form, as a proxy for that of all weights:
+one pass per completion, where a micro-batch here holds many. So ‖g_i‖ is here the exact norm of the gradient with
+respect to the HEAD's weight (and bias), in closed form, as a proxy for that of all weights:
 
     G_i = Σ_t w_t (e_{y_t} − p_t) h_tᵀ / temperature,   ‖G_i‖² = Σ_tt' w_t w_t' (e−p)_t·(e−p)_t' (h_t·h_t' + [bias])
 
-For a policy that is only a head, a bandit for one, it is VCPO's baseline. The weights are those of the correction
-before floor and filter, which depend on the sign of A. No scaling by a deviation follows. Where all gradients are zero,
-b* is the mean.
+For a policy that is only a head, such as a bandit, this is VCPO's baseline. The weights are those of the correction
+before floor and filter, which depend on the sign of A. The result is not divided by a deviation. Where all gradients
+are zero, b* is the mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
@@ -44,7 +46,7 @@ from node.learner.objective.forward import Network, completion_hidden, plan_micr
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import span_weights
 
-VOCABULARY_BLOCK = 8192
+VOCABULARY_BLOCK: Final = 8192
 
 
 @torch.no_grad()
@@ -56,20 +58,22 @@ def with_baselines(
     *,
     temperature: float,
 ) -> list[TrainingGroup]:
-    """``groups`` in their order, the advantages of those that waited for them filled in."""
+    """Returns ``groups`` in their order, every advantage known and completions without a gradient left out."""
     found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
     waiting = [group for group in groups if group.baseline != "fixed"]
-    for part in plan_micro_batches(waiting, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts):
-        hidden, targets = completion_hidden(network, part)
+    need_norms = {id(c) for group in waiting if group.baseline == "min_variance" for c in group.completions}
+    planned = plan_micro_batches(waiting, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts)
+    for micro_batch in planned:
+        hidden, targets = completion_hidden(network, micro_batch)
         head = network.head
         logps, _ = linear_logps(hidden, head.weight, targets, head.bias, temperature=temperature)
-        weights = _token_weights(logps, part.completions, objective)
+        weights = _token_weights(logps, micro_batch.completions, objective)
         start = 0
-        for completion in part.completions:
+        for completion in micro_batch.completions:
             tokens = slice(start, start + len(completion.token_ids))
             start = tokens.stop
             norm = 0.0
-            if objective.advantage == "min_variance" and not _wants_value(completion, objective):
+            if id(completion) in need_norms:
                 norm = squared_head_gradient(
                     hidden[tokens], head.weight, targets[tokens], weights[tokens], head.bias, temperature=temperature
                 )
@@ -77,15 +81,11 @@ def with_baselines(
     return [_resolved(group, found, keep_all=objective.kl_weight > 0) for group in groups]
 
 
-def _wants_value(completion: TrainingCompletion, objective: ObjectiveSection) -> bool:
-    return completion.foreign and objective.foreign_advantage == "learner"
-
-
 def _token_weights(logps: Tensor, completions: Sequence[TrainingCompletion], objective: ObjectiveSection) -> Tensor:
-    """The correction's weights (N,), with neither floor nor filter: as for completions with A = 0 and no divergence."""
+    """Returns the correction's weights (N,) without floor and filter, as for completions with A = 0 and D = 0."""
     spans = RaggedSpans.of([replace(c, advantage=0.0) for c in completions], logps.device, logps.dtype)
-    nowhere = torch.zeros_like(spans.advantages)
-    return span_weights(spans.log_ratios(logps), nowhere, spans, objective).values[spans.span_of_token]
+    no_divergence = torch.zeros_like(spans.advantages)
+    return span_weights(spans.log_ratios(logps), no_divergence, spans, objective).values[spans.span_of_token]
 
 
 def _resolved(group: TrainingGroup, found: dict[int, tuple[float, float]], *, keep_all: bool) -> TrainingGroup:
@@ -115,9 +115,9 @@ def prompt_success(
     counts: NDArray[np.int64],  # (G,) how often each occurs in the group
     class_success: float,
 ) -> float:
-    """V_θ of the prompt, between the least and the greatest of the rewards and ``class_success``."""
+    """Returns V_θ of the prompt, between 0 and the greatest of the rewards and ``class_success``."""
     masses = np.exp(logps)
-    masses = masses / max(1.0, float(masses.sum()))  # above 1 by rounding alone
+    masses = masses / max(1.0, float(masses.sum()))  # the sum exceeds 1 by rounding alone
     right = rewards > class_success
     seen = int(counts[right].sum())
     unseen = float((counts[right] == 1).sum()) / seen if seen else 1.0
@@ -127,7 +127,7 @@ def prompt_success(
 def least_variance_baseline(
     rewards: NDArray[np.float64], squared_norms: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> float:
-    """b* of one group, (G,) each; the mean reward where no gradient is other than zero."""
+    """Returns b* of one group, from arrays (G,); the mean reward where every gradient is zero."""
     weights = counts * squared_norms
     total = float(weights.sum())
     return float((weights * rewards).sum()) / total if total > 0 else float((counts * rewards).sum() / counts.sum())
@@ -142,7 +142,10 @@ def squared_head_gradient(
     *,
     temperature: float = 1.0,
 ) -> float:
-    """‖∇ Σ_t w_t log π(target_t)‖² with respect to ``weight`` and ``bias``; never holds more than (T, 8192) logits."""
+    """Returns ‖∇ Σ_t w_t log π(target_t)‖² with respect to ``weight`` and ``bias``.
+
+    Never holds more than (T, 8192) logits.
+    """
     hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
 
     def logits(block: slice) -> Tensor:

@@ -1,18 +1,18 @@
 """Log-probabilities of completions under the policy, each prompt computed once.
 
-Prompts are often longer than answers and every group repeats its prompt G times. Here a pass runs its K distinct
-prompts once, right-padded, (K, P); hands each prompt's keys and values to its completions, through which gradients
-flow back; and runs the completions, batches of similar length right-padded, (B, T−1), on top. Causal attention makes
-right padding exact: what is real never looks at padding behind it, and completions mask the padding of their prompts.
-Log-probabilities and gradients equal those of plain full sequences up to rounding. The head is applied to real tokens
-alone and never holds (N, V).
+Prompts are often longer than answers, and every group repeats its prompt G times. Here the forward pass of a
+micro-batch runs its K distinct prompts once, right-padded, (K, P); gives each prompt's keys and values to its
+completions, through which gradients flow back; and runs the completions, in batches of similar length, right-padded,
+(B, T−1), on top. Causal attention makes right padding exact: a real token never attends to padding after it, and
+completions mask the padding of their prompts. Log-probabilities and gradients equal those of plain full sequences up to
+rounding. The head is applied to real tokens alone and never holds (N, V).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-HEAD_TOLERANCE = 2e-2  # nats; loose enough for bfloat16, far below what a scaled or capped head would differ by
+HEAD_TOLERANCE: Final = 2e-2  # nats; loose enough for bfloat16, far below what a scaled or capped head would differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Network:
     body: torch.nn.Module  # ids (B, T) → last hidden state (B, T, D), with key-value cache
     head: torch.nn.Linear  # (D) → (V)
     pads_prompts: bool  # False where a sliding window would count padding as distance
-    context: int  # positions that the model can tell apart
+    context: int  # positions that the model has
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel) -> Network:
@@ -57,7 +57,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """What one forward and backward pass holds: completions beside the index of their prompt."""
+    """The completions of one forward and backward pass, and the prompts that they follow."""
 
     prompts: tuple[tuple[int, ...], ...]  # K
     prompt_of: tuple[int, ...]  # (B,) index into ``prompts``
@@ -67,12 +67,12 @@ class MicroBatch:
 def plan_micro_batches(
     groups: Sequence[TrainingGroup], *, batch_tokens: int, pads_prompts: bool = True
 ) -> list[MicroBatch]:
-    """Packs every completion into passes of at most ``batch_tokens`` padded tokens; one that is longer goes alone.
+    """Packs every completion into micro-batches of at most ``batch_tokens`` padded tokens; a longer one gets its own.
 
-    Groups of similar length go together, so that little is padded; a group that does not fit is split, at the price
-    of its prompt once more. Deterministic.
+    Groups of similar length go together, so that there is little padding. A group that does not fit is split, and its
+    prompt is computed once more. Deterministic.
     """
-    passes: list[MicroBatch] = []
+    micro_batches: list[MicroBatch] = []
     prompts: list[tuple[int, ...]] = []
     rows: list[tuple[int, TrainingCompletion]] = []
     longest_prompt = longest_row = 0
@@ -80,7 +80,7 @@ def plan_micro_batches(
     def close() -> None:
         nonlocal longest_prompt, longest_row
         if rows:
-            passes.append(MicroBatch(tuple(prompts), tuple(i for i, _ in rows), tuple(c for _, c in rows)))
+            micro_batches.append(MicroBatch(tuple(prompts), tuple(i for i, _ in rows), tuple(c for _, c in rows)))
         prompts.clear()
         rows.clear()
         longest_prompt = longest_row = 0
@@ -89,7 +89,7 @@ def plan_micro_batches(
         prompt_length = len(group.prompt_ids)
         if prompts and not pads_prompts and longest_prompt != prompt_length:
             close()
-        placed = False  # whether this group's prompt is in the open pass
+        placed = False  # whether this group's prompt is in the open micro-batch
         for completion in sorted(group.completions, key=lambda c: len(c.token_ids)):
             prompt_tokens = (len(prompts) + (not placed)) * max(longest_prompt, prompt_length)
             row_tokens = (len(rows) + 1) * max(longest_row, len(completion.token_ids))
@@ -103,35 +103,35 @@ def plan_micro_batches(
             rows.append((len(prompts) - 1, completion))
             longest_row = max(longest_row, len(completion.token_ids))
     close()
-    return passes
+    return micro_batches
 
 
 def _length_order(group: TrainingGroup) -> tuple[int, int]:
     return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
 
 
-def completion_logps(network: Network, part: MicroBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of every completion token, (N,) each, completion after completion in order.
+def completion_logps(network: Network, micro_batch: MicroBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Returns log-probability and entropy of every completion token, (N,) each, completion after completion.
 
     Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
     """
-    hidden, targets = completion_hidden(network, part)
+    hidden, targets = completion_hidden(network, micro_batch)
     return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
 
 
-def completion_hidden(network: Network, part: MicroBatch) -> tuple[Tensor, Tensor]:
-    """What the head reads where it is to say each completion token, (N, D), and these tokens, (N,)."""
+def completion_hidden(network: Network, micro_batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Returns the hidden states from which the head predicts each completion token, (N, D), and these tokens, (N,)."""
     device = network.head.weight.device
     cache = DynamicCache()
-    prompt_lengths = torch.tensor([len(p) for p in part.prompts], device=device)  # (K,)
-    prompt_hidden = _run(network, _right_padded(part.prompts).to(device), cache)  # (K, P, D)
-    last_hidden = prompt_hidden[torch.arange(len(part.prompts), device=device), prompt_lengths - 1]  # (K, D)
-    starts = np.cumsum([0, *(len(c.token_ids) for c in part.completions)])
+    prompt_lengths = torch.tensor([len(p) for p in micro_batch.prompts], device=device)  # (K,)
+    prompt_hidden = _run(network, _right_padded(micro_batch.prompts).to(device), cache)  # (K, P, D)
+    last_hidden = prompt_hidden[torch.arange(len(micro_batch.prompts), device=device), prompt_lengths - 1]  # (K, D)
+    starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden, targets = list[Tensor](), list[Tensor](), list[Tensor]()
-    for rows in rows_by_length([len(c.token_ids) for c in part.completions]):
-        prompt_of = torch.tensor([part.prompt_of[row] for row in rows], device=device)  # (B,)
-        tokens = _right_padded([part.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
-        lengths = torch.tensor([len(part.completions[row].token_ids) for row in rows], device=device)  # (B,)
+    for rows in rows_by_length([len(c.token_ids) for c in micro_batch.completions]):
+        prompt_of = torch.tensor([micro_batch.prompt_of[row] for row in rows], device=device)  # (B,)
+        tokens = _right_padded([micro_batch.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
+        lengths = torch.tensor([len(micro_batch.completions[row].token_ids) for row in rows], device=device)  # (B,)
         inputs = tokens[:, :-1]  # the last token needs no forward pass: nothing follows it
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
         if inputs.shape[1] > 0:
@@ -149,7 +149,7 @@ def completion_hidden(network: Network, part: MicroBatch) -> tuple[Tensor, Tenso
 
 
 def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows 0 to B - 1 in batches whose tokens behind the first are within a factor of two, so that little is padded."""
+    """Returns rows 0 to B - 1 in batches whose tokens after the first are within a factor of two: little is padded."""
     batches: dict[int, list[int]] = {}
     for row, length in enumerate(lengths):
         batches.setdefault((length - 1).bit_length(), []).append(row)
@@ -157,7 +157,7 @@ def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _selected(cache: DynamicCache, prompt_of: Tensor, columns: int) -> DynamicCache:
-    """The first ``columns`` keys and values of each completion's prompt; gradients flow back to ``cache``."""
+    """Returns the first ``columns`` keys and values of each completion's prompt; gradients flow back to ``cache``."""
     layers: list[Any] = cache.layers
     return DynamicCache(
         [(layer.keys[prompt_of, :, :columns], layer.values[prompt_of, :, :columns]) for layer in layers]
@@ -165,7 +165,7 @@ def _selected(cache: DynamicCache, prompt_of: Tensor, columns: int) -> DynamicCa
 
 
 def _run(network: Network, ids: Tensor, cache: DynamicCache) -> Tensor:
-    """Last hidden state (K, P, D) of ids (K, P); the cache takes their keys and values."""
+    """Returns the last hidden state (K, P, D) of ids (K, P), and adds their keys and values to ``cache``."""
     hidden: Tensor = network.body(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
     return hidden
 
@@ -173,7 +173,7 @@ def _run(network: Network, ids: Tensor, cache: DynamicCache) -> Tensor:
 def _run_on_prompts(
     network: Network, ids: Tensor, lengths: Tensor, prompt_lengths: Tensor, cache: DynamicCache
 ) -> Tensor:
-    """Last hidden state (B, T, D) of ids (B, T) behind cached prompts; ``lengths`` and ``prompt_lengths`` are (B,)."""
+    """Returns the last hidden state (B, T, D) of ids (B, T) after cached prompts; both lengths are (B,)."""
     prompt_columns = torch.arange(cache.get_seq_length(), device=ids.device)  # (P,)
     columns = torch.arange(ids.shape[1], device=ids.device)  # (T,)
     mask = torch.cat([prompt_columns < prompt_lengths[:, None], columns < lengths[:, None]], dim=1)  # (B, P + T)
@@ -188,17 +188,17 @@ def _run_on_prompts(
 
 
 def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """(B, T) int64, padded with 0, which nothing real attends to."""
+    """Returns (B, T) int64, padded with 0, which no real token attends to."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *(0,) * (width - len(row))] for row in rows], dtype=torch.int64)
 
 
 @torch.no_grad()
 def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabulary: int) -> None:
-    """Compares our log-probabilities with the model's own logits on a few fixed tokens.
+    """Compares this module's log-probabilities with the model's own logits on a few fixed tokens.
 
-    Raises ``ConfigurationError`` for an architecture that this module does not compute rightly: logits that are
-    scaled or capped behind the head, or a cache that is not keys and values.
+    Raises ``ConfigurationError`` for an architecture that this module does not compute correctly: logits that are
+    scaled or capped after the head, or a cache that is not keys and values.
     """
     ids = [(7 * i + 3) % vocabulary for i in range(12)]
     device = network.head.weight.device
@@ -211,11 +211,12 @@ def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabula
         )
         for cut in cuts
     )
-    part = MicroBatch(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
-    ours, _ = completion_logps(network, part)
+    micro_batch = MicroBatch(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
+    ours, _ = completion_logps(network, micro_batch)
     worst = float((ours - torch.cat([expected[cut - 1 :] for cut in cuts])).abs().max())
     if not worst <= HEAD_TOLERANCE:
         raise ConfigurationError(
             f"{type(model).__name__}: log-probabilities from its last hidden state differ from the model's own by "
-            f"{worst:.3g} nats (limit {HEAD_TOLERANCE}): this architecture cannot be trained yet, choose another"
+            f"{worst:.3g} nats (limit {HEAD_TOLERANCE}): this architecture cannot be trained yet, "
+            "choose another policy.model"
         )

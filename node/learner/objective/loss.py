@@ -2,17 +2,18 @@
 
     u = π_θ/π_prox    the ratio that carries the gradient; π_prox is the policy when the step began, or with ppo_ewma
                       an average of the last ones; with correction "ppo" u = π_θ/μ, of a token's byte-aligned span
-    w                 the off-policy correction, without gradient                                  (objective_weights)
+    w                 the off-policy correction, without gradient                                  (``weights``)
     Ã                 A, or 0 where a filter takes the completion out
     gain              min( min(u, δ)·A, clip(u, 1−ε, 1+ε_high)·A )          δ only where clip_negative is set
                       cispo: sg(min(u, ε_high))·A·log π_θ
                       gspo: the first, with u = exp(mean over the completion's tokens of log u)
     k3                e^d − d − 1, d = log π_ref − log π_θ, own completions alone: others are no sample of π_θ
-    c                 dapo, bnpo, cispo: 1/(tokens of the batch)    grpo, gspo: 1/(completions · own tokens)
+    c                 dapo, cispo: 1/(tokens of the batch)          grpo, gspo: 1/(completions · own tokens)
                       dr_grpo: 1/(completions · longest answer allowed)
 
 As in TRL 1.16, with which a test agrees to 1e-6. Tokens and completions are those of the whole batch, A = 0 included,
-so losses and gradients of passes add up; bnpo, which elsewhere divides by the tokens of each pass, is therefore dapo.
+so losses and gradients of micro-batches add up. TRL's bnpo, which divides by the tokens of each micro-batch, equals
+dapo here and has no name of its own.
 
 With correction "byte_aligned" or "f_tis" and one step a batch this is F-TIS (arXiv 2605.22537): u = π_θ/sg(π_θ) is 1,
 the clip binds nothing, and w = min(π_θ/μ, C). Departures: dapo's c by default, where the paper averages over the tokens
@@ -24,17 +25,19 @@ log-probability, so all weigh alike. For gspo this is the gradient of the publis
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from node.configuration import ObjectiveSection
+from node.configuration import LossName, ObjectiveSection
 from node.learner.objective.alignment import divergences, span_sums
 from node.learner.objective.report import ObjectiveReport, report_of_micro_batch
 from node.learner.objective.spans import RaggedSpans
-from node.learner.objective.weights import Weights, span_weights
+from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
 
 LOG_RATIO_BOUND: Final = 20.0  # nats; u up to 5e8, beyond which one token would make the whole step infinite
 
@@ -45,27 +48,33 @@ class BatchTotals:
 
     tokens: int
     completions: int
-    longest: int  # own tokens that an answer may have at most; for dr_grpo
-
-    def divisor(self, section: ObjectiveSection) -> int:
-        """At least 1, so that a batch of nothing divides nothing by zero."""
-        if section.loss in ("grpo", "gspo"):
-            return max(1, self.completions)
-        if section.loss == "dr_grpo":
-            return max(1, self.completions * self.longest)
-        return max(1, self.tokens)
+    max_new_tokens: int  # that the tasks allow in an answer; for dr_grpo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchors:
-    """Log-probabilities of one pass's tokens under other policies, (N,) each, without gradient."""
+    """Log-probabilities of one micro-batch's tokens under other policies, (N,) each, without gradient."""
 
-    proximal: Tensor | None = None  # None: those of this very pass
+    proximal: Tensor | None = None  # None: those that the loss is computed from
     reference: Tensor | None = None  # None where there is no KL term
-    mean_weight: float = 1.0  # over the tokens of the whole batch; for masked_is
+    mean_weight: float = 1.0  # over the tokens of the whole batch, for corrections that divide by it
 
     def with_proximal(self, logps: Tensor) -> Anchors:
         return replace(self, proximal=logps)
+
+
+# (log π_θ (N,), log π_prox (N,), advantages (N,), section) → gain (N,), whether a bound removed the gradient (N,) bool
+Gain = Callable[[Tensor, Tensor, Tensor, ObjectiveSection], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class LossRule:
+    """How the tokens' gains are made and added up."""
+
+    divisor: Callable[[BatchTotals], int]  # of the sum over the batch
+    gain: Gain
+    mean_of_completion: bool = False  # each token's term is divided by its completion's own tokens
+    completion_ratio: bool = False  # one u for all tokens of a completion
 
 
 def objective_loss(
@@ -76,25 +85,29 @@ def objective_loss(
     totals: BatchTotals,
     anchors: Anchors = Anchors(),  # frozen
 ) -> tuple[Tensor, ObjectiveReport]:
-    """The loss of one pass, a scalar with a gradient through ``logps`` (N,), and what to report of it.
+    """Returns the loss of one micro-batch, a scalar with a gradient through ``logps`` (N,), and its report.
 
-    Every completion of ``spans`` may have A = 0; such a one adds to the KL term alone. ``entropies`` (N,) are reported
-    only. Computes in the dtype of ``logps``.
+    A completion with A = 0 adds to the KL term alone. ``entropies`` (N,) are reported only. Computes in the dtype of
+    ``logps``.
     """
+    rule, correction = LOSSES[section.research.loss], CORRECTIONS[section.correction]
     with torch.no_grad():
         here = logps.detach()
         proximal = here if anchors.proximal is None else anchors.proximal  # (N,)
         log_ratios = spans.log_ratios(here)  # (S,)
-        divergence = divergences(log_ratios, spans.sequence_of_span, len(spans.peers), section.divergence)  # (B,)
-        to_weigh = log_ratios if section.correction == "sequence_mask" else spans.log_ratios(proximal)  # (S,)
+        divergence = divergences(
+            log_ratios, spans.sequence_of_span, len(spans.peers), section.research.divergence
+        )  # (B,)
+        to_weigh = log_ratios if correction.of_current_policy else spans.log_ratios(proximal)  # (S,)
         weights = span_weights(to_weigh, divergence, spans, section)
         sequence_of_token = spans.sequence_of_token  # (N,)
         token_weights = weights.values[spans.span_of_token] * spans.counts[sequence_of_token]  # (N,)
         if anchors.mean_weight != 1.0:
             token_weights = token_weights / anchors.mean_weight
         token_advantages = torch.where(weights.kept, spans.advantages, 0.0)[sequence_of_token]  # (N,)
-        anchor = here - _log_ratio_values(here, proximal, log_ratios, spans, section)  # (N,)
-    gain, clipped = policy_gain(logps, anchor, token_advantages, section)
+        log_u = _log_u(here, proximal, log_ratios, spans, section).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        anchor = here - log_u  # (N,)
+    gain, clipped = rule.gain(logps, anchor, token_advantages, section)
     terms = -(token_weights * gain)  # (N,)
     kl = None
     if anchors.reference is not None:
@@ -102,57 +115,76 @@ def objective_loss(
         own = (~spans.foreign)[sequence_of_token] * spans.counts[sequence_of_token]  # (N,)
         kl_terms = own * (torch.expm1(gap) - gap)
         terms, kl = terms + section.kl_weight * kl_terms, kl_terms.detach()
-    if section.loss in ("grpo", "gspo"):
+    if rule.mean_of_completion:
         terms = terms / spans.lengths[sequence_of_token]
-    loss = terms.sum() / totals.divisor(section)
+    loss = terms.sum() / max(1, rule.divisor(totals))  # a batch of nothing is not divided by zero
     return loss, report_of_micro_batch(loss, entropies, kl, spans, log_ratios, divergence, weights, clipped)
 
 
-def _log_ratio_values(
+def _log_u(
     logps: Tensor, proximal: Tensor, log_ratios: Tensor, spans: RaggedSpans, section: ObjectiveSection
 ) -> Tensor:
-    """log u of each token (N,), of which ``LOG_RATIO_BOUND`` keeps u finite."""
-    return _unbounded_log_ratios(logps, proximal, log_ratios, spans, section).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    """Returns log u of each token (N,), unbounded."""
+    to_behaviour = CORRECTIONS[section.correction].loss_ratio_to_behaviour
+    if not LOSSES[section.research.loss].completion_ratio:
+        return log_ratios[spans.span_of_token] if to_behaviour else logps - proximal
+    sums = (
+        span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))
+        if to_behaviour
+        else span_sums(logps - proximal, spans.sequence_of_token, len(spans.peers))
+    )
+    return (sums / spans.lengths)[spans.sequence_of_token]
 
 
-def _unbounded_log_ratios(
-    logps: Tensor, proximal: Tensor, log_ratios: Tensor, spans: RaggedSpans, section: ObjectiveSection
-) -> Tensor:
-    to_behaviour = section.correction == "ppo"
-    if section.loss == "gspo":
-        sums = (
-            span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))
-            if to_behaviour
-            else span_sums(logps - proximal, spans.sequence_of_token, len(spans.peers))
-        )
-        return (sums / spans.lengths)[spans.sequence_of_token]
-    return log_ratios[spans.span_of_token] if to_behaviour else logps - proximal
-
-
-def policy_gain(logps: Tensor, anchor: Tensor, advantages: Tensor, section: ObjectiveSection) -> tuple[Tensor, Tensor]:
-    """The gain of each token (N,) for u = exp(logps − anchor), and where a bound took its gradient away (N,) bool."""
+def _clipped(logps: Tensor, anchor: Tensor, advantages: Tensor, section: ObjectiveSection) -> tuple[Tensor, Tensor]:
     ratios = torch.exp(logps - anchor)
-    high = section.clip_high or section.clip
-    if section.loss == "cispo":
-        ratios = ratios.detach()
-        return ratios.clamp(max=high) * advantages * logps, (ratios > high) & (advantages != 0)
-    clipped = ((ratios < 1 - section.clip) & (advantages < 0)) | ((ratios > 1 + high) & (advantages > 0))
-    if section.clip_negative:
-        clipped = clipped | ((ratios > section.clip_negative) & (advantages < 0))
-    return clipped_gain(ratios, advantages, section.clip, high, section.clip_negative), clipped
+    low, negative = section.clip, section.research.clip_negative
+    high = section.research.clip_high or low
+    clipped = ((ratios < 1 - low) & (advantages < 0)) | ((ratios > 1 + high) & (advantages > 0))
+    if negative:
+        clipped = clipped | ((ratios > negative) & (advantages < 0))
+    return clipped_gain(ratios, advantages, low, high, negative), clipped
+
+
+def _cispo(logps: Tensor, anchor: Tensor, advantages: Tensor, section: ObjectiveSection) -> tuple[Tensor, Tensor]:
+    ratios, high = torch.exp(logps - anchor).detach(), section.research.clip_high or section.clip
+    return ratios.clamp(max=high) * advantages * logps, (ratios > high) & (advantages != 0)
 
 
 def clipped_gain(ratios: Tensor, advantages: Tensor, low: float, high: float, negative: float = 0.0) -> Tensor:
-    """min(min(r, δ)A, clip(r, 1−ε, 1+ε_high)A), elementwise (N,); δ = ``negative``, 0 for none."""
+    """Returns min(min(r, δ)A, clip(r, 1−ε, 1+ε_high)A), elementwise (N,); δ = ``negative``, 0 for none."""
     bounded = ratios.clamp(max=negative) if negative else ratios
     return torch.minimum(bounded * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
 
 
 def mean_token_weight(weights: list[tuple[Weights, RaggedSpans]]) -> float:
-    """The mean of the weights over the tokens of completions with A ≠ 0 of all passes; 1 where it would be 0."""
+    """Returns the mean weight over the tokens of all micro-batches' completions with A ≠ 0; 1 where it would be 0."""
     total = tokens = 0.0
     for each, spans in weights:
         counts = (spans.counts * (spans.advantages != 0))[spans.sequence_of_token].double()  # (N,)
         total += float((each.values[spans.span_of_token] * counts).sum())
         tokens += float(counts.sum())
     return total / tokens if total > 0 else 1.0
+
+
+def _tokens(totals: BatchTotals) -> int:
+    return totals.tokens
+
+
+def _completions(totals: BatchTotals) -> int:
+    return totals.completions
+
+
+def _allowed_tokens(totals: BatchTotals) -> int:
+    return totals.completions * totals.max_new_tokens
+
+
+LOSSES: Final[Mapping[LossName, LossRule]] = MappingProxyType(
+    {
+        "dapo": LossRule(_tokens, _clipped),
+        "grpo": LossRule(_completions, _clipped, mean_of_completion=True),
+        "dr_grpo": LossRule(_allowed_tokens, _clipped),
+        "gspo": LossRule(_completions, _clipped, mean_of_completion=True, completion_ratio=True),
+        "cispo": LossRule(_tokens, _cispo),
+    }
+)

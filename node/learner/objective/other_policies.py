@@ -1,14 +1,14 @@
 """Other policies of the same network that the objective compares with: a reference, and PPO-EWMA's proximal policy.
 
-Each is a copy of the trained tensors alone, put in their place for a pass without gradient and taken out again, so that
-an adapter's costs as little as the adapter. Kept only where the objective needs it.
+Each is a copy of the trained tensors alone, which takes their place during a forward pass without gradient, so that the
+copy of an adapter is as small as the adapter. A copy is kept only where the objective needs it.
 
-The reference is the policy as it was loaded, before any checkpoint: a continued run is held to the same one.
+The reference is the policy as it was loaded, before any checkpoint: a continued run keeps the same reference.
 
 PPO-EWMA revised (arXiv 2605.12070): after every step  m ← β m + θ,  z ← β z + 1,  θ_prox = m / z,  β = W / (W + 2);
 where less than .9 of the last step's spans had a weight, that is a ratio π_prox/μ within [1/C, C], θ_prox ← θ. The
 paper counts tokens. The average is not in checkpoints: a continued run begins with θ_prox = θ, as after such a reset.
-Beside peers that are far away most spans have no weight, and θ_prox is θ at every step.
+With foreign groups of distant policies most spans have no weight, and θ_prox is θ at every step.
 """
 
 from __future__ import annotations
@@ -22,41 +22,43 @@ from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
+from node.learner.objective.weights import CORRECTIONS
 
 MIN_ACTIVE_SHARE: Final = 0.9
 
 
 class OtherPolicies:
-    """Holds them. To be made when the policy is loaded, before a checkpoint is put in place."""
+    """Holds these copies. Create it when the policy is loaded, before a checkpoint replaces the weights."""
 
     def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: ObjectiveSection) -> None:
         self._parameters = dict(trainable)
         self._reference = self._copy() if section.kl_weight > 0 else None
-        self._averaging = section.correction == "ppo_ewma"
-        self._decay = section.proximal_window / (section.proximal_window + 2)
+        self._averaging = CORRECTIONS[section.correction].averages_proximal
+        window = section.research.proximal_window
+        self._decay = window / (window + 2)  # β
         self._sum: dict[str, Tensor] = {}  # m, float32; empty until the first step, when θ_prox = θ
         self._norm = 1.0  # z
 
     @torch.no_grad()
-    def reference_logps(self, network: Network, part: MicroBatch, *, temperature: float) -> Tensor | None:
-        """(N,), None where there is no reference."""
+    def reference_logps(self, network: Network, micro_batch: MicroBatch, *, temperature: float) -> Tensor | None:
+        """Returns log-probabilities (N,) under the reference; None where there is no reference."""
         if self._reference is None:
             return None
         with self._in_place(self._reference):
-            return completion_logps(network, part, temperature=temperature)[0]
+            return completion_logps(network, micro_batch, temperature=temperature)[0]
 
     @torch.no_grad()
-    def proximal_logps(self, network: Network, part: MicroBatch, *, temperature: float) -> Tensor | None:
-        """(N,) of the average; None where the proximal policy is the one that is there now."""
+    def proximal_logps(self, network: Network, micro_batch: MicroBatch, *, temperature: float) -> Tensor | None:
+        """Returns log-probabilities (N,) under the average; None where the proximal policy is the present one."""
         if not self._sum:
             return None
         averages = {name: (total / self._norm).to(self._parameters[name].dtype) for name, total in self._sum.items()}
         with self._in_place(averages):
-            return completion_logps(network, part, temperature=temperature)[0]
+            return completion_logps(network, micro_batch, temperature=temperature)[0]
 
     @torch.no_grad()
     def after_step(self, active_share: float | None) -> None:
-        """Takes the new weights into the average; ``active_share`` of the spans had a weight, None without any."""
+        """Adds the new weights to the average. ``active_share`` of the spans had a weight; None without any span."""
         if not self._averaging:
             return
         if not self._sum or (active_share is not None and active_share < MIN_ACTIVE_SHARE):
@@ -72,7 +74,7 @@ class OtherPolicies:
 
     @contextmanager
     def _in_place(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """The network computes with ``tensors`` inside; nothing is copied."""
+        """Within the context the network computes with ``tensors``; nothing is copied."""
         own = {name: parameter.data for name, parameter in self._parameters.items()}
         try:
             for name, parameter in self._parameters.items():

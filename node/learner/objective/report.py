@@ -1,4 +1,4 @@
-"""What is told of an optimizer step: sums over its passes, from which shares are taken at the end.
+"""What is reported of an optimizer step: sums over its micro-batches, from which shares are computed at the end.
 
 Every figure is over completions with A ≠ 0, each as often as it counts. A share of nothing is None, never a division
 by zero.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ObjectiveReport:
-    """Sums over the passes of one step."""
+    """Sums over the micro-batches of one step, or of several."""
 
     loss: float = 0.0
     tokens: int = 0
@@ -51,11 +51,11 @@ class ObjectiveReport:
         self.sequence_weights += other.sequence_weights
 
     def effective_sample_share(self) -> float | None:
-        """(Σw)² / (S Σw²), of the weights as used: 1 when all are equal. None also where every weight is 0."""
+        """Returns (Σw)² / (S Σw²), of the weights as used: 1 when all are equal; None where every weight is 0."""
         return self.weights**2 / (self.spans * self.squared_weights) if self.squared_weights > 0 else None
 
     def effective_sequence_share(self) -> float | None:
-        """ESS/B as in VCPO (arXiv 2602.17616): (Σw)² / (B Σw²), w = Π π_θ/μ of each completion, not truncated."""
+        """Returns ESS/B as in VCPO (arXiv 2602.17616): (Σw)² / (B Σw²), w = Π π_θ/μ of each completion, untruncated."""
         if not self.sequence_weights:
             return None
         count = sum(times for _, times in self.sequence_weights)
@@ -89,7 +89,7 @@ class ObjectiveReport:
 def report_of_micro_batch(
     loss: Tensor,
     entropies: Tensor,  # (N,)
-    kl: Tensor | None,  # (N,) as often as each token counts
+    kl: Tensor | None,  # (N,), times how often each token counts
     spans: RaggedSpans,
     log_ratios: Tensor,  # (S,) log π_θ − log μ
     divergence: Tensor,  # (B,)

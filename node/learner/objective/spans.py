@@ -15,7 +15,7 @@ from node.learner.objective.batch import TrainingCompletion
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedSpans:
-    """What the objective needs to know of the completions of one pass; the N tokens lie in their order."""
+    """What the objective needs of the completions of one micro-batch; the N tokens lie in the completions' order."""
 
     span_of_token: Tensor  # (N,) int64
     sequence_of_span: Tensor  # (S,) int64
@@ -35,7 +35,7 @@ class RaggedSpans:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> RaggedSpans:
-        """Lays the completions out in the order given; the N tokens must be laid out in the same order."""
+        """Lays the completions out in the order given, in which the N tokens must lie too."""
         counts = [c.alignment.spans for c in completions]
         starts = np.cumsum([0, *counts[:-1]])
         span_of_token = np.concatenate(
@@ -67,6 +67,6 @@ class RaggedSpans:
         return self.sequence_of_span[self.span_of_token]  # (N,)
 
     def log_ratios(self, logps: Tensor) -> Tensor:
-        """log π − log μ of each span (S,) from the log-probabilities (N,) of policy π; 0 for text."""
+        """Returns log π − log μ of each span (S,) from the log-probabilities (N,) of policy π; 0 for text."""
         ratios = span_sums(logps, self.span_of_token, len(self.behaviour_logps)) - self.behaviour_logps
         return torch.where(self.as_text[self.sequence_of_span], 0.0, ratios)

@@ -1,4 +1,4 @@
-"""Off-policy corrections: what the ratio ρ = π_prox/μ of a span makes of the weight w of its tokens. No gradient.
+"""Off-policy corrections: the weight w that a span's tokens get from its ratio ρ = π_prox/μ. No gradient.
 
     none, ppo       1                                          (ppo corrects in the loss, whose ratio is then π_θ/μ)
     byte_aligned    min(ρ, C), filter                          F-TIS over spans (arXiv 2605.22537); C = ratio_cap
@@ -11,8 +11,11 @@
     decoupled_ppo   ρ·1[ρ ≤ C]                                 AReaL, with its cap on the behaviour weight
     ppo_ewma        ρ·1[1/C ≤ ρ ≤ C]                           PPO-EWMA revised (arXiv 2605.12070)
 
+``CORRECTIONS`` holds each of them with the properties that other modules depend on. To add one, add its name to
+``CorrectionName`` and its row here.
+
 All work on byte-aligned spans, of which a token is the shortest. π_prox is the policy when the step began; ppo_ewma has
-an average of the last policies instead, and sequence_mask looks at π_θ itself. With one step a batch π_prox is π_θ, and
+an average of the last policies instead, and sequence_mask takes π_θ itself. With one step a batch π_prox is π_θ, and
 decoupled PPO is importance sampling that leaves out, instead of truncating, what lies above C.
 
 What is unbiased. Weights of whole completions, sequence_tis with nothing truncated: E_μ[w A ∇log π] is the on-policy
@@ -22,103 +25,169 @@ others are, have less variance and are not unbiased for completions of more than
 one span that is the on-policy gradient again.
 
 The filter leaves out a completion with A ≤ 0 and D(π_θ‖μ) ≥ γ. The floor raises w to c_low where ρ ≤ 1 in foreign
-completions with A > 0, annealed c_low·(1 − V_θ): a right answer that we would hardly ever write is what a specialist
-has to teach, and plain importance sampling would learn nothing from it. It holds against masks and vetoes below, not
-above.
+completions with A > 0, annealed c_low·(1 − V_θ): a right answer that the learner would hardly ever write is what a
+specialist has to teach, and plain importance sampling would learn nothing from it. The floor prevails over masks and
+vetoes for too low a ratio, not over masks for too high a ratio.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from node.configuration import ObjectiveSection
+from node.configuration import CorrectionName, ObjectiveSection
 from node.learner.objective.alignment import keep_mask, span_sums
 from node.learner.objective.spans import RaggedSpans
 
-ICEPOP_RANGE = (0.5, 5.0)
-MASKED_RANGE = (0.5, 2.0)
-VETO_RATIO = 1e-4
-SEQUENCE_MASK_NATS = 0.5  # a token
-FILTERED_CORRECTIONS = frozenset({"byte_aligned", "f_tis"})
-UNWEIGHTED_CORRECTIONS = frozenset({"none", "ppo", "sequence_mask"})
+ICEPOP_RANGE: Final = (0.5, 5.0)
+MASKED_RANGE: Final = (0.5, 2.0)
+VETO_RATIO: Final = 1e-4
+SEQUENCE_MASK_NATS: Final = 0.5  # a token
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
+    """The weights of one micro-batch, and what determined them."""
+
     values: Tensor  # (S,)
     limited: Tensor  # (S,) bool: truncated at a bound or masked out for the ratio
     floored: Tensor  # (S,) bool: raised to the floor
-    kept: Tensor  # (B,) bool: not taken out as a whole
+    kept: Tensor  # (B,) bool: False where a filter, a mask or a veto takes the whole completion out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corrected:
+    """What a correction makes of ratios, before the floor."""
+
+    values: Tensor  # (S,)
+    limited: Tensor  # (S,) bool
+    kept: Tensor  # (B,) bool
+
+
+# (log ρ (S,), spans, ratio_cap, completions (B,) that a veto must spare) → weights
+Weigh = Callable[[Tensor, RaggedSpans, float, Tensor], Corrected]
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """One correction. The defaults are those of most."""
+
+    weigh: Weigh
+    weighted: bool = True  # False: w is 0 or 1, and there is no weight that a floor could raise
+    whole_completions: bool = False  # one ratio Π ρ for all spans of a completion
+    filtered: bool = False  # the divergence filter applies
+    divided_by_mean: bool = False  # weights are divided by their mean over the batch
+    of_current_policy: bool = False  # ρ is π_θ/μ instead of π_prox/μ
+    loss_ratio_to_behaviour: bool = False  # the loss's ratio u is π_θ/μ instead of π_θ/π_prox
+    averages_proximal: bool = False  # π_prox is a moving average of the policy
+    other_tokenizers_as_text: bool = False  # completions of another tokenizer have no behaviour policy
 
 
 def span_weights(
-    log_ratios: Tensor,  # (S,) log π_prox − log μ, 0 for text; for sequence_mask log π_θ − log μ
+    log_ratios: Tensor,  # (S,) log π_prox − log μ, 0 for text; log π_θ − log μ where ``of_current_policy``
     divergence: Tensor,  # (B,) D(π_θ‖μ)
     spans: RaggedSpans,
     section: ObjectiveSection,
 ) -> Weights:
-    """The weights of one pass, each finite; those of masked_is before they are divided by the batch's mean."""
+    """Returns the weights of one micro-batch, each finite; where ``divided_by_mean``, before that division."""
+    correction = CORRECTIONS[section.correction]
     raised = spans.foreign & (spans.advantages > 0)  # (B,)
     floors = _floors(spans, section) * raised  # (B,)
-    values, limited, kept = _corrected(log_ratios, spans, section, spared=floors > 0)
-    if section.correction in FILTERED_CORRECTIONS:
-        kept = keep_mask(spans.advantages, divergence, section.filter_gamma) | spans.as_text
-    unit_ratios = _sequence_sums(log_ratios, spans) if section.correction == "sequence_tis" else log_ratios
+    if correction.whole_completions:
+        log_ratios = span_sums(log_ratios, spans.sequence_of_span, len(spans.peers))[spans.sequence_of_span]  # (S,)
+    corrected = correction.weigh(log_ratios, spans, section.ratio_cap, floors > 0)
+    kept = corrected.kept
+    if correction.filtered:
+        kept = keep_mask(spans.advantages, divergence, section.research.filter_gamma) | spans.as_text
     span_floors = floors[spans.sequence_of_span]  # (S,)
-    low = (unit_ratios <= 0) | (unit_ratios.exp() < span_floors)
-    floored = low & (values < span_floors)
-    return Weights(torch.where(floored, span_floors, values), limited, floored, kept)
-
-
-def _corrected(
-    log_ratios: Tensor, spans: RaggedSpans, section: ObjectiveSection, *, spared: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (S,) before the floor, which of them a bound changed (S,), which completions are kept (B,).
-
-    ``spared`` (B,) are not vetoed.
-    """
-    name, cap, ratios = section.correction, section.ratio_cap, log_ratios.exp()
-    kept = torch.ones_like(spans.foreign)
-    if name in ("byte_aligned", "f_tis", "token_tis"):
-        return ratios.clamp(max=cap), ratios > cap, kept
-    if name == "sequence_tis":
-        whole = _sequence_sums(log_ratios, spans).exp()
-        return whole.clamp(max=cap), whole > cap, kept
-    if name == "masked_is":
-        least = torch.full_like(spans.advantages, math.inf).scatter_reduce(
-            0, spans.sequence_of_span, ratios, reduce="amin"
-        )
-        kept = (least >= VETO_RATIO) | spared
-        values = ratios.clamp(*MASKED_RANGE)
-        return torch.where(kept[spans.sequence_of_span], values, 0.0), values != ratios, kept
-    if name == "sequence_mask":
-        tokens = spans.lengths  # (B,)
-        distance = -span_sums(log_ratios, spans.sequence_of_span, len(tokens)) / tokens
-        kept = (spans.advantages >= 0) | (distance <= SEQUENCE_MASK_NATS)
-        return kept[spans.sequence_of_span].to(ratios.dtype), torch.zeros_like(ratios, dtype=torch.bool), kept
-    low, high = {"icepop": ICEPOP_RANGE, "decoupled_ppo": (0.0, cap), "ppo_ewma": (1 / cap, cap)}.get(
-        name, (-math.inf, math.inf)
-    )
-    if math.isinf(high):  # none, ppo
-        return torch.ones_like(ratios), torch.zeros_like(ratios, dtype=torch.bool), kept
-    outside = (ratios < low) | (ratios > high)
-    return torch.where(outside, 0.0, ratios), outside, kept
+    low = (log_ratios <= 0) | (log_ratios.exp() < span_floors)
+    floored = low & (corrected.values < span_floors)
+    return Weights(torch.where(floored, span_floors, corrected.values), corrected.limited, floored, kept)
 
 
 def _floors(spans: RaggedSpans, section: ObjectiveSection) -> Tensor:
-    """c_low of each completion (B,), not above the cap; 0 where the correction has no weight to raise."""
-    if section.correction in UNWEIGHTED_CORRECTIONS:
+    """Returns c_low of each completion (B,), at most the cap; 0 where the correction has no weight to raise."""
+    if not CORRECTIONS[section.correction].weighted:
         return torch.zeros_like(spans.advantages)
     floors = torch.full_like(spans.advantages, section.ratio_floor)
-    if section.floor_annealed:
+    if section.research.floor_annealed:
         floors = floors * (1 - spans.success).clamp(0, 1)
     return floors.clamp(max=section.ratio_cap)
 
 
-def _sequence_sums(log_ratios: Tensor, spans: RaggedSpans) -> Tensor:
-    """The log-ratio of its whole completion for each span, (S,)."""
-    return span_sums(log_ratios, spans.sequence_of_span, len(spans.advantages))[spans.sequence_of_span]
+def _one(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    return Corrected(torch.ones_like(log_ratios), _none_limited(log_ratios), _all_kept(spans))
+
+
+def _truncated(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    """min(ρ, C)"""
+    ratios = log_ratios.exp()
+    return Corrected(ratios.clamp(max=cap), ratios > cap, _all_kept(spans))
+
+
+def _icepop(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    return _within(*ICEPOP_RANGE, log_ratios, spans)
+
+
+def _decoupled_ppo(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    return _within(0.0, cap, log_ratios, spans)
+
+
+def _ppo_ewma(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    return _within(1 / cap, cap, log_ratios, spans)
+
+
+def _within(low: float, high: float, log_ratios: Tensor, spans: RaggedSpans) -> Corrected:
+    """ρ·1[low ≤ ρ ≤ high]"""
+    ratios = log_ratios.exp()
+    outside = (ratios < low) | (ratios > high)
+    return Corrected(torch.where(outside, 0.0, ratios), outside, _all_kept(spans))
+
+
+def _clipped_or_vetoed(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    """ρ clipped to ``MASKED_RANGE``; 0 throughout a completion whose least ρ is below ``VETO_RATIO``."""
+    ratios = log_ratios.exp()
+    smallest = torch.full_like(spans.advantages, math.inf).scatter_reduce(
+        0, spans.sequence_of_span, ratios, reduce="amin"
+    )  # (B,)
+    kept = (smallest >= VETO_RATIO) | spared
+    clipped = ratios.clamp(*MASKED_RANGE)
+    return Corrected(torch.where(kept[spans.sequence_of_span], clipped, 0.0), clipped != ratios, kept)
+
+
+def _sequence_mask(log_ratios: Tensor, spans: RaggedSpans, cap: float, spared: Tensor) -> Corrected:
+    """1, or 0 throughout a completion with A < 0 whose mean log μ − log π is above ``SEQUENCE_MASK_NATS``."""
+    distance = -span_sums(log_ratios, spans.sequence_of_span, len(spans.lengths)) / spans.lengths  # (B,) nats a token
+    kept = (spans.advantages >= 0) | (distance <= SEQUENCE_MASK_NATS)
+    return Corrected(kept[spans.sequence_of_span].to(log_ratios.dtype), _none_limited(log_ratios), kept)
+
+
+def _none_limited(log_ratios: Tensor) -> Tensor:
+    return torch.zeros_like(log_ratios, dtype=torch.bool)
+
+
+def _all_kept(spans: RaggedSpans) -> Tensor:
+    return torch.ones_like(spans.foreign)
+
+
+CORRECTIONS: Final[Mapping[CorrectionName, Correction]] = MappingProxyType(
+    {
+        "none": Correction(_one, weighted=False),
+        "ppo": Correction(_one, weighted=False, loss_ratio_to_behaviour=True),
+        "byte_aligned": Correction(_truncated, filtered=True),
+        "f_tis": Correction(_truncated, filtered=True, other_tokenizers_as_text=True),
+        "token_tis": Correction(_truncated),
+        "sequence_tis": Correction(_truncated, whole_completions=True),
+        "icepop": Correction(_icepop),
+        "masked_is": Correction(_clipped_or_vetoed, divided_by_mean=True),
+        "sequence_mask": Correction(_sequence_mask, weighted=False, of_current_policy=True),
+        "decoupled_ppo": Correction(_decoupled_ppo),
+        "ppo_ewma": Correction(_ppo_ewma, averages_proximal=True),
+    }
+)

@@ -86,7 +86,7 @@ def test_gradient_that_is_not_finite_changes_nothing_and_is_counted(value: float
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_restored_optimizer_goes_on_exactly(dtype: torch.dtype) -> None:
+def test_restored_optimizer_continues_exactly(dtype: torch.dtype) -> None:
     original = parameters(dtype)
     first = MasterAdamW(original, SECTION)
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""Optimizer steps on a batch: sums over passes, batches without a gradient, several steps, other policies."""
+"""Optimizer steps on a batch: sums over micro-batches, batches without a gradient, several steps, other policies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
-from node.learner.step import LearnReport, optimizer_steps
+from node.learner.step import BatchReport, optimizer_steps
+from tests.node.learner.objective_sections import objective_section
 
 VOCABULARY = 11
 RATE = 1e-3
@@ -50,7 +51,7 @@ class Bench:
         self.optimizer = MasterAdamW(self.parameters, self.learner)
         self.others = OtherPolicies(self.parameters, objective)
 
-    def learn(self, groups: Sequence[TrainingGroup]) -> LearnReport:
+    def learn(self, groups: Sequence[TrainingGroup]) -> BatchReport:
         return optimizer_steps(
             self.network,
             self.optimizer,
@@ -59,20 +60,16 @@ class Bench:
             self.objective,
             self.others,
             temperature=1.0,
-            longest=8,
+            max_new_tokens=8,
         )
 
     def weights(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def logps(self, groups: Sequence[TrainingGroup]) -> Tensor:
-        parts = plan_micro_batches(groups, batch_tokens=8192)
+        micro_batches = plan_micro_batches(groups, batch_tokens=8192)
         with torch.no_grad():
-            return torch.cat([completion_logps(self.network, part)[0] for part in parts])
-
-
-def section(**keys: Any) -> ObjectiveSection:
-    return ObjectiveSection.model_validate(keys)
+            return torch.cat([completion_logps(self.network, each)[0] for each in micro_batches])
 
 
 def completion(ids: Sequence[int], advantage: float, behaviour: float = -2.4, peer: str = SELF) -> TrainingCompletion:
@@ -100,7 +97,7 @@ def batch(seed: int = 0, groups: int = 6, *, zeros: bool = False) -> list[Traini
 EVERY_NORMALISATION = [
     {"loss": "dapo"},
     {"loss": "grpo", "correction": "token_tis"},
-    {"loss": "bnpo", "correction": "icepop"},
+    {"loss": "dapo", "correction": "icepop"},
     {"loss": "dr_grpo", "correction": "decoupled_ppo", "steps": 2},
     {"loss": "gspo", "correction": "ppo", "clip": 0.05},
     {"loss": "cispo", "correction": "ppo", "clip_high": 5.0},
@@ -111,9 +108,9 @@ EVERY_NORMALISATION = [
 
 
 @pytest.mark.parametrize("keys", EVERY_NORMALISATION, ids=lambda keys: "-".join(map(str, keys.values())))
-def test_many_small_passes_make_the_same_step_as_one_large_pass(keys: dict[str, Any]) -> None:
+def test_many_small_micro_batches_make_the_same_step_as_one_large_one(keys: dict[str, Any]) -> None:
     keys = {"kl_weight": 0.1} | keys
-    whole, small = Bench(section(**keys)), Bench(section(**keys), batch_tokens=30)
+    whole, small = Bench(objective_section(**keys)), Bench(objective_section(**keys), batch_tokens=30)
     groups = batch(zeros=True)
     assert len(plan_micro_batches(groups, batch_tokens=8192)) == 1
     assert len(plan_micro_batches(groups, batch_tokens=30)) > 3
@@ -127,7 +124,7 @@ def test_many_small_passes_make_the_same_step_as_one_large_pass(keys: dict[str, 
 
 
 def test_batch_without_any_gradient_takes_no_step() -> None:
-    bench = Bench(section())
+    bench = Bench(objective_section())
     bench.learn(batch())  # momentum that would carry on
     before = bench.weights()
     report = bench.learn([TrainingGroup((1,), (), 12, 3)])
@@ -148,7 +145,7 @@ def test_batch_without_any_gradient_takes_no_step() -> None:
     ids=lambda keys: "-".join(map(str, keys.values())),
 )
 def test_batch_that_is_all_filtered_takes_no_step_and_says_so(keys: dict[str, Any]) -> None:
-    bench = Bench(section(**keys))
+    bench = Bench(objective_section(**keys))
     bench.learn(batch())
     before = bench.weights()
     # Bad completions that their sampler wrote with certainty and we hardly ever would: ratios about e^-12.
@@ -161,7 +158,7 @@ def test_batch_that_is_all_filtered_takes_no_step_and_says_so(keys: dict[str, An
 
 
 def test_second_step_on_a_batch_is_clipped_where_the_first_went_far() -> None:
-    once, twice = (Bench(section(correction="none", clip=1e-4, steps=steps)) for steps in (1, 2))
+    once, twice = (Bench(objective_section(correction="none", clip=1e-4, steps=steps)) for steps in (1, 2))
     groups = batch()
     assert once.learn(groups).objective.clipped_token_share() == 0
     report = twice.learn(groups)
@@ -171,7 +168,7 @@ def test_second_step_on_a_batch_is_clipped_where_the_first_went_far() -> None:
 
 def test_learning_rate_shrinks_with_the_effective_sample_size() -> None:
     keys = {"correction": "sequence_tis", "ratio_floor": 0.0}
-    full, scaled = Bench(section(**keys)), Bench(section(ess_learning_rate=True, **keys))
+    full, scaled = Bench(objective_section(**keys)), Bench(objective_section(ess_learning_rate=True, **keys))
     before, groups = full.weights(), batch()
     share = full.learn(groups).objective.effective_sequence_share()
     scaled.learn(groups)
@@ -182,7 +179,7 @@ def test_learning_rate_shrinks_with_the_effective_sample_size() -> None:
 
 
 def test_effective_sample_size_of_one_step_does_not_linger() -> None:
-    bench = Bench(section(correction="sequence_tis", ess_learning_rate=True))
+    bench = Bench(objective_section(correction="sequence_tis", ess_learning_rate=True))
     bench.optimizer.step(rate_scale=0.1)
     groups = [TrainingGroup((1,), (completion([2], 1.0),), 1, 1)]  # one completion: share 1
     before = bench.weights()
@@ -192,23 +189,28 @@ def test_effective_sample_size_of_one_step_does_not_linger() -> None:
 
 
 def test_reference_is_the_policy_as_it_was_loaded_and_the_policy_stays_in_place() -> None:
-    bench = Bench(section(kl_weight=0.5))
+    bench = Bench(objective_section(kl_weight=0.5))
     groups = batch()
-    (part,) = plan_micro_batches(groups, batch_tokens=8192)
+    (micro_batch,) = plan_micro_batches(groups, batch_tokens=8192)
     at_start = bench.logps(groups)
     for _ in range(3):
         report = bench.learn(groups)
-    reference = bench.others.reference_logps(bench.network, part, temperature=1.0)
+    reference = bench.others.reference_logps(bench.network, micro_batch, temperature=1.0)
     assert reference is not None
     torch.testing.assert_close(reference, at_start)
     assert float((bench.logps(groups) - at_start).abs().max()) > 1e-3
     assert (report.objective.mean_kl() or 0) > 0
-    assert OtherPolicies(bench.parameters, section()).reference_logps(bench.network, part, temperature=1.0) is None
+    assert (
+        OtherPolicies(bench.parameters, objective_section()).reference_logps(
+            bench.network, micro_batch, temperature=1.0
+        )
+        is None
+    )
 
 
 def test_kl_term_holds_the_policy_back() -> None:
     def distance(weight: float) -> float:
-        bench, groups = Bench(section(kl_weight=weight)), batch(zeros=True)
+        bench, groups = Bench(objective_section(kl_weight=weight)), batch(zeros=True)
         for _ in range(25):
             report = bench.learn(groups)
         return report.objective.mean_kl() or 0.0
@@ -216,22 +218,22 @@ def test_kl_term_holds_the_policy_back() -> None:
     assert 0 < distance(20.0) < 0.5 * distance(1e-3)
 
 
-def averaged(bench: Bench, part: MicroBatch, weights: dict[str, Tensor]) -> Tensor:
+def averaged(bench: Bench, micro_batch: MicroBatch, weights: dict[str, Tensor]) -> Tensor:
     """Log-probabilities under ``weights``."""
     own = bench.weights()
     for name, parameter in bench.parameters.items():
         parameter.data.copy_(weights[name])
     with torch.no_grad():
-        logps = completion_logps(bench.network, part)[0]
+        logps = completion_logps(bench.network, micro_batch)[0]
     for name, parameter in bench.parameters.items():
         parameter.data.copy_(own[name])
     return logps
 
 
 def test_proximal_policy_of_ppo_ewma_is_the_weighted_mean_of_the_last_weights_until_it_is_reset() -> None:
-    bench = Bench(section(correction="ppo_ewma", proximal_window=2.0))  # β = 1/2
-    (part,) = plan_micro_batches(batch(), batch_tokens=8192)
-    assert bench.others.proximal_logps(bench.network, part, temperature=1.0) is None
+    bench = Bench(objective_section(correction="ppo_ewma", proximal_window=2.0))  # β = 1/2
+    (micro_batch,) = plan_micro_batches(batch(), batch_tokens=8192)
+    assert bench.others.proximal_logps(bench.network, micro_batch, temperature=1.0) is None
     history = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -240,23 +242,23 @@ def test_proximal_policy_of_ppo_ewma_is_the_weighted_mean_of_the_last_weights_un
         history.append(bench.weights())
         bench.others.after_step(1.0)
     mean = {n: (0.25 * history[0][n] + 0.5 * history[1][n] + history[2][n]) / 1.75 for n in bench.parameters}
-    found = bench.others.proximal_logps(bench.network, part, temperature=1.0)
-    torch.testing.assert_close(found, averaged(bench, part, mean))
+    found = bench.others.proximal_logps(bench.network, micro_batch, temperature=1.0)
+    torch.testing.assert_close(found, averaged(bench, micro_batch, mean))
     assert all(torch.equal(history[2][n], p) for n, p in bench.parameters.items())
     bench.others.after_step(0.89)
-    found = bench.others.proximal_logps(bench.network, part, temperature=1.0)
-    torch.testing.assert_close(found, averaged(bench, part, history[2]))
+    found = bench.others.proximal_logps(bench.network, micro_batch, temperature=1.0)
+    torch.testing.assert_close(found, averaged(bench, micro_batch, history[2]))
 
 
 def test_ppo_ewma_clips_what_has_moved_away_from_the_average_at_one_step_a_batch() -> None:
-    bench = Bench(section(correction="ppo_ewma", clip=1e-4, ratio_cap=50.0))
+    bench = Bench(objective_section(correction="ppo_ewma", clip=1e-4, ratio_cap=50.0))
     shares = [bench.learn(batch()).objective.clipped_token_share() for _ in range(4)]
     assert shares[0] == 0
     assert shares[-1] is not None and shares[-1] > 0.05
 
 
 def test_least_variance_advantages_are_rewards_less_the_baseline_by_gradients_of_the_head() -> None:
-    bench = Bench(section(advantage="min_variance", correction="sequence_tis", ratio_cap=3.0), tied=False)
+    bench = Bench(objective_section(advantage="min_variance", correction="sequence_tis", ratio_cap=3.0), tied=False)
     answers = ([1, 2, 3], [4], [5, 6])
     rewards, counts = np.array([1.0, 0.0, 0.9]), np.array([1, 3, 2])
     each = tuple(
@@ -278,7 +280,7 @@ def test_least_variance_advantages_are_rewards_less_the_baseline_by_gradients_of
 
 
 def test_what_the_learner_can_do_already_teaches_it_nothing_by_its_value_on_the_prompt() -> None:
-    bench = Bench(section(foreign_value="prompt"))
+    bench = Bench(objective_section(foreign_value="prompt"))
     right = TrainingGroup((1, 2), (completion([3, 0], 1.0),), 2, 1)
     for _ in range(150):
         bench.learn([right])  # until it gives this answer to this prompt
@@ -298,8 +300,8 @@ def test_what_the_learner_can_do_already_teaches_it_nothing_by_its_value_on_the_
     assert found[1].completions[0].success == pytest.approx(1 - advantages[1])
 
 
-def test_a_group_that_turns_out_to_teach_nothing_costs_no_further_pass() -> None:
-    bench = Bench(section(foreign_value="prompt"))
+def test_a_group_that_turns_out_to_teach_nothing_costs_no_further_forward_pass() -> None:
+    bench = Bench(objective_section(foreign_value="prompt"))
     wrong = replace(completion([1, 2], 0.0, -0.1, "p"), reward=0.0, success=0.5)
     (found,) = with_baselines(
         bench.network, [TrainingGroup((1,), (wrong,), 2, 1, "prompt")], bench.learner, bench.objective, temperature=1.0

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from node.configuration import LearnerSection
-from node.learner.foreign.foreign_choice import choose
+from node.configuration import LearnerSection, ResearchSection
+from node.learner.foreign.foreign_choice import DEFAULT_RESEARCH, choose
 from node.learner.foreign.replay import (
     CANDIDATES,
     REMEMBERED_BLOBS,
@@ -23,6 +23,8 @@ from swarm.api import SeenGroup
 NOW = 1_000_000.0
 HASH = bytes(16)
 USES = 4
+AMONG_THEMSELVES = ResearchSection(foreign_advantage="group")
+UNIFORM = ResearchSection(foreign_choice="uniform")
 
 
 class KnownTask:
@@ -58,9 +60,13 @@ def pool_of(*groups: SeenGroup) -> ReplayPool:
 
 
 def chosen_numbers(
-    pool: ReplayPool, section: LearnerSection | None = None, success: float = 0.1, seed: int = 0
+    pool: ReplayPool,
+    section: LearnerSection | None = None,
+    success: float = 0.1,
+    seed: int = 0,
+    research: ResearchSection = DEFAULT_RESEARCH,
 ) -> list[int]:
-    choice = choose(NOW, pool, TASKS, lambda _: success, section or LearnerSection(), random.Random(seed))
+    choice = choose(NOW, pool, TASKS, lambda _: success, section or LearnerSection(), random.Random(seed), research)
     return [group.cursor for group in choice.chosen]
 
 
@@ -85,9 +91,7 @@ def test_every_candidate_that_is_of_no_use_is_passed_over_with_its_reason() -> N
 
 def test_group_mode_wants_spread_where_learner_mode_wants_gain() -> None:
     groups = seen(1, rewards=(1, 1)), seen(2, rewards=(1, 0))
-    choice = choose(
-        NOW, pool_of(*groups), TASKS, lambda _: 0.9, LearnerSection(), random.Random(0), foreign_advantage="group"
-    )
+    choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.9, LearnerSection(), random.Random(0), AMONG_THEMSELVES)
     assert [group.cursor for group in choice.chosen] == [2]
     assert choice.reasons() == {"all_equal": 1}
     assert chosen_numbers(pool_of(*groups), success=0.9) == [1]
@@ -193,8 +197,8 @@ def test_flood_of_useless_adverts_keeps_memory_bounded_and_what_was_used_out() -
 
 def test_empty_pool_gives_an_empty_choice_under_every_rule() -> None:
     for rule in ("gain", "uniform"):
-        section = LearnerSection(foreign_choice=rule)  # type: ignore[arg-type]
-        choice = choose(NOW, ReplayPool(), TASKS, lambda _: 0.1, section, random.Random(0))
+        research = ResearchSection.model_validate({"foreign_choice": rule})
+        choice = choose(NOW, ReplayPool(), TASKS, lambda _: 0.1, LearnerSection(), random.Random(0), research)
         assert choice == ForeignChoice((), {})
 
 
@@ -258,19 +262,17 @@ def test_between_equally_good_groups_the_policy_nearer_to_ours_comes_first() -> 
 def test_under_group_advantages_spread_on_a_class_that_we_master_counts_little() -> None:
     pool = pool_of(seen(1, task="add"), seen(2, task="sort", rewards=(1, 0, 0, 0)))
     success = {"add": 0.95, "sort": 0.05}
-    choice = choose(
-        NOW, pool, TASKS, success.__getitem__, LearnerSection(), random.Random(0), foreign_advantage="group"
-    )
+    choice = choose(NOW, pool, TASKS, success.__getitem__, LearnerSection(), random.Random(0), AMONG_THEMSELVES)
     assert [group.cursor for group in choice.chosen] == [2, 1]
 
 
 def test_uniform_rule_drops_what_is_all_equal_and_takes_any_of_the_rest() -> None:
-    section = LearnerSection(foreign_choice="uniform", foreign_groups=2, peer_share=0.1)
+    section = LearnerSection(foreign_groups=2, peer_share=0.1)
     groups = [seen(n, rewards=(1, 0) if n % 2 else (1, 1)) for n in range(1, 13)]
     counts: Counter[int] = Counter()
     for seed in range(600):
-        counts.update(chosen_numbers(pool_of(*groups), section, success=0.9, seed=seed))
+        counts.update(chosen_numbers(pool_of(*groups), section, success=0.9, seed=seed, research=UNIFORM))
     assert set(counts) == {1, 3, 5, 7, 9, 11}
     assert all(150 < count < 250 for count in counts.values())  # 200 expected, standard deviation 11.5
-    choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.1, section, random.Random(0))
+    choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.1, section, random.Random(0), UNIFORM)
     assert choice.reasons() == {"all_equal": 6}

@@ -15,7 +15,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import CheckpointSection, Config, EngineSection, LearnerSection, ObjectiveSection
+from node.configuration import (
+    CheckpointSection,
+    Config,
+    EngineSection,
+    LearnerSection,
+    ObjectiveSection,
+    ResearchSection,
+)
 from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
 from node.events import Event, RoundDone
@@ -27,7 +34,7 @@ from node.learner.generation.schedule import Ahead, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
 from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import own_training_group
+from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence, restore
 from node.policy.policy import Policy
@@ -116,7 +123,8 @@ class Node:
         config = Config(
             name="ann",
             learner=section,
-            engine=EngineSection(rows=16, weights_behind=behind),
+            engine=EngineSection(rows=16),
+            objective=ObjectiveSection(research=ResearchSection(weights_behind=behind)),
             checkpoint=CheckpointSection(every_rounds=2),
         )
         optimizer = MasterAdamW(self.policy.trainable(), section)
@@ -399,7 +407,7 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
 def test_engine_that_shares_the_learners_modules_cannot_hold_older_weights(settings_: dict[str, int]) -> None:
     config = Config(
         learner=section(max_staleness=settings_.get("most", 0)),
-        engine=EngineSection(weights_behind=settings_.get("behind", 0)),
+        objective=ObjectiveSection(research=ResearchSection(weights_behind=settings_.get("behind", 0))),
     )
     policy, tasks = tiny_policy(), known_tasks()
     with pytest.raises(ValueError, match="engine that owns its weights"):
@@ -439,7 +447,7 @@ def test_equal_completions_by_unequal_weights_keep_their_own_log_probabilities()
     samples = (sample(4, -0.5), sample(4, -0.5), sample(3, -2.0), sample(4, -0.5))
     rollout = Rollout(task.prompt(task.ref(0)), (2, 3, 8), samples, (b"b",) * 4)
     objective, rewards = ObjectiveSection(), [1.0, 1.0, 1.0, 0.0]
-    rule = AdvantageRule.of(objective.advantage, [rewards])
+    rule = AdvantageRule.of(objective.research.advantage, [rewards])
     group = own_training_group(rollout, rewards, objective, rule)
     assert [(c.count, float(c.alignment.behaviour_logps[0])) for c in group.completions] == [
         (2, -0.5),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from node.learner.objective.advantages import MEDIAN_BOUND, AdvantageMethod, AdvantageRule, median_advantages
+from node.configuration import AdvantageMethod
+from node.learner.objective.advantages import MEDIAN_BOUND, AdvantageRule, median_advantages
 
-METHODS: tuple[AdvantageMethod, ...] = ("group", "mean", "median", "batch", "min_variance")
+METHODS: tuple[AdvantageMethod, ...] = get_args(AdvantageMethod)
 
 
 def floats(*values: float) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
 from node.learner.objective.loss import Anchors, BatchTotals, objective_loss
 from node.learner.objective.spans import RaggedSpans
+from tests.node.learner.objective_sections import objective_section
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "vectors" / "trl_losses.json").read_text())
 GIVEN = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in VECTORS["inputs"].items()}
@@ -30,6 +31,9 @@ CORRECTIONS = {
 }
 
 
+SAME_HERE = {"bnpo": "dapo"}  # TRL's vectors are one micro-batch, whose tokens are those of the whole batch
+
+
 def name_of(case: dict[str, Any]) -> str:
     return "-".join(str(case[key]) for key in ("loss", "beta", "delta", "sampler"))
 
@@ -37,23 +41,21 @@ def name_of(case: dict[str, Any]) -> str:
 def section_for(case: dict[str, Any], correction: str) -> ObjectiveSection:
     loss = case["loss"]
     gspo = loss == "gspo"
-    return ObjectiveSection.model_validate(
-        {
-            "loss": loss,
-            "correction": correction,
-            "clip": CONSTANTS["gspo_low" if gspo else "low"],
-            "clip_high": CONSTANTS[{"gspo": "gspo_high", "cispo": "cispo_high"}.get(loss, "high")],
-            "clip_negative": case["delta"] or 0.0,
-            "kl_weight": case["beta"],
-            "ratio_cap": CONSTANTS["cap"],
-            "ratio_floor": 0.0,
-            "steps": 2,  # so that the ratio to the proximal policy may differ from 1
-        }
+    return objective_section(
+        loss=SAME_HERE.get(loss, loss),
+        correction=correction,
+        clip=CONSTANTS["gspo_low" if gspo else "low"],
+        clip_high=CONSTANTS[{"gspo": "gspo_high", "cispo": "cispo_high"}.get(loss, "high")],
+        clip_negative=case["delta"] or 0.0,
+        kl_weight=case["beta"],
+        ratio_cap=CONSTANTS["cap"],
+        ratio_floor=0.0,
+        steps=2,  # so that the ratio to the proximal policy may differ from 1
     )
 
 
 def ours(case: dict[str, Any], correction: str, behaviour: Tensor, proximal: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Loss, and its gradient laid out as TRL's (B, T); two passes, as if the batch did not fit into one."""
+    """Loss, and its gradient laid out as TRL's (B, T); in two micro-batches, as if the batch did not fit one."""
     completions = [
         TrainingCompletion(
             np.zeros(length, np.int64),

@@ -18,6 +18,7 @@ from node.learner.objective.batch import SELF, TrainingCompletion
 from node.learner.objective.loss import BatchTotals, clipped_gain, objective_loss
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
+from tests.node.learner.objective_sections import objective_section
 
 
 def ints(*values: int) -> NDArray[np.int64]:
@@ -113,7 +114,7 @@ def test_spans_are_gapless_and_lose_no_behaviour_log_probability(
 
 
 def tokens(count: int) -> BatchTotals:
-    return BatchTotals(count, completions=1, longest=1)
+    return BatchTotals(count, completions=1, max_new_tokens=1)
 
 
 def completion(
@@ -141,7 +142,7 @@ def random_batch(seed: int, peer: str) -> tuple[list[TrainingCompletion], torch.
 
 @pytest.mark.parametrize("peer", [SELF, "12D3peer"])
 def test_equal_tokenizers_are_token_level_f_tis_bit_for_bit(peer: str) -> None:
-    section = ObjectiveSection(ratio_cap=1.5, ratio_floor=0.4, filter_gamma=1.0, clip=0.2)
+    section = objective_section(ratio_cap=1.5, ratio_floor=0.4, filter_gamma=1.0, clip=0.2)
     completions, values = random_batch(0, peer)
     logps = values.clone().requires_grad_()
     loss, _ = objective_loss(logps, torch.zeros_like(values), RaggedSpans.of(completions), section, tokens(40))
@@ -220,7 +221,7 @@ def test_report_gives_shares_and_divergence_by_peer() -> None:
     near, far = token_level(floats(-1, -1)), token_level(floats(-9))
     batch = RaggedSpans.of([completion(near, 1.0), completion(far, -1.0, peer="p")])
     logps = torch.tensor([-1.0, -1.0, -0.5])
-    section = ObjectiveSection(filter_gamma=3.0)
+    section = objective_section(filter_gamma=3.0)
     _, report = objective_loss(logps, torch.tensor([0.5, 0.5, 2.0]), batch, section, tokens(3))
     assert report.divergence_by_peer()["self"] == 0
     assert report.divergence_by_peer()["p"] == pytest.approx(math.expm1(8.5) - 8.5, rel=1e-5)
@@ -230,13 +231,12 @@ def test_report_gives_shares_and_divergence_by_peer() -> None:
     assert report.effective_sample_share() == pytest.approx((1 + 1 + 2) ** 2 / (3 * (1 + 1 + 4)))
 
 
-def test_reports_of_passes_add_up_to_that_of_the_whole() -> None:
+def test_reports_of_micro_batches_add_up_to_that_of_the_whole() -> None:
     completions, logps = random_batch(1, "p")
     cut = sum(len(c.token_ids) for c in completions[:3])
-    parts = [(completions[:3], logps[:cut]), (completions[3:], logps[cut:])]
     total = ObjectiveReport()
-    for part, values in parts:
-        total.add(objective_loss(values, -values, RaggedSpans.of(part), ObjectiveSection(), tokens(30))[1])
+    for each, values in ((completions[:3], logps[:cut]), (completions[3:], logps[cut:])):
+        total.add(objective_loss(values, -values, RaggedSpans.of(each), ObjectiveSection(), tokens(30))[1])
     whole = objective_loss(logps, -logps, RaggedSpans.of(completions), ObjectiveSection(), tokens(30))[1]
     assert total.loss == pytest.approx(whole.loss, rel=1e-5)
     assert total.effective_sample_share() == pytest.approx(whole.effective_sample_share(), rel=1e-5)
@@ -247,7 +247,7 @@ def test_reports_of_passes_add_up_to_that_of_the_whole() -> None:
 def test_completion_that_counts_three_times_is_three_equal_completions() -> None:
     completions, logps = random_batch(2, "p")
     first = len(completions[0].token_ids)
-    section = ObjectiveSection(filter_gamma=1.0)
+    section = objective_section(filter_gamma=1.0)
     merged = [replace(completions[0], count=3), *completions[1:]]
     repeated = [completions[0], completions[0], *completions]
     short, long = logps.clone().requires_grad_(), torch.cat([logps[:first], logps[:first], logps]).requires_grad_()

@@ -1,4 +1,4 @@
-"""Baselines that ask the policy: its success on one prompt, and VCPO's baseline of least variance."""
+"""Baselines that need the policy: its success on one prompt, and VCPO's baseline of least variance."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def success(probabilities: list[float], rewards: list[float], counts: list[int],
 
 
 def test_a_specialist_that_gives_one_answer_shows_how_likely_it_is_to_us() -> None:
-    """Four times the same right answer: no other is to be expected, and V is our probability of it."""
+    """Four times the same right answer: no other one is expected, and V is the learner's probability of it."""
     assert success([0.9], [1.0], [4], 0.5) == pytest.approx(0.9)
     assert success([0.01], [1.0], [4], 0.5) == pytest.approx(0.01)
 
 
 def test_many_right_answers_leave_room_for_others_where_the_class_tells() -> None:
-    """All four right ones differ: the .9 that we say otherwise succeeds as this class usually does."""
+    """All four right answers differ: the other .9 of the learner's answers succeeds as this class usually does."""
     assert success([0.04, 0.03, 0.02, 0.01], [1.0] * 4, [1] * 4, 0.5) == pytest.approx(0.1 + 0.9 * 0.5)
 
 

@@ -1,4 +1,4 @@
-"""Groups as they are learnt from: whose tokens, which completions, and what is done with claims that cannot be."""
+"""Groups as the learner learns from them: whose tokens, which completions, and what happens to impossible claims."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from node.configuration import ObjectiveSection
 from node.engines.engine import Sample, Segment
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import SELF, TrainingGroup, foreign_training_group, own_training_group
+from node.learner.objective.batch import SELF, TrainingGroup
+from node.learner.objective.training_groups import foreign_training_group, own_training_group
 from node.policy.tokens import TokenTable
 from node.tasks.task import Prompt
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group
+from tests.node.learner.objective_sections import objective_section
 
 LETTERS = "abc"
 REF = PromptRef("t", 1, b"c" * 16, 1)
@@ -47,7 +48,7 @@ def written(text: str, tokens: TokenTable, logp: float = -1.0) -> Completion:
 def foreign(
     completions: Sequence[Completion], rewards: Sequence[float], tokens: TokenTable = OURS, **keys: Any
 ) -> TrainingGroup:
-    section = ObjectiveSection.model_validate(keys)
+    section = objective_section(**keys)
     return foreign_training_group(
         Group(REF, b"f" * 16, tokens.fingerprint, 1, tuple(completions)),
         (1,),
@@ -55,7 +56,7 @@ def foreign(
         peer="p",
         tokens=OURS,
         section=section,
-        rule=AdvantageRule.of(section.advantage, [rewards]),
+        rule=AdvantageRule.of(section.research.advantage, [rewards]),
         success=0.25,
         context=64,
     )
@@ -65,8 +66,8 @@ def own(texts: Sequence[str], rewards: Sequence[float], **keys: Any) -> Training
     sent = [written(text, OURS) for text in texts]
     samples = tuple(Sample(c.token_ids, c.logps, c.finish, (Segment(1, len(c.token_ids)),)) for c in sent)
     rollout = Rollout(Prompt(REF, "a", "a", {}), (1,), samples, tuple(c.text for c in sent))
-    section = ObjectiveSection.model_validate(keys)
-    return own_training_group(rollout, rewards, section, AdvantageRule.of(section.advantage, [rewards]))
+    section = objective_section(**keys)
+    return own_training_group(rollout, rewards, section, AdvantageRule.of(section.research.advantage, [rewards]))
 
 
 def test_a_certain_claim_for_different_answers_drops_the_group_and_counts_it() -> None:
@@ -76,7 +77,7 @@ def test_a_certain_claim_for_different_answers_drops_the_group_and_counts_it() -
     assert not group.informative
 
 
-def test_the_same_claim_is_learnt_from_as_text_when_so_configured() -> None:
+def test_the_same_claim_is_taken_as_text_when_so_configured() -> None:
     texts = ["ab", "b", "c"]
     group = foreign([written(t, OURS, 0.0) for t in texts], [1.0, 1.0, 0.0], unusable_logps="as_text")
     assert [c.as_text for c in group.completions] == [True, True]

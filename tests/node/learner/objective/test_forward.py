@@ -129,20 +129,20 @@ def test_shared_prefix_gives_the_log_probabilities_and_gradients_of_full_sequenc
 ) -> None:
     model = built(architecture, dtype)
     network = Network.of(model)
-    parts = plan_micro_batches(groups(), batch_tokens=10_000, pads_prompts=network.pads_prompts)
-    assert sum(len(p.completions) for p in parts) == 12
+    micro_batches = plan_micro_batches(groups(), batch_tokens=10_000, pads_prompts=network.pads_prompts)
+    assert sum(len(each.completions) for each in micro_batches) == 12
     expected_logps, shared_logps = [], []
-    for part in parts:
-        for index, each in zip(part.prompt_of, part.completions, strict=True):
-            logps = plain_logps(model, part.prompts[index], each.token_ids.tolist())
+    for micro_batch in micro_batches:
+        for index, each in zip(micro_batch.prompt_of, micro_batch.completions, strict=True):
+            logps = plain_logps(model, micro_batch.prompts[index], each.token_ids.tolist())
             (logps * each.advantage).sum().backward()
             expected_logps.append(logps.detach())
     expected = gradients(model)
-    for part in parts:
-        logps, _ = completion_logps(network, part)
+    for micro_batch in micro_batches:
+        logps, _ = completion_logps(network, micro_batch)
         shared_logps.append(logps.detach())
         advantages = torch.cat(
-            [torch.full((len(c.token_ids),), c.advantage, dtype=torch.float64) for c in part.completions]
+            [torch.full((len(c.token_ids),), c.advantage, dtype=torch.float64) for c in micro_batch.completions]
         )
         (logps * advantages).sum().backward()
     torch.testing.assert_close(torch.cat(shared_logps), torch.cat(expected_logps), atol=tolerance, rtol=tolerance)
@@ -153,18 +153,18 @@ def test_shared_prefix_gives_the_log_probabilities_and_gradients_of_full_sequenc
         torch.testing.assert_close(shared[name], gradient, atol=tolerance * max(scale, 1.0), rtol=tolerance)
 
 
-def loss_gradients(model: Any, parts: Sequence[MicroBatch], tokens: int) -> tuple[float, dict[str, Tensor]]:
+def loss_gradients(model: Any, micro_batches: Sequence[MicroBatch], tokens: int) -> tuple[float, dict[str, Tensor]]:
     network, total = Network.of(model), 0.0
-    for part in parts:
-        logps, entropies = completion_logps(network, part)
-        spans = RaggedSpans.of(part.completions)
+    for micro_batch in micro_batches:
+        logps, entropies = completion_logps(network, micro_batch)
+        spans = RaggedSpans.of(micro_batch.completions)
         loss, _ = objective_loss(logps, entropies, spans, ObjectiveSection(), BatchTotals(tokens, 1, 1))
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     return total, gradients(model)
 
 
-def test_gradient_accumulated_over_small_passes_is_that_of_one_large_batch() -> None:
+def test_gradient_accumulated_over_small_micro_batches_is_that_of_one_large_batch() -> None:
     model = built("qwen3")
     batch = groups(seed=1, prompts=6)
     tokens = sum(g.tokens for g in batch)
@@ -178,49 +178,49 @@ def test_gradient_accumulated_over_small_passes_is_that_of_one_large_batch() -> 
         torch.testing.assert_close(accumulated[name], gradient, atol=1e-9, rtol=1e-6)
 
 
-def test_passes_stay_within_the_bound_and_lose_no_completion() -> None:
+def test_micro_batches_stay_within_the_bound_and_lose_no_completion() -> None:
     batch = groups(seed=2, prompts=20, completions=5)
-    parts = plan_micro_batches(batch, batch_tokens=60)
-    for part in parts:
-        rows = [len(c.token_ids) for c in part.completions]
-        prompts = [len(p) for p in part.prompts]
+    micro_batches = plan_micro_batches(batch, batch_tokens=60)
+    for micro_batch in micro_batches:
+        rows = [len(c.token_ids) for c in micro_batch.completions]
+        prompts = [len(p) for p in micro_batch.prompts]
         assert len(rows) == 1 or len(prompts) * max(prompts) + len(rows) * max(rows) <= 60
-    planned = {id(c) for part in parts for c in part.completions}
+    planned = {id(c) for micro_batch in micro_batches for c in micro_batch.completions}
     assert planned == {id(c) for g in batch for c in g.completions}
-    for part in parts:  # each completion still follows the prompt of its own group
-        for index, each in zip(part.prompt_of, part.completions, strict=True):
-            assert any(each in g.completions and g.prompt_ids == part.prompts[index] for g in batch)
+    for micro_batch in micro_batches:  # each completion still follows the prompt of its own group
+        for index, each in zip(micro_batch.prompt_of, micro_batch.completions, strict=True):
+            assert any(each in g.completions and g.prompt_ids == micro_batch.prompts[index] for g in batch)
 
 
-def test_completion_over_the_bound_gets_a_pass_of_its_own() -> None:
+def test_completion_over_the_bound_gets_a_micro_batch_of_its_own() -> None:
     group = TrainingGroup((1, 2, 3), (completion([1] * 30), completion([2])), 31, 2)
-    parts = plan_micro_batches([group], batch_tokens=10)
-    assert sorted(len(p.completions) for p in parts) == [1, 1]
+    micro_batches = plan_micro_batches([group], batch_tokens=10)
+    assert sorted(len(each.completions) for each in micro_batches) == [1, 1]
 
 
-def test_prompts_of_unlike_length_share_no_pass_where_a_sliding_window_counts_padding() -> None:
-    parts = plan_micro_batches(groups(prompts=12), batch_tokens=10_000, pads_prompts=False)
-    assert all(len({len(p) for p in part.prompts}) == 1 for part in parts)
+def test_prompts_of_unlike_length_share_no_micro_batch_where_a_sliding_window_counts_padding() -> None:
+    micro_batches = plan_micro_batches(groups(prompts=12), batch_tokens=10_000, pads_prompts=False)
+    assert all(len({len(p) for p in micro_batch.prompts}) == 1 for micro_batch in micro_batches)
 
 
 def test_temperature_scales_the_logits() -> None:
     model = built("gpt-neox")
-    part = plan_micro_batches(groups(prompts=1, completions=1), batch_tokens=1000)[0]
-    prompt, ids = part.prompts[0], part.completions[0].token_ids.tolist()
+    micro_batch = plan_micro_batches(groups(prompts=1, completions=1), batch_tokens=1000)[0]
+    prompt, ids = micro_batch.prompts[0], micro_batch.completions[0].token_ids.tolist()
     logits = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1] / 0.7
     expected = torch.log_softmax(logits, -1)
-    logps, entropies = completion_logps(Network.of(model), part, temperature=0.7)
+    logps, entropies = completion_logps(Network.of(model), micro_batch, temperature=0.7)
     torch.testing.assert_close(logps, expected.gather(-1, torch.tensor(ids)[:, None])[:, 0])
     torch.testing.assert_close(entropies, -(expected.exp() * expected).sum(-1))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_network_check_passes_for_architectures_that_are_computed_rightly(architecture: str) -> None:
+def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str) -> None:
     model = built(architecture, torch.float32)
     check_network(model, Network.of(model), VOCABULARY)
 
 
-def test_network_check_refuses_a_model_that_scales_its_logits_behind_the_head() -> None:
+def test_network_check_refuses_a_model_that_scales_its_logits_after_the_head() -> None:
     model = built("llama", torch.float32)
     model.lm_head.register_forward_hook(lambda _module, _inputs, logits: 30 * torch.tanh(5 * logits))
     with pytest.raises(ConfigurationError, match="cannot be trained"):

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.configuration import ObjectiveSection
 from node.learner.objective.alignment import Alignment, align
 from node.learner.objective.batch import TrainingCompletion
 from node.learner.objective.loss import BatchTotals, objective_loss
 from node.learner.objective.spans import RaggedSpans
+from tests.node.learner.objective_sections import objective_section
 
 LETTERS = ("a", "b")
 PAIRS = ("aa", "ab", "ba", "bb")
@@ -95,9 +95,7 @@ def spans_of(
 
 def mean_gradient(learner: TabularPolicy, generator: TabularPolicy, correction: str) -> Tensor:
     """Σ over the generator's texts of μ(y) · the gradient that the objective makes of y."""
-    section = ObjectiveSection.model_validate(
-        {"correction": correction, "ratio_cap": 1e12, "ratio_floor": 0.0} | {"filter_gamma": 1e12}
-    )
+    section = objective_section(correction=correction, ratio_cap=1e12, ratio_floor=0.0, filter_gamma=1e12)
     total = torch.zeros_like(learner.logits)
     for theirs in generator.sequences():
         text = generator.text(theirs)

@@ -12,19 +12,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.configuration import ObjectiveSection
+from node.configuration import CorrectionName, LossName, ObjectiveSection
+from node.configuration.sections import UNWEIGHTED_CORRECTIONS
 from node.learner.objective.alignment import Alignment, text_alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
-from node.learner.objective.loss import Anchors, BatchTotals, clipped_gain, mean_token_weight, objective_loss
+from node.learner.objective.loss import (
+    LOSSES,
+    Anchors,
+    BatchTotals,
+    clipped_gain,
+    mean_token_weight,
+    objective_loss,
+)
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
-from node.learner.objective.weights import Weights, span_weights
-
-CORRECTIONS = get_args(ObjectiveSection.model_fields["correction"].annotation)
+from node.learner.objective.weights import CORRECTIONS, Weights, span_weights
+from tests.node.learner.objective_sections import objective_section
 
 
 def section(**keys: Any) -> ObjectiveSection:
-    return ObjectiveSection.model_validate({"ratio_floor": 0.0} | keys)
+    return objective_section(**({"ratio_floor": 0.0} | keys))
 
 
 def completion(
@@ -36,6 +43,15 @@ def completion(
         alignment = text_alignment(length)
     ids = np.zeros(length, np.int64)
     return TrainingCompletion(ids, alignment, advantage, peer, success=success, as_text=as_text)
+
+
+def test_every_loss_and_correction_that_can_be_configured_has_its_rule() -> None:
+    assert set(CORRECTIONS) == set(get_args(CorrectionName))
+    assert set(LOSSES) == set(get_args(LossName))
+
+
+def test_the_configuration_knows_which_corrections_have_no_weights() -> None:
+    assert {name for name, each in CORRECTIONS.items() if not each.weighted} == UNWEIGHTED_CORRECTIONS
 
 
 def weights_of(
@@ -178,7 +194,7 @@ def test_a_ratio_beyond_all_numbers_stays_finite(loss: str) -> None:
     assert torch.isfinite(value) and logps.grad is not None and torch.isfinite(logps.grad).all()
 
 
-def test_mean_weight_of_a_batch_is_over_its_passes_and_never_zero() -> None:
+def test_mean_weight_of_a_batch_is_over_its_micro_batches_and_never_zero() -> None:
     first = RaggedSpans.of([completion([0.0, 0.0]), completion([0.0], 0.0)])  # the second has no advantage
     second = RaggedSpans.of([completion([0.0])])
 
@@ -217,8 +233,8 @@ def test_effective_sequence_share_is_that_of_untruncated_completion_weights() ->
     assert ObjectiveReport().effective_sequence_share() is None
 
 
-@given(st.sampled_from(CORRECTIONS), st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 1.0]))
-def test_loss_gradient_and_report_are_finite_however_far_the_policies(correction: str, seed: int, floor: float) -> None:
+@given(st.sampled_from(get_args(CorrectionName)), st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 1.0]))
+def test_loss_gradient_and_report_are_finite_for_policies_far_apart(correction: str, seed: int, floor: float) -> None:
     rng = np.random.default_rng(seed)
     batch = [
         completion(

@@ -1,0 +1,260 @@
+"""The configuration tree: every key with its type, its bounds and its default.
+
+A number's comment says its unit and what 0 means; ``node.toml.example`` gives each key's reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from protocol import limits
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+NotNegative = Annotated[float, Field(ge=0.0)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
+
+LossName = Literal["dapo", "grpo", "dr_grpo", "gspo", "cispo"]
+AdvantageMethod = Literal["group", "mean", "median", "batch", "min_variance"]
+CorrectionName = Literal[
+    "byte_aligned",
+    "none",
+    "ppo",
+    "token_tis",
+    "sequence_tis",
+    "icepop",
+    "masked_is",
+    "sequence_mask",
+    "f_tis",
+    "decoupled_ppo",
+    "ppo_ewma",
+]
+DivergenceEstimator = Literal["k3", "log_ratio"]
+ForeignAdvantage = Literal["learner", "group"]
+
+UNWEIGHTED_CORRECTIONS: Final[frozenset[CorrectionName]] = frozenset({"none", "ppo", "sequence_mask"})
+GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"sequence_tis"}
+
+PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each
+
+
+class ConfigSection(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SwarmSection(ConfigSection):
+    """Which swarm the node joins, how it reaches it, and what that may cost."""
+
+    name: Name = "starling"
+    listen: str = "/ip4/0.0.0.0/tcp/0"
+    peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
+    lan_discovery: bool = True
+    store_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
+    upload_bytes_per_second: Count = 0  # 0: no limit
+    heartbeat_seconds: Positive = 5.0
+    mesh_degree: AtLeastOne = 4
+
+
+class PolicySection(ConfigSection):
+    """Which model is trained, and which of its weights."""
+
+    model: str = "builtin:wren"  # builtin:…, a local folder, or a hub id
+    adapter_rank: Count = 0  # 0 trains every weight; above, a LoRA adapter of this rank
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+class TasksSection(ConfigSection):
+    """What the policy is trained on: tasks of the default swarm, JSONL files, plug-ins."""
+
+    names: tuple[str, ...] = ()  # empty: every task of the default swarm
+    jsonl: tuple[Path, ...] = ()
+    jsonl_reward: str = "exact"  # "exact", "math" (needs the extra `math`), or a reward plug-in's name
+    jsonl_max_new_tokens: AtLeastOne = 256
+    scoring_workers: AtLeastOne = 1  # processes
+    scoring_seconds: Positive = 5.0  # per completion
+
+
+class EngineSection(ConfigSection):
+    """Generation."""
+
+    rows: AtLeastOne = 128  # sequences decoded side by side
+    temperature: Positive = 1.0
+
+
+class LearnerSection(ConfigSection):
+    """The round."""
+
+    own_groups: AtLeastOne = 32
+    foreign_groups: Count = 32  # at most, per round
+    completions: Annotated[int, Field(ge=2, le=64)] = 4  # per group
+    share_groups: Count = 32  # at most, per round
+    resample: Count = 0  # × own_groups: prompts drawn at most to replace own groups of equal rewards; 0 keeps those
+    overprovision: Annotated[float, Field(ge=0.0, le=4.0)] = 0.0  # share of groups launched beyond own_groups
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0  # versions that generation may lag behind; 0: on-policy
+    learning_rate: Positive | Literal["auto"] = "auto"  # auto: by the number of trained parameters
+    weight_decay: NotNegative = 0.0
+    gradient_clip: Positive = 1.0  # global norm
+    batch_tokens: AtLeastOne = 8192  # padded tokens of one micro-batch; gradients accumulate over micro-batches
+    peer_share: Fraction = 0.5  # of a round's foreign groups, from any one peer while other peers have groups too
+    max_age_seconds: Positive = 300.0  # of a foreign group
+    foreign_uses: Annotated[int, Field(ge=1, le=64)] = 4  # of one foreign group, in as many rounds
+
+
+class AllocationSection(ConfigSection):
+    """Which prompts, and how many completions of each, within own_groups × completions a round."""
+
+    method: Literal["uniform", "posterior", "sgpo", "dps"] = "uniform"
+    forgetting: Fraction = 0.9  # share of the earlier observations that is kept from one round to the next
+    peer_prior: NotNegative = 8.0  # completions that the success announced by other peers weighs; 0: not used
+
+
+class ResearchSection(ConfigSection):
+    """What experiments vary and a node leaves alone. The defaults are what the experiments found best or equal."""
+
+    loss: LossName = "dapo"
+    advantage: AdvantageMethod = "group"
+    divergence: DivergenceEstimator = "k3"  # the estimator that filter_gamma is compared with
+    clip_high: NotNegative = 0.0  # ε_high; 0: as clip
+    clip_negative: NotNegative = 0.0  # δ; 0: off
+    floor_annealed: bool = False  # c_low · (1 − V_θ)
+    filter_gamma: Positive = 50.0  # γ, nats a completion
+    proximal_window: Positive = 8.0  # W of ppo_ewma, in steps
+    ess_learning_rate: bool = False
+    foreign_advantage: ForeignAdvantage = "learner"
+    foreign_value: Literal["class", "prompt"] = "class"
+    foreign_choice: Literal["gain", "uniform"] = "gain"
+    unusable_logps: Literal["drop", "as_text"] = "drop"
+    weights_behind: Annotated[int, Field(ge=0, le=1024)] = 0  # versions that the engine's weights are held back
+
+
+class ObjectiveSection(ConfigSection):
+    """What one optimizer step minimises. A combination without a meaning is refused, with the reason."""
+
+    correction: CorrectionName = "byte_aligned"
+    steps: AtLeastOne = 1  # optimizer steps on each batch
+    clip: Positive = 0.2  # ε
+    ratio_cap: Positive = 2.0  # C
+    ratio_floor: NotNegative = 1.0  # c_low, for positive advantages of foreign completions
+    kl_weight: NotNegative = 0.0  # β; 0 keeps no reference
+    research: ResearchSection = ResearchSection()
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        for is_contradiction, reason in (*self._contradictions_of_loss(), *self._contradictions_of_correction()):
+            if is_contradiction:
+                raise ValueError(reason)
+        return self
+
+    def _contradictions_of_loss(self) -> Iterator[tuple[bool, str]]:
+        """Yields for each combination without a meaning whether it is configured here, and the reason against it."""
+        loss, correction, clip_negative = self.research.loss, self.correction, self.research.clip_negative
+        clip_high = self.research.clip_high or self.clip
+        yield (
+            loss == "gspo" and correction not in GSPO_CORRECTIONS,
+            f'loss "gspo" holds one ratio a completion, and correction "{correction}" weighs each span by its own: '
+            'choose correction "none", "ppo", "sequence_tis" or "sequence_mask"',
+        )
+        yield (
+            loss == "cispo" and self.research.clip_high < 1,
+            f'loss "cispo" caps the ratio itself at clip_high, here {self.research.clip_high:g}: set it above 1, to '
+            "about 5",
+        )
+        yield (
+            loss == "cispo" and clip_negative > 0,
+            'loss "cispo" caps the ratio for either sign of the advantage: clip_negative must be 0',
+        )
+        yield (
+            0 < clip_negative <= 1 + clip_high,
+            f"clip_negative = {clip_negative:g} would cut into the range up to 1 + clip_high = {1 + clip_high:g}: "
+            "set it above, or to 0",
+        )
+        yield (
+            clip_negative > 0 and self.steps == 1 and correction not in ("ppo", "ppo_ewma"),
+            f'clip_negative never acts: with steps = 1 and correction "{correction}" the ratio is 1',
+        )
+
+    def _contradictions_of_correction(self) -> Iterator[tuple[bool, str]]:
+        correction, research = self.correction, self.research
+        unweighted = correction in UNWEIGHTED_CORRECTIONS
+        yield (
+            research.advantage == "min_variance" and unweighted,
+            f'advantage "min_variance" weighs rewards by squared importance weights, which correction "{correction}" '
+            'does not have: choose another correction, or advantage "mean"',
+        )
+        yield (
+            research.ess_learning_rate and correction in ("none", "sequence_mask"),
+            "ess_learning_rate scales the step by the variance of importance weights, and correction "
+            f'"{correction}" uses none: set it to false, or choose another correction',
+        )
+        yield (
+            research.floor_annealed and (unweighted or self.ratio_floor == 0),
+            f'floor_annealed has no floor to anneal: ratio_floor = {self.ratio_floor:g}, correction "{correction}"',
+        )
+        yield (
+            not unweighted and self.ratio_floor > self.ratio_cap,
+            f"ratio_floor = {self.ratio_floor:g} lies above ratio_cap = {self.ratio_cap:g}",
+        )
+        yield (
+            correction == "ppo_ewma" and self.ratio_cap <= 1,
+            f'correction "ppo_ewma" keeps ratios from 1/ratio_cap to ratio_cap: {self.ratio_cap:g} is not above 1',
+        )
+        yield (
+            research.foreign_value == "prompt" and research.foreign_advantage == "group",
+            'foreign_value "prompt" is the baseline of foreign_advantage "learner"; "group" has its own',
+        )
+
+
+class AveragingSection(ConfigSection):
+    """Averaging of weights with peers of the node's own family, by an outer step now and then."""
+
+    every_rounds: Count = 50  # inner steps between two outer steps, H, on average; 0: never
+    encoding: Literal["auto", "dense-bf16", "sparse-2bit"] = "auto"  # auto: by the number of trained weights
+    partner_seconds: Positive = 30.0  # that one offer of weights stands
+
+
+class ApiSection(ConfigSection):
+    """The HTTP API, which is always on a Unix socket in the data directory."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 8470  # of 127.0.0.1, besides, or a free one after it; 0: none
+
+    @property
+    def ports(self) -> range:
+        """The ports to try, in order; empty for none."""
+        return range(self.port, min(self.port + PORTS_TRIED, 65536)) if self.port else range(0)
+
+
+class CheckpointSection(ConfigSection):
+    """The node's own state: kept on disk, and offered to peers of its family that want to start from it."""
+
+    every_rounds: AtLeastOne = 50
+    keep: AtLeastOne = 2
+    publish_every_rounds: Count = 20  # while a peer of the family is connected; 0: never
+    from_peers: bool = False  # start from the best state that peers announce, if it is better than our own
+    from_peers_seconds: Positive = 60.0  # to wait for one
+
+
+class Config(ConfigSection):
+    """Everything that a user may set."""
+
+    name: Name = ""  # empty: made from the peer id
+    rounds: Count = 0  # to train in one start; 0: until stopped
+    tokens: Count = 0  # to generate in one start; 0: no limit
+    seed: Count = 0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    swarm: SwarmSection = SwarmSection()
+    policy: PolicySection = PolicySection()
+    tasks: TasksSection = TasksSection()
+    engine: EngineSection = EngineSection()
+    learner: LearnerSection = LearnerSection()
+    objective: ObjectiveSection = ObjectiveSection()
+    allocation: AllocationSection = AllocationSection()
+    averaging: AveragingSection = AveragingSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    api: ApiSection = ApiSection()

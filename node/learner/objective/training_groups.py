@@ -1,0 +1,121 @@
+"""From a group of completions, own or foreign, and its rewards to what the optimizer step is taken on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.configuration import ObjectiveSection, ResearchSection
+from node.learner.generation.own_rollouts import Rollout
+from node.learner.objective.advantages import AdvantageRule, learner_relative_advantages
+from node.learner.objective.alignment import Alignment, align, text_alignment
+from node.learner.objective.batch import SELF, Baseline, TrainingCompletion, TrainingGroup, merged
+from node.learner.objective.behaviour_claims import usable_logps
+from node.learner.objective.weights import CORRECTIONS
+from node.policy.tokens import TokenTable
+from protocol.rollouts import Completion, FinishReason, Group
+
+
+def own_training_group(
+    rollout: Rollout, rewards: Sequence[float], section: ObjectiveSection, rule: AdvantageRule
+) -> TrainingGroup:
+    """Returns an own group with the advantages of ``rule``; its behaviour is what the engine recorded."""
+    advantages = rule(np.array(rewards, dtype=np.float32))
+    informative = bool((advantages != 0).any())
+    pending = informative and rule.method == "min_variance"
+    completions = tuple(
+        TrainingCompletion(
+            sample.token_ids,
+            Alignment(np.arange(len(sample.token_ids)), sample.logps, 0),
+            float(advantage),
+            SELF,
+            reward=float(reward),
+            segments=sample.segments,
+        )
+        for sample, reward, advantage in zip(rollout.samples, rewards, advantages, strict=True)
+        if (advantage != 0 or pending or section.kl_weight > 0) and len(sample.token_ids) > 0
+    )
+    baseline: Baseline = "min_variance" if pending else "fixed"
+    return TrainingGroup(rollout.prompt_ids, merged(completions), rollout.tokens, len(rollout.samples), baseline)
+
+
+def foreign_training_group(
+    group: Group,
+    prompt_ids: tuple[int, ...],
+    rewards: Sequence[float],
+    *,
+    peer: str,
+    tokens: TokenTable,
+    section: ObjectiveSection,
+    rule: AdvantageRule,
+    success: float,
+    context: int,
+) -> TrainingGroup:
+    """Returns a checked foreign group in the learner's own tokens.
+
+    ``success`` is V_θ of the prompt's class, ``context`` the number of the model's positions. A completion that the
+    own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts in the group's
+    mean. The same holds for a completion whose claimed log-probabilities are impossible, unless ``unusable_logps``
+    takes it as text.
+    """
+    scores = np.array(rewards, dtype=np.float32)
+    relative = section.research.foreign_advantage == "learner"
+    advantages = learner_relative_advantages(scores, success) if relative else rule(scores)
+    baseline = _baseline(section.research, scores, advantages)
+    usable = usable_logps(group)
+    other_tokenizer = group.tokenizer != tokens.fingerprint
+    all_as_text = other_tokenizer and CORRECTIONS[section.correction].other_tokenizers_as_text
+    completions: list[TrainingCompletion] = []
+    total = size = 0
+    for completion, fine, each, reward in zip(group.completions, usable, advantages, scores, strict=True):
+        if not fine and section.research.unusable_logps == "drop":
+            continue
+        own = _in_own_tokens(completion, tokens, same_tokenizer=not other_tokenizer)
+        if own is None or len(prompt_ids) + len(own[0]) > context:
+            continue
+        total, size = total + len(own[0]), size + 1
+        if each == 0 and baseline == "fixed":
+            continue
+        as_text = all_as_text or not fine
+        alignment = _alignment(completion, own[1], as_text=as_text)
+        if alignment is not None:
+            completions.append(
+                TrainingCompletion(
+                    own[0], alignment, float(each), peer, reward=float(reward), success=success, as_text=as_text
+                )
+            )
+    unusable = len(usable) - sum(usable)
+    return TrainingGroup(prompt_ids, merged(completions), total, size, baseline, unusable)
+
+
+def _baseline(section: ResearchSection, rewards: NDArray[np.float32], advantages: NDArray[np.float32]) -> Baseline:
+    """Returns what the advantages of a foreign group wait for: nothing ("fixed") in a group without any reward."""
+    if section.foreign_advantage == "learner":
+        return "prompt" if section.foreign_value == "prompt" and bool((rewards > 0).any()) else "fixed"
+    return "min_variance" if section.advantage == "min_variance" and bool((advantages != 0).any()) else "fixed"
+
+
+def _alignment(completion: Completion, own_bytes: NDArray[np.int64], *, as_text: bool) -> Alignment | None:
+    if as_text:
+        return text_alignment(len(own_bytes)) if len(own_bytes) else None
+    stopped = completion.finish is FinishReason.STOP
+    return align(own_bytes, completion.token_bytes, completion.logps, end_of_sequence=stopped)
+
+
+def _in_own_tokens(
+    completion: Completion, tokens: TokenTable, *, same_tokenizer: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Returns ids and byte lengths, (T,) each, with end-of-sequence where the generator sampled it.
+
+    None where the own tokenizer cannot write the text.
+    """
+    if same_tokenizer:
+        return completion.token_ids, completion.token_bytes
+    own = tokens.tokenize_completion(completion.text)
+    if own is None:
+        return None
+    end = completion.finish is FinishReason.STOP
+    ids = np.array([*own[0], *([tokens.eos_id] if end else [])], dtype=np.int64)
+    return ids, np.array([*own[1], *([0] if end else [])], dtype=np.int64)
