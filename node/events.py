@@ -1,4 +1,5 @@
-"""What the learner process tells the supervisor: one JSON object a line on its standard output, tagged by ``event``.
+"""The events that the learner process reports to the supervisor: on its standard output, one JSON object per line,
+tagged by ``event``.
 
 The supervisor writes these lines to ``metrics.jsonl`` as they are and keeps the newest of each kind for the API. A
 number that does not exist (a loss in a round without an optimizer step) is null, never NaN. Imports no torch.
@@ -26,7 +27,7 @@ class _Event(Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Loading(_Event, frozen=True, kw_only=True, tag="loading"):
-    """What the learner is busy with before its first round."""
+    """What the learner is loading before its first round."""
 
     what: str  # "policy", "tasks", "engine", "checkpoint"
     seconds: float  # since the process started
@@ -44,12 +45,12 @@ class LearnerReady(_Event, frozen=True, kw_only=True, tag="ready"):
     dtype: str
     tasks: tuple[str, ...]
     round: int  # rounds already done
-    checkpoint: str | None  # path it continues from
+    checkpoint: str | None  # path from which it continues
     seconds: float  # since the process started
 
 
 class Phases(Struct, frozen=True, kw_only=True):
-    """Seconds of one round by what they were spent on."""
+    """Seconds of one round, by phase."""
 
     allocate: float
     generate: float
@@ -60,14 +61,14 @@ class Phases(Struct, frozen=True, kw_only=True):
 
 
 class PhaseBegan(_Event, frozen=True, kw_only=True, tag="phase"):
-    """What the round under way is at; told of phases that took over a second in the round before."""
+    """The round under way has begun a phase; reported for phases that took over a second in the round before."""
 
-    round: int  # the one under way
+    round: int  # under way
     phase: str  # a field of ``Phases``
 
 
 class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
-    """One round, done. Shares are 0 to 1; log-probabilities and entropies in nats."""
+    """One round is done. Shares are 0 to 1; log-probabilities and entropies are in nats."""
 
     round: int  # rounds done, this one included
     policy_version: int
@@ -79,14 +80,16 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     success_by_task: dict[str, float]  # running, V_θ
     own_groups: int
     own_groups_informative: int  # with a non-zero advantage
-    own_groups_dropped: int = 0  # for all their rewards were equal (learner.resample)
+    own_groups_dropped: int = 0  # because all their rewards were equal (learner.resample)
     own_groups_resumed: int = 0  # begun in an earlier round (learner.overprovision)
     own_groups_unfinished: int = 0  # left for later rounds
-    staleness_mean: float | None = None  # versions from the oldest token of an own completion to the weights that learn
+    staleness_mean: float | None = (
+        None  # versions between the oldest token of an own completion and the weights that learn
+    )
     staleness_max: int | None = None
     foreign_groups_used: int  # for the first time
     foreign_groups_replayed: int = 0  # used in an earlier round too
-    foreign_rejected: dict[str, int]  # candidates and fetched groups not used, by reason
+    foreign_rejected: dict[str, int]  # candidates and fetched groups not used, by ``ForeignOutcome`` or error
     groups_shared: int
     groups_shared_total: int
     foreign_groups_used_total: int
@@ -108,23 +111,23 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     clip_share: float | None  # spans whose weight was truncated at the cap, or masked out for it
     ratio_clip_share: float | None = None  # tokens without a gradient for their ratio to the proximal policy
     floor_share: float | None  # spans whose weight was raised to the floor
-    filter_share: float | None  # completions with a non-zero advantage that a filter or a veto took out
+    filter_share: float | None  # completions with a non-zero advantage that a filter or a veto removed
     text_share: float | None = None  # completions learnt from as text, without behaviour log-probabilities
-    foreign_unusable: int = 0  # foreign completions whose log-probabilities cannot be: dropped, or taken as text
-    kl: float | None = None  # to the reference, a token, over own completions; None without objective.kl_weight
+    foreign_unusable: int = 0  # foreign completions with impossible log-probabilities: dropped, or taken as text
+    kl: float | None = None  # to the reference, per token, over own completions; None without objective.kl_weight
     multi_token_span_share: float | None  # of foreign spans, those longer than one token on either side
     entropy: float | None  # mean over trained tokens
     divergence_by_peer: dict[str, float]  # mean over trained completions, own ones under "self"
-    alone_because: str | None  # None while foreign groups can be had
+    alone_because: str | None  # None while foreign groups arrive
     foreign_fetched: int = 0  # groups that came over the network
     foreign_waiting: int = 0  # candidates that may be chosen in a later round
     samples_by_task: dict[str, int] = {}  # own completions behind ``success_by_task``
     trained_tokens_per_second: float | None = None  # over the whole round
-    device_memory_bytes: int | None = None  # that torch took of an accelerator, at most so far; None on a CPU
+    device_memory_bytes: int | None = None  # the most that torch has reserved on an accelerator; None on a CPU
 
 
 class GroupOutcome(Struct, frozen=True):
-    """One foreign group in short, and what became of it."""
+    """One foreign group in short, with its outcome."""
 
     peer: str
     task: str
@@ -136,9 +139,10 @@ class GroupOutcome(Struct, frozen=True):
 
 
 class ForeignGroups(_Event, frozen=True, kw_only=True, tag="foreign_groups"):
-    """What became of the foreign groups that a round decided on, told before its ``RoundDone``; none, no event.
+    """The outcomes of the foreign groups that a round decided on. It comes before the round's ``RoundDone``; a round
+    that decided on none has no such event.
 
-    Bounded by ``node.learner.foreign.outcomes``: the counts of some peers, and some of the groups.
+    ``node.learner.foreign.outcomes`` bounds it: it names some peers, and some of the groups.
     """
 
     round: int
@@ -147,20 +151,20 @@ class ForeignGroups(_Event, frozen=True, kw_only=True, tag="foreign_groups"):
 
 
 class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
-    """An offer of our weights to the family has ended, with an outer step or without."""
+    """An offer of our weights to the family has ended, with or without an outer step."""
 
     round: int  # rounds done when it ended
     partner: str | None  # peer id; None: the weights stay as they were
-    because: str  # what came of it, in words; names peers by nothing but their ids
-    seconds: float  # from the offer to the end; learning goes on meanwhile
+    because: str  # how it ended, in words; names peers only by their ids
+    seconds: float  # from the offer to the end; learning continues meanwhile
     encoding: str = ""  # of what was offered: all of it in bf16, or compressed
-    rounds_between: int = 0  # that were learnt meanwhile, and kept
+    rounds_between: int = 0  # learnt meanwhile, and kept
     sent_bytes: int = 0  # of our weights, as offered
     received_bytes: int = 0  # of the partner's
-    weight: float | None = None  # of the partner's weights in the mean, ours 1; below 1 where they are unusually far
-    # ‖θ_i − θ_j‖ / ‖θ_i‖ as both were offered: agreement of the two before the step. Compressed: of φ, from a sample.
+    weight: float | None = None  # of the partner's weights in the mean, where ours have 1; below 1 if unusually far
+    # ‖θ_i − θ_j‖ / ‖θ_i‖ of the weights as offered, before the step. Compressed: of φ, from a sample.
     distance: float | None = None
-    outer_steps: int = 0  # taken in all
+    outer_steps: int = 0  # in all
     sent_bytes_total: int = 0  # over this learner process's life
     received_bytes_total: int = 0
 
@@ -169,11 +173,11 @@ Stage = Literal["looking", "fetching", "verifying", "failed", "done", "given_up"
 
 
 class StateSyncing(_Event, frozen=True, kw_only=True, tag="catching_up"):
-    """How far starting from the weights of peers has come. After "done" or "given_up" the learner goes on loading."""
+    """The progress of a start from the weights of peers. After "done" or "given_up" the learner continues to load."""
 
     stage: Stage
-    because: str  # in words; names peers by nothing but their ids
-    seconds: float  # since looking began
+    because: str  # in words; names peers only by their ids
+    seconds: float  # since the search began
     here_bytes: int = 0  # of the state's blobs, verified and on disk
     total_bytes: int = 0
     holders: int = 0  # peers that announce the state
@@ -182,19 +186,19 @@ class StateSyncing(_Event, frozen=True, kw_only=True, tag="catching_up"):
 
 
 class StatePublished(_Event, frozen=True, kw_only=True, tag="state_published"):
-    """Our weights can be had by those of our family."""
+    """The nodes of our family can fetch our weights."""
 
     round: int
     policy_version: int
     weights: str  # hash of the bf16 weights, hex
     kind: Literal["anchor", "diff"]
-    size_bytes: int  # of what was added
+    size_bytes: int  # of the added anchor or diff
     diffs: int  # from the anchor to this state
-    seconds: float  # on a thread of its own
+    seconds: float  # spent on a thread of its own
 
 
 class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
-    """A whole checkpoint lies on disk."""
+    """A whole checkpoint is on disk."""
 
     round: int
     path: str
@@ -203,7 +207,7 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
-    """Something went wrong and the run goes on, unless ``fatal``."""
+    """Something went wrong; the run continues unless this is ``fatal``."""
 
     kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient"
     detail: str
@@ -221,9 +225,9 @@ class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
 
 
 class Usage(_Event, frozen=True, kw_only=True, tag="usage"):
-    """What the node takes of machine and network. The supervisor's, who writes it among the learner's events.
+    """What the node uses of machine and network. The supervisor writes it among the learner's events.
 
-    Memory is what is resident; None for a process that does not run, or where the system does not tell.
+    Memory is resident memory; None for a process that does not run, or where the system does not report it.
     """
 
     supervisor_bytes: int | None
@@ -252,15 +256,15 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_event(event: Event) -> bytes:
-    """One line of JSON, without the newline."""
+    """Returns one line of JSON, without the newline."""
     return _encoder.encode(event)
 
 
 def decode_event(line: bytes | str) -> Event:
-    """Raises ``msgspec.DecodeError`` (``ValidationError`` included) for a line that is no event."""
+    """Returns the event of a line. Raises ``msgspec.DecodeError`` (``ValidationError`` included) if it holds none."""
     return _decoder.decode(line)
 
 
 def kind_of(event: Event) -> str:
-    """The tag of an event's lines, such as "round"."""
+    """Returns the tag of an event's lines, such as "round"."""
     return str(event.__struct_config__.tag)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.api.history import History
-from node.api.rollout_history import Rollouts
+from node.api.rollout_history import RolloutHistory
 from node.events import Event, ForeignGroups, RoundDone, Usage
 
 
@@ -11,7 +11,7 @@ class Record:
     """Bounded in memory for a run of any length. Used from one thread."""
 
     def __init__(self) -> None:
-        self.rollouts = Rollouts()
+        self.rollouts = RolloutHistory()
         self.history = History()
 
     def add(self, event: Event | Usage) -> None:

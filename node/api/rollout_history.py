@@ -1,7 +1,7 @@
 """What this node did with rollout groups lately, and why some were not used: collected from the learner's events.
 
-Memory is bounded whatever peers do: ``ROUNDS`` rounds, ``GROUPS`` groups, and outcomes of the ``PEERS`` peers whose
-groups came last.
+Memory is bounded whatever peers do: ``MAX_ROUNDS`` rounds, ``MAX_GROUPS`` groups, and the outcomes of those
+``MAX_PEERS`` peers from which groups came last.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from node.api.types import GroupSeen, NodeStatus, PeersAnswer, RolloutsAnswer, R
 from node.events import ForeignGroups, GroupOutcome, RoundDone
 from node.printable import printable
 
-ROUNDS = 100
-GROUPS = 256
-PEERS = 1024
-REASONS = 256  # of one counter: they are words of this program, so more would be a fault of ours
-DETAIL_CHARACTERS = 200
+MAX_ROUNDS = 100
+MAX_GROUPS = 256
+MAX_PEERS = 1024
+MAX_REASONS = 256  # of one counter: they are words of this program, so more would be a fault of ours
+MAX_DETAIL_CHARACTERS = 200
 
 
-class Rollouts:
-    """Collects; not for concurrent use."""
+class RolloutHistory:
+    """Collects events and answers with them. Not for concurrent use."""
 
     def __init__(self) -> None:
-        self._rounds: deque[RoundRollouts] = deque(maxlen=ROUNDS)
-        self._groups: deque[tuple[float, int, GroupOutcome]] = deque(maxlen=GROUPS)
+        self._rounds: deque[RoundRollouts] = deque(maxlen=MAX_ROUNDS)
+        self._groups: deque[tuple[float, int, GroupOutcome]] = deque(maxlen=MAX_GROUPS)
         self._not_used: Counter[str] = Counter()
         self._by_peer: OrderedDict[str, Counter[str]] = OrderedDict()
 
@@ -39,11 +39,11 @@ class Rollouts:
         for peer, outcomes in decided.by_peer.items():
             _add(self._by_peer.setdefault(peer, Counter()), outcomes)
             self._by_peer.move_to_end(peer)
-        while len(self._by_peer) > PEERS:
+        while len(self._by_peer) > MAX_PEERS:
             self._by_peer.popitem(last=False)
 
     def outcomes_of(self, peer: str) -> dict[str, int]:
-        """What became of the groups of ``peer``."""
+        """Returns the outcomes of the groups of ``peer``."""
         return dict(self._by_peer.get(peer, {}))
 
     def answer(self, status: NodeStatus, peers: PeersAnswer) -> RolloutsAnswer:
@@ -59,7 +59,7 @@ class Rollouts:
 
 def _add(counter: Counter[str], counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
-        if name in counter or len(counter) < REASONS:
+        if name in counter or len(counter) < MAX_REASONS:
             counter[name] += count
 
 
@@ -78,7 +78,7 @@ def _round(done: RoundDone) -> RoundRollouts:
         waiting=done.foreign_waiting,
         not_used=done.foreign_rejected,
         fetched_bytes=done.bytes_fetched,
-        alone_because=None if done.alone_because is None else printable(done.alone_because, DETAIL_CHARACTERS),
+        alone_because=None if done.alone_because is None else printable(done.alone_because, MAX_DETAIL_CHARACTERS),
     )
 
 
@@ -94,5 +94,5 @@ def _group(time_seconds: float, number: int, group: GroupOutcome, names: Mapping
         reward_spread=group.reward_spread,
         outcome=group.outcome,
         because=words_for(group.outcome),
-        detail=None if group.detail is None else printable(group.detail, DETAIL_CHARACTERS),
+        detail=None if group.detail is None else printable(group.detail, MAX_DETAIL_CHARACTERS),
     )

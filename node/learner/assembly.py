@@ -1,4 +1,7 @@
-"""From a data directory and a configuration to a learner that is ready for its first round."""
+"""Builds a learner that is ready for its first round, from a data directory and a configuration.
+
+Nothing here trains: the rounds are in ``loop.py``, which is the next file to read.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ def assembled(
     began: float,
     should_stop: Callable[[], str | None] = lambda: None,
 ) -> Iterator[Learner]:
-    """A learner on what lies in data directory ``path``; on leaving, threads end and nothing is lost.
+    """Yields a learner that continues from data directory ``path``; on leaving, its threads end and nothing is lost.
 
-    ``began`` is ``time.monotonic()`` when the process started; ``should_stop`` ends waiting for peers' weights. Raises
-    ``ConfigurationError`` or ``StorageError``.
+    ``began`` is ``time.monotonic()`` when the process started; ``should_stop`` ends waiting for the weights of peers.
+    Raises ``ConfigurationError`` or ``StorageError``.
     """
 
     def loading(what: str) -> None:
@@ -61,7 +64,7 @@ def assembled(
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
     newest = read_newest(home.checkpoints)
     for warning in newest.warnings:
-        log.warning("%s; the one before is used", warning)
+        log.warning("%s; the checkpoint before it is used", warning)
     state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
     if config.checkpoint.from_peers:
         loading("weights of peers")
@@ -75,8 +78,8 @@ def assembled(
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
     research = config.objective.research
-    exchange = RolloutIntake(client, tasks, config.learner, time.time, pool_position, research=research)
-    replica = _replica(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
+    intake = RolloutIntake(client, tasks, config.learner, time.time, pool_position, research=research)
+    weight_averager = _weight_averager(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
     publisher = publisher_of(SwarmClient(home.swarm_socket), config, policy, held, report, time.time)
     persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time, publisher)
     learner = Learner(
@@ -85,31 +88,31 @@ def assembled(
         tasks,
         engine,
         scorer,
-        exchange,
+        intake,
         optimizer,
         state,
         report=report,
         clock=time.time,
         persistence=persistence,
         others=others,
-        replica=replica,
+        weight_averager=weight_averager,
     )
     report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
     try:
         yield learner
     finally:
         learner.close()
-        exchange.close()
+        intake.close()
         publisher.close()
-        if replica is not None:
-            replica.close()
+        if weight_averager is not None:
+            weight_averager.close()
         checkpoints.close()
 
 
-def _replica(
+def _weight_averager(
     client: SwarmClient, optimizer: MasterAdamW, policy: Policy, config: Config, report: Callable[[Event], None]
 ) -> WeightAverager | None:
-    """With a client and a thread of its own, for it waits long; None where averaging is turned off."""
+    """Returns None where averaging is turned off. The averager has a client and a thread of its own: it waits long."""
     if config.averaging.every_rounds == 0:
         return None
     draws = random.Random(f"starling/averaging/{config.seed}/{config.name}")

@@ -1,11 +1,15 @@
-"""The learner process: ``python -m node.learner.learner_process``.
+"""The learner process: ``python -m node.learner.learner_process``. ``node/supervision/start.py`` names this command.
 
-Standard input: one line, ``node.events.LearnerStart`` as JSON; then nothing until the line ``stop``. That line, the end
-of input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If the line or the
-end comes while its libraries are imported, which takes seconds, it ends at once: there is nothing to save. A learner
-that has not ended ``GRACE_SECONDS`` after the end of input is ended by force, so that no orphan outlives its
-supervisor; one that was asked may take as long as the supervisor waits, since a large model's round takes minutes.
-Standard output: events, one JSON line each. Standard error: the log. Exit codes: ``swarm.exit_codes``.
+``run_learner`` takes a ready ``Learner`` from ``assembly.py`` and runs it; its rounds are in ``loop.py``, the next file
+to read.
+
+Standard input: one line, ``node.events.LearnerStart`` as JSON, then nothing until the line ``stop``. That line, the end
+of input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If one of the first
+two comes while the libraries are imported, which takes seconds, the process ends at once: there is nothing to save.
+When the supervisor is gone, a learner that has not ended after ``MAX_ORPHAN_SECONDS`` ends by force, so that no orphan
+outlives its supervisor. A learner that was asked to stop may take as long as the supervisor waits, since a large
+model's round takes minutes. Standard output: events, one JSON line each. Standard error: the log. Exit codes:
+``swarm.exit_codes``.
 """
 
 from __future__ import annotations
@@ -27,11 +31,11 @@ from node.events import STOP_LINE, Event, Fault, LearnerStart, Loading, encode_e
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 
-GRACE_SECONDS = 45.0  # below what a new supervisor waits for the children of a killed one
+MAX_ORPHAN_SECONDS = 45.0  # after the end of input; below what a new supervisor waits for the children of a killed one
 
 
 class StopRequest:
-    """Whether and why the learner is to end. Set once, from any thread or a signal handler."""
+    """Whether the learner is to end, and why. Set once, from any thread or a signal handler."""
 
     def __init__(self) -> None:
         self._because: str | None = None
@@ -45,23 +49,47 @@ class StopRequest:
 
 
 def main() -> int:
-    """Returns the exit code. Standard output carries events alone; whatever libraries print there goes to the log."""
+    """Returns the exit code. Standard output carries events alone; what libraries print there goes to the log."""
     began = time.monotonic()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     stop = StopRequest()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set("asked"))
     report = _reporter(_claim_standard_output())
     lines = _input_lines()
     first_line = next(lines, None)
     if first_line is None:
-        return ExitCode.USAGE  # nobody is there
+        return ExitCode.USAGE  # no supervisor is there
     start = msgspec.json.decode(first_line, type=LearnerStart)
     config = Config.model_validate(start.config)
     _log_to_standard_error(config.log_level)
     imported = threading.Event()
     threading.Thread(target=_watch_input, args=(lines, stop, imported), name="stdin", daemon=True).start()
+    return run_learner(Path(start.home), config, report, stop, began=began, on_imported=imported.set)
+
+
+def run_learner(
+    home: Path,
+    config: Config,
+    report: Callable[[Event], None],
+    should_stop: Callable[[], str | None],
+    *,
+    began: float,
+    on_imported: Callable[[], None] = lambda: None,
+) -> ExitCode:
+    """Loads everything and runs rounds until the end. Returns the exit code; a ``StarlingError`` is a fatal ``Fault``.
+
+    ``began`` is ``time.monotonic()`` when the process started; ``on_imported`` is called once all libraries are loaded.
+    """
     try:
-        _learn(Path(start.home), config, report, stop, began, imported)
+        report(Loading(time_seconds=time.time(), what="libraries", seconds=time.monotonic() - began))
+        from node.tasks.scorer import Scorer  # these imports are late so that the first event is not
+
+        with Scorer(config.tasks) as scorer:  # its workers start first: they load while this process does
+            from node.learner.assembly import assembled
+
+            on_imported()
+            with assembled(home, config, scorer, report, began, should_stop) as learner:
+                report(learner.run(should_stop))
     except StarlingError as error:
         logging.getLogger(__name__).error("%s", error)
         detail = str(error)
@@ -70,30 +98,9 @@ def main() -> int:
     return ExitCode.DONE
 
 
-def _learn(
-    home: Path,
-    config: Config,
-    report: Callable[[Event], None],
-    stop: StopRequest,
-    began: float,
-    imported: threading.Event,
-) -> None:
-    """Loads everything and runs until the end. The scorer's workers start first: they load beside us."""
-    loading = Loading(time_seconds=time.time(), what="libraries", seconds=time.monotonic() - began)
-    report(loading)
-    from node.tasks.scorer import Scorer  # imports below are late so that the first event is not
-
-    with Scorer(config.tasks) as scorer:
-        from node.learner.assembly import assembled
-
-        imported.set()
-        with assembled(home, config, scorer, report, began, stop) as learner:
-            report(learner.run(stop))
-
-
 def _input_lines() -> Iterator[bytes]:
-    """Lines of standard input without their ends. Not ``sys.stdin``: a thread that waits in it would hold its lock
-    when the interpreter ends."""
+    """Yields the lines of standard input without their ends. It does not use ``sys.stdin``, because a thread that waits
+    in it would hold its lock when the interpreter ends."""
     pending = b""
     while part := os.read(0, 1 << 16):
         *whole, pending = (pending + part).split(b"\n")
@@ -105,19 +112,20 @@ def _watch_input(lines: Iterator[bytes], stop: StopRequest, imported: threading.
         if line.strip() == STOP_LINE.encode():
             _stop_because("asked", stop, imported)
     _stop_because("supervisor gone", stop, imported)
-    time.sleep(GRACE_SECONDS)
-    logging.getLogger(__name__).error("not ended %g s after the end of input: ending by force", GRACE_SECONDS)
+    time.sleep(MAX_ORPHAN_SECONDS)
+    log = logging.getLogger(__name__)
+    log.error("the learner has not ended %g s after the end of its input: it ends by force now", MAX_ORPHAN_SECONDS)
     os._exit(ExitCode.FAULT)
 
 
 def _stop_because(reason: str, stop: StopRequest, imported: threading.Event) -> None:
     stop.set(reason)
     if not imported.is_set():
-        os._exit(ExitCode.DONE)  # the scoring workers' input ends with us
+        os._exit(ExitCode.DONE)  # the scoring workers' input ends with this process
 
 
 def _claim_standard_output() -> BinaryIO:
-    """The real standard output for events; file descriptor 1 goes to the log from here on, as libraries print there."""
+    """Returns the real standard output, for events. File descriptor 1, where libraries print, becomes the log."""
     sys.stdout.flush()
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -125,7 +133,8 @@ def _claim_standard_output() -> BinaryIO:
 
 
 def _reporter(output: BinaryIO) -> Callable[[Event], None]:
-    """Writes each event as one line. Once nobody reads any more, events are dropped: the end of input tells why."""
+    """Returns a function that writes each event as one line. Events after the supervisor is gone are dropped; the
+    end of input says why."""
     lock = threading.Lock()
 
     def report(event: Event) -> None:
@@ -134,7 +143,7 @@ def _reporter(output: BinaryIO) -> Callable[[Event], None]:
                 output.write(encode_event(event) + b"\n")
                 output.flush()
             except BrokenPipeError:
-                logging.getLogger(__name__).debug("nobody reads events any more")
+                logging.getLogger(__name__).debug("an event is dropped: standard output is closed")
 
     return report
 
@@ -148,4 +157,4 @@ def _log_to_standard_error(level: str) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # a thread that still waits for the swarm process must not hold the end up
+    os._exit(code)  # a thread that still waits for the swarm process must not delay the end

@@ -1,4 +1,4 @@
-"""The learner's state between rounds, and its way into checkpoints and back."""
+"""The learner's state between rounds, written to checkpoints and restored from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.errors import ConfigurationError, StorageError
 
 @dataclass(slots=True)
 class LearnerState:
-    """What a round changes, apart from weights and the optimizer's moments."""
+    """What a round changes, apart from the weights and the optimizer's moments."""
 
     round: int = 0  # rounds done
     policy_version: int = 0
@@ -35,10 +35,10 @@ class LearnerState:
     foreign_completions: int = 0  # trained on, each as often as it was
     bytes_fetched: int = 0
     success: SuccessTracker = field(default_factory=SuccessTracker)
-    unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups to be gone on with
+    unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
     evidence: Evidence = field(default_factory=Evidence)
-    outer: rules.State | None = None  # of averaging weights; None before the first outer step
-    outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0: there was none
+    outer: rules.State | None = None  # of weight averaging; None before the first outer step
+    outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
 
     def advance(
         self,
@@ -47,11 +47,11 @@ class LearnerState:
         groups: Sequence[tuple[str, Sequence[float]]],
         forgetting: float,
     ) -> None:
-        """Counts one more round. ``groups`` are all that were generated and scored, each its task and rewards."""
+        """Counts one more round. ``groups`` are all that were generated and scored, each with its task and rewards."""
         self.round += 1
         self.tokens_generated += record.tokens_generated
         self.groups_shared += record.groups_shared
-        self.foreign_groups_used += record.foreign_groups_used
+        self.foreign_groups_used += record.foreign.used
         self.foreign_completions += record.foreign_completions
         self.bytes_fetched += record.bytes_fetched
         self.success.observe(rewards_by_task)
@@ -62,7 +62,8 @@ SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of 
 
 
 class Persistence:
-    """Writes a checkpoint every so many rounds, in the background, and reports how it went; publishes for peers."""
+    """Writes a checkpoint every ``checkpoint.every_rounds`` rounds in the background, and reports it; publishes weights
+    for peers."""
 
     def __init__(
         self,
@@ -80,22 +81,22 @@ class Persistence:
         self._newest: tuple[int, str] | None = None  # round, path
 
     def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
-        """Starts a checkpoint when it is time, unless one is still being written, and reports those that ended."""
+        """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended."""
         if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
             self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
-        self._tell(wait=False)
+        self._report_finished(wait=False)
         if self._publisher is not None:
             self._publisher.after_round(round_number, lambda: _progressed(inputs()[0]))
 
     def save_last(self, inputs: SnapshotInputs) -> str | None:
-        """Writes the state as it is, unless it has been, and waits; the path, or None where it could not be written."""
-        self._tell(wait=True)
+        """Writes the state unless the newest checkpoint has it, and waits. Returns the path, None if writing failed."""
+        self._report_finished(wait=True)
         if self._newest is None or self._newest[0] != inputs[0].round:
             self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
-            self._tell(wait=True)
+            self._report_finished(wait=True)
         return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
 
-    def _tell(self, *, wait: bool) -> None:
+    def _report_finished(self, *, wait: bool) -> None:
         for written in self._checkpoints.finished(wait=wait):
             now_seconds = self._clock()
             if written.error is not None:
@@ -124,7 +125,7 @@ def _progressed(state: LearnerState) -> Progressed:
 def snapshot_of(
     config: Config, policy: Policy, optimizer: MasterAdamW, state: LearnerState, pool_position: Mapping[str, Any]
 ) -> Snapshot:
-    """All that a continued run needs; the tensors are live, to be copied by whoever keeps them."""
+    """Returns all that a continued run needs. The tensors are live: the caller copies those that it keeps."""
     tensors = {f"weights.{name}": p.detach() for name, p in policy.trainable().items()}
     tensors |= {f"optimizer.{name}": t for name, t in optimizer.state().items()}
     unfinished_tensors, unfinished = snapshot_of_unfinished(state.unfinished)
@@ -152,7 +153,7 @@ def snapshot_of(
 def restore(
     newest: Newest, folder: Path, policy: Policy, optimizer: MasterAdamW
 ) -> tuple[LearnerState, Mapping[str, Any] | None]:
-    """Puts the newest checkpoint's tensors in place; the learner's state and its pool position, or a fresh start.
+    """Puts the newest checkpoint's tensors in place; returns the learner's state and pool position, or a fresh start.
 
     Raises ``ConfigurationError`` for a checkpoint of another policy, ``StorageError`` for one that lacks a tensor.
     """

@@ -1,9 +1,8 @@
-"""What one round finds out on its way, and how long each part took."""
+"""The record of one round while it runs: its counts, and the seconds of each phase."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,17 +16,18 @@ PHASES = Phases.__struct_fields__  # in the order of a round
 
 
 class Stopwatch:
-    """Seconds by phase of a round. Monotonic; only ever reported, never decided by but for how long to wait."""
+    """Seconds by phase of a round, from a monotonic clock. They are reported, and they bound how long a round waits for
+    foreign groups; they decide nothing else."""
 
     def __init__(self, on_begin: Callable[[str], None] = lambda phase: None) -> None:
-        """``on_begin`` hears of every phase when it begins."""
+        """``on_begin`` is called with every phase when it begins."""
         self._began = self._last = time.monotonic()
         self._on_begin = on_begin
         self.seconds: dict[str, float] = {}
         on_begin(PHASES[0])
 
     def lap(self, phase: str) -> float:
-        """Ends ``phase``, which began when the one before ended; returns its seconds."""
+        """Ends ``phase``, which began when the one before it ended; returns its seconds."""
         now = time.monotonic()
         self.seconds[phase], self._last = now - self._last, now
         if phase != PHASES[-1]:
@@ -40,19 +40,16 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class RoundRecord:
-    """What a round finds out on its way."""
+    """The counts of one round."""
 
     own_groups: int = 0  # complete, dropped ones included
     own_groups_informative: int = 0
-    own_groups_dropped: int = 0  # for their rewards were all equal
+    own_groups_dropped: int = 0  # because all their rewards were equal
     own_groups_resumed: int = 0
     own_groups_unfinished: int = 0  # left for later rounds
     staleness_mean: float | None = None  # versions, over own completions that are learnt from
     staleness_max: int | None = None
     tokens_generated: int = 0
-    foreign_groups_used: int = 0  # for the first time
-    foreign_groups_replayed: int = 0
-    foreign_rejected: Counter[str] = field(default_factory=Counter)
     foreign_fetched: int = 0
     foreign_waiting: int = 0
     foreign: ForeignOutcomes = field(default_factory=ForeignOutcomes)
@@ -66,15 +63,17 @@ class RoundRecord:
     reward: float = 0.0
 
     def incoming(self, incoming: Incoming) -> None:
-        self.foreign_rejected.update(incoming.rejected)
+        """Takes what arrived, and what was decided on the groups that are not used."""
         self.bytes_fetched = incoming.bytes_fetched
         self.foreign_fetched, self.foreign_waiting = incoming.fetched, incoming.waiting
         for decided in incoming.decided:
             self.foreign.note(decided)
+        if incoming.late:
+            self.foreign.note_late()
         self.alone_because = incoming.alone_because
 
     def generated(self, generated: Generated, policy_version: int) -> None:
-        """``policy_version``: of the weights that learn from it."""
+        """Takes what was generated; ``policy_version`` is that of the weights that learn from it."""
         self.own_groups = len(generated.rollouts) + len(generated.dropped)
         self.own_groups_dropped = len(generated.dropped)
         self.own_groups_resumed = generated.resumed
@@ -85,6 +84,7 @@ class RoundRecord:
             self.staleness_mean, self.staleness_max = sum(behind) / len(behind), max(behind)
 
     def rewards(self, rewards_by_task: Mapping[str, Sequence[float]], scores: Sequence[Scores]) -> None:
+        """Takes the rewards and scores of all own groups."""
         self.reward_by_task = {task: sum(r) / len(r) for task, r in sorted(rewards_by_task.items()) if r}
         self.completions_by_task = {task: len(r) for task, r in sorted(rewards_by_task.items())}
         everything = [reward for rewards in rewards_by_task.values() for reward in rewards]

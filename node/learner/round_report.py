@@ -1,4 +1,4 @@
-"""What is told of a round: to the supervisor in full, to the swarm in a heartbeat."""
+"""What is reported of a round: all of it to the supervisor, a heartbeat to the swarm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.messages import Heartbeat
 
 
 def software() -> str:
-    """Name and version of this program; without a version where it runs from a source tree that is not installed."""
+    """Returns this program's name and version; no version where it runs from a source tree that is not installed."""
     try:
         return f"starling {metadata.version('starling-swarm')}"
     except metadata.PackageNotFoundError:
@@ -33,6 +33,7 @@ def round_done(
     state: LearnerState,
     steps_skipped: int,
 ) -> RoundDone:
+    """Returns the event of a round that is done; ``state`` counts it already."""
     objective, seconds = learnt.objective, watch.total()
     stepped = learnt.step is not None
     divergence = objective.divergence_by_peer()
@@ -53,9 +54,9 @@ def round_done(
         own_groups_unfinished=record.own_groups_unfinished,
         staleness_mean=record.staleness_mean,
         staleness_max=record.staleness_max,
-        foreign_groups_used=record.foreign_groups_used,
-        foreign_groups_replayed=record.foreign_groups_replayed,
-        foreign_rejected={reason: n for reason, n in sorted(record.foreign_rejected.items()) if n},
+        foreign_groups_used=record.foreign.used,
+        foreign_groups_replayed=record.foreign.replayed,
+        foreign_rejected=record.foreign.not_used(),
         groups_shared=record.groups_shared,
         groups_shared_total=state.groups_shared,
         foreign_groups_used_total=state.foreign_groups_used,
@@ -94,6 +95,7 @@ def round_done(
 
 
 def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, tokens_per_second: float) -> Heartbeat:
+    """Returns what the node announces about itself."""
     return Heartbeat(
         name=config.name[: limits.NAME_BYTES],
         software=software(),
@@ -111,7 +113,7 @@ def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, t
 
 
 def _device_memory_bytes() -> int | None:
-    """What torch took of its CUDA device, at most since the process started."""
+    """Returns the most that torch has reserved on its CUDA device since the process started; None on a CPU."""
     return torch.cuda.max_memory_reserved() or None
 
 

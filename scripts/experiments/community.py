@@ -94,7 +94,7 @@ class CommunityNode:
             LearnerState(),
             report=lambda event: None,
             clock=clock,
-            replica=self._replica,
+            weight_averager=self._replica,
         )
         self._rounds: list[RoundDone] = []
         self._measurements: list[Measurement] = []

@@ -160,7 +160,7 @@ async def _measured(encoding: str, theirs: Path, ours: Path, layout: TensorLayou
 
 
 class SwarmMember:
-    """One learner's side of the network: ``node.learner.foreign.intake.Swarm``."""
+    """One learner's side of the network: ``node.learner.foreign.swarm_calls.Swarm``."""
 
     def __init__(self, swarm: SimulatedSwarm, service: SwarmService) -> None:
         self._swarm, self._service = swarm, service

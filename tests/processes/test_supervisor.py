@@ -14,12 +14,13 @@ import pytest
 
 from node.api.types import NodeStatus, PeersAnswer
 from node.configuration import ApiSection, Config
-from node.events import STOP_LINE, Event, Fault, Phases, RoundDone, encode_event
+from node.events import STOP_LINE, Event, Fault, encode_event
 from node.home import Home, Lock, is_locked, lock_home
 from node.supervision.children import ChildSpec
 from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Supervisor
 from swarm.exit_codes import ExitCode
+from tests.factories import round_done
 
 pytestmark = pytest.mark.processes
 
@@ -27,16 +28,7 @@ HANG_SECONDS = 900.0
 OBEDIENT = "import sys\nfor line in sys.stdin:\n    if line == 'stop\\n': break"  # or at the end of its input
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
 
-ROUND = RoundDone(
-    time_seconds=1.0, round=7, policy_version=7, seconds=0.5,
-    phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
-    reward=0.25, reward_by_task={}, success_by_task={}, own_groups=1, own_groups_informative=1, foreign_groups_used=1,
-    foreign_rejected={}, groups_shared=1, groups_shared_total=9, foreign_groups_used_total=3, tokens_generated=100,
-    tokens_generated_total=700, tokens_trained=60, tokens_per_second=200.0, bytes_fetched=1, scoring_failures=0,
-    loss=None, gradient_norm=None, steps_skipped_total=0, effective_sample_share=0.9, clip_share=None,
-    floor_share=None, filter_share=None, multi_token_span_share=None, entropy=None, divergence_by_peer={},
-    alone_because=None,
-)  # fmt: skip
+ROUND = round_done()
 
 
 class Heard:

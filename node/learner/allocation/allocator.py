@@ -1,29 +1,29 @@
-"""Which prompts this round, and how many completions each. Pure in (round, seed, configuration, what is known).
+"""Which prompts a round uses, and how many completions each gets. Pure in (round, seed, configuration, knowledge).
 
-Every method gives ``groups`` prompts and spends ``groups × completions`` completions exactly, at least two on each. A
-class of prompts is a task; what is known of it is ``evidence`` (our own groups) and ``peer_success`` (what others
+Every method gives ``groups`` prompts and spends exactly ``groups × completions`` completions, at least two on each. A
+class of prompts is a task. What is known of it is ``evidence`` (our own groups) and ``peer_success`` (what others
 announced), which make
 
     p ~ Beta(a, b),   a = 1 + s + k q/2,   b = 1 + f + k (1 − q/2),   k = peer_prior · weight
 
-where q is the best credible success announced, and p⁰ the same with k = 0, by our own groups alone. The prior's mean
-is q/2, halfway there. No published allocator has that.
+where q is the best credible success announced, and p⁰ is the same with k = 0, from our own groups alone. The prior's
+mean is q/2, halfway to q. No published allocator has that.
 
     uniform    tasks take turns, equal groups
     posterior  groups ∝ E[1 − p⁰] · E[1 − (1 − p)^x],   x = 3 · groups · completions / tasks
     sgpo       E[p] > .75 left out, < 1/16 kept one time in ten; completions ∝ 1/E[p], 2 to 8    (arXiv 2606.08854)
     dps        groups ∝ predicted share of prompts that are solved in part, equal groups         (arXiv 2603.10887)
 
-Of posterior's factors the first is what a class has left to gain, the second the chance of any success to gain it from
-in the completions that an even share makes in three rounds. What counts is that there are successes, not how many, as
-in p(1 − p): that starves what is hard, and a hard skill that others outrun is lost, since the policy grows sure of its
-wrong answers (docs/experiments/allocation.md). A class that nobody solves gets less by the second factor; whoever lies
-about a success can at most take that factor away.
+The first factor of "posterior" is what a class has left to gain. The second is the chance of at least one success, from
+which to gain it, among the completions that an even share makes in three rounds. It counts whether there are successes
+and not, as p(1 − p) does, how many: that would starve hard classes, and a hard skill that gets less than others is
+lost, since the policy grows sure of its wrong answers (docs/experiments/allocation.md). A class that nobody solves gets
+less by the second factor; a peer that lies about a success can at most remove that factor.
 
-Departures: both papers judge single prompts that recur; here prompts hardly ever recur and classes are judged. sGPO
+Departures: both papers judge single prompts that recur; here prompts hardly ever recur, and classes are judged. sGPO
 rounds 1/p to 2, 4 or 8 and orders an epoch from easy to hard; here the budget is exact, and a round is one batch. DPS
-takes the best prompts only; here they are taken in proportion, or one class would take the round. With nothing known
-every method treats tasks alike.
+takes the best prompts only; here prompts are taken in proportion, since otherwise one class would take the whole round.
+With nothing known every method treats tasks alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from node.learner.allocation.evidence import Evidence, Solved
 from node.learner.allocation.peer_success import Announced
 
 PROMPT_SEEDS = 1 << 53  # far more than any task has prompts; the task takes it modulo its own number
-FEWEST = 2  # completions of a group: one alone has no group advantage
+MIN_COMPLETIONS = 2  # of a group: one completion alone has no group advantage
 SOLVED, UNSOLVED = 0.75, 1 / 16  # sGPO's bounds on p; it finds p = 0 with eight samples
 UNSOLVED_KEPT = 0.1
 MAX_SGPO_COMPLETIONS = 8
@@ -48,7 +48,7 @@ ROUNDS_UNTIL_A_SUCCESS = 3  # of an even share, within which "posterior" wants a
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One prompt to be sampled from."""
+    """One prompt to sample from."""
 
     task: str
     prompt_seed: int
@@ -79,7 +79,7 @@ class Belief:
         return self.a / (self.a + self.b)
 
     def chance_of_success(self, completions: float) -> float:
-        """E[1 − (1 − p)^x]: that one of x completions or more is right."""
+        """E[1 − (1 − p)^x]: the probability that at least one of x completions is right."""
         b, total = self.b, self.a + self.b
         # E[(1 − p)^x] = B(a, b + x) / B(a, b)
         log = math.lgamma(b + completions) - math.lgamma(total + completions) + math.lgamma(total) - math.lgamma(b)
@@ -115,10 +115,10 @@ def allocate(
     section: AllocationSection = UNIFORM,
     known: Known = NOTHING_KNOWN,
 ) -> list[Allocation]:
-    """``groups`` prompts of ``tasks`` with ``groups × completions`` completions in all.
+    """Returns ``groups`` prompts of ``tasks`` with ``groups × completions`` completions in all.
 
-    Equal arguments give equal allocations, on every machine. ``seed`` is to differ between nodes, or they would all
-    practise on the same prompts.
+    Equal arguments give equal allocations on every machine. ``seed`` must differ between nodes: otherwise they would
+    all practise on the same prompts.
     """
     shares = _METHODS[section.method](_Asked(round_number, seed, tasks, groups, completions, section, known))
     return [
@@ -133,7 +133,7 @@ def allocate(
 
 
 def belief(task: str, known: Known, peer_prior: float) -> Belief:
-    """The posterior over our success on ``task``; Beta(1, 1) where nothing is known."""
+    """Returns the posterior over our success on ``task``; Beta(1, 1) where nothing is known."""
     own, others = known.evidence.of(task), known.peer_success.get(task)
     weight = peer_prior * others.weight if others is not None else 0.0
     expected = others.success / 2 if others is not None else 0.0
@@ -168,14 +168,14 @@ def _sgpo(asked: _Asked) -> list[_Share]:
     drawn = _drawn(asked, kept)
     most = max(MAX_SGPO_COMPLETIONS, asked.completions)
     counts = bounded_shares(
-        [1 / success[task] for task in drawn], asked.groups * asked.completions, least=FEWEST, most=most
+        [1 / success[task] for task in drawn], asked.groups * asked.completions, least=MIN_COMPLETIONS, most=most
     )
     reasons = ["unsolved" if kept[task] < 1 else "unsure" for task in drawn]
     return list(zip(drawn, counts, reasons, strict=True))
 
 
 def _drawn(asked: _Asked, scores: Mapping[str, float]) -> list[str]:
-    """A task for each group, in proportion to scores; in a drawn order, so that the first few are like the rest."""
+    """Draws a task for each group, in proportion to scores, in random order: the first few are like the rest."""
     draws = random.Random(f"starling/tasks/{asked.seed}/{asked.round_number}")
     order = sorted(scores)
     draws.shuffle(order)
@@ -186,7 +186,8 @@ def _drawn(asked: _Asked, scores: Mapping[str, float]) -> list[str]:
 
 
 def _task_in_turn(position: int, seed: str, tasks: Sequence[str]) -> str:
-    """Tasks in an order drawn anew whenever all have had a turn: over any stretch, counts differ by two at most."""
+    """Returns a task by its turn. The order is drawn anew after each cycle: over any stretch, counts differ by two at
+    most."""
     cycle, place = divmod(position, len(tasks))
     order = sorted(tasks)
     random.Random(f"starling/tasks/{seed}/{cycle}").shuffle(order)

@@ -1,4 +1,4 @@
-"""What the learner's own completions say of each class of prompts, with forgetting λ. A class is a task.
+"""What the learner's own completions show about each class of prompts, with forgetting λ. A class is a task.
 
     success p ~ Beta(a0 + s, b0 + f)     s ← λ s + Σ R,  f ← λ f + Σ (1 − R)       over one round's own completions
     groups solved by none, part or all of their completions: a chain of three states, as in DPS (arXiv 2603.10887)
@@ -6,8 +6,9 @@
         observed    N ← λ N + n · E[from, to | to ~ o],   b = (b⁻ + n o) / (1 + n)    n groups, o their shares by state
 
 DPS keeps a chain for each prompt and repeats its prompts; prompts here hardly ever recur, so the chain is that of a
-class, its state the share of the class's prompts in each of the three. Every class forgets in every round, practised or
-not: what was not looked at for long is uncertain again, and so comes to be looked at. Rewards count clipped to 0 … 1.
+class, and its state is the share of the class's prompts in each of the three. Every class forgets in every round,
+practised or not: a class that was not practised for long is uncertain again, and so is practised again. Rewards count
+clipped to 0 … 1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 
 class Solved(IntEnum):
-    """By how many of a group's completions. What counts is whether they differ, which is where a group teaches."""
+    """How many of a group's completions solve its prompt. A group teaches where they differ."""
 
     NONE = 0
     PART = 1
@@ -31,12 +32,12 @@ class Solved(IntEnum):
 
 UNKNOWN_STATES = (1 / 3, 1 / 3, 1 / 3)
 NO_TRANSITIONS = ((0.0, 0.0, 0.0),) * 3
-HALF = 0.5  # a group of equal rewards is solved by all from here up
+ALL_SOLVED_REWARD = 0.5  # a group of equal rewards counts as solved by all from here up
 
 
 @dataclass(frozen=True, slots=True)
 class ClassEvidence:
-    """Discounted sums; no prior is in them, so that what others tell can change it at any time."""
+    """Discounted sums. They contain no prior, so that what others announce can change the prior at any time."""
 
     successes: float = 0.0
     failures: float = 0.0
@@ -44,12 +45,12 @@ class ClassEvidence:
     transitions: tuple[tuple[float, ...], ...] = NO_TRANSITIONS  # (3, 3) from, to
 
     def predicted_states(self) -> NDArray[np.float64]:
-        """(3,) shares of the class's prompts solved by none, part and all, one round on."""
+        """Returns the (3,) shares of the class's prompts solved by none, part and all, one round later."""
         counts = 1.0 + np.array(self.transitions)
         return np.asarray(np.array(self.states) @ (counts / counts.sum(axis=1, keepdims=True)))
 
     def after_round(self, groups: Sequence[Sequence[float]], forgetting: float) -> ClassEvidence:
-        """The evidence one round later, in which ``groups`` of rewards were seen; perhaps none."""
+        """Returns the evidence after one more round in which ``groups`` of rewards, perhaps none, were seen."""
         rewards = [min(max(reward, 0.0), 1.0) for group in groups for reward in group]
         successes = forgetting * self.successes + sum(rewards)
         failures = forgetting * self.failures + len(rewards) - sum(rewards)
@@ -65,15 +66,15 @@ class ClassEvidence:
 
 
 def solved(rewards: Sequence[float]) -> Solved:
-    """The state of one group, which has at least one completion."""
+    """Returns the state of one group, which has at least one completion."""
     if min(rewards) < max(rewards):
         return Solved.PART
-    return Solved.ALL if rewards[0] >= HALF else Solved.NONE
+    return Solved.ALL if rewards[0] >= ALL_SOLVED_REWARD else Solved.NONE
 
 
 @dataclass(slots=True)
 class Evidence:
-    """The evidence of every class met so far. Only own completions are to be observed."""
+    """The evidence of every class seen so far. The caller must observe own completions only."""
 
     classes: dict[str, ClassEvidence] = field(default_factory=dict)
 
@@ -81,7 +82,7 @@ class Evidence:
         return self.classes.get(name, ClassEvidence())
 
     def observe(self, groups: Sequence[tuple[str, Sequence[float]]], forgetting: float) -> None:
-        """Takes one round's groups, each the name of its class and its rewards."""
+        """Takes one round's groups, each as the name of its class and its rewards."""
         by_class: dict[str, list[Sequence[float]]] = {name: [] for name in self.classes}
         for name, rewards in groups:
             by_class.setdefault(name, []).append(rewards)

@@ -1,7 +1,7 @@
 """The learner's running success on each class of prompts, V_θ(class) ← .9 V_θ + .1 mean R. A class is a task.
 
-V_θ is the baseline of what others send (``advantages``) and what the node tells of itself in its heartbeat. It starts
-at .1, low on purpose: a node that knows nothing of a task must value whoever succeeds at it.
+V_θ is the baseline of foreign groups (``objective.advantages``), and the node announces it in its heartbeat. It starts
+at .1, which is low on purpose: a node that knows nothing of a task must value the groups of peers that succeed at it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class ClassSuccess:
 
 @dataclass(slots=True)
 class SuccessTracker:
-    """Running success by class. Only own completions by the newest policy are to be observed."""
+    """Running success by class. The caller must observe own completions by the newest policy only."""
 
     classes: dict[str, ClassSuccess] = field(default_factory=dict)
 
     def of(self, name: str) -> float:
-        """V_θ, ``INITIAL_SUCCESS`` for a class never observed."""
+        """Returns V_θ, which is ``INITIAL_SUCCESS`` for a class never observed."""
         return self.classes.get(name, ClassSuccess()).success
 
     def observe(self, rewards_by_class: Mapping[str, Sequence[float]]) -> None:
-        """Takes one round's rewards: one update for each class that occurs, whatever the number of its samples."""
+        """Takes one round's rewards: one update per class that occurs, whatever the number of its samples."""
         for name, rewards in rewards_by_class.items():
             if rewards:
                 before = self.classes.get(name, ClassSuccess())
@@ -42,12 +42,12 @@ class SuccessTracker:
                 self.classes[name] = ClassSuccess(success, before.samples + len(rewards))
 
     def announced(self) -> tuple[TaskSuccess, ...]:
-        """For the heartbeat: the classes most sampled, within the protocol's bounds."""
+        """Returns the classes most sampled, within the protocol's bounds, for the heartbeat."""
         most = sorted(self.classes.items(), key=lambda item: (-item[1].samples, item[0]))[: limits.TASKS_PER_HEARTBEAT]
         return tuple(TaskSuccess(name, min(max(s.success, 0.0), 1.0), s.samples) for name, s in most)
 
     def copy(self) -> SuccessTracker:
-        """As it is now; for another thread."""
+        """Returns a copy of the present state, for another thread."""
         return SuccessTracker(dict(self.classes))
 
     def snapshot(self) -> dict[str, tuple[float, int]]:

@@ -1,7 +1,7 @@
-"""What became of foreign groups in one round, for its report: counts by peer, some groups in full. Bounded and escaped.
+"""The outcomes of one round's foreign groups: every decision counted by peer and by outcome, some groups in full.
 
-Groups that were fetched come before those that were passed over by their adverts alone, of which few are told for each
-reason: they are many and alike.
+The report is bounded and escaped. Groups that were fetched come before those that were passed over by their adverts
+alone. Of the latter few are reported for each reason: they are many and alike.
 """
 
 from __future__ import annotations
@@ -10,25 +10,53 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from node.events import ForeignGroups, GroupOutcome
 from node.printable import printable
+from protocol.errors import ProtocolError
 from protocol.limits import NAME_BYTES
 from protocol.rollouts import Group
 from swarm.api import SeenGroup
 
-PEERS = 32  # counted by name; all further ones together
+MAX_PEERS = 32  # counted by name; all further ones are counted together
 OTHERS = "others"
-GROUPS = 16  # told one by one
-PASSED_OVER_ALIKE = 3  # of them, for one reason
-DETAIL_CHARACTERS = 200
+MAX_GROUPS = 16  # reported one by one
+MAX_PASSED_OVER_ALIKE = 3  # of them, for one reason
+MAX_DETAIL_CHARACTERS = 200
+
+
+class ForeignOutcome(StrEnum):
+    """The outcome of a foreign group that follows the protocol. ``node.api.reasons`` has a sentence for each value."""
+
+    # trained on
+    USED = "used"  # for the first time
+    REPLAYED = "replayed"
+    # passed over by its advert
+    STALE = "stale"
+    UNKNOWN_TASK = "unknown_task"
+    NOT_BETTER = "not_better"
+    ALL_EQUAL = "all_equal"
+    CROWDED_OUT = "crowded_out"
+    # chosen, and not here
+    LATE = "late"
+    NOT_FETCHED = "not_fetched"
+    EVICTED = "evicted"
+    # checked
+    FALSE_REWARD = "false_reward"
+    NOT_SCORED = "not_scored"
+    WITHOUT_GRADIENT = "without_gradient"
+
+
+TRAINED_ON = (ForeignOutcome.USED, ForeignOutcome.REPLAYED)
+Decision = ForeignOutcome | ProtocolError  # a group that breaks the protocol is counted by the error's ``reason``
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One group, and what became of it: "used", "replayed", or why not."""
+    """One group with its outcome."""
 
-    outcome: str
+    outcome: str  # a ``ForeignOutcome``, or the ``reason`` of a ``ProtocolError``
     peer: str
     task: str
     rewards: tuple[float, ...]
@@ -36,42 +64,71 @@ class Decided:
     fetched: bool = True
 
     @classmethod
-    def of_advert(cls, outcome: str, seen: SeenGroup, detail: str | None = None) -> Decided:
-        """Of a group that was not fetched, or not opened: its rewards are claims."""
-        return cls(outcome, seen.peer, seen.advert.prompt.task, seen.advert.rewards, detail, fetched=detail is not None)
+    def of_advert(cls, decision: Decision, seen: SeenGroup, detail: str | None = None) -> Decided:
+        """The decision on a group that was not fetched, or not opened: its rewards are claims."""
+        prompt, rewards = seen.advert.prompt, seen.advert.rewards
+        return cls(name_of(decision), seen.peer, prompt.task, rewards, detail, fetched=detail is not None)
 
     @classmethod
-    def of_group(cls, outcome: str, peer: str, group: Group, detail: str | None = None) -> Decided:
-        return cls(outcome, peer, group.prompt.task, tuple(each.reward for each in group.completions), detail)
+    def of_group(cls, decision: Decision, peer: str, group: Group, detail: str | None = None) -> Decided:
+        """The decision on a group that was fetched and opened."""
+        rewards = tuple(completion.reward for completion in group.completions)
+        return cls(name_of(decision), peer, group.prompt.task, rewards, detail)
 
 
 @dataclass(slots=True)
 class ForeignOutcomes:
-    """Takes note of one round's decisions."""
+    """Collects one round's decisions. Memory is bounded, whatever the number of groups and peers."""
 
+    _counts: Counter[str] = field(default_factory=Counter)  # by outcome
     _by_peer: dict[str, Counter[str]] = field(default_factory=dict)
     _fetched: list[GroupOutcome] = field(default_factory=list)
     _passed_over: list[GroupOutcome] = field(default_factory=list)
     _alike: Counter[str] = field(default_factory=Counter)
 
     def note(self, decided: Decided) -> None:
-        peer = decided.peer if decided.peer in self._by_peer or len(self._by_peer) < PEERS else OTHERS
-        self._by_peer.setdefault(peer, Counter())[decided.outcome] += 1
+        outcome = decided.outcome
+        self._counts[outcome] += 1
+        peer = decided.peer if decided.peer in self._by_peer or len(self._by_peer) < MAX_PEERS else OTHERS
+        self._by_peer.setdefault(peer, Counter())[outcome] += 1
         if decided.fetched:
-            if len(self._fetched) < GROUPS:
+            if len(self._fetched) < MAX_GROUPS:
                 self._fetched.append(_in_short(decided))
             return
-        self._alike[decided.outcome] += 1
-        if self._alike[decided.outcome] <= PASSED_OVER_ALIKE and len(self._passed_over) < GROUPS:
+        self._alike[outcome] += 1
+        if self._alike[outcome] <= MAX_PASSED_OVER_ALIKE and len(self._passed_over) < MAX_GROUPS:
             self._passed_over.append(_in_short(decided))
 
+    def note_late(self) -> None:
+        """Counts the groups on their way as one late one: how many they are, and whose, is decided when they arrive."""
+        self._counts[ForeignOutcome.LATE.value] += 1
+
+    @property
+    def used(self) -> int:
+        """Groups trained on for the first time."""
+        return self._counts[ForeignOutcome.USED]
+
+    @property
+    def replayed(self) -> int:
+        """Groups trained on again."""
+        return self._counts[ForeignOutcome.REPLAYED]
+
+    def not_used(self) -> dict[str, int]:
+        """Candidates and fetched groups that were not trained on, by reason, in alphabetical order."""
+        return {outcome: count for outcome, count in sorted(self._counts.items()) if outcome not in TRAINED_ON}
+
     def event(self, now_seconds: float, round_number: int) -> ForeignGroups | None:
-        """None where nothing was decided."""
+        """The round's report; None where nothing was decided."""
         if not self._by_peer:
             return None
-        groups: Sequence[GroupOutcome] = [*self._passed_over[: GROUPS - len(self._fetched)], *self._fetched]
+        groups: Sequence[GroupOutcome] = [*self._passed_over[: MAX_GROUPS - len(self._fetched)], *self._fetched]
         by_peer = {peer: dict(outcomes) for peer, outcomes in self._by_peer.items()}
         return ForeignGroups(time_seconds=now_seconds, round=round_number, by_peer=by_peer, groups=tuple(groups))
+
+
+def name_of(decision: Decision) -> str:
+    """The short, stable name by which a decision is counted."""
+    return decision.reason if isinstance(decision, ProtocolError) else decision.value
 
 
 def _in_short(decided: Decided) -> GroupOutcome:
@@ -82,5 +139,5 @@ def _in_short(decided: Decided) -> GroupOutcome:
         reward_mean=statistics.fmean(decided.rewards),
         reward_spread=statistics.pstdev(decided.rewards),
         outcome=decided.outcome,
-        detail=None if decided.detail is None else printable(decided.detail, DETAIL_CHARACTERS),
+        detail=None if decided.detail is None else printable(decided.detail, MAX_DETAIL_CHARACTERS),
     )

@@ -1,7 +1,7 @@
-"""What is believed of a foreign group: nothing but what can be checked here. Every function is pure.
+"""Checks the claims of a foreign group: nothing is believed but what can be checked here. Every function is pure.
 
-The prompt is regenerated from its reference, the rewards are recomputed, and where the tokenizer is ours the tokens
-must be those of the text. What cannot be checked, the log-probabilities, only ever lowers or caps a weight.
+The prompt is regenerated from its reference, the rewards are recomputed, and where the group's tokenizer is ours the
+tokens must be those of the text. The log-probabilities cannot be checked; they only ever lower or cap a weight.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from node.learner.foreign.outcomes import Decision, ForeignOutcome
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
@@ -21,15 +22,15 @@ REWARD_TOLERANCE = 1e-3  # claims travel as float32
 
 @dataclass(frozen=True, slots=True)
 class ForeignRefusal:
-    """Why a fetched group is not learnt from, and what that says of its sender."""
+    """Why a fetched group is not learnt from, and how that counts for its sender."""
 
     judgement: Judgement
-    reason: str  # short and stable, for counters
+    decision: Decision
     detail: str
 
 
 def regenerated_prompt(group: Group, tasks: Mapping[str, Task], tokens: TokenTable) -> Prompt:
-    """The group's prompt, made here. Raises ``MalformedError`` for what cannot be a group of this task."""
+    """Returns the group's prompt, made here. Raises ``MalformedError`` for what cannot be a group of this task."""
     task = tasks.get(group.prompt.task)
     if task is None:
         raise MalformedError(f"there is no task {group.prompt.task!r} here")
@@ -45,7 +46,7 @@ def regenerated_prompt(group: Group, tasks: Mapping[str, Task], tokens: TokenTab
 
 
 def _check_tokens(completion: Completion, tokens: TokenTable) -> None:
-    """Raises ``MalformedError`` unless ids, byte lengths, text and end agree in our own tokenizer."""
+    """Raises ``MalformedError`` unless ids, byte lengths, text and finish reason agree in our own tokenizer."""
     ids = completion.token_ids.tolist()
     if ids and max(ids) >= tokens.vocabulary:
         raise MalformedError(f"token id {max(ids)}; the vocabulary has {tokens.vocabulary}")
@@ -57,15 +58,17 @@ def _check_tokens(completion: Completion, tokens: TokenTable) -> None:
 
 
 def check_rewards(claimed: Sequence[float], scores: Scores) -> ForeignRefusal | None:
-    """Compares claims with recomputed rewards.
+    """Compares claimed rewards with recomputed ones; returns None where every claim holds.
 
-    A completion that our scorer could not score, for want of time perhaps, accuses nobody; the group is left unused.
+    A completion that our scorer could not score, because it ran out of time for example, accuses nobody: the group is
+    left unused.
     """
     for index, (claim, reward, fault) in enumerate(zip(claimed, scores.rewards, scores.faults, strict=True)):
         if fault is None and not abs(claim - reward) <= REWARD_TOLERANCE:
             detail = f"completion {index}: claimed reward {claim:g}, recomputed {reward:g}"
-            return ForeignRefusal(Judgement.FALSE_REWARD, "false_reward", detail)
+            return ForeignRefusal(Judgement.FALSE_REWARD, ForeignOutcome.FALSE_REWARD, detail)
     faults = [fault for fault in scores.faults if fault is not None]
     if faults:
-        return ForeignRefusal(Judgement.UNUSED, "not_scored", f"{faults[0].reason}: {faults[0].detail}")
+        detail = f"{faults[0].reason}: {faults[0].detail}"
+        return ForeignRefusal(Judgement.UNUSED, ForeignOutcome.NOT_SCORED, detail)
     return None

@@ -1,13 +1,13 @@
-"""How the learner's weights reach its engine: which form, and what to do when the engine refuses one.
+"""How the learner's weights reach its engine: in which form, and what follows when the engine refuses one.
 
-An engine in this process is handed the tensors. To copy n bytes moves 2 n through memory; to find what changed reads as
+An engine in this process gets the tensors. Copying n bytes moves 2 n through memory; finding what changed reads as
 many, and hashing is several times slower than either, for a copy that cannot go wrong. Where bytes must cross a pipe or
-a network it is the other way round: after a step at learning rate 1e-6 about 1 % of bf16 weights differ, a diff is a
-hundred times smaller than the weights, and its target's hash tells whether it arrived (``scripts/bench/
-engine_weights.py`` prints both).
+a network the opposite holds: after a step at learning rate 1e-6 about 1 % of bf16 weights differ, a diff is a hundred
+times smaller than the weights, and its target's hash shows whether it arrived (``scripts/bench/engine_weights.py``
+prints both).
 
-The base of the next diff advances only once the engine has taken an update. An engine that refuses one keeps the
-weights and the version that it has, and gets them whole at once.
+The base of the next diff advances only once the engine has taken an update. An engine that refuses one keeps its
+weights and version, and gets the whole weights at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an engine is given new weights, and why so."""
+    """How an engine gets new weights, and why."""
 
     kind: Literal["tensors", "diff", "dense"]
     reason: str
@@ -40,14 +40,14 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class EngineUpdate:
-    """What an engine has taken over."""
+    """An update that an engine has taken."""
 
     form: Form
     size_bytes: int | None  # of the blob; None for tensors
 
 
 def form_of(*, in_process: bool, dense_bytes: int = 0, diff_bytes: int | None = None) -> Form:
-    """The form to send. ``diff_bytes``: of the diff from what the engine holds, None where that is not known."""
+    """Returns the form to send. ``diff_bytes`` is the size of the diff from what the engine holds, None if unknown."""
     if in_process:
         return Form("tensors", "in this process a copy costs less than comparing and hashing")
     if diff_bytes is None:
@@ -60,27 +60,27 @@ def form_of(*, in_process: bool, dense_bytes: int = 0, diff_bytes: int | None = 
 class EngineWeights:
     """Brings one engine to the learner's weights. Call it from one thread at a time, never while the engine generates.
 
-    Memory: for an engine elsewhere two bf16 copies of the trained weights, what it holds and what it is to hold.
+    Memory: for an engine elsewhere two bf16 copies of the trained weights, those it holds and those it gets next.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._held: tuple[bytes, list[Tensor]] | None = None  # what the engine has taken last, and its hash
+        self._held: tuple[bytes, list[Tensor]] | None = None  # what the engine has taken last, with its hash
         self._spare: list[Tensor] | None = None
-        self._told: str | None = None
+        self._logged: str | None = None  # the kind of form
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
-        """``weights`` may be changed as soon as it returns.
+        """Loads ``weights``, which may be changed as soon as this returns.
 
-        Raises as ``Engine.load_weights`` where the engine refuses even the whole weights.
+        Raises like ``Engine.load_weights`` where the engine refuses even the whole weights.
         """
         if self._engine.in_process:
             self._engine.load_weights(version, weights)
             sent = EngineUpdate(form_of(in_process=True), None)
         else:
             sent = self._send(version, weights)
-        if sent.form.kind != self._told:
-            self._told = sent.form.kind
+        if sent.form.kind != self._logged:
+            self._logged = sent.form.kind
             log.info("version %d goes to the engine as %s: %s", version, sent.form.kind, sent.form.reason)
         return sent
 
@@ -106,7 +106,7 @@ class EngineWeights:
         return EngineUpdate(form, len(blob))
 
     def _rounded(self, layout: TensorLayout, weights: Mapping[str, Tensor]) -> list[Tensor]:
-        """Copies in bf16 in host memory, in the layout's order, over those that are not needed any more."""
+        """Returns copies in bf16 in host memory, in the layout's order. They overwrite copies no longer needed."""
         room, self._spare = self._spare, None
         if room is None:
             room = [torch.empty(shape, dtype=torch.bfloat16) for _, shape in layout.tensors]

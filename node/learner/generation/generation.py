@@ -1,12 +1,12 @@
-"""What one round generates: groups launched, stopped, gone on with, replaced.
+"""What one round generates: groups are launched, interrupted, resumed and replaced.
 
-Over-provisioning (APRIL, arXiv 2509.18521): with a share o, ⌈(1 + o)·I⌉ groups are launched for I wanted, those left
-over from before first; once I are complete the others are interrupted and kept as ``UnfinishedGroup``, tokens and
-log-probabilities included. Should more than I become complete with the same token, all are used.
+Over-provisioning (APRIL, arXiv 2509.18521): with a share o, ⌈(1 + o)·I⌉ groups are launched where I are wanted, those
+left over from earlier rounds first. Once I are complete the others are interrupted and kept as ``UnfinishedGroup``,
+tokens and log-probabilities included. If more than I become complete with the same token, all are used.
 
 Dynamic sampling (DAPO, arXiv 2503.14476): with ``resample`` r > 0, complete groups whose rewards are all equal are
-dropped from what is learnt from, and new prompts are drawn until I groups with unequal rewards are had or r·I prompts
-have been drawn. The dropped ones' tokens and rewards still count, and they may still be shared.
+dropped from the batch, and new prompts are drawn until there are I groups with unequal rewards or r·I prompts have been
+drawn. The tokens and rewards of dropped groups still count, and the groups may still be shared.
 """
 
 from __future__ import annotations
@@ -34,35 +34,36 @@ log = logging.getLogger(__name__)
 
 
 class RewardScorer(Protocol):
-    """What is used of ``node.tasks.scorer.Scorer``; by two threads at once where generation runs ahead."""
+    """What is used of ``node.tasks.scorer.Scorer``, by two threads at once where generation runs ahead."""
 
     def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a round may generate, decided before it begins: equal plans, weights and left-overs give equal rounds."""
+    """What a round may generate, decided before it begins. Equal plans, weights and unfinished groups give equal
+    rounds."""
 
     groups: int  # I, wanted complete
-    allocations: tuple[Allocation, ...]  # in the order in which they are drawn; those not needed are not
+    allocations: tuple[Allocation, ...]  # in the order in which they are drawn, as far as needed
     sampling_seed: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generated:
-    """What came of it."""
+    """What one round generated."""
 
     rollouts: tuple[Rollout, ...]  # to learn from
     scores: tuple[Scores, ...] | None  # of ``rollouts``; None where they have not been scored yet
     dropped: tuple[tuple[Rollout, Scores], ...]  # complete, with equal rewards, replaced by others
     unfinished: tuple[UnfinishedGroup, ...]  # oldest first
-    resumed: int  # groups left over from before that were gone on with
-    tokens: int  # sampled now, whatever became of them
+    resumed: int  # groups left over from earlier rounds that were resumed
+    tokens: int  # sampled in this round, for complete and unfinished groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Launch:
-    """A group on its way through the engine."""
+    """A group that the engine works on."""
 
     prompt: Prompt
     request: GenerationRequest
@@ -70,7 +71,7 @@ class _Launch:
 
 @dataclass(slots=True)
 class _Tally:
-    """A round's generation as far as it has come."""
+    """The progress of a round's generation."""
 
     kept: list[Rollout] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
@@ -80,7 +81,7 @@ class _Tally:
 
 
 class Generation:
-    """Generates one round at a time, on whatever thread calls it; keeps nothing between two."""
+    """Generates one round at a time, on the calling thread. It keeps nothing between two rounds."""
 
     def __init__(
         self,
@@ -100,10 +101,10 @@ class Generation:
     def run(
         self, plan: Plan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
     ) -> Generated:
-        """Generates by ``plan``, going on with ``unfinished`` first.
+        """Generates by ``plan``, resuming ``unfinished`` first.
 
-        Once ``halted`` says so, what has come of it by then, with the next token. Raises ``ConfigurationError`` when no
-        prompt leaves room for an answer in the model's context.
+        Once ``halted`` returns true it stops after the next token and returns what there is. Raises
+        ``ConfigurationError`` when no prompt leaves room for an answer in the model's context.
         """
         drawn, waiting, tally = deque(plan.allocations), list(unfinished), _Tally()
         seeds = random.Random(plan.sampling_seed)
@@ -131,7 +132,7 @@ class Generation:
         wanted = launched_for(missing, self._section.overprovision)
         wave: list[_Launch] = []
         while waiting and len(wave) < wanted:
-            launch = self._gone_on_with(waiting.pop(0))
+            launch = self._resumed(waiting.pop(0))
             if launch is not None:
                 wave.append(launch)
         tally.resumed += len(wave)
@@ -146,15 +147,15 @@ class Generation:
         return wave
 
     def _begun(self, allocation: Allocation) -> _Launch | None:
-        """None for a prompt that leaves no position of the context for an answer."""
+        """Returns None for a prompt that leaves no position of the context for an answer."""
         task = self._tasks[allocation.task]
         prompt = task.prompt(task.ref(allocation.prompt_seed))
         prompt_ids = tuple(self._tokens.prompt_ids(prompt.text))
         room = min(task.max_new_tokens, self._context - len(prompt_ids))
         return _Launch(prompt, GenerationRequest(prompt_ids, allocation.completions, room)) if room > 0 else None
 
-    def _gone_on_with(self, group: UnfinishedGroup) -> _Launch | None:
-        """None for a group that cannot be: its task has changed, or prompt and tokens no longer fit the context."""
+    def _resumed(self, group: UnfinishedGroup) -> _Launch | None:
+        """Returns None for a group whose task has changed, or whose prompt and tokens no longer fit the context."""
         task = self._tasks.get(group.ref.task)
         if task is None:
             log.warning("an unfinished group is dropped: this node no longer trains on %s", group.ref.task)
@@ -197,7 +198,7 @@ class Generation:
         waiting: list[UnfinishedGroup],
         tally: _Tally,
     ) -> list[Rollout]:
-        """The complete groups; the others go to the front of ``waiting``, for they are older than what is there."""
+        """Returns the complete groups; the others go to the front of ``waiting``, being older than what is there."""
         complete: list[Rollout] = []
         unfinished: list[UnfinishedGroup] = []
         for launch, reached in zip(wave, progress, strict=True):
@@ -222,5 +223,5 @@ class Generation:
 
 
 def launched_for(groups: int, overprovision: float) -> int:
-    """Groups in flight for ``groups`` wanted complete."""
+    """Returns the number of groups to launch where ``groups`` complete ones are wanted."""
     return math.ceil(groups * (1.0 + overprovision) - 1e-9)  # 10 · 1.1 is a little more than 11

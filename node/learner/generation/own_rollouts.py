@@ -1,4 +1,4 @@
-"""Own rollouts: what scorers are given of them, which are worth sharing, and the group that others get."""
+"""Own rollouts: what the scorer takes of them, which are worth sharing, and the group that others get."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Rollout:
 
 
 def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, list[str]]:
-    """What the scorer takes. Bytes that are no UTF-8 become the replacement character, on every node alike."""
+    """Returns what the scorer takes. Bytes that are not UTF-8 become the replacement character, on every node alike."""
     return ref, [text.decode("utf-8", "replace") for text in texts]
 
 
 def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes) -> Group:
-    """The rollout as others get it, under the oldest version that had a part in it."""
+    """Returns the rollout as others get it, under the oldest version that sampled any of its tokens."""
     completions = tuple(
         Completion(
             text=text,
@@ -55,10 +55,10 @@ def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, 
 
 
 def worth_sharing(rewards_of_groups: Sequence[Sequence[float]], tasks: Sequence[str], limit: int) -> list[int]:
-    """Indices of at most ``limit`` groups that may help others: those with any reward at all.
+    """Returns the indices of at most ``limit`` groups that may help others: those with any reward at all.
 
-    A group that is all right helps whoever is at zero there; one that is all wrong helps nobody. Tasks take turns, each
-    with its best group first, so that the limit does not leave only the easiest task.
+    A group that is all right helps a node without any success on that task; one that is all wrong helps nobody. Tasks
+    take turns, each with its best group first, so that the limit does not leave only the easiest task.
     """
     order: list[tuple[int, float, int]] = []
     rank_in_task: dict[str, int] = {}

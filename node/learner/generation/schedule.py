@@ -2,13 +2,13 @@
 
 ``InTurn`` generates when asked: completions are sampled from the newest weights, and equal states give equal rounds.
 
-``Ahead`` with most s ≥ 1: while round n is learnt from, rounds up to n + s may be generated, each from the newest
-weights there are when it begins. A step makes one version at most, so a completion is at most s versions behind the
-weights that learn from it, one that was interrupted and resumed as many more as rounds lie between. With s = 1 that is
-exactly one, and equal states give equal rounds still; with more it depends on which of the two is faster.
+``Ahead`` with ``most`` = s ≥ 1: while round n is learnt from, rounds up to n + s may be generated, each from the newest
+weights that exist when it begins. A step makes one version at most, so a completion is at most s versions behind the
+weights that learn from it; one that was interrupted and resumed is behind by as many more as rounds lie between. With
+s = 1 that is exactly one, and equal states still give equal rounds; with more it depends on which of the two is faster.
 
-Both hold the weights back by k versions if told to (``weights_behind``), for experiments: what is learnt by version v
-is then sampled by version max(v₀, v - k), where v₀ is the version at the start of the process.
+For experiments both can hold the weights back by k versions (``engine.weights_behind``): what version v learns from is
+then sampled by version max(v₀, v - k), where v₀ is the version at the start of the process.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ log = logging.getLogger(__name__)
 
 class GenerationSchedule(Protocol):
     def publish(self, version: int, weights: Weights) -> None:
-        """Makes new weights known. ``weights`` may be changed as soon as it returns."""
+        """Takes new weights. ``weights`` may be changed as soon as it returns."""
 
     def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
-        """Plans that round and those that may be generated ahead; ``unfinished``: what the round before left over."""
+        """Plans that round and those that may be generated ahead; ``unfinished`` is what the round before left over."""
 
     def take(self) -> Generated:
-        """What was generated for the round launched. Raises what generating raised."""
+        """Returns what was generated for the round launched. Raises what generation raised."""
 
     def close(self) -> None:
-        """Ends the thread, with the token that is being sampled; what it generated for rounds to come is lost.
+        """Ends the thread after the token that is being sampled; what it generated for later rounds is lost.
 
-        It may be launched again.
+        ``launch`` may be called again.
         """
 
 
@@ -57,7 +57,7 @@ def needs_own_weights(config: Config) -> bool:
 
 
 def schedule_of(config: Config, generation: Generation) -> GenerationSchedule:
-    """The schedule that the configuration asks for. Raises ``ValueError`` for an engine that cannot follow it."""
+    """Returns the schedule that is configured. Raises ``ValueError`` for an engine that cannot follow it."""
     if needs_own_weights(config) and not generation.engine.owns_weights:
         raise ValueError(
             "learner.max_staleness and objective.research.weights_behind need an engine that owns its weights: this "
@@ -70,13 +70,13 @@ def schedule_of(config: Config, generation: Generation) -> GenerationSchedule:
 
 
 class HeldBack:
-    """The copies of the newest ``behind`` + 1 published weights."""
+    """Copies of the newest ``behind`` + 1 published weights."""
 
     def __init__(self, behind: int) -> None:
         self._kept: deque[tuple[int, Weights]] = deque(maxlen=behind + 1)
 
     def push(self, version: int, weights: Weights) -> tuple[int, Weights]:
-        """Keeps a copy of ``weights``; gives those that are to be sampled from now."""
+        """Keeps a copy of ``weights``; returns those to sample from now."""
         self._kept.append((version, {name: tensor.detach().clone() for name, tensor in weights.items()}))
         return self._kept[0]
 
@@ -113,9 +113,9 @@ class _Batch:
 
 
 class Ahead:
-    """``GenerationSchedule`` on a thread of its own, at most ``most`` rounds ahead of the one that is learnt from.
+    """``GenerationSchedule`` on a thread of its own, at most ``most`` rounds ahead of the round that is learnt from.
 
-    Memory: besides the engine's own weights one copy of the trained ones, ``behind`` more where they are held back.
+    Memory: one copy of the trained weights besides the engine's own, and ``behind`` more where they are held back.
     """
 
     def __init__(self, generation: Generation, behind: int, most: int) -> None:
@@ -128,7 +128,7 @@ class Ahead:
         self._halt = threading.Event()
         self._batches: deque[_Batch] = deque()
         self._next_round = 0
-        self._unfinished: Sequence[UnfinishedGroup] = ()  # the thread's own while there is one
+        self._unfinished: Sequence[UnfinishedGroup] = ()  # owned by the thread while there is one
 
     def publish(self, version: int, weights: Weights) -> None:
         newest = self._held_back.push(version, weights)
@@ -147,7 +147,7 @@ class Ahead:
 
     def take(self) -> Generated:
         generated = self._batches.popleft().generated.result()
-        # The next one begins now, and so before what is made of this one: which weights it gets is no matter of luck.
+        # The next one begins now, before anything is learnt from this one, so that its weights do not depend on timing.
         self._batches[0].begun.wait()
         return generated
 
@@ -158,7 +158,7 @@ class Ahead:
         self._thread.shutdown(wait=True, cancel_futures=True)
         for batch in self._batches:
             if not batch.generated.cancelled() and (error := batch.generated.exception()) is not None:
-                log.error("a round generated ahead, and not needed any more, failed", exc_info=error)
+                log.error("a round that was generated ahead, and is no longer needed, failed", exc_info=error)
         self._batches.clear()
         self._halt.clear()
         self._thread = None

@@ -1,7 +1,7 @@
 """Groups whose generation was stopped before all their completions had ended, between two rounds and in checkpoints.
 
-Only the reference of the prompt is kept: prompt and ids are made again when the group is gone on with, so that a group
-of a task that has since changed, or that no longer fits the model's context, is recognised there.
+Only the reference of the prompt is kept. Prompt and ids are made again when the group is resumed, which then detects a
+group whose task has changed since, or which no longer fits the model's context.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class UnfinishedGroup:
 
 
 def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Tensors and JSON for a checkpoint; no tensors where nothing was sampled."""
+    """Returns tensors and JSON for a checkpoint; no tensors where nothing was sampled."""
     sequences = [s for group in groups for s in group.progress.sequences]
     records = [
         {
@@ -58,7 +58,8 @@ def snapshot_of_unfinished(groups: Sequence[UnfinishedGroup]) -> tuple[dict[str,
 def restored_unfinished(
     tensors: Mapping[str, Tensor], records: Sequence[Mapping[str, Any]]
 ) -> tuple[UnfinishedGroup, ...]:
-    """What ``snapshot_of_unfinished`` was given. Raises ``StorageError`` where tensors and records disagree."""
+    """Returns the groups that ``snapshot_of_unfinished`` took. Raises ``StorageError`` where tensors and records
+    disagree."""
     token_ids = tensors.get(TOKENS, torch.empty(0, dtype=torch.int64)).numpy()
     logps = tensors.get(LOGPS, torch.empty(0)).numpy()
     groups: list[UnfinishedGroup] = []

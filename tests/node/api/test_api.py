@@ -30,6 +30,7 @@ from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeState, 
 from node.events import CheckpointSaved, Fault, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
+from tests.factories import round_done
 
 TOKEN = "t" * 43
 HANG_SECONDS = 300.0
@@ -47,39 +48,11 @@ SWARM = SwarmStatus(
     accepted={"heartbeat": 4},
     rejected={"clock": 1},
 )
-ROUND = RoundDone(
+ROUND = round_done(
     time_seconds=1.0,
-    round=7,
-    policy_version=7,
-    seconds=0.5,
-    phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
-    reward=0.25,
     reward_by_task={'odd"\\\nname': 0.5},
     success_by_task={"add": 0.75},
-    own_groups=1,
-    own_groups_informative=1,
-    foreign_groups_used=1,
     foreign_rejected={"late": 2},
-    groups_shared=1,
-    groups_shared_total=9,
-    foreign_groups_used_total=3,
-    tokens_generated=100,
-    tokens_generated_total=700,
-    tokens_trained=60,
-    tokens_per_second=200.0,
-    bytes_fetched=1,
-    scoring_failures=0,
-    loss=None,
-    gradient_norm=None,
-    steps_skipped_total=0,
-    effective_sample_share=0.9,
-    clip_share=None,
-    floor_share=None,
-    filter_share=None,
-    multi_token_span_share=None,
-    entropy=None,
-    divergence_by_peer={},
-    alone_because=None,
 )
 
 

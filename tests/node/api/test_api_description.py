@@ -32,12 +32,12 @@ from node.events import (
     GroupOutcome,
     LearnerReady,
     Loading,
-    Phases,
     RoundDone,
     Usage,
 )
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
+from tests.factories import round_done
 
 TOKEN = "t" * 43
 HOSTILE = "\x1b[31m<script>\u202e\n"
@@ -45,25 +45,28 @@ HANG_SECONDS = 300.0
 EXAMPLES = 25  # of each endpoint, right and wrong
 
 
-def round_done(number: int) -> RoundDone:
-    return RoundDone(
-        time_seconds=100.0 + number, round=number, policy_version=number, seconds=0.5,
-        phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
-        reward=0.25, reward_by_task={"add": 0.5}, success_by_task={"add": 0.75}, samples_by_task={"add": 80},
-        own_groups=8, own_groups_informative=3, foreign_groups_used=1, foreign_groups_replayed=1,
-        foreign_rejected={"stale": 2, "false_reward": 1}, foreign_fetched=2, foreign_waiting=3, groups_shared=1,
-        groups_shared_total=9, foreign_groups_used_total=3, tokens_generated=100, tokens_generated_total=700,
-        tokens_trained=60, tokens_per_second=200.0, bytes_fetched=1, scoring_failures=0,
-        loss=0.1 if number % 2 else None, gradient_norm=None, steps_skipped_total=0, effective_sample_share=0.9,
-        clip_share=None, floor_share=None, filter_share=None, multi_token_span_share=None, entropy=None,
-        divergence_by_peer={"self": 0.1}, alone_because=None,
-    )  # fmt: skip
+def full_round(number: int) -> RoundDone:
+    return round_done(
+        number,
+        time_seconds=100.0 + number,
+        reward_by_task={"add": 0.5},
+        success_by_task={"add": 0.75},
+        samples_by_task={"add": 80},
+        own_groups=8,
+        own_groups_informative=3,
+        foreign_groups_replayed=1,
+        foreign_rejected={"stale": 2, "false_reward": 1},
+        foreign_fetched=2,
+        foreign_waiting=3,
+        loss=0.1 if number % 2 else None,
+        divergence_by_peer={"self": 0.1},
+    )
 
 
 def recorded() -> Record:
     record = Record()
     for number in range(1, 700):
-        record.add(round_done(number))
+        record.add(full_round(number))
         record.add(
             Usage(
                 time_seconds=100.0 + number,
@@ -105,7 +108,7 @@ class Node:
                 trainable_parameters=9, device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None,
                 seconds=2.0,
             ),
-            round=round_done(699),
+            round=full_round(699),
             checkpoint=CheckpointSaved(time_seconds=99.0, round=5, path="/data/c", size_bytes=1000, seconds=0.1),
             fault=Fault(time_seconds=3.0, kind="transport", detail="away", round=3, fatal=False),
             notes=("said",),

@@ -15,7 +15,8 @@ from node.api import series
 from node.api.history import MAX_POINTS, History, restored
 from node.api.series import Kind, Stretch, Track, downsampled, merged, sample
 from node.api.types import HistoryAnswer
-from node.events import Phases, RoundDone, Usage, encode_event
+from node.events import RoundDone, Usage, encode_event
+from tests.factories import round_done
 
 KINDS: dict[str, Kind] = {"mean": "mean", "last": "last", "most": "most"}
 values = st.dictionaries(st.sampled_from(["mean", "last", "most", "other"]), st.floats(-1e6, 1e6))
@@ -24,18 +25,15 @@ runs = st.lists(values, min_size=1, max_size=60).map(
 )
 
 
-def round_done(number: int, *, time_seconds: float | None = None, tasks: tuple[str, ...] = ("add",)) -> RoundDone:
-    return RoundDone(
-        time_seconds=float(number) if time_seconds is None else time_seconds, round=number, policy_version=number,
-        seconds=0.5, phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
-        reward=number / 1000, reward_by_task=dict.fromkeys(tasks, 0.25), success_by_task=dict.fromkeys(tasks, 0.5),
-        own_groups=1, own_groups_informative=1, foreign_groups_used=1, foreign_rejected={}, groups_shared=1,
-        groups_shared_total=9, foreign_groups_used_total=3, tokens_generated=100, tokens_generated_total=700,
-        tokens_trained=60, tokens_per_second=200.0, bytes_fetched=1, scoring_failures=0,
-        loss=0.5 if number % 2 else None, gradient_norm=None, steps_skipped_total=0, effective_sample_share=0.9,
-        clip_share=None, floor_share=None, filter_share=None, multi_token_span_share=None, entropy=None,
-        divergence_by_peer={}, alone_because=None,
-    )  # fmt: skip
+def round_of(number: int, *, time_seconds: float | None = None, tasks: tuple[str, ...] = ("add",)) -> RoundDone:
+    return round_done(
+        number,
+        time_seconds=float(number) if time_seconds is None else time_seconds,
+        reward=number / 1000,
+        reward_by_task=dict.fromkeys(tasks, 0.25),
+        success_by_task=dict.fromkeys(tasks, 0.5),
+        loss=0.5 if number % 2 else None,
+    )
 
 
 def usage(at_seconds: float, sent: int | None, received: int | None = 0, learner: int | None = 5) -> Usage:
@@ -101,7 +99,7 @@ def test_a_track_of_any_length_keeps_its_newest_samples_and_the_whole_in_bounded
 def test_an_answer_has_at_most_the_points_asked_for_and_every_series_is_as_long_as_its_times() -> None:
     history = History()
     for number in range(1, 2001):
-        history.add_round(round_done(number, tasks=("add", "sort/twice")))
+        history.add_round(round_of(number, tasks=("add", "sort/twice")))
     for points in (2, 100, MAX_POINTS):
         answer = history.answer(points=points)
         assert len(answer.rounds.time_seconds) == points
@@ -118,7 +116,7 @@ def test_an_answer_has_at_most_the_points_asked_for_and_every_series_is_as_long_
 def test_the_last_seconds_are_told_round_by_round() -> None:
     history = History()
     for number in range(1, 5001):
-        history.add_round(round_done(number))
+        history.add_round(round_of(number))
     answer = history.answer(seconds=9.5)
     assert answer.rounds.time_seconds == tuple(map(float, range(4991, 5001)))
 
@@ -147,14 +145,14 @@ def test_an_empty_history_is_an_answer_too() -> None:
 
 def test_what_was_recorded_comes_back_older_half_first_and_lines_of_other_versions_do_not(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
-    older = [encode_event(round_done(number)) for number in (1, 2)]
+    older = [encode_event(round_of(number)) for number in (1, 2)]
     newer = [
         b'{"event":"round","time_seconds":2.5}',
         msgspec.json.encode(usage(2.7, 100)),
-        encode_event(round_done(3)),
+        encode_event(round_of(3)),
         b'{"event":"fault"}',
         b'{"event":"round","ti',
-        encode_event(round_done(9)),
+        encode_event(round_of(9)),
     ]
     metrics.with_name("metrics.jsonl.1").write_bytes(b"\n".join(older) + b"\n")
     metrics.write_bytes(b"\n".join(newer))
@@ -167,8 +165,8 @@ def test_what_was_recorded_comes_back_older_half_first_and_lines_of_other_versio
 def test_what_came_while_the_record_was_read_follows_it() -> None:
     earlier, now = History(), History()
     for number in range(1, 1501):
-        earlier.add_round(round_done(number))
-    now.add_round(round_done(1600))
+        earlier.add_round(round_of(number))
+    now.add_round(round_of(1600))
     now.add_usage(usage(1600, 10))
     now.add_usage(usage(1610, 20))
     whole = now.follow(earlier)

@@ -11,11 +11,12 @@ from node.api import swarm_summary as swarm_view
 from node.api.answers import peer_view
 from node.api.swarm_summary import swarm_answer
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, SwarmAnswer
-from node.events import LearnerReady, Phases, RoundDone
+from node.events import LearnerReady, RoundDone
 from node.learner.allocation.peer_success import STALE_SECONDS
 from protocol import limits
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import PeerStatus
+from tests.factories import round_done
 
 WREN, ROBIN = b"w" * 16, b"r" * 16
 HOSTILE = "\x1b[31m<script>\u202e\n"
@@ -39,17 +40,7 @@ def peer(
     )
 
 
-def round_done() -> RoundDone:
-    return RoundDone(
-        time_seconds=1.0, round=7, policy_version=6, seconds=0.5,
-        phases=Phases(allocate=0.1, generate=0.2, collect=0.0, score=0.0, learn=0.2, publish=0.0),
-        reward=0.25, reward_by_task={"add": 0.25}, success_by_task={"add": 0.5}, samples_by_task={"add": 100},
-        own_groups=1, own_groups_informative=1, foreign_groups_used=1, foreign_rejected={}, groups_shared=1,
-        groups_shared_total=9, foreign_groups_used_total=3, tokens_generated=100, tokens_generated_total=700,
-        tokens_trained=60, tokens_per_second=200.0, bytes_fetched=1, scoring_failures=0, loss=None, gradient_norm=None,
-        steps_skipped_total=0, effective_sample_share=0.9, clip_share=None, floor_share=None, filter_share=None,
-        multi_token_span_share=None, entropy=None, divergence_by_peer={}, alone_because=None,
-    )  # fmt: skip
+DONE = round_done(policy_version=6, samples_by_task={"add": 100})
 
 
 READY = LearnerReady(
@@ -76,7 +67,7 @@ def test_models_and_tasks_are_weighted_by_samples_and_this_node_counts_too() -> 
         peer(heartbeat("bob", tasks=(TaskSuccess("add", 0.8, 300), TaskSuccess("sort", 0.1, 50)))),
         peer(heartbeat("eve", "robin", ROBIN, (TaskSuccess("add", 0.2, 100),), rate=30.0)),
     )
-    answer = swarm_answer(status(done=round_done()), peers)
+    answer = swarm_answer(status(done=DONE), peers)
     wren, robin = answer.models
     assert (wren.model, wren.nodes, wren.names, wren.ours) == ("wren", 2, ("ann", "bob"), True)
     assert wren.success_by_task["add"] == pytest.approx((0.5 * 100 + 0.8 * 300) / 400)
@@ -133,7 +124,7 @@ def test_two_thousand_strangers_with_names_of_their_own_make_a_bounded_and_escap
         )
         for i in range(500)
     ]
-    answer = swarm_answer(status(done=round_done()), seen(*strangers))
+    answer = swarm_answer(status(done=DONE), seen(*strangers))
     assert answer.nodes == 501
     assert len(answer.models) == swarm_view.MODELS and answer.models_left_out == 501 - swarm_view.MODELS
     assert len(answer.tasks) == swarm_view.TASKS

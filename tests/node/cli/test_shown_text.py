@@ -13,12 +13,13 @@ from node.api.answers import peer_view
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
-from node.events import Fault, Phases, RoundDone, Stopped, encode_event
+from node.events import Fault, RoundDone, Stopped, encode_event
 from node.printable import printable
 from node.quantities import size
 from node.supervision.rolling_log import RollingLog
 from protocol.messages import Heartbeat
 from swarm.api import PeerStatus, SwarmStatus
+from tests.factories import round_done
 
 HOSTILE = "\x1b[31m[bold red]evil[/]\r\nnew line\u202edlrow\x9b5m"
 
@@ -46,17 +47,8 @@ def node_status(swarm: SwarmStatus | None, done: RoundDone | None = None) -> Nod
     )  # fmt: skip
 
 
-def round_done(number: int) -> RoundDone:
-    phases = Phases(allocate=0.0, generate=0.1, collect=0.0, score=0.1, learn=0.1, publish=0.0)
-    return RoundDone(
-        time_seconds=1.0, round=number, policy_version=number, seconds=0.3, phases=phases, reward=0.25,
-        reward_by_task={"sort": 0.25}, success_by_task={"sort": 0.5}, own_groups=8, own_groups_informative=2,
-        foreign_groups_used=3, foreign_rejected={}, groups_shared=1, groups_shared_total=1,
-        foreign_groups_used_total=3, tokens_generated=100, tokens_generated_total=100, tokens_trained=50,
-        tokens_per_second=333.0, bytes_fetched=0, scoring_failures=0, loss=None, gradient_norm=None,
-        steps_skipped_total=0, effective_sample_share=None, clip_share=None, floor_share=None, filter_share=None,
-        multi_token_span_share=None, entropy=None, divergence_by_peer={}, alone_because=None,
-    )  # fmt: skip
+def sorting_round(number: int) -> RoundDone:
+    return round_done(number, success_by_task={"sort": 0.5}, foreign_groups_used=3)
 
 
 def test_controls_and_direction_marks_become_codes_and_the_rest_stays() -> None:
@@ -92,7 +84,7 @@ def test_a_member_of_a_private_cluster_that_is_alone_names_the_invite_and_not_it
 
 
 def test_status_tells_round_rewards_traffic_and_rejections() -> None:
-    said = "\n".join(wording.status_lines(node_status(swarm_status("why"), round_done(7))))
+    said = "\n".join(wording.status_lines(node_status(swarm_status("why"), sorting_round(7))))
     for part in ("round 7", "sort 0.50", "6.0 kB received", "2 clock", "why", "1 min 01 s"):
         assert part in said
 
@@ -101,7 +93,7 @@ def test_rounds_come_as_a_line_once_in_a_while_and_the_last_one_always() -> None
     out = io.StringIO()
     observer = PlainObserver(out)
     for number in range(1, 101):
-        observer.on_event(b"", round_done(number))
+        observer.on_event(b"", sorting_round(number))
     observer.on_event(
         b"", Stopped(time_seconds=1.0, round=100, because="rounds", tokens_generated_total=1, checkpoint=None)
     )

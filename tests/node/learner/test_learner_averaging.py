@@ -1,4 +1,4 @@
-"""Averaging within the round: a real learner of a built-in model, real checkpoints; the swarm process is played."""
+"""Averaging within the round: a real learner of a built-in model, real checkpoints, and a simulated swarm process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HereScorer:
 
 
 class Family:
-    """A partner whose weights are a little off the built-in model's; ``may_answer`` holds its answer back."""
+    """A partner whose weights differ a little from the built-in model's; ``may_answer`` holds its answer back."""
 
     def __init__(self, folder: Path, family: bytes, weights: Mapping[str, Tensor]) -> None:
         self._folder, self._family = folder, family
@@ -79,7 +79,7 @@ class Family:
         assert self.may_answer.wait(WAIT_SECONDS)
         content = encode_dense(self.layout, bf16_bits(self.theirs, self.layout))
         if encoding == CompressedRule.encoding:
-            content = b"".join(blob)  # a partner that learnt the same
+            content = b"".join(blob)  # as of a partner that learnt the same
         path = self._folder / "theirs"
         path.write_bytes(content)
         offer = Offer(family, layout.digest, encoding, step, blob_id(content), len(content))
@@ -97,7 +97,7 @@ class Steady(Random):
 
 
 class WatchedEngine(TorchEngine):
-    """Remembers every version that it was given, with a digest of its weights."""
+    """Remembers every version that it got, with a digest of its weights."""
 
     def load_weights(self, version: int, weights: Mapping[str, Tensor]) -> None:
         self.loaded = [*getattr(self, "loaded", []), (version, digest(weights))]
@@ -117,7 +117,7 @@ class Node:
         self.state, _ = restore(read_newest(checkpoints), checkpoints, self.policy, self.optimizer)
         self._background = BackgroundCheckpoints(checkpoints, keep=2)
         section = AveragingSection(every_rounds=every_rounds)
-        self.replica = WeightAverager(
+        self.averager = WeightAverager(
             self.swarm,
             self.optimizer,
             self.policy.family,
@@ -142,18 +142,18 @@ class Node:
             persistence=Persistence(
                 self._background, config, self.policy, self.optimizer, self.events.append, lambda: 0.0
             ),
-            replica=self.replica if every_rounds else None,
+            weight_averager=self.averager if every_rounds else None,
         )
 
     def rounds(self, count: int) -> None:
         for _ in range(count):
             self.learner.round()
-            self.replica.settle(WAIT_SECONDS)
+            self.averager.settle(WAIT_SECONDS)
 
     def stop(self) -> None:
-        """As it ends when told to: with a checkpoint."""
+        """Ends as when it is asked to: with a checkpoint."""
         self.learner.run(lambda: "asked")
-        self.replica.close()
+        self.averager.close()
         self._background.close()
 
     def weights(self) -> str:
@@ -170,7 +170,7 @@ class Node:
 def test_averaged_weights_are_a_new_version_for_the_engine_also_where_no_step_was_taken(tmp_path: Path) -> None:
     node = Node(tmp_path)
     before = node.learner.round(), node.learner.round()
-    node.replica.settle(WAIT_SECONDS)
+    node.averager.settle(WAIT_SECONDS)
     third = node.learner.round()
     (event,) = node.averaged()
     assert (event.round, event.partner, event.outer_steps) == (3, "bob", 1)
@@ -188,7 +188,7 @@ def test_the_state_of_averaging_comes_back_from_a_checkpoint_bit_by_bit(tmp_path
     assert second.weights() == first.weights() and second.outer() == first.outer()
     assert second.state.outer is not None
     assert (second.state.outer.steps, second.state.outer_round) == (1, 2)
-    second.rounds(3)  # the next outer step goes on from there, when it would have been without the end between
+    second.rounds(3)  # the next outer step continues from there, at the round where it would have come without the end
     assert [event.outer_steps for event in second.averaged()] == [2]
 
 

@@ -1,4 +1,4 @@
-"""What to value, and what to share: the learner's pure decisions beside allocation and foreign choice."""
+"""Advantages, running success and what is worth sharing: pure decisions of the learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The learner process as the supervisor sees it: one line in, events out, an end that loses nothing."""
+"""The learner process as the supervisor sees it: one line in, events out, and an end that loses nothing.
+
+A start takes three seconds, nearly all of them the import of torch and transformers; so few tests start one.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +31,34 @@ from node.events import (
     Stopped,
     decode_event,
 )
+from node.learner.learner_process import run_learner
+from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 
 pytestmark = pytest.mark.processes
 HANG_SECONDS = 900.0
+ROOT = Path(__file__).parents[3]
+COMMAND = (sys.executable, "-m", "node.learner.learner_process")
+CONFIG = Config(name="ann", learner=LearnerSection(own_groups=2, completions=2))
 
 
 class LearnerProcess:
     def __init__(self, home: Path) -> None:
-        config = Config(name="ann", learner=LearnerSection(own_groups=2, completions=2))
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with (home / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "node.learner.learner_process"],
+                COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
-                cwd=Path(__file__).parents[3],
+                cwd=ROOT,
                 start_new_session=True,
             )
-        self.tell(msgspec.json.encode(LearnerStart(str(home), config.model_dump(mode="json"))))
+        self.write_line(msgspec.json.encode(LearnerStart(str(home), CONFIG.model_dump(mode="json"))))
         self.events: list[Event] = []
 
-    def tell(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
@@ -127,13 +134,20 @@ def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_go
     assert last.round > stopped.round
 
 
+def test_end_of_input_before_the_first_line_is_a_wrong_use() -> None:
+    ended = subprocess.run(COMMAND, input=b"", capture_output=True, timeout=HANG_SECONDS, cwd=ROOT)
+    assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, b"")
+
+
 def test_data_directory_with_checkpoints_of_another_policy_is_a_bad_configuration(tmp_path: Path) -> None:
+    """In this process, which has imported the libraries already; the exit code is what the process returns."""
     other = Snapshot(5, b"another family!!", {"a": torch.zeros(1)}, {}, {"policy": {"model": "builtin:finch"}})
     write(tmp_path / "checkpoints", other, keep=2)
-    with learner_in(tmp_path) as learner:
-        assert learner.read_to_the_end() == ExitCode.BAD_CONFIGURATION
-    fault = learner.events[-1]
+    events: list[Event] = []
+    code = run_learner(tmp_path, CONFIG, events.append, lambda: None, began=time.monotonic())
+    assert code == ExitCode.BAD_CONFIGURATION
+    fault = events[-1]
     assert isinstance(fault, Fault)
-    assert fault.fatal
+    assert fault.fatal and fault.kind == ConfigurationError.reason
     assert "builtin:finch" in fault.detail
     assert read_newest(tmp_path / "checkpoints").snapshot is not None

@@ -8,27 +8,33 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.events import Averaged, Event, Fault, LearnerReady, Phases, RoundDone, Stopped, Usage, encode_event
+from node.events import Averaged, Event, Fault, LearnerReady, RoundDone, Stopped, Usage, encode_event
 from node.report.facts import run_facts
 from node.report.html import report_page
 from node.report.lines import report_lines
 from protocol.errors import ConfigurationError
+from tests.factories import round_done
 
 HOSTILE = "</script><b>x\x1b[2J"
-PHASES = Phases(allocate=0.0, generate=0.5, collect=0.0, score=0.1, learn=0.3, publish=0.1)
 
 
 def done(number: int, reward: float, **changes: object) -> RoundDone:
-    event = RoundDone(
-        time_seconds=1000.0 + number, round=number, policy_version=number, seconds=1.0, phases=PHASES, reward=reward,
-        reward_by_task={"add": reward}, success_by_task={"add": reward}, own_groups=8, own_groups_informative=3,
-        foreign_groups_used=2, foreign_rejected={"late": 1}, groups_shared=4, groups_shared_total=4 * number,
-        foreign_groups_used_total=2 * number, tokens_generated=100, tokens_generated_total=100 * number,
-        tokens_trained=50, tokens_per_second=100.0, bytes_fetched=1000, foreign_completions=10, scoring_failures=0,
-        loss=0.1, gradient_norm=1.0, steps_skipped_total=0, effective_sample_share=0.9, clip_share=0.0,
-        floor_share=0.0, filter_share=0.0, multi_token_span_share=0.0, entropy=1.0, divergence_by_peer={},
-        alone_because=None,
-    )  # fmt: skip
+    event = round_done(
+        number,
+        time_seconds=1000.0 + number,
+        seconds=1.0,
+        reward=reward,
+        reward_by_task={"add": reward},
+        success_by_task={"add": reward},
+        foreign_groups_used=2,
+        foreign_rejected={"late": 1},
+        groups_shared=4,
+        groups_shared_total=4 * number,
+        foreign_groups_used_total=2 * number,
+        tokens_generated_total=100 * number,
+        bytes_fetched=1000,
+        foreign_completions=10,
+    )
     return msgspec.structs.replace(event, **changes)
 
 
@@ -93,8 +99,8 @@ def test_nothing_recorded_says_where_to_look(tmp_path: Path) -> None:
 
 def test_page_holds_no_markup_of_others_and_asks_no_other_server(recorded: Callable[..., Path]) -> None:
     fault = Fault(time_seconds=1002.0, kind="malformed", detail=HOSTILE, round=1, fatal=False)
-    round_done = done(1, 0.5, reward_by_task={HOSTILE: 0.5})
-    page = report_page(run_facts(recorded(ready(model=HOSTILE), round_done, fault)), name=HOSTILE)
+    hostile = done(1, 0.5, reward_by_task={HOSTILE: 0.5})
+    page = report_page(run_facts(recorded(ready(model=HOSTILE), hostile, fault)), name=HOSTILE)
     before, _, rest = page.partition('id="curves">')
     curves, _, script = rest.partition("</script>")
     assert "<b>" not in before and "\x1b" not in before + curves

@@ -1,4 +1,4 @@
-"""What to practise on: whole numbers in proportion, and each method's allocations under an exact budget."""
+"""Allocation: whole numbers in proportion, and each method's allocations under an exact budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUCCESSES = {"easy": 0.95, "even": 0.5, "hard": 0.15, "never": 0.0}
 
 
 def practised(successes: Mapping[str, float] = SUCCESSES, *, rounds: int = 20, completions: int = 20) -> Evidence:
-    """Evidence of a learner whose success on each task is as given: groups of ``completions``, two a round."""
+    """Returns the evidence of a learner with these successes: groups of ``completions``, two of each task a round."""
     evidence = Evidence()
     for _ in range(rounds):
         groups = []

@@ -57,7 +57,7 @@ def test_group_is_solved_in_part_where_its_rewards_differ() -> None:
 
 
 def test_chain_learns_that_a_class_moves_from_none_to_part_before_it_has_moved_again() -> None:
-    """A class that alternates is predicted to be elsewhere next, one that stays to stay."""
+    """A class that alternates is predicted to change next, and one that stays is predicted to stay."""
     alternating, staying = ClassEvidence(), ClassEvidence()
     for number in range(30):
         alternating = alternating.after_round([[1.0, 0.0] if number % 2 else [0.0, 0.0]] * 4, 0.95)

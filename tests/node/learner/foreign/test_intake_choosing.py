@@ -1,4 +1,4 @@
-"""Choosing on the exchange's own thread: what is fetched, what is remembered of whom, what others say of themselves."""
+"""The intake: what is fetched, what is remembered of each peer, what others announce of their success."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from node.configuration import LearnerSection
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
-from node.learner.foreign.replay import CANDIDATES
+from node.learner.foreign.replay import MAX_CANDIDATES
 from protocol.errors import UnreachableError
 from protocol.messages import Heartbeat, PromptRef, TaskSuccess
 from protocol.rollouts import Completion, FinishReason, Group, advert_of, encode_group
@@ -91,122 +91,126 @@ def board(tmp_path: Path) -> Board:
 
 
 @pytest.fixture
-def exchange(board: Board) -> Iterator[RolloutIntake]:
+def intake(board: Board) -> Iterator[RolloutIntake]:
     made = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4, peer_share=0.5), lambda: NOW)
     yield made
     made.close()
 
 
-def gathered(exchange: RolloutIntake, seed: int = 0) -> Incoming:
-    exchange.begin(lambda _: 0.1, random.Random(seed))
-    return exchange.collect(WAIT_SECONDS)
+def gathered(intake: RolloutIntake, seed: int = 0) -> Incoming:
+    intake.begin(lambda _: 0.1, random.Random(seed))
+    return intake.collect(WAIT_SECONDS)
 
 
 def from_whom(incoming: Incoming) -> Counter[str]:
     return Counter(foreign.peer for foreign in incoming.groups)
 
 
-def found_false(exchange: RolloutIntake, foreign: ForeignGroup) -> None:
-    exchange.refuse(foreign, Judgement.FALSE_REWARD, "claimed reward 1, recomputed 0")
+def not_used(incoming: Incoming) -> Counter[str]:
+    return Counter(decided.outcome for decided in incoming.decided)
 
 
-def test_only_what_was_chosen_is_fetched_and_a_second_use_costs_no_bytes(board: Board, exchange: RolloutIntake) -> None:
+def found_false(intake: RolloutIntake, foreign: ForeignGroup) -> None:
+    intake.refuse(foreign, Judgement.FALSE_REWARD, "claimed reward 1, recomputed 0")
+
+
+def test_only_what_was_chosen_is_fetched_and_a_second_use_costs_no_bytes(board: Board, intake: RolloutIntake) -> None:
     for number in range(4):
         board.put("ann", group(number, rewards=(1, 1)))
         board.put("bob", group(10 + number, rewards=(0, 0)))
-    first, second = gathered(exchange), gathered(exchange)
+    first, second = gathered(intake), gathered(intake)
     assert from_whom(first) == from_whom(second) == {"ann": 4}
     assert first.bytes_fetched == sum(seen.advert.size for seen in board.seen if seen.peer == "ann")
     assert second.bytes_fetched == 0
     assert [foreign.new for foreign in (*first.groups, *second.groups)] == [True] * 4 + [False] * 4
 
 
-def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, exchange: RolloutIntake) -> None:
+def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, intake: RolloutIntake) -> None:
     for number in range(40):
         board.put("liar", group(number, rewards=(1, 1)))
         board.put("ann", group(100 + number, rewards=(1, 0, 0, 0)))
     for round_number in range(3):
-        for foreign in gathered(exchange, round_number).groups:
+        for foreign in gathered(intake, round_number).groups:
             if foreign.peer == "liar":
-                found_false(exchange, foreign)
+                found_false(intake, foreign)
             else:
-                exchange.judge(foreign.peer, foreign.blob, Judgement.USED)
-    exchange.settle(WAIT_SECONDS)
+                intake.judge(foreign.peer, foreign.blob, Judgement.USED)
+    intake.settle(WAIT_SECONDS)
     assert Counter(board.judged)["liar", Judgement.FALSE_REWARD] == 4  # two rounds' share
-    assert from_whom(gathered(exchange, 9)) == {"ann": 4}
-    restored = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW, exchange.position())
+    assert from_whom(gathered(intake, 9)) == {"ann": 4}
+    restored = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW, intake.position())
     assert from_whom(gathered(restored)) == {"ann": 4}  # remembered over a restart
     restored.close()
 
 
-def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, exchange: RolloutIntake) -> None:
+def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, intake: RolloutIntake) -> None:
     for number in range(8):
         board.put("eve", group(number, rewards=(1, 1)))
         (board.folder / board.seen[-1].advert.blob.hex()).write_bytes(b"nonsense")
     for round_number in range(2):
-        assert gathered(exchange, round_number).groups == ()
+        assert gathered(intake, round_number).groups == ()
     for number in range(4):
         board.put("eve", group(50 + number, rewards=(1, 1)))
         board.put("ann", group(100 + number, rewards=(1, 0, 0, 0)))
-    assert from_whom(gathered(exchange)) == {"ann": 4}
+    assert from_whom(gathered(intake)) == {"ann": 4}
 
 
-def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, exchange: RolloutIntake) -> None:
-    for number in range(CANDIDATES + 100):
+def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, intake: RolloutIntake) -> None:
+    for number in range(MAX_CANDIDATES + 100):
         board.put("flood", group(number, rewards=(1, 1)), served=False)
     board.put("ann", group(10_000, rewards=(1, 0, 0, 0)))
     board.put("bob", group(10_001, rewards=(1, 0, 0, 0)))
-    incoming = gathered(exchange)
+    incoming = gathered(intake)
     assert from_whom(incoming) == {"ann": 1, "bob": 1}
-    assert incoming.rejected == {"not_fetched": 2, "crowded_out": 102}  # its own, and nobody else's
+    assert not_used(incoming) == {"not_fetched": 2, "crowded_out": 102}  # its own, and nobody else's
 
 
-def test_empty_pool_leaves_the_round_alone_and_says_why(exchange: RolloutIntake) -> None:
-    incoming = gathered(exchange)
+def test_empty_pool_leaves_the_round_alone_and_says_why(intake: RolloutIntake) -> None:
+    incoming = gathered(intake)
     assert incoming.groups == ()
     assert "none has announced a group that would help" in str(incoming.alone_because)
     assert incoming.bytes_fetched == 0
 
 
 def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(
-    board: Board, exchange: RolloutIntake
+    board: Board, intake: RolloutIntake
 ) -> None:
     for number in range(5):
         board.put("ann", group(number, rewards=(0, 0)))
-    incoming = gathered(exchange)
-    assert incoming.rejected == {"not_better": 5}
+    incoming = gathered(intake)
+    assert not_used(incoming) == {"not_better": 5}
     assert incoming.groups == ()
     assert board.fetched == []
     assert incoming.alone_because is not None
 
 
 def test_what_others_say_of_their_success_comes_with_the_groups_and_not_again_at_once(
-    board: Board, exchange: RolloutIntake
+    board: Board, intake: RolloutIntake
 ) -> None:
     beat = Heartbeat("x", "x", "x", HASH, HASH, 1, 1, "", 1.0, 0, 0, (TaskSuccess("add", 0.8, 32),))
     board.statuses.append(PeerStatus("ann", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None))
     board.put("ann", group(0))
-    incoming = gathered(exchange)
+    incoming = gathered(intake)
     assert (len(incoming.groups), incoming.peer_success) == (1, {"add": Announced(0.8, 0.5)})
-    assert gathered(exchange).peer_success is None
+    assert gathered(intake).peer_success is None
 
 
 def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(
-    board: Board, exchange: RolloutIntake
+    board: Board, intake: RolloutIntake
 ) -> None:
     board.put("ann", group(0))
     board.hides_peers = True
-    incoming = gathered(exchange)
+    incoming = gathered(intake)
     assert incoming.peer_success is None
     assert "does not answer" in str(incoming.alone_because)
-    assert [fault.reason for fault in exchange.faults()] == ["unreachable"]
+    assert [fault.reason for fault in intake.faults()] == ["unreachable"]
     board.hides_peers = False
-    assert from_whom(gathered(exchange)) == {"ann": 1}
+    assert from_whom(gathered(intake)) == {"ann": 1}
 
 
-def test_measured_distance_survives_a_restart(exchange: RolloutIntake) -> None:
-    exchange.measured({"ann": 10.0})
-    exchange.measured({"ann": 20.0, "bob": 1.0})
-    restored = RolloutIntake(None, TASKS, LearnerSection(), lambda: NOW, exchange.position())
+def test_measured_distance_survives_a_restart(intake: RolloutIntake) -> None:
+    intake.measured({"ann": 10.0})
+    intake.measured({"ann": 20.0, "bob": 1.0})
+    restored = RolloutIntake(None, TASKS, LearnerSection(), lambda: NOW, intake.position())
     assert restored.position()["peers"] == {"ann": [0, 1.0, 12.0], "bob": [0, 1.0, 1.0]}
     restored.close()

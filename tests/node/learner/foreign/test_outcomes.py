@@ -1,4 +1,4 @@
-"""What a round tells of foreign groups: every decision counted, few told one by one, none of it without bound."""
+"""What a round reports of foreign groups: every decision counted, few groups in full, all of it bounded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from hypothesis import strategies as st
 
 from node.events import decode_event, encode_event
 from node.learner.foreign.outcomes import (
-    DETAIL_CHARACTERS,
-    GROUPS,
+    MAX_DETAIL_CHARACTERS,
+    MAX_GROUPS,
+    MAX_PASSED_OVER_ALIKE,
+    MAX_PEERS,
     OTHERS,
-    PASSED_OVER_ALIKE,
-    PEERS,
     Decided,
+    ForeignOutcome,
     ForeignOutcomes,
 )
+from protocol.errors import MalformedError
 
 decisions = st.builds(
     Decided,
-    outcome=st.sampled_from(["used", "replayed", "stale", "not_better", "false_reward"]),
+    outcome=st.sampled_from([*map(str, ForeignOutcome), MalformedError.reason]),
     peer=st.integers(0, 60).map(lambda number: f"peer-{number}"),
     task=st.sampled_from(["add", "sort"]),
     rewards=st.lists(st.floats(-1000, 1000), min_size=1, max_size=8).map(tuple),
@@ -31,34 +33,41 @@ def passed_over(peer: str, outcome: str = "stale") -> Decided:
     return Decided(outcome, peer, "add", (1.0, 0.0), fetched=False)
 
 
-def test_a_round_without_foreign_groups_tells_nothing() -> None:
-    assert ForeignOutcomes().event(1.0, 1) is None
+def test_a_round_without_foreign_groups_reports_nothing() -> None:
+    outcomes = ForeignOutcomes()
+    assert outcomes.event(1.0, 1) is None
+    assert (outcomes.used, outcomes.replayed, outcomes.not_used()) == (0, 0, {})
+
+
+def test_late_groups_count_as_one_that_was_not_used_and_are_in_no_event() -> None:
+    outcomes = ForeignOutcomes()
+    outcomes.note_late()
+    assert outcomes.not_used() == {"late": 1} and outcomes.event(1.0, 1) is None
 
 
 def test_fetched_groups_are_told_before_the_many_that_were_passed_over_alike() -> None:
     outcomes = ForeignOutcomes()
     for number in range(100):
         outcomes.note(passed_over(f"peer-{number % 3}"))
-    for _ in range(GROUPS - 2):
+    for _ in range(MAX_GROUPS - 2):
         outcomes.note(Decided("used", "ann", "add", (1.0, 0.0)))
-    told = outcomes.event(5.0, 9)
-    assert told is not None and (told.time_seconds, told.round) == (5.0, 9)
-    assert [group.outcome for group in told.groups] == ["stale"] * 2 + ["used"] * (GROUPS - 2)
-    assert (
-        told.by_peer["ann"] == {"used": GROUPS - 2}
-        and sum(c["stale"] for p, c in told.by_peer.items() if p != "ann") == 100
-    )
-    assert (told.groups[-1].reward_mean, told.groups[-1].reward_spread, told.groups[-1].completions) == (0.5, 0.5, 2)
+    reported = outcomes.event(5.0, 9)
+    assert reported is not None and (reported.time_seconds, reported.round) == (5.0, 9)
+    assert [group.outcome for group in reported.groups] == ["stale"] * 2 + ["used"] * (MAX_GROUPS - 2)
+    assert reported.by_peer["ann"] == {"used": MAX_GROUPS - 2}
+    assert sum(counts.get("stale", 0) for counts in reported.by_peer.values()) == 100
+    last = reported.groups[-1]
+    assert (last.reward_mean, last.reward_spread, last.completions) == (0.5, 0.5, 2)
 
 
-def test_of_one_reason_few_groups_are_told_so_that_every_reason_is() -> None:
+def test_of_one_reason_few_groups_are_reported_so_that_every_reason_is() -> None:
     outcomes = ForeignOutcomes()
     for reason in ("stale", "not_better", "all_equal"):
         for number in range(20):
             outcomes.note(passed_over(f"peer-{number}", reason))
-    told = outcomes.event(0.0, 0)
-    assert told is not None
-    assert [group.outcome for group in told.groups].count("all_equal") == PASSED_OVER_ALIKE
+    reported = outcomes.event(0.0, 0)
+    assert reported is not None
+    assert [group.outcome for group in reported.groups].count("all_equal") == MAX_PASSED_OVER_ALIKE
 
 
 @given(st.lists(decisions, max_size=200))
@@ -66,12 +75,14 @@ def test_every_decision_is_counted_once_and_the_event_is_bounded_and_survives_it
     outcomes = ForeignOutcomes()
     for each in decided:
         outcomes.note(each)
-    told = outcomes.event(0.0, 0)
-    assert (told is None) == (not decided)
-    if told is None:
+    reported = outcomes.event(0.0, 0)
+    assert outcomes.used + outcomes.replayed + sum(outcomes.not_used().values()) == len(decided)
+    assert outcomes.used == sum(each.outcome == "used" for each in decided)
+    assert (reported is None) == (not decided)
+    if reported is None:
         return
-    assert sum(sum(counts.values()) for counts in told.by_peer.values()) == len(decided)
-    assert len(told.by_peer.keys() - {OTHERS}) <= PEERS and len(told.groups) <= GROUPS
-    assert all(group.detail is None or len(group.detail) <= DETAIL_CHARACTERS for group in told.groups)
-    line = encode_event(told)
-    assert decode_event(line) == told and len(line) < 32_000
+    assert sum(sum(counts.values()) for counts in reported.by_peer.values()) == len(decided)
+    assert len(reported.by_peer.keys() - {OTHERS}) <= MAX_PEERS and len(reported.groups) <= MAX_GROUPS
+    assert all(group.detail is None or len(group.detail) <= MAX_DETAIL_CHARACTERS for group in reported.groups)
+    line = encode_event(reported)
+    assert decode_event(line) == reported and len(line) < 32_000

@@ -149,7 +149,7 @@ class Node:
         )
 
     def run(self, rounds: int) -> list[RoundDone]:
-        """So many rounds more, then a stop as it is asked for from outside."""
+        """Runs ``rounds`` more rounds, then stops as when asked from outside."""
         until = self.learner.state.round + rounds
         stopped = self.learner.run(lambda: "asked" if self.learner.state.round >= until else None)
         assert stopped.because == "asked"
@@ -356,7 +356,7 @@ def test_generation_ahead_stays_within_its_bound_and_its_thread_ends(most: int, 
     assert "overprovision" in changes or stalest <= most
     assert all(r.own_groups >= 4 for r in done)
     assert generation_threads() == []
-    assert node.run(2)[-1].round == 10  # and it can be taken up again
+    assert node.run(2)[-1].round == 10  # and it can be started again
     assert generation_threads() == []
 
 
@@ -368,7 +368,7 @@ def test_generation_one_round_ahead_gives_the_same_run_twice() -> None:
 def test_generation_ahead_is_stopped_in_the_middle_of_a_completion() -> None:
     policy = tiny_policy(context=20_000)
     with torch.no_grad():
-        policy.base.lm_head.weight[1] = 0.0  # so that end-of-sequence is as good as never sampled
+        policy.base.lm_head.weight[1] = 0.0  # so that end-of-sequence is almost never sampled
         policy.base.model.norm.weight.mul_(100.0)
     task = CountTask("even", 19_000)
     tasks: dict[str, Task] = {"even": task}

@@ -1,4 +1,4 @@
-"""Interrupted groups on their way into a checkpoint and back."""
+"""Interrupted groups, written to a checkpoint and restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to learn from: the pool of announced groups, and the choice among them before anything is fetched."""
+"""The pool of announced groups, and the choice among them before anything is fetched."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from node.configuration import LearnerSection, ResearchSection
-from node.learner.foreign.foreign_choice import DEFAULT_RESEARCH, choose
+from node.learner.foreign.choice import DEFAULT_RESEARCH, choose
 from node.learner.foreign.replay import (
-    CANDIDATES,
-    REMEMBERED_BLOBS,
-    REMEMBERED_PEERS,
+    MAX_CANDIDATES,
+    MAX_REMEMBERED_BLOBS,
+    MAX_REMEMBERED_PEERS,
     ForeignChoice,
     PeerRecord,
     ReplayPool,
@@ -53,6 +53,10 @@ def seen(
     return SeenGroup(number, peer, NOW - age_seconds, HASH, HASH, 0, advert)
 
 
+def reasons(choice: ForeignChoice) -> Counter[str]:
+    return Counter(choice.passed_over.values())
+
+
 def pool_of(*groups: SeenGroup) -> ReplayPool:
     pool = ReplayPool()
     pool.add(groups)
@@ -86,14 +90,14 @@ def test_every_candidate_that_is_of_no_use_is_passed_over_with_its_reason() -> N
     )
     choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(), random.Random(0))
     assert [group.cursor for group in choice.chosen] == [6]
-    assert choice.reasons() == {"stale": 1, "unknown_task": 3, "not_better": 1}
+    assert reasons(choice) == {"stale": 1, "unknown_task": 3, "not_better": 1}
 
 
 def test_group_mode_wants_spread_where_learner_mode_wants_gain() -> None:
     groups = seen(1, rewards=(1, 1)), seen(2, rewards=(1, 0))
     choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.9, LearnerSection(), random.Random(0), AMONG_THEMSELVES)
     assert [group.cursor for group in choice.chosen] == [2]
-    assert choice.reasons() == {"all_equal": 1}
+    assert reasons(choice) == {"all_equal": 1}
     assert chosen_numbers(pool_of(*groups), success=0.9) == [1]
 
 
@@ -103,7 +107,7 @@ def test_no_peer_gets_more_than_its_share_while_others_have_groups() -> None:
     bob = [seen(n, peer="bob", rewards=(1, 0)) for n in range(9, 12)]
     peers = Counter("ann" if n < 9 else "bob" for n in chosen_numbers(pool_of(*ann, *bob), section))
     assert peers == {"ann": 2, "bob": 2}
-    assert len(chosen_numbers(pool_of(*ann, *bob[:1]), section)) == 4  # bob has one: ann fills up
+    assert len(chosen_numbers(pool_of(*ann, *bob[:1]), section)) == 4  # bob has one: ann fills the rest
     assert len(chosen_numbers(pool_of(*ann), section)) == 4
 
 
@@ -129,7 +133,7 @@ def test_choice_changes_nothing_and_equal_draws_give_equal_choices() -> None:
 
 
 def settled(pool: ReplayPool, groups: int, seed: int = 0) -> list[int]:
-    """Chooses ``groups`` candidates and settles them; their numbers."""
+    """Chooses ``groups`` candidates, settles them and returns their numbers."""
     section = LearnerSection(foreign_groups=groups)
     choice = choose(NOW, pool, TASKS, lambda _: 0.1, section, random.Random(seed))
     pool.settle(choice, USES)
@@ -143,7 +147,7 @@ def test_groups_not_used_yet_come_first_and_none_is_used_more_often_than_allowed
         uses.update(settled(pool, 8, seed))
         pool.add([seen(n) for n in range(1, 13)])  # advertised again and again
         if seed == 1:
-            assert set(uses) == set(range(1, 13))  # two rounds of eight have met all twelve
+            assert set(uses) == set(range(1, 13))  # two rounds of eight have used all twelve
     assert uses == dict.fromkeys(range(1, 13), USES)
     assert pool.peer("ann").groups_taken == 12  # counted by group, not by use
 
@@ -167,16 +171,16 @@ def test_restored_pool_uses_no_group_again_and_asks_from_the_beginning() -> None
 
 
 def test_pool_is_bounded_and_forgets_its_oldest_candidates() -> None:
-    pool = pool_of(*(seen(n) for n in range(1, CANDIDATES + 11)))
-    assert len(pool.candidates) == CANDIDATES
+    pool = pool_of(*(seen(n) for n in range(1, MAX_CANDIDATES + 11)))
+    assert len(pool.candidates) == MAX_CANDIDATES
     assert min(group.cursor for group in pool.candidates.values()) == 11
 
 
 def test_peer_that_floods_pushes_out_its_own_groups_only() -> None:
     honest = [seen(n, peer=f"peer{n % 3}") for n in range(1, 31)]
-    flood = [seen(n, peer="flood", rewards=(1, 1)) for n in range(100, 100 + 4 * CANDIDATES)]
+    flood = [seen(n, peer="flood", rewards=(1, 1)) for n in range(100, 100 + 4 * MAX_CANDIDATES)]
     pool = pool_of(*honest, *flood)
-    assert len(pool.candidates) == CANDIDATES
+    assert len(pool.candidates) == MAX_CANDIDATES
     assert {group.cursor for group in pool.candidates.values()} >= {group.cursor for group in honest}
     choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(foreign_groups=32), random.Random(0))
     assert Counter(group.peer == "flood" for group in choice.chosen) == {True: 16, False: 16}
@@ -186,13 +190,13 @@ def test_flood_of_useless_adverts_keeps_memory_bounded_and_what_was_used_out() -
     pool = pool_of(seen(1))
     for seed in range(USES):
         assert settled(pool, 1, seed) == [1]
-    for start in range(100, 100 + 4 * REMEMBERED_BLOBS, CANDIDATES // 2):
-        pool.add(seen(n, peer="flood", rewards=(0, 0)) for n in range(start, start + CANDIDATES // 2))
+    for start in range(100, 100 + 4 * MAX_REMEMBERED_BLOBS, MAX_CANDIDATES // 2):
+        pool.add(seen(n, peer="flood", rewards=(0, 0)) for n in range(start, start + MAX_CANDIDATES // 2))
         settled(pool, 1)
     assert not pool.candidates
-    assert len(pool.decided) == REMEMBERED_BLOBS
-    pool.measured({f"peer{n}": 1.0 for n in range(2 * REMEMBERED_PEERS)})
-    assert len(pool.peers) == REMEMBERED_PEERS
+    assert len(pool.decided) == MAX_REMEMBERED_BLOBS
+    pool.measured({f"peer{n}": 1.0 for n in range(2 * MAX_REMEMBERED_PEERS)})
+    assert len(pool.peers) == MAX_REMEMBERED_PEERS
 
 
 def test_empty_pool_gives_an_empty_choice_under_every_rule() -> None:
@@ -211,7 +215,7 @@ def test_when_every_candidate_is_passed_over_nothing_is_chosen_and_each_has_its_
     pool = pool_of(seen(1, rewards=(0, 0)), seen(2, age_seconds=1e6), seen(3, task="unheard of"))
     choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(), random.Random(0))
     assert choice.chosen == ()
-    assert choice.reasons() == {"not_better": 1, "stale": 1, "unknown_task": 1}
+    assert reasons(choice) == {"not_better": 1, "stale": 1, "unknown_task": 1}
     pool.settle(choice, USES)
     assert not pool.candidates
 
@@ -221,7 +225,7 @@ def test_liar_falls_behind_everybody_whatever_it_claims_and_is_heard_again_once_
     liar = [seen(n, peer="liar", rewards=(1000, 1000)) for n in range(1, 11)]
     honest = [seen(n, peer="ann", rewards=(1, 0, 0, 0)) for n in range(11, 21)]
     pool = pool_of(*liar, *honest)
-    assert sum(n < 11 for n in chosen_numbers(pool, section)) == 2  # its share, while nobody knows better
+    assert sum(n < 11 for n in chosen_numbers(pool, section)) == 2  # its share, while nothing is known against it
     for _ in range(3):
         pool.checked("liar", held=False)
     assert all(n > 10 for n in chosen_numbers(pool, section))
@@ -229,7 +233,7 @@ def test_liar_falls_behind_everybody_whatever_it_claims_and_is_heard_again_once_
 
 
 def pool_of_with(known: ReplayPool, groups: Sequence[SeenGroup]) -> ReplayPool:
-    """Another pool of ``groups`` with what ``known`` remembers of peers, by way of a checkpoint."""
+    """Returns a pool of ``groups`` with what ``known`` remembers of peers, through a checkpoint."""
     pool = ReplayPool.restored(known.position())
     pool.add(groups)
     return pool
@@ -256,7 +260,7 @@ def test_between_equally_good_groups_the_policy_nearer_to_ours_comes_first() -> 
     assert firsts[2] > 10 * firsts[1]
     pool = pool_of(seen(1, peer="far", rewards=(1, 1)), seen(2, peer="near", rewards=(1, 0)))
     pool.measured({"far": 5000.0, "near": 0.1})
-    assert chosen_numbers(pool) == [1, 2]  # who has more to teach comes first all the same
+    assert chosen_numbers(pool) == [1, 2]  # the peer with more to teach still comes first
 
 
 def test_under_group_advantages_spread_on_a_class_that_we_master_counts_little() -> None:
@@ -275,4 +279,4 @@ def test_uniform_rule_drops_what_is_all_equal_and_takes_any_of_the_rest() -> Non
     assert set(counts) == {1, 3, 5, 7, 9, 11}
     assert all(150 < count < 250 for count in counts.values())  # 200 expected, standard deviation 11.5
     choice = choose(NOW, pool_of(*groups), TASKS, lambda _: 0.1, section, random.Random(0), UNIFORM)
-    assert choice.reasons() == {"all_equal": 6}
+    assert reasons(choice) == {"all_equal": 6}

@@ -1,0 +1,134 @@
+"""From the foreign groups that arrived to the foreign half of a round's batch.
+
+    regenerated       the prompt is made again from its reference                         or the group is refused
+    verified          claimed rewards agree with those recomputed beside our own ones     or the group is refused
+    training_groups   alignment and advantages, as ``objective.training_groups``
+    report_use        the swarm process learns which groups were trained on
+
+A refused group is judged, never taken again, and noted in the round's ``ForeignOutcomes`` with its reason; so is every
+group that was trained on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from node.configuration import ObjectiveSection
+from node.learner.foreign.intake import ForeignGroup, RolloutIntake
+from node.learner.foreign.outcomes import Decided, ForeignOutcome, ForeignOutcomes, name_of
+from node.learner.foreign.verification import ForeignRefusal, check_rewards, regenerated_prompt
+from node.learner.generation.own_rollouts import scoring_item
+from node.learner.objective.advantages import AdvantageRule
+from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.training_groups import foreign_training_group
+from node.policy.tokens import TokenTable
+from node.tasks.scorer import Scores
+from node.tasks.task import Prompt, Task
+from protocol.errors import ProtocolError
+from protocol.messages import PromptRef
+from swarm.api import Judgement
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForeignCandidate:
+    """A group whose prompt was regenerated here; its rewards are claims."""
+
+    foreign: ForeignGroup
+    prompt: Prompt
+
+    def scoring_item(self) -> tuple[PromptRef, list[str]]:
+        """What the scorer takes."""
+        return scoring_item(self.prompt.ref, [completion.text for completion in self.foreign.group.completions])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifiedGroup:
+    """A group every claim of which holds that can be checked."""
+
+    foreign: ForeignGroup
+    prompt: Prompt
+    rewards: tuple[float, ...]  # recomputed here
+
+
+class ForeignCandidates:
+    """Checks foreign groups and prepares them for training. Called from the learner's thread; keeps nothing."""
+
+    def __init__(
+        self,
+        intake: RolloutIntake,
+        tasks: Mapping[str, Task],
+        tokens: TokenTable,
+        objective: ObjectiveSection,
+        *,
+        context: int,
+    ) -> None:
+        """``context`` is the number of positions that the learner's model has."""
+        self._intake, self._tasks, self._tokens, self._objective = intake, tasks, tokens, objective
+        self._context = context
+
+    def regenerated(self, arrived: Sequence[ForeignGroup], outcomes: ForeignOutcomes) -> list[ForeignCandidate]:
+        """Returns the groups whose prompts can be made here, and refuses the others."""
+        candidates: list[ForeignCandidate] = []
+        for foreign in arrived:
+            try:
+                prompt = regenerated_prompt(foreign.group, self._tasks, self._tokens)
+            except ProtocolError as error:
+                self._refuse(foreign, ForeignRefusal(Judgement.MALFORMED, error, str(error)), outcomes)
+                continue
+            candidates.append(ForeignCandidate(foreign, prompt))
+        return candidates
+
+    def verified(
+        self, candidates: Sequence[ForeignCandidate], recomputed: Sequence[Scores], outcomes: ForeignOutcomes
+    ) -> list[VerifiedGroup]:
+        """Returns the groups whose claimed rewards hold, and refuses the others."""
+        groups: list[VerifiedGroup] = []
+        for candidate, scores in zip(candidates, recomputed, strict=True):
+            claimed = [completion.reward for completion in candidate.foreign.group.completions]
+            refusal = check_rewards(claimed, scores)
+            if refusal is None:
+                groups.append(VerifiedGroup(candidate.foreign, candidate.prompt, scores.rewards))
+            else:
+                self._refuse(candidate.foreign, refusal, outcomes)
+        return groups
+
+    def training_groups(
+        self, verified: Sequence[VerifiedGroup], rule: AdvantageRule, success: Callable[[str], float]
+    ) -> list[TrainingGroup]:
+        """Returns the groups in the learner's own tokens; ``success`` is V_θ of a task."""
+        return [
+            foreign_training_group(
+                each.foreign.group,
+                tuple(self._tokens.prompt_ids(each.prompt.text)),
+                each.rewards,
+                peer=each.foreign.peer,
+                tokens=self._tokens,
+                section=self._objective,
+                rule=rule,
+                success=success(each.prompt.ref.task),
+                context=self._context,
+            )
+            for each in verified
+        ]
+
+    def report_use(
+        self, verified: Sequence[VerifiedGroup], groups: Sequence[TrainingGroup], outcomes: ForeignOutcomes
+    ) -> None:
+        """Notes which groups are trained on. A sender's group is judged once, however often it is replayed."""
+        for each, group in zip(verified, groups, strict=True):
+            foreign, outcome = each.foreign, ForeignOutcome.WITHOUT_GRADIENT
+            if group.informative:
+                outcome = ForeignOutcome.USED if foreign.new else ForeignOutcome.REPLAYED
+            outcomes.note(Decided.of_group(outcome, foreign.peer, foreign.group))
+            if foreign.new:
+                judgement = Judgement.USED if group.informative else Judgement.UNUSED
+                self._intake.judge(foreign.peer, foreign.blob, judgement)
+
+    def _refuse(self, foreign: ForeignGroup, refusal: ForeignRefusal, outcomes: ForeignOutcomes) -> None:
+        outcomes.note(Decided.of_group(refusal.decision, foreign.peer, foreign.group, refusal.detail))
+        self._intake.refuse(foreign, refusal.judgement, refusal.detail)
+        log.warning("group of %s not used: %s (%s)", foreign.peer, name_of(refusal.decision), refusal.detail)
