@@ -1,4 +1,4 @@
-"""The data directory of one node: what lies where, and that only one node uses it at a time."""
+"""The data directory of one node: its paths, and the lock that lets only one node use it at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from protocol.errors import ConfigurationError, StorageError
 
-SOCKET_PATH_BYTES = 103  # of a Unix socket's address: 104 with its end on macOS, 108 on Linux
+MAX_SOCKET_PATH_BYTES = 103  # a Unix socket's address holds 104 with the final zero byte on macOS, 108 on Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +55,23 @@ class Home:
         return self.path / "logs" / f"{process}.log"
 
     def prepare(self) -> None:
-        """Makes the directory, for its owner alone. Raises ``StorageError`` or ``ConfigurationError``."""
-        longest = len(os.fsencode(self.supervisor_socket))
-        if longest > SOCKET_PATH_BYTES:
+        """Makes the directory, accessible to its owner alone. Raises ``StorageError`` or ``ConfigurationError``."""
+        longest_bytes = len(os.fsencode(self.supervisor_socket))
+        if longest_bytes > MAX_SOCKET_PATH_BYTES:
             raise ConfigurationError(
-                f"the data directory's path is too long for a Unix socket in it ({longest} bytes, at most "
-                f"{SOCKET_PATH_BYTES}): {self.path}; choose a shorter one with --home or STARLING_HOME"
+                f"the path of the data directory is too long for a Unix socket in it ({longest_bytes} bytes, at most "
+                f"{MAX_SOCKET_PATH_BYTES}): {self.path}; choose a shorter one with --home or STARLING_HOME"
             )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
-                f"the data directory {self.path} cannot be made ({error.strerror}); choose another one with --home"
+                f"the data directory {self.path} cannot be made ({error.strerror}): choose another with --home"
             ) from None
 
 
 def home_at(chosen: Path | None, environment: Mapping[str, str]) -> Home:
-    """``--home`` over STARLING_HOME over the user's data directory, as an absolute path."""
+    """Returns ``--home``, otherwise STARLING_HOME, otherwise the user's data directory, as an absolute path."""
     if chosen is None and environment.get("STARLING_HOME"):
         chosen = Path(environment["STARLING_HOME"])
     if chosen is None:
@@ -82,10 +82,10 @@ def home_at(chosen: Path | None, environment: Mapping[str, str]) -> Home:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Held by every process that has ``descriptor`` open: the supervisor, and the children that it hands it to."""
+    """Held by every process that has ``descriptor`` open: the supervisor, and the children that inherit it."""
 
     descriptor: int
-    own_descriptor: int  # of a lock that no child inherits: it tells whether the supervisor itself still lives
+    own_descriptor: int  # of a second lock, which no child inherits: it shows whether the supervisor itself still lives
 
     def release(self) -> None:
         """Gives up this process's share; children that inherited it keep theirs."""
@@ -97,11 +97,12 @@ class Lock:
 class LockHeld:
     """Another node uses the data directory."""
 
-    supervisor: int | None  # its process id while it lives; None once only its children are left, ending by themselves
+    supervisor: int | None  # its process id; None where it is dead and its children, which end soon, hold the lock
 
 
 def lock_home(home: Home) -> Lock | LockHeld:
-    """Takes the data directory for this process, if nobody has it. Raises ``StorageError`` where no file can be had."""
+    """Locks the data directory for this process, unless another node has locked it. Raises ``StorageError`` where the
+    files of the lock cannot be made."""
     try:
         descriptor, own_descriptor = _open(home.lock), _open(home.supervisor_lock)
         supervisor_gone = _try_lock(own_descriptor)
@@ -114,14 +115,14 @@ def lock_home(home: Home) -> Lock | LockHeld:
         os.pwrite(own_descriptor, b"%d\n" % os.getpid(), 0)
     except OSError as error:
         raise StorageError(
-            f"{home.lock} cannot be had ({error.strerror}); make space, make the directory yours, or choose another "
-            "with --home"
+            f"{home.lock} cannot be opened ({error.strerror}): free some space, make the directory yours (chown), or "
+            "choose another with --home"
         ) from None
     return Lock(descriptor, own_descriptor)
 
 
 def is_locked(home: Home) -> bool:
-    """Whether any process of a node uses the data directory now."""
+    """Returns whether any process of a node uses the data directory now."""
     try:
         descriptor = os.open(home.lock, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Text from peers and processes, made safe to show: it moves no cursor, sets no colour, fakes no line."""
+"""Escapes text from peers and processes, so that it moves no cursor, sets no colour and fakes no line when shown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # co
 
 
 def printable(text: str, max_characters: int = 200) -> str:
-    """``text`` on one line of at most ``max_characters``, what shows nothing as its code; … where it was cut."""
+    """Returns ``text`` as one line of at most ``max_characters``: characters that do not show are replaced by their
+    codes, and … marks where the text was cut."""
     shown = text[:max_characters]
-    if not shown.isprintable():  # which is stricter, and quick
+    if not shown.isprintable():  # a stricter test, and a quick one
         shown = "".join(map(_escaped, shown))
     is_cut = len(text) > max_characters or len(shown) > max_characters
     return shown[: max_characters - 1] + "…" if is_cut else shown

@@ -1,17 +1,29 @@
-"""Sizes and times as people read them."""
+"""Durations, sizes and counts as text for people."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
+    """Returns hours and minutes, minutes and seconds, or seconds."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 def size(amount_bytes: float) -> str:
+    """Returns bytes in the largest decimal unit up to GB."""
     for unit in ("B", "kB", "MB"):
         if amount_bytes < 1000:
             return f"{amount_bytes:.0f} {unit}" if unit == "B" else f"{amount_bytes:.1f} {unit}"
         amount_bytes /= 1000
     return f"{amount_bytes:.1f} GB"
+
+
+def times(count: int) -> str:
+    """Returns "once" for 1, otherwise the count and "times"."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns the count with its noun, such as "1 peer" or "2 peers"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,8 +1,8 @@
-"""Who may use the API over TCP. The Unix socket needs none of this: only its owner can open it.
+"""Access to the API over TCP. The Unix socket needs none of this, because only its owner can open it.
 
-Reading is open to whoever is on this machine. What changes the node's state asks for ``Authorization: Bearer TOKEN``;
-the token is 32 random bytes in a file that only its owner can read. A request that names another host than this machine
-is refused, so that a web page cannot reach the API by pointing its own name at 127.0.0.1 (DNS rebinding).
+Every user of this machine may read. A request that changes the node's state needs ``Authorization: Bearer TOKEN``; the
+token is 32 random bytes in a file that only its owner can read. A request addressed to a host other than this machine
+is refused, so that a web page cannot reach the API by pointing its own domain name at 127.0.0.1 (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -11,62 +11,61 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
+from aiohttp.typedefs import Handler, Middleware
 
 from node.api.types import ErrorAnswer
 from protocol.errors import IdentityError, StorageError
 
 TOKEN_BYTES = 32
-MIN_TOKEN_CHARACTERS = 32  # of one that the user wrote
-READING = frozenset({"GET", "HEAD"})
-OUR_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
+MIN_TOKEN_CHARACTERS = 32  # of a token that the user wrote
+READ_METHODS = frozenset({"GET", "HEAD"})
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_create_token(path: Path) -> str:
-    """The token in ``path``, made first where there is none.
+    """Returns the token in ``path``, which it makes first where there is none.
 
-    Raises ``IdentityError`` for a file that others can read or that holds none, ``StorageError`` where none can be
-    made.
+    Raises ``IdentityError`` for a file that other users can read or that holds no token, ``StorageError`` where the
+    file cannot be written.
     """
     try:
         _create(path)
     except FileExistsError:
-        pass  # from an earlier start
+        pass  # an earlier start made it
     except OSError as error:
-        raise StorageError(f"the API's token {path} cannot be written ({error.strerror}); make space there") from None
+        raise StorageError(
+            f"the API token {path} cannot be written ({error.strerror}): free some space there"
+        ) from None
     try:
         mode, token = stat.S_IMODE(path.stat().st_mode), path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise IdentityError(f"the API's token {path} cannot be read ({error}); delete it to have a new one") from None
-    if mode & OTHERS:
-        raise IdentityError(f"others may read the API's token {path} (mode {mode:03o}): delete it to have a new one")
+        raise IdentityError(f"the API token {path} cannot be read ({error}): delete it to get a new one") from None
+    if mode & OTHER_USERS:
+        raise IdentityError(f"other users can read the API token {path} (mode {mode:03o}): delete it to get a new one")
     if len(token) < MIN_TOKEN_CHARACTERS:
         raise IdentityError(
-            f"the API's token {path} has {len(token)} characters, at least {MIN_TOKEN_CHARACTERS} are safe: "
-            "delete it to have a new one"
+            f"the API token {path} has {len(token)} characters, fewer than the safe {MIN_TOKEN_CHARACTERS}: "
+            "delete it to get a new one"
         )
     return token
 
 
 def guard(token: str) -> Middleware:
-    """Refuses with 403 what is addressed to another host, with 401 what changes something without ``token``."""
+    """Returns a middleware that refuses a request to another host (403) and a change without ``token`` (401)."""
     expected = f"Bearer {token}".encode()
 
     @web.middleware
-    async def guarded(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if request.url.host not in OUR_HOSTS:
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.url.host not in LOCAL_HOSTS:
             return _refused(403, "this API answers requests to 127.0.0.1 and localhost only")
         given = request.headers.get("Authorization", "").encode()
-        if request.method not in READING and not hmac.compare_digest(given, expected):
-            return _refused(401, "this changes the node: send Authorization: Bearer and the text of HOME/api.token")
+        if request.method not in READ_METHODS and not hmac.compare_digest(given, expected):
+            return _refused(401, "this request changes the node: send Authorization: Bearer TOKEN, from HOME/api.token")
         return await handler(request)
 
     return guarded

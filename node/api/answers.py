@@ -1,4 +1,4 @@
-"""What the node's answers are made of: pure functions of what the supervisor and the swarm process know."""
+"""Pure functions that make the API's answers from what the supervisor and the swarm process know."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
-ADDRESS_CHARACTERS = 200
 PHASES = {  # of a round, in words; ``node.events.Phases``
     "allocate": "choosing prompts",
     "generate": "generating completions",
-    "collect": "waiting for groups of others",
-    "score": "scoring, ours and theirs",
+    "collect": "waiting for groups from peers",
+    "score": "scoring own and foreign completions",
     "learn": "taking an optimizer step",
-    "publish": "sharing groups, new weights to the engine",
+    "publish": "sharing groups, giving the engine new weights",
 }
-REASON_CHARACTERS = 400
-ALONE_CHARACTERS = 600
-DETAIL_CHARACTERS = 2000
+MAX_ADDRESS_CHARACTERS = 200
+MAX_REASON_CHARACTERS = 400
+MAX_ALONE_CHARACTERS = 600
+MAX_DETAIL_CHARACTERS = 2000
 
 
 def health_of(status: NodeStatus) -> HealthAnswer:
-    """A node is healthy while it trains, or is on its way to its first round, and its swarm process answers."""
+    """Returns whether the node is healthy: it has not reached its first round yet, or it trains and its swarm process
+    answers."""
     because = None
     if status.state is NodeState.RECOVERING:
-        because = f"the learner ended and is being started again: {status.learner_process.last_end}"
+        because = f"the learner ended and is being restarted: {status.learner_process.last_end}"
     elif status.state is NodeState.STOPPING:
-        because = "it is stopping"
+        because = "the node is stopping"
     elif status.state is NodeState.TRAINING and status.swarm is None:
         because = "the swarm process does not answer"
     return HealthAnswer(because is None, status.state, because)
@@ -42,53 +43,53 @@ def health_of(status: NodeStatus) -> HealthAnswer:
 def waiting_for(
     state: NodeState, loading: Loading | None, done: RoundDone | None, began: PhaseBegan | None = None
 ) -> str:
-    """What happens now, in a few words."""
+    """Describes in a few words what the node does now."""
     if state is NodeState.STOPPING:
         return "stopping: finishing the step, checkpointing, saying goodbye"
     if state is NodeState.RECOVERING:
-        return "the learner ended and is being started again"
+        return "the learner ended and is being restarted"
     if state is NodeState.STARTING:
         return loading_line(loading) if loading else "the learner is starting"
     number = done.round + 1 if done is not None else None
-    said = "first round" if number is None else f"round {number}"
+    round_name = "first round" if number is None else f"round {number}"
     if began is None or began.phase not in PHASES or (number is not None and began.round != number):
-        return f"{said} under way"
-    return f"{said}: {PHASES[began.phase]}"
+        return f"{round_name} under way"
+    return f"{round_name}: {PHASES[began.phase]}"
 
 
 def loading_line(loading: Loading) -> str:
-    return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since its start)"
+    return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since the learner started)"
 
 
-def shown_event(event: Event) -> Event:
-    """The same, what may quote a peer escaped."""
+def escaped_event(event: Event) -> Event:
+    """Returns the event with every text that may quote a peer escaped and bounded."""
     match event:
         case Fault(detail=detail):
-            return msgspec.structs.replace(event, detail=printable(detail, DETAIL_CHARACTERS))
+            return msgspec.structs.replace(event, detail=printable(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):
-            return msgspec.structs.replace(event, alone_because=printable(because, ALONE_CHARACTERS))
+            return msgspec.structs.replace(event, alone_because=printable(because, MAX_ALONE_CHARACTERS))
         case _:
             return event
 
 
-def shown_swarm(status: SwarmStatus) -> SwarmStatus:
-    """The same, what may quote a peer escaped."""
+def escaped_swarm_status(status: SwarmStatus) -> SwarmStatus:
+    """Returns the status with every text that may quote a peer escaped and bounded."""
     if status.alone_because is None:
         return status
-    return msgspec.structs.replace(status, alone_because=printable(status.alone_because, ALONE_CHARACTERS))
+    return msgspec.structs.replace(status, alone_because=printable(status.alone_because, MAX_ALONE_CHARACTERS))
 
 
 def peers_answer(peers: Sequence[PeerStatus], outcomes: Sequence[dict[str, int]]) -> PeersAnswer:
-    """Of peers and what became of the groups of each."""
+    """Returns every peer as the API shows it. ``outcomes``: of the groups of each peer, in the same order."""
     return PeersAnswer(tuple(map(peer_view, peers, outcomes)))
 
 
 def peer_view(status: PeerStatus, outcomes: dict[str, int] | None = None) -> PeerView:
-    """The same as the API shows it: text of the peer escaped. ``outcomes``: what became of its groups."""
+    """Returns the peer as the API shows it, with its own text escaped. ``outcomes``: of its groups, counted."""
     return PeerView(
         peer=status.peer,
         connected=status.connected,
-        addresses=tuple(printable(address, ADDRESS_CHARACTERS) for address in status.addresses),
+        addresses=tuple(printable(address, MAX_ADDRESS_CHARACTERS) for address in status.addresses),
         round_trip_seconds=status.round_trip_seconds,
         heartbeat=None if status.heartbeat is None else _heartbeat_view(status.heartbeat),
         heartbeat_age_seconds=status.heartbeat_age_seconds,
@@ -127,8 +128,8 @@ def _heartbeat_view(beat: Heartbeat) -> HeartbeatView:
 
 
 def _escaped_exchange(exchange: ExchangeStatus) -> ExchangeStatus:
-    return msgspec.structs.replace(exchange, because=printable(exchange.because, REASON_CHARACTERS))
+    return msgspec.structs.replace(exchange, because=printable(exchange.because, MAX_REASON_CHARACTERS))
 
 
 def _escaped_reason(because: str | None) -> str | None:
-    return None if because is None else printable(because, REASON_CHARACTERS)
+    return None if because is None else printable(because, MAX_REASON_CHARACTERS)

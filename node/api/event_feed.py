@@ -1,9 +1,9 @@
-"""What happens in the node, as server-sent events to any number of readers, up to ``READERS``.
+"""The node's events as server-sent events, for at most ``MAX_READERS`` readers.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 
-Nobody is waited for: each reader has a queue of ``QUEUE_EVENTS``, and one whose queue is full is dropped, its
-connection aborted. It may come back and begins with the state as it is then; nothing is repeated.
+Publishing never waits for a reader. Each reader has a queue of ``MAX_QUEUED_EVENTS``; a reader whose queue is full is
+dropped and its connection aborted. It may connect again and then begins with the current state; nothing is repeated.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
-READERS = 32
-QUEUE_EVENTS = 256  # at an event or two a second, minutes of silence
+MAX_READERS = 32
+MAX_QUEUED_EVENTS = 256  # at one or two events a second, minutes during which a reader reads nothing
 
 
 class FeedReader:
-    """One connection's events, in order, until it is dropped or the feed closes."""
+    """The events of one connection, in order, until the reader is dropped or the feed closes."""
 
     def __init__(self, on_drop: Callable[[], None]) -> None:
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_EVENTS + 1)  # one place for the end
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_QUEUED_EVENTS + 1)  # one place for the end
         self._on_drop = on_drop
 
     def offer(self, message: bytes) -> bool:
-        """Whether there was room for ``message``."""
-        if self._queue.qsize() >= QUEUE_EVENTS:
+        """Queues ``message`` and returns True, or returns False where the queue is full."""
+        if self._queue.qsize() >= MAX_QUEUED_EVENTS:
             return False
         self._queue.put_nowait(message)
         return True
 
     def end(self) -> None:
-        """Nothing comes after what was offered."""
+        """Ends ``messages`` after those that are queued."""
         if not self._queue.full():
             self._queue.put_nowait(None)
 
@@ -69,9 +69,9 @@ class EventFeed:
 
     @contextmanager
     def reader(self, on_drop: Callable[[], None]) -> Iterator[FeedReader | None]:
-        """A reader from now on; None where there are too many, or the feed is closed. ``on_drop`` ends its
-        connection."""
-        if self._closed or len(self._readers) >= READERS:
+        """Adds a reader for the duration of the context; gives None where there are too many readers or the feed is
+        closed. ``on_drop`` is called when the reader is dropped, and must end its connection."""
+        if self._closed or len(self._readers) >= MAX_READERS:
             yield None
             return
         reader = FeedReader(on_drop)
@@ -82,13 +82,13 @@ class EventFeed:
             self._readers.discard(reader)
 
     def close(self) -> None:
-        """Ends every reader once it has what was published."""
+        """Ends every reader after the events that were published before."""
         self._closed = True
         for reader in self._readers:
             reader.end()
 
 
 def message_of(kind: str, body: bytes, number: int | None = None) -> bytes:
-    """One server-sent event."""
+    """Encodes one server-sent event."""
     identified = b"" if number is None else b"id: %d\n" % number
     return identified + b"event: %s\ndata: %s\n\n" % (kind.encode(), body)

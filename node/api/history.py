@@ -1,7 +1,7 @@
-"""What charts show: the run over time, from the learner's events and the supervisor's, also those of earlier starts.
+"""The run over time, for charts: from the events of the learner and the supervisor, those of earlier starts included.
 
-At start ``restored`` reads ``metrics.jsonl``; whatever comes meanwhile is added behind it. Memory is bounded
-(``series``), and so is an answer, whatever is asked for.
+At the start ``recorded_history`` reads ``metrics.jsonl``; events that arrive meanwhile are appended to it. Memory is
+bounded (``series``), and so is every answer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from node.api.types import HistoryAnswer, Series, Timeline
 from node.events import RoundDone, Usage
 
 MAX_POINTS = 500
-TASKS_CHARTED = 64  # the first in alphabetical order
-MOMENT_SECONDS = 1e-3  # between two reports of one and the same moment
+MAX_TASKS = 64  # the first ones in alphabetical order
+MIN_INTERVAL_SECONDS = 1e-3  # between two reports from which a rate is computed
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +46,17 @@ ROUND_SERIES: tuple[_Charted, ...] = (
     _Charted("entropy_nats", "nats", "mean", lambda done: done.entropy),
     _Charted("groups_shared", "groups/round", "mean", lambda done: done.groups_shared),
     _Charted("foreign_groups_used", "groups/round", "mean", lambda done: done.foreign_groups_used),
-    _Charted("device_memory_bytes", "B", "most", lambda done: done.device_memory_bytes),
+    _Charted("device_memory_bytes", "B", "max", lambda done: done.device_memory_bytes),
 )
-TASK_SERIES = ("reward", "success")  # of each task: this round's mean, and the running one
+TASK_SERIES = ("reward", "success")  # of each task: the mean of the round, and the running mean
 USAGE_SERIES: tuple[tuple[str, str, Kind], ...] = (
-    ("learner_memory_bytes", "B", "most"),
-    ("swarm_memory_bytes", "B", "most"),
-    ("supervisor_memory_bytes", "B", "most"),
+    ("learner_memory_bytes", "B", "max"),
+    ("swarm_memory_bytes", "B", "max"),
+    ("supervisor_memory_bytes", "B", "max"),
     ("sent_bytes_per_second", "B/s", "mean"),
     ("received_bytes_per_second", "B/s", "mean"),
 )
-ROUND_KINDS: Mapping[str, Kind] = {each.name: each.kind for each in ROUND_SERIES}
+ROUND_KINDS: Mapping[str, Kind] = {chart.name: chart.kind for chart in ROUND_SERIES}
 USAGE_KINDS: Mapping[str, Kind] = {name: kind for name, _, kind in USAGE_SERIES}
 
 
@@ -76,7 +76,7 @@ def _usage_track() -> Track:
 
 @dataclass(slots=True)
 class History:
-    """The tracks. Not for concurrent use."""
+    """The series of one run. Not for concurrent use."""
 
     rounds: Track = field(default_factory=_round_track)
     usage: Track = field(default_factory=_usage_track)
@@ -84,9 +84,9 @@ class History:
     _usage_before: Usage | None = None
 
     def add_round(self, done: RoundDone) -> None:
-        values = {each.name: value for each in ROUND_SERIES if (value := each.of(done)) is not None}
+        values = {chart.name: value for chart in ROUND_SERIES if (value := chart.of(done)) is not None}
         for name, by_task in (("reward", done.reward_by_task), ("success", done.success_by_task)):
-            values |= {f"{name}/{task}": value for task, value in sorted(by_task.items())[:TASKS_CHARTED]}
+            values |= {f"{name}/{task}": value for task, value in sorted(by_task.items())[:MAX_TASKS]}
         self.rounds.add(sample(done.time_seconds, values))
 
     def add_usage(self, usage: Usage) -> None:
@@ -99,41 +99,42 @@ class History:
         self._usage_before = usage
         self.usage.add(sample(usage.time_seconds, values))
 
-    def follow(self, earlier: History) -> History:
-        """``earlier`` with what came to this one since; this one must still have all its samples."""
+    def appended_to(self, earlier: History) -> History:
+        """Appends this history's samples to ``earlier``, marks it as restored and returns it. This history must still
+        have all its samples one by one."""
         for kept, track in ((earlier.rounds, self.rounds), (earlier.usage, self.usage)):
-            for each in track.recent:
-                kept.add(each)
+            for stretch in track.recent:
+                kept.add(stretch)
         earlier._usage_before = self._usage_before or earlier._usage_before
         earlier.is_restored = True
         return earlier
 
     def excerpt(self, *, seconds: float = math.inf) -> Excerpt:
-        """What there is of the last ``seconds`` before the newest sample."""
+        """Returns the part of the history within the last ``seconds`` before the newest sample."""
         newest = [track.recent[-1].ended_seconds for track in (self.rounds, self.usage) if track.recent]
         since_seconds = max(newest, default=0.0) - seconds
         return Excerpt(self.rounds.since(since_seconds), self.usage.since(since_seconds), self.is_restored)
 
     def answer(self, *, points: int = MAX_POINTS, seconds: float = math.inf) -> HistoryAnswer:
-        """At most ``points`` a series, of the last ``seconds`` before the newest sample."""
+        """Returns at most ``points`` a series, of the last ``seconds`` before the newest sample."""
         return self.excerpt(seconds=seconds).answer(points)
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A history as it was at one moment. Its answer takes a tenth of a second, so it may be made in a thread."""
+    """A history at one moment. Making its answer takes a tenth of a second and may happen in a thread."""
 
     rounds: list[Stretch]
     usage: list[Stretch]
     is_restored: bool
 
     def answer(self, points: int) -> HistoryAnswer:
-        """At most ``points`` a series."""
+        """Returns at most ``points`` a series."""
         rounds = downsampled(self.rounds, points, ROUND_KINDS)
         usage = downsampled(self.usage, points, USAGE_KINDS)
-        series = [_series(rounds, each.name, each.unit) for each in ROUND_SERIES]
+        series = [_series(rounds, chart.name, chart.unit) for chart in ROUND_SERIES]
         tasks = {name for stretch in rounds for name in stretch.values if "/" in name}
-        for key in sorted(tasks)[: len(TASK_SERIES) * TASKS_CHARTED]:
+        for key in sorted(tasks)[: len(TASK_SERIES) * MAX_TASKS]:
             name, _, task = key.partition("/")
             series.append(_series(rounds, key, "reward", name, task))
         return HistoryAnswer(
@@ -143,23 +144,23 @@ class Excerpt:
         )
 
 
-def restored(metrics: Path, *, before_seconds: float) -> History:
-    """The history that ``metrics`` and its older half record of the time before that; other versions' lines are passed
-    over."""
+def recorded_history(metrics: Path, *, before_seconds: float) -> History:
+    """Returns the history before that Unix time, read from ``metrics`` and its older half. Lines that do not decode,
+    such as those of other versions, are skipped."""
     history = History()
     for path in (metrics.with_name(metrics.name + ".1"), metrics):
         try:
             for event in _events(path):
                 if event.time_seconds >= before_seconds:
-                    continue  # of this start: told to the one that is kept
+                    continue  # an event of this start, which the current history has
                 if isinstance(event, RoundDone):
                     history.add_round(event)
                 else:
                     history.add_usage(event)
         except FileNotFoundError:
-            pass  # the first start, or not long enough for an older half
+            pass  # this is the first start, or there is no older half yet
         except OSError as error:
-            log.warning("charts begin now: %s cannot be read (%s)", path, error.strerror)
+            log.warning("charts begin with this start: %s cannot be read (%s)", path, error.strerror)
     return history
 
 
@@ -170,13 +171,13 @@ def _events(path: Path) -> Iterator[RoundDone | Usage]:
             if line.startswith((b'{"event":"round"', b'{"event":"usage"')):
                 try:
                     yield decoder.decode(line)
-                except msgspec.DecodeError:  # another version's, or cut short by a full disk
+                except msgspec.DecodeError:  # written by another version, or cut short by a full disk
                     continue
 
 
 def _rates(before: Usage | None, now: Usage) -> dict[str, float]:
-    """Bytes a second between two reports; none over a restart of the swarm process, whose totals begin anew."""
-    if before is None or now.time_seconds - before.time_seconds < MOMENT_SECONDS:
+    """Returns bytes a second between two reports; none across a restart of the swarm process, which resets totals."""
+    if before is None or now.time_seconds - before.time_seconds < MIN_INTERVAL_SECONDS:
         return {}
     elapsed_seconds = now.time_seconds - before.time_seconds
     rates = {}

@@ -1,9 +1,9 @@
-"""A node's figures in Prometheus's text format, version 0.0.4: units in names, totals end in ``_total``.
+"""A node's figures in Prometheus's text format, version 0.0.4: names hold units, names of totals end in ``_total``.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 
-Labels take few values: tasks of this node, phases, processes, and reasons that are words of this program. Peers are
-counted and never labels, since strangers choose their ids and names. What is not known yet is left out.
+Labels take few values: tasks of this node, phases, processes, and reasons that this program defines. Peers are counted
+and never become labels, because strangers choose their ids and names. A figure that is not known yet is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from node.events import Averaged, CheckpointSaved, RoundDone, Usage
 from swarm.api import SwarmStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LABEL_VALUES = 128  # of one metric, at most; the first in alphabetical order
+MAX_LABEL_VALUES = 128  # of one metric; the first ones in alphabetical order
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Metric:
 
 
 def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
-    """Everything that is known now."""
+    """Returns every figure that is known now."""
     metrics = [*_of_node(status), *_of_peers(peers)]
     if status.swarm is not None:
         metrics += _of_swarm(status.swarm)
@@ -47,59 +47,60 @@ def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
 
 def _of_node(status: NodeStatus) -> Iterator[Metric]:
     yield _labelled("build_info", "gauge", "Always 1; the version is its label", "version", {status.version: 1})
-    yield _gauge("uptime_seconds", "Since the node was started", status.uptime_seconds)
+    yield _gauge("uptime_seconds", "Time since the node was started", status.uptime_seconds)
     states = {state.value: float(status.state is state) for state in NodeState}
     yield _labelled("state", "gauge", "1 for the state that the node is in", "state", states)
     processes = {"learner": status.learner_process, "swarm": status.swarm_process}
     running = {name: float(child.pid is not None) for name, child in processes.items()}
     yield _labelled("process_running", "gauge", "1 while the process runs", "process", running)
     restarts = {name: child.restarts for name, child in processes.items()}
-    yield _labelled("process_restarts_total", "counter", "Times that it ended unasked", "process", restarts)
+    yield _labelled("process_restarts_total", "counter", "Times that the process ended unasked", "process", restarts)
 
 
 def _of_peers(answer: PeersAnswer) -> Iterator[Metric]:
     peers = answer.peers
-    yield _gauge("peers_known", "Peers connected, heard of, or banned", len(peers))
+    yield _gauge("peers_known", "Peers that are connected, announced or banned", len(peers))
     yield _gauge("peers_banned", "Peers that are banned now", sum(peer.banned_because is not None for peer in peers))
 
 
 def _of_swarm(swarm: SwarmStatus) -> Iterator[Metric]:
     yield _gauge("peers_connected", "Peers connected now", swarm.connected_peers)
     yield _gauge("alone", "1 while no peer is connected", swarm.alone_because is not None)
-    yield _counter("sent_bytes_total", "Sent to peers", swarm.sent_bytes)
-    yield _counter("received_bytes_total", "Received from peers", swarm.received_bytes)
-    yield _gauge("blob_store_bytes", "On disk in the content store", swarm.store_bytes)
-    about = "Announcements of peers"
-    yield _labelled("announcements_accepted_total", "counter", f"{about}, by kind", "kind", swarm.accepted)
-    yield _labelled("announcements_rejected_total", "counter", f"{about}, by reason", "reason", swarm.rejected)
+    yield _counter("sent_bytes_total", "Bytes sent to peers", swarm.sent_bytes)
+    yield _counter("received_bytes_total", "Bytes received from peers", swarm.received_bytes)
+    yield _gauge("blob_store_bytes", "Size on disk of the content store", swarm.store_bytes)
+    accepted, rejected = "Announcements of peers accepted, by kind", "Announcements of peers rejected, by reason"
+    yield _labelled("announcements_accepted_total", "counter", accepted, "kind", swarm.accepted)
+    yield _labelled("announcements_rejected_total", "counter", rejected, "reason", swarm.rejected)
 
 
 def _of_round(done: RoundDone) -> Iterator[Metric]:
-    """Of the newest round, and totals over all."""
+    """Figures of the newest round, and totals over all rounds."""
     yield _counter("rounds_total", "Rounds done", done.round)
-    yield _gauge("policy_version", "Of the weights that learn", done.policy_version)
-    yield _gauge("round_seconds", "Time of the last round", done.seconds)
+    yield _gauge("policy_version", "Version of the weights in training", done.policy_version)
+    yield _gauge("round_seconds", "Duration of the last round", done.seconds)
     phases = msgspec.structs.asdict(done.phases)
-    yield _labelled("round_phase_seconds", "gauge", "Time of the last round by phase", "phase", phases)
+    yield _labelled("round_phase_seconds", "gauge", "Duration of the last round's phases", "phase", phases)
     yield _gauge("reward", "Mean over own completions of the last round", done.reward)
     yield _labelled("task_reward", "gauge", "Mean over own completions by task", "task", done.reward_by_task)
-    yield _labelled("task_success", "gauge", "Running success by task, 0 to 1", "task", done.success_by_task)
+    yield _labelled("task_success", "gauge", "Running mean reward by task, 0 to 1", "task", done.success_by_task)
     yield _counter("generated_tokens_total", "Tokens generated", done.tokens_generated_total)
-    yield _gauge("generated_tokens_per_second", "Over the last round", done.tokens_per_second)
+    yield _gauge("generated_tokens_per_second", "Mean over the last round", done.tokens_per_second)
     yield _gauge("trained_tokens", "Completion tokens with an advantage, in the last round", done.tokens_trained)
-    yield _gauge("foreign_groups_waiting", "Foreign candidates for later rounds", done.foreign_waiting)
+    yield _gauge("foreign_groups_waiting", "Foreign groups kept for later rounds", done.foreign_waiting)
     yield _counter("groups_shared_total", "Own groups announced", done.groups_shared_total)
-    yield _counter("foreign_groups_used_total", "Groups of peers learnt from", done.foreign_groups_used_total)
-    yield _counter("foreign_fetched_bytes_total", "Groups of peers fetched", done.bytes_fetched_total)
-    rejected = done.foreign_rejected
-    yield _labelled("foreign_groups_rejected", "gauge", "In the last round, by reason", "reason", rejected)
+    yield _counter("foreign_groups_used_total", "Groups of peers trained on", done.foreign_groups_used_total)
+    yield _counter("foreign_fetched_bytes_total", "Size of the groups fetched from peers", done.bytes_fetched_total)
+    rejected, help_text = done.foreign_rejected, "Foreign groups not used in the last round, by reason"
+    yield _labelled("foreign_groups_rejected", "gauge", help_text, "reason", rejected)
     yield _gauge("scoring_failures", "Completions without a reward, in the last round", done.scoring_failures)
-    yield _counter("optimizer_steps_skipped_total", "For a gradient that is not finite", done.steps_skipped_total)
+    help_text = "Steps skipped because a gradient was not finite"
+    yield _counter("optimizer_steps_skipped_total", help_text, done.steps_skipped_total)
     for name, help_text, value in (
-        ("loss", "Of the last step", done.loss),
-        ("gradient_norm", "Before clipping", done.gradient_norm),
+        ("loss", "Loss of the last step", done.loss),
+        ("gradient_norm", "Norm before clipping", done.gradient_norm),
         ("effective_sample_ratio", "Effective sample size over samples, 0 to 1", done.effective_sample_share),
-        ("staleness_versions", "Mean age of own completions' oldest weights", done.staleness_mean),
+        ("staleness_versions", "Mean age of the oldest weights of own completions", done.staleness_mean),
         ("entropy_nats", "Mean over trained tokens", done.entropy),
     ):
         if value is not None:
@@ -107,15 +108,17 @@ def _of_round(done: RoundDone) -> Iterator[Metric]:
 
 
 def _of_averaging(offered: Averaged, averaged: Averaged | None) -> Iterator[Metric]:
-    """Totals as of the last offer of weights; the rest is of the last outer step."""
+    """Totals up to the last offer of weights, and figures of the last outer step."""
+    sent, received = "Weights sent by this learner process", "Weights received by this learner process"
     yield _counter("outer_steps_total", "Times that weights were averaged with a peer", offered.outer_steps)
-    yield _counter("averaging_sent_bytes_total", "Weights given, by this learner process", offered.sent_bytes_total)
-    yield _counter("averaging_received_bytes_total", "Weights taken, likewise", offered.received_bytes_total)
+    yield _counter("averaging_sent_bytes_total", sent, offered.sent_bytes_total)
+    yield _counter("averaging_received_bytes_total", received, offered.received_bytes_total)
     if averaged is not None:
         yield _gauge("averaging_timestamp_seconds", "Unix time of the last outer step", averaged.time_seconds)
-        yield _gauge("averaging_seconds", "From offering weights to the last outer step", averaged.seconds)
+        yield _gauge("averaging_seconds", "Time from the offer of weights to the last outer step", averaged.seconds)
         if averaged.distance is not None:
-            yield _gauge("replica_distance_ratio", "To the last partner, over our weights' norm", averaged.distance)
+            help_text = "Distance to the last partner's weights, over the norm of our weights"
+            yield _gauge("replica_distance_ratio", help_text, averaged.distance)
 
 
 def _of_checkpoint(saved: CheckpointSaved) -> Iterator[Metric]:
@@ -127,7 +130,8 @@ def _of_checkpoint(saved: CheckpointSaved) -> Iterator[Metric]:
 def _of_usage(usage: Usage) -> Iterator[Metric]:
     held = {"supervisor": usage.supervisor_bytes, "learner": usage.learner_bytes, "swarm": usage.swarm_bytes}
     known = {process: float(size) for process, size in held.items() if size is not None}
-    yield _labelled("memory_bytes", "gauge", "Resident, a process and all that it started", "process", known)
+    help_text = "Resident memory of a process and all that it started"
+    yield _labelled("memory_bytes", "gauge", help_text, "process", known)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:
@@ -139,7 +143,7 @@ def _counter(name: str, help_text: str, value: float) -> Metric:
 
 
 def _labelled(name: str, kind: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
-    kept = sorted(values.items())[:LABEL_VALUES]
+    kept = sorted(values.items())[:MAX_LABEL_VALUES]
     return Metric(name, kind, help_text, tuple((((label, text),), float(value)) for text, value in kept))
 
 

@@ -1,4 +1,4 @@
-"""Asks a running node over its Unix socket, with nothing but the standard library and msgspec: quick to import."""
+"""A client of a running node's Unix socket. It imports only the standard library and msgspec, so it starts quickly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TIMEOUT_SECONDS = 10.0
 
 
 def ask_status(home: Home) -> NodeStatus:
-    """Raises ``UnreachableError``, with what to do, where no node runs in ``home``."""
+    """Raises ``UnreachableError`` with the remedy where no node runs in ``home``, as all functions here do;
+    ``TransportError`` for an answer that this version does not understand."""
     return _ask(home, "GET", "/api/v1/status", NodeStatus)
 
 
@@ -61,8 +62,8 @@ def _ask(home: Home, method: str, target: str, expected: type[A]) -> A:
     except (OSError, http.client.HTTPException) as error:
         why = "" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f" ({error})"
         raise UnreachableError(
-            f"no node is running in {home.path}{why}; start it with: starling up, "
-            "or say where it is with --home or STARLING_HOME"
+            f"no node is running in {home.path}{why}: start one with starling up, "
+            "or name its data directory with --home or STARLING_HOME"
         ) from None
     finally:
         connection.close()
@@ -72,5 +73,5 @@ def _ask(home: Home, method: str, target: str, expected: type[A]) -> A:
         return msgspec.json.decode(body, type=expected)
     except msgspec.DecodeError as error:
         raise TransportError(
-            f"the node in {home.path} is of another version ({error}): restart it with this version's starling up"
+            f"the node in {home.path} runs another version ({error}): restart it with this version of starling up"
         ) from None

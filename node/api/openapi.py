@@ -1,4 +1,4 @@
-"""The API's description, OpenAPI 3.1, generated from its endpoints and their types: it cannot say anything else.
+"""The description of the API, OpenAPI 3.1, generated from a table of endpoints and their types, so that both agree.
 
 https://spec.openapis.org/oas/v3.1.0
 """
@@ -6,33 +6,31 @@ https://spec.openapis.org/oas/v3.1.0
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
 
+from node.api.endpoint import JSON, Endpoint
 from node.api.types import ErrorAnswer, Note
 from node.events import Event, Usage
 from node.version import VERSION
-
-if TYPE_CHECKING:
-    from node.api.endpoints import Endpoint
 
 EVENTS: tuple[type[Struct], ...] = (*get_args(Event), Usage, Note)
 OF_EVERY_ENDPOINT: Mapping[int, type[Struct]] = {403: ErrorAnswer, 500: ErrorAnswer}
 REFERENCE = "#/components/schemas/{name}"
 MEANINGS = {
-    200: "as asked",
+    200: "the answer",
     400: "the query cannot be used",
-    401: "this changes the node and needs the token",
-    403: "addressed to another host than this machine",
-    500: "a fault of the node's own; it goes on",
-    503: "not now",
+    401: "the request changes the node and needs the token",
+    403: "the request is addressed to a host other than this machine",
+    500: "an internal error of the node, which keeps running",
+    503: "not available now",
 }
 
 
 def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The whole document."""
+    """Returns the OpenAPI document of ``endpoints``."""
     types: list[type[Struct]] = list(dict.fromkeys([*_types_of(endpoints), *EVENTS, ErrorAnswer]))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     schema_of = dict(zip(types, schemas, strict=True))
@@ -44,8 +42,8 @@ def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "starling",
             "version": VERSION,
-            "description": "What a node does, whom it knows, and the swarm as it sees it. What reads is open to "
-            "everybody on this machine; what changes the node asks for the token in HOME/api.token.",
+            "description": "What a node does, which peers it knows, and the swarm as it sees it. Every user of this "
+            "machine may read; a request that changes the node needs the token in HOME/api.token.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -58,7 +56,8 @@ def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[type[Struct]]:
     for endpoint in endpoints:
-        yield from (each for each in (endpoint.answer, *(endpoint.refusals or {}).values()) if each is not None)
+        answers = (endpoint.answer, *(endpoint.refusals or {}).values())
+        yield from (answer for answer in answers if answer is not None)
 
 
 def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dic
     }
     responses = {"200": _response(200, endpoint.content_type, answer)}
     responses |= {
-        str(status): _response(status, "application/json", schema_of[kind]) for status, kind in sorted(others.items())
+        str(status): _response(status, JSON, schema_of[answer_type]) for status, answer_type in sorted(others.items())
     }
     operation: dict[str, Any] = {
         "operationId": endpoint.path.rpartition("/")[2].removesuffix(".json"),
@@ -92,10 +91,10 @@ def _response(status: int, content_type: str, schema: Any) -> dict[str, Any]:
 
 
 def _parameters(query: type[Struct]) -> list[dict[str, Any]]:
-    """One for each field; each has a default. What stands for "not given" is left out."""
+    """Returns one parameter for each field. Each has a default; the type of "not given" is left out."""
     _, components = msgspec.json.schema_components([query], ref_template=REFERENCE)
     parameters = []
     for name, schema in components[query.__name__]["properties"].items():
-        shown = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
-        parameters.append({"name": name, "in": "query", "required": False, "schema": shown})
+        given = next((choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"), schema)
+        parameters.append({"name": name, "in": "query", "required": False, "schema": given})
     return parameters

@@ -1,7 +1,7 @@
 """The web page at ``/``: the files in ``assets``, and nothing else.
 
-The page asks this node and nobody else, which its content security policy holds it to: no script, style, font or image
-from elsewhere, no markup of a stranger run. It changes nothing, so it needs no token.
+The page sends requests to this node alone. Its content security policy enforces that: no script, style, font or image
+from elsewhere loads, and no script in a stranger's text runs. The page changes nothing, so it needs no token.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ HEADERS = {
     "style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked again each time, and answered "not modified"
+    "Cache-Control": "no-cache",  # the browser asks again each time, and the answer is "not modified"
 }
 
 
 def add_page(router: web.UrlDispatcher) -> None:
-    """Adds ``/`` and what it loads."""
+    """Adds ``/`` and the files that it loads."""
     files = {path.name: path for path in ASSETS.iterdir() if path.is_file()}
 
-    async def index(_: web.Request) -> web.StreamResponse:
+    async def on_index(_: web.Request) -> web.StreamResponse:
         return web.FileResponse(files["index.html"], headers=HEADERS)
 
-    async def asset(request: web.Request) -> web.StreamResponse:
+    async def on_asset(request: web.Request) -> web.StreamResponse:
         path = files.get(request.match_info["name"])
         if path is None:
-            raise web.HTTPNotFound(text="no such file of the page")
+            raise web.HTTPNotFound(text="the page has no such file")
         return web.FileResponse(path, headers=HEADERS)
 
-    router.add_get("/", index)
-    router.add_get("/assets/{name}", asset)
+    router.add_get("/", on_index)
+    router.add_get("/assets/{name}", on_asset)

@@ -1,4 +1,4 @@
-"""Where the files of the web page and of reports lie."""
+"""The files of the web page and of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor remembers of a run for the API: rollouts and history, fed by events as they come."""
+"""What the supervisor keeps of a run for the API: rollouts and history, filled by events as they arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from node.events import Event, ForeignGroups, RoundDone, Usage
 
 
 class Record:
-    """Bounded in memory for a run of any length. Used from one thread."""
+    """Bounded in memory for a run of any length. For one thread."""
 
     def __init__(self) -> None:
         self.rollouts = RolloutHistory()

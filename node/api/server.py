@@ -1,51 +1,51 @@
 """The node's HTTP API: always on a Unix socket in the data directory, and on 127.0.0.1 where a port is configured.
 
-``endpoints.ENDPOINTS`` lists what there is, ``/api/v1/openapi.json`` describes it. Every refusal is JSON with a reason
-and what to do; a fault of ours in one answer is logged, told as such, and ends nothing else.
+``endpoints.ENDPOINTS`` lists the endpoints, ``/api/v1/openapi.json`` describes them. Every refusal is JSON with a
+reason and a remedy. A bug of ours in one answer is logged and answered with 500; everything else keeps running.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from node.api.access import guard
-from node.api.endpoints import ASIDE, ENDPOINTS, EVENT_STREAM, Endpoint, Node, json_response
+from node.api.endpoint import EVENT_STREAM, Endpoint, Node
+from node.api.endpoints import ENDPOINTS, SLOW_ANSWER, json_response
 from node.api.event_feed import EventFeed
 from node.api.page import add_page
 from node.api.types import ErrorAnswer
 from protocol.errors import StorageError, UnreachableError
 
-SHUTDOWN_SECONDS = 1.0  # for answers under way
+SHUTDOWN_SECONDS = 1.0  # for answers that are being made
 LOOPBACK = "127.0.0.1"
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 def application(node: Node, feed: EventFeed, *, token: str | None = None) -> web.Application:
-    """The routes, bound to ``node``. With a ``token`` they are guarded as TCP needs it."""
-    app = web.Application(middlewares=[_told] if token is None else [_told, guard(token)])
-    app[ASIDE] = asyncio.Lock()
+    """Returns the API of ``node``. With a ``token`` it is guarded (``access.guard``) and has the web page, for TCP."""
+    app = web.Application(middlewares=[_errors_as_json] if token is None else [_errors_as_json, guard(token)])
+    app[SLOW_ANSWER] = asyncio.Lock()
     for endpoint in ENDPOINTS:
         bound = _bound(endpoint, node, feed)
         if endpoint.method == "GET":
             app.router.add_get(endpoint.path, bound, allow_head=endpoint.content_type != EVENT_STREAM)
         else:
             app.router.add_route(endpoint.method, endpoint.path, bound)
-    if token is not None:  # a browser comes by TCP
+    if token is not None:  # a browser connects over TCP
         add_page(app.router)
 
-    async def end_streams(_: web.Application) -> None:
+    async def on_shutdown(_: web.Application) -> None:
         feed.close()
 
-    app.on_shutdown.append(end_streams)
+    app.on_shutdown.append(on_shutdown)
     return app
 
 
@@ -53,13 +53,14 @@ def application(node: Node, feed: EventFeed, *, token: str | None = None) -> web
 async def served(
     node: Node, feed: EventFeed, path: Path, *, ports: Sequence[int] = (), token: str = ""
 ) -> AsyncIterator[int | None]:
-    """Serves the API on the socket ``path``, and on the first of ``ports`` of 127.0.0.1 that is free, which it gives.
+    """Serves the API from entry to exit: on the socket ``path``, and on the first free one of ``ports`` of 127.0.0.1,
+    which it gives; None without ``ports``.
 
-    From entry to exit. The caller holds the data directory's lock, so an old socket is nobody's and is replaced. Raises
+    The caller holds the lock of the data directory, so an old socket belongs to no running node and is replaced. Raises
     ``StorageError`` where no socket can be made, ``UnreachableError`` where every port is taken.
     """
     if ports and not token:
-        raise ValueError("the API on a port needs a token")
+        raise ValueError("an API on a port needs a token")
     async with AsyncExitStack() as stack:
         try:
             await web.UnixSite(await _runner(stack, application(node, feed)), path).start()
@@ -78,8 +79,8 @@ async def _on_port(runner: web.AppRunner, ports: Sequence[int]) -> int:
         else:
             return port
     raise UnreachableError(
-        f"the API cannot listen on {because}, nor on the {len(ports) - 1} ports behind it: set api.port to a free one, "
-        "or to 0 for none"
+        f"the API cannot listen on {because}, nor on the {len(ports) - 1} ports after it: set api.port to a free port, "
+        "or to 0 for no port"
     )
 
 
@@ -91,31 +92,29 @@ async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
 
 
 def _bound(endpoint: Endpoint, node: Node, feed: EventFeed) -> Handler:
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def on_request(request: web.Request) -> web.StreamResponse:
         return await endpoint.handler(node, feed, request)
 
-    return handler
+    return on_request
 
 
 @web.middleware
-async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Makes an answer of every failure."""
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers every failure of ``handler`` with a JSON ``ErrorAnswer``."""
     try:
         return await handler(request)
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        answer = json_response(
-            ErrorAnswer(f"{error.method} is not for this address, which takes {allowed}"), error.status
-        )
+        answer = json_response(ErrorAnswer(f"this address does not take {error.method}: send {allowed}"), error.status)
         answer.headers["Allow"] = allowed
         return answer
     except web.HTTPNotFound as error:
-        return json_response(ErrorAnswer("there is nothing at this address: see /api/v1/openapi.json"), error.status)
+        return json_response(ErrorAnswer("this address does not exist: see /api/v1/openapi.json"), error.status)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return json_response(ErrorAnswer(f"{error.reason}: send it differently"), error.status)
+        return json_response(ErrorAnswer(f"{error.reason}: correct the request"), error.status)
     except Exception:
         log.exception("%s %s could not be answered", request.method, request.path)
-        because = "a fault of the node's own, which goes on; its log says more: please report it"
+        because = "an internal error of the node, which keeps running: see its log, and report it"
         return json_response(ErrorAnswer(because), 500)

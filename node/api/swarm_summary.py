@@ -1,10 +1,11 @@
-"""The swarm as far as heartbeats tell: who trains what, how well, with what. A pure function of status and peers.
+"""The swarm as its heartbeats report it: which node trains which model, how well, with which software. A pure function
+of the node's status and its peers.
 
     success of a model, or of a task = Σ n·s / Σ n      over its claims (s of n samples), n ≤ MAX_SAMPLES
 
-A claim is not checked, so none counts for more than ``MAX_SAMPLES`` samples; what a node claims is its running mean
-over some ten rounds in any case. Heartbeats older than ``STALE_SECONDS`` and banned peers are left out. Whatever
-strangers call themselves, no list is longer than its bound; what is left out is counted.
+A claim is not checked, so none counts for more than ``MAX_SAMPLES`` samples; a claim is a running mean over about ten
+rounds in any case. Heartbeats older than ``STALE_SECONDS`` and banned peers are left out. No list is longer than its
+bound, whatever names strangers choose; entries that are left out are counted.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from dataclasses import dataclass
 
 from node.api.types import HeartbeatView, ModelView, NodeStatus, PeersAnswer, PeerView, SwarmAnswer, TaskView
 from node.learner.allocation.peer_success import STALE_SECONDS
+from node.version import SOFTWARE
 
 MAX_SAMPLES = 1000  # of one claim
-MODELS = 64
-TASKS = 256
-NAMES = 8  # of the nodes of one model
-KINDS = 32  # of software and phases, each
-FAMILIES = 64
+MAX_MODELS = 64
+MAX_TASKS = 256
+MAX_NAMES = 8  # of the nodes of one model
+MAX_SOFTWARE = 32
+MAX_PHASES = 32
+MAX_FAMILIES = 64
 OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One node that tells of itself."""
+    """One node that reports on itself."""
 
     beat: HeartbeatView
     ours: bool
 
 
 def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
-    """As of the last look at the peers."""
+    """Returns the summary of this node and of the peers with a fresh heartbeat."""
     present = [peer.heartbeat for peer in peers.peers if peer.heartbeat is not None and _is_fresh(peer)]
     own = _own_heartbeat(status)
     members = [_Member(own, True)] if own is not None else []
@@ -51,13 +54,13 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
         tokens_per_second=sum(beat.tokens_per_second for beat in beats),
         groups_shared=sum(beat.groups_shared for beat in beats),
         groups_used=sum(beat.groups_used for beat in beats),
-        families=_counted((beat.family for beat in beats), FAMILIES),
+        families=_counted((beat.family for beat in beats), MAX_FAMILIES),
         models=tuple(models),
         models_left_out=models_left_out,
         tasks=tuple(tasks),
         tasks_left_out=tasks_left_out,
-        software=_counted((beat.software for beat in beats), KINDS),
-        phases=_counted((beat.phase for beat in beats), KINDS),
+        software=_counted((beat.software for beat in beats), MAX_SOFTWARE),
+        phases=_counted((beat.phase for beat in beats), MAX_PHASES),
     )
 
 
@@ -67,13 +70,13 @@ def _is_fresh(peer: PeerView) -> bool:
 
 
 def _own_heartbeat(status: NodeStatus) -> HeartbeatView | None:
-    """What this node says of itself; None before its learner has loaded."""
+    """Returns this node's own heartbeat; None before its learner has loaded."""
     ready, done = status.ready, status.round
     if ready is None:
         return None
     return HeartbeatView(
         name=status.name,
-        software=f"starling {status.version}",
+        software=SOFTWARE,
         model=ready.model,
         family=ready.family,
         tokenizer=ready.tokenizer,
@@ -89,17 +92,18 @@ def _own_heartbeat(status: NodeStatus) -> HeartbeatView | None:
 
 
 def _models(members: Sequence[_Member]) -> tuple[list[ModelView], int]:
-    """Ours first, so that strangers cannot crowd it out, then those of most nodes; and how many are left out."""
+    """Returns our model first, so that strangers cannot crowd it out, then those of most nodes; and how many models
+    are left out."""
     by_model: dict[tuple[str, str], list[_Member]] = {}
     for member in members:
         by_model.setdefault((member.beat.model, member.beat.family), []).append(member)
-    # Members begin with ours, if it is there.
+    # Our own node is the first member, where it is one.
     ranked = sorted(by_model, key=lambda model: (not by_model[model][0].ours, -len(by_model[model]), model))
-    return [_model(*model, by_model[model]) for model in ranked[:MODELS]], max(0, len(ranked) - MODELS)
+    return [_model(*model, by_model[model]) for model in ranked[:MAX_MODELS]], max(0, len(ranked) - MAX_MODELS)
 
 
-def _model(model: str, family: str, alike: Sequence[_Member]) -> ModelView:
-    beats = [member.beat for member in alike]
+def _model(model: str, family: str, members: Sequence[_Member]) -> ModelView:
+    beats = [member.beat for member in members]
     by_task: dict[str, list[tuple[float, int]]] = {}
     for beat in beats:
         for task, success in beat.success_by_task.items():
@@ -109,35 +113,37 @@ def _model(model: str, family: str, alike: Sequence[_Member]) -> ModelView:
         family=family,
         tokenizers=len({beat.tokenizer for beat in beats}),
         nodes=len(beats),
-        names=tuple(beat.name for beat in beats[:NAMES]),
+        names=tuple(beat.name for beat in beats[:MAX_NAMES]),
         tokens_per_second=sum(beat.tokens_per_second for beat in beats),
         round_most=max(beat.round for beat in beats),
         success=_weighted(claim for claims in by_task.values() for claim in claims),
         success_by_task={
-            task: mean for task, claims in sorted(by_task.items())[:TASKS] if (mean := _weighted(claims)) is not None
+            task: mean
+            for task, claims in sorted(by_task.items())[:MAX_TASKS]
+            if (mean := _weighted(claims)) is not None
         },
-        ours=any(member.ours for member in alike),
+        ours=any(member.ours for member in members),
     )
 
 
 def _tasks(beats: Sequence[HeartbeatView], ours: Container[str]) -> tuple[list[TaskView], int]:
-    """Ours first, so that strangers cannot crowd them out, then those of which most nodes tell; and how many are left
-    out."""
+    """Returns our tasks first, so that strangers cannot crowd them out, then those that most nodes report; and how many
+    tasks are left out."""
     by_task: dict[str, list[HeartbeatView]] = {}
     for beat in beats:
         for task, samples in beat.samples_by_task.items():
             if samples:
                 by_task.setdefault(task, []).append(beat)
     ranked = sorted(by_task, key=lambda task: (task not in ours, -len(by_task[task]), task))
-    return [_task(task, by_task[task]) for task in ranked[:TASKS]], max(0, len(ranked) - TASKS)
+    return [_task(task, by_task[task]) for task in ranked[:MAX_TASKS]], max(0, len(ranked) - MAX_TASKS)
 
 
-def _task(task: str, telling: Sequence[HeartbeatView]) -> TaskView:
-    claims = [(beat.success_by_task[task], _samples(beat, task)) for beat in telling]
-    best = max(telling, key=lambda beat: beat.success_by_task[task])
+def _task(task: str, beats: Sequence[HeartbeatView]) -> TaskView:
+    claims = [(beat.success_by_task[task], _samples(beat, task)) for beat in beats]
+    best = max(beats, key=lambda beat: beat.success_by_task[task])
     return TaskView(
         task=task,
-        nodes=len(telling),
+        nodes=len(beats),
         samples=sum(samples for _, samples in claims),
         success=_weighted(claims) or 0.0,
         success_least=min(success for success, _ in claims),
@@ -158,10 +164,11 @@ def _weighted(claims: Iterable[tuple[float, int]]) -> float | None:
     return total / weight if weight else None
 
 
-def _counted(names: Iterable[str], most: int) -> dict[str, int]:
-    """The ``most`` most frequent names with their counts, all further ones together under ``OTHERS``."""
+def _counted(names: Iterable[str], max_names: int) -> dict[str, int]:
+    """Returns the ``max_names`` most frequent names with their counts, and all other names together under
+    ``OTHERS``."""
     counts = Counter(names)
-    kept = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most])
+    kept = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:max_names])
     left = counts.total() - sum(kept.values())
     if left:
         kept[OTHERS] = kept.get(OTHERS, 0) + left

@@ -1,8 +1,8 @@
 """Every answer of the HTTP API: plain structs, the same for the command line, for pages and for programs.
 
-``node/api/openapi.py`` describes the API from these. Null is what is not known yet. Strings that came from a peer are
-escaped (``node.printable``): they move no cursor and fake no line; a page must still treat them as text, not as markup.
-Lists are bounded, whatever strangers announce. Times are Unix seconds by this node's clock.
+``node/api/openapi.py`` describes the API from these. A value that is not known yet is null. Strings received from a
+peer are escaped (``node.printable``): they move no cursor and fake no line; a page must still treat them as text, not
+as markup. Lists are bounded, whatever strangers announce. Times are Unix seconds by this node's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.api import ExchangeStatus, SwarmStatus
 class NodeState(StrEnum):
     STARTING = "starting"  # no round has begun yet
     TRAINING = "training"
-    RECOVERING = "recovering"  # the learner ended and is being started again
+    RECOVERING = "recovering"  # the learner ended and is being restarted
     STOPPING = "stopping"
 
 
@@ -27,7 +27,7 @@ class ChildStatus(Struct, frozen=True):
 
     pid: int | None  # None while it is not running
     restarts: int
-    last_end: str | None  # how it last ended, in words; None if it never did
+    last_end: str | None  # how it last ended, in words; None if it never ended
 
 
 class NodeStatus(Struct, frozen=True):
@@ -43,22 +43,22 @@ class NodeStatus(Struct, frozen=True):
     uptime_seconds: float
     swarm_process: ChildStatus
     learner_process: ChildStatus
-    swarm: SwarmStatus | None  # as last polled; None while the swarm process does not answer
+    swarm: SwarmStatus | None  # from the last poll; None while the swarm process does not answer
     loading: Loading | None
     ready: LearnerReady | None
     round: RoundDone | None
     checkpoint: CheckpointSaved | None
-    fault: Fault | None  # the learner's last
-    notes: tuple[str, ...]  # what the supervisor last told the user, newest last
-    page: str | None = None  # where a browser on this machine finds the web page
+    fault: Fault | None  # the learner's last fault
+    notes: tuple[str, ...]  # the supervisor's last messages to the user, newest last
+    page: str | None = None  # address of the web page, for a browser on this machine
     offered: Averaged | None = None  # the last offer of our weights, with or without a partner
-    averaged: Averaged | None = None  # the last one that led to an outer step
+    averaged: Averaged | None = None  # the last offer that led to an outer step
     usage: Usage | None = None  # memory and traffic
-    waiting_for: str = ""  # what happens now, in words
+    waiting_for: str = ""  # what the node does now, in words
 
 
 class HeartbeatView(Struct, frozen=True):
-    """What a peer says of itself, with names to its fields; nothing of it is checked."""
+    """What a peer reports of itself in its heartbeat. None of it is checked."""
 
     name: str
     software: str
@@ -84,24 +84,23 @@ class PeerView(Struct, frozen=True):
     round_trip_seconds: float | None
     heartbeat: HeartbeatView | None
     heartbeat_age_seconds: float | None
-    groups_received: int  # adverts of groups seen
+    groups_received: int  # adverts of its groups
     groups_used: int
     groups_rejected: int
     reputation: float  # 1 trusted, 0 banned
     banned_because: str | None
-    clock_offset_seconds: float | None = None  # its clock minus ours, at its last heartbeat; the way here included
+    clock_offset_seconds: float | None = None  # its clock minus ours, at its last heartbeat; transit time included
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
     groups_given: int = 0  # times that a rollout group was sent to it in full
-    conduct: dict[
-        str, int
-    ] = {}  # what it was seen to do, by ``swarm.peers.reputation.Conduct``; in words: RolloutsAnswer.words
+    # Its observed conduct, counted by ``swarm.peers.reputation.Conduct``; ``RolloutsAnswer.words`` explains each.
+    conduct: dict[str, int] = {}
     outcomes: dict[str, int] = {}  # of its groups, by outcome or reason, since the supervisor's start
 
 
 class PeersAnswer(Struct, frozen=True):
-    """Answer of GET /api/v1/peers: as last polled, connected ones first."""
+    """Answer of GET /api/v1/peers: from the last poll, connected peers first."""
 
     peers: tuple[PeerView, ...]
 
@@ -111,10 +110,10 @@ class ModelView(Struct, frozen=True):
 
     model: str
     family: str  # hex
-    tokenizers: int  # different ones among them
+    tokenizers: int  # how many different tokenizers the nodes have
     nodes: int
-    names: tuple[str, ...]  # of nodes, some
-    tokens_per_second: float  # in sum
+    names: tuple[str, ...]  # of some of the nodes
+    tokens_per_second: float  # sum over the nodes
     round_most: int
     success: float | None  # over all tasks, weighted by samples
     success_by_task: dict[str, float]  # weighted by samples
@@ -122,39 +121,39 @@ class ModelView(Struct, frozen=True):
 
 
 class TaskView(Struct, frozen=True):
-    """One task over all nodes that tell of it."""
+    """One task over all nodes that report it."""
 
     task: str
     nodes: int
-    samples: int  # as weighed: a claim counts for ``swarm_view.MAX_SAMPLES`` at most
+    samples: int  # a claim counts for at most ``swarm_summary.MAX_SAMPLES``
     success: float  # weighted by samples
     success_least: float
     success_most: float
-    best_model: str  # of the node with the most
+    best_model: str  # of the node with the greatest success
     best_name: str
 
 
 class SwarmAnswer(Struct, frozen=True):
-    """Answer of GET /api/v1/swarm: what fresh heartbeats tell, this node included. Claims, none of them checked."""
+    """Answer of GET /api/v1/swarm: what fresh heartbeats report, this node's included. These are unchecked claims."""
 
-    nodes: int  # whose heartbeat is fresh, this one included
-    silent: int  # peers known whose heartbeat is old, or never came
-    banned: int  # peers left out for it
+    nodes: int  # with a fresh heartbeat, this node included
+    silent: int  # known peers whose heartbeat is old or never came
+    banned: int  # peers left out because they are banned
     connected: int  # to this node
-    tokens_per_second: float  # in sum
+    tokens_per_second: float  # sum over the nodes
     groups_shared: int
     groups_used: int
     families: dict[str, int]  # nodes by family, in hex
     models: tuple[ModelView, ...]  # ours, then those of most nodes
     models_left_out: int  # beyond the bound of the list
-    tasks: tuple[TaskView, ...]  # ours, then those of which most nodes tell
+    tasks: tuple[TaskView, ...]  # ours, then those that most nodes report
     tasks_left_out: int
-    software: dict[str, int]  # nodes by name and version; beyond the bound under "others"
+    software: dict[str, int]  # nodes by name and version; those beyond the bound under "others"
     phases: dict[str, int]
 
 
 class WhyNot(Struct, frozen=True):
-    """One reason for which something was not used, and how often it was given."""
+    """One reason why something was not used, and how often it applied."""
 
     reason: str
     stage: str  # a key of ``reasons.STAGES``, or "unknown"
@@ -168,21 +167,21 @@ class RoundRollouts(Struct, frozen=True):
     round: int
     time_seconds: float
     generated: int  # own groups
-    informative: int  # of them, with a non-zero advantage
-    dropped: int  # of them, for all their rewards were equal
+    informative: int  # own groups with a non-zero advantage
+    dropped: int  # own groups whose rewards were all equal
     unfinished: int  # left for later rounds
     shared: int
-    fetched: int  # foreign ones, over the network
-    used: int  # foreign ones, for the first time
+    fetched: int  # foreign groups, over the network
+    used: int  # foreign groups, for the first time
     replayed: int
     waiting: int  # foreign candidates that may be chosen later
-    not_used: dict[str, int]  # foreign ones, by reason
+    not_used: dict[str, int]  # foreign groups, by reason
     fetched_bytes: int
     alone_because: str | None
 
 
 class GroupSeen(Struct, frozen=True):
-    """One foreign group, and what became of it."""
+    """One foreign group and its outcome."""
 
     time_seconds: float
     round: int
@@ -191,7 +190,7 @@ class GroupSeen(Struct, frozen=True):
     task: str
     completions: int
     reward_mean: float
-    reward_spread: float  # standard deviation; 0 teaches nothing among itself
+    reward_spread: float  # standard deviation; 0 means that the group has no advantages of its own
     outcome: str  # "used", "replayed", or a reason
     because: str  # in words
     detail: str | None
@@ -204,7 +203,7 @@ class RolloutsAnswer(Struct, frozen=True):
     groups: tuple[GroupSeen, ...]
     not_used: tuple[WhyNot, ...]  # foreign groups, over all rounds since the supervisor's start, most frequent first
     announcements_not_taken: tuple[WhyNot, ...]  # since the swarm process's start
-    words: dict[str, str]  # of every outcome, reason and conduct that this version knows
+    words: dict[str, str]  # a sentence for every outcome, reason and conduct that this version knows
 
 
 class Series(Struct, frozen=True):
@@ -212,12 +211,12 @@ class Series(Struct, frozen=True):
 
     name: str
     unit: str
-    task: str | None  # of those that exist for each task
-    values: tuple[float | None, ...]  # one for each time of its timeline; None where there is none
+    task: str | None  # of a series that exists once for each task
+    values: tuple[float | None, ...]  # one for each time of its timeline; None where no value was recorded
 
 
 class Timeline(Struct, frozen=True):
-    """Series over the same times, each at the end of a stretch of equally many samples."""
+    """Series over the same times. Each time is the end of a stretch; all stretches have equally many samples."""
 
     time_seconds: tuple[float, ...]
     series: tuple[Series, ...]
@@ -228,11 +227,11 @@ class HistoryAnswer(Struct, frozen=True):
 
     rounds: Timeline  # of the learner, a sample a round
     usage: Timeline  # of machine and network
-    restored: bool  # whether what was recorded before this start is in it already
+    restored: bool  # whether it includes already what was recorded before this start
 
 
 class StopAnswer(Struct, frozen=True):
-    """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and ends."""
+    """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and stops."""
 
     stopping: bool
 
@@ -246,13 +245,13 @@ class HealthAnswer(Struct, frozen=True):
 
 
 class ErrorAnswer(Struct, frozen=True):
-    """Why a request was not served, and what to do."""
+    """Why a request was not served, and the remedy."""
 
     error: str
 
 
 class Note(Struct, frozen=True, tag_field="event", tag="note"):
-    """What the supervisor tells the user, among the events."""
+    """A message of the supervisor to the user, as one of the events."""
 
     time_seconds: float
     text: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,23 +11,28 @@ import typer
 from node.cli.options import HomeOption, JsonOption, SetOption, assignments
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from node.configuration import Config
 
 app = typer.Typer(help="Show or check the configuration.", no_args_is_help=True)
 
 
-@app.command()
-def show(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
-    """Print the configuration that a start would use, as TOML: flags over environment over node.toml over defaults."""
+@app.command("show")
+def show_config(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
+    """Print the configuration that a start would use, as TOML: flags override the environment, which overrides
+    node.toml, which overrides the defaults.
+
+    Example: starling config show --set learner.own_groups=16
+    """
     config = _load(home, sets)
     typer.echo(config.model_dump_json(indent=2) if as_json else as_toml(config.model_dump(mode="json")))
 
 
 @app.command()
 def validate(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
-    """Check the configuration; exit code 78 and the reason if it cannot be."""
+    """Check the configuration. If it is invalid, print the reason and exit with code 78.
+
+    Example: starling config validate --home /data/node
+    """
     import json
 
     from node.home import home_at
@@ -37,16 +43,16 @@ def validate(home: HomeOption = None, sets: SetOption = None, as_json: JsonOptio
     if as_json:
         typer.echo(json.dumps({"valid": True, "file": found}))
         return
-    typer.echo(f"valid: {found}" if found else f"valid; there is no {path}, so defaults apply")
+    typer.echo(f"valid: {found}" if found else f"valid: there is no {path}, so the defaults apply")
 
 
 def as_toml(tree: dict[str, object]) -> str:
-    """A tree of sections as TOML. JSON's strings, numbers, booleans and lists of strings are TOML's too."""
+    """Returns a tree of sections as TOML. JSON's strings, numbers, booleans and lists of strings are valid TOML."""
     return "\n".join(_toml_lines(tree))
 
 
 def _toml_lines(section: dict[str, object], prefix: str = "") -> list[str]:
-    """A section's own keys come before its sub-sections, as TOML demands."""
+    """Returns a section's own keys before its sub-sections, as TOML demands."""
     import json
 
     lines = [f"{key} = {json.dumps(value)}" for key, value in section.items() if not isinstance(value, dict)]

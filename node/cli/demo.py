@@ -1,4 +1,4 @@
-"""``starling demo``: three unlike nodes learn from each other, or a family averages weights; what it gained them."""
+"""``starling demo``: three different nodes learn from each other, or a family averages weights, and what they gain."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write every figure to FILE.")
     ] = None,
-    family: Annotated[bool, typer.Option("--family", help="Four like nodes, which average weights too.")] = False,
+    family: Annotated[
+        bool, typer.Option("--family", help="Four nodes of one model, which also average weights.")
+    ] = False,
     models: Annotated[
         str | None,
-        typer.Option(metavar="MODEL,MODEL,…", help="One for each node, two or more.", show_default=BUILTIN),
+        typer.Option(metavar="MODEL,MODEL,…", help="One model for each node, two or more.", show_default=BUILTIN),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of prompts and sampling.")] = 0,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task, for each measurement.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of prompts and sampling.")] = 0,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task for each measurement.")] = 200,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of every node's configuration.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of every node's configuration. Repeatable."),
     ] = None,
 ) -> None:
-    """Start three unlike nodes, or four like ones, on this machine, and compare learning together with learning alone.
+    """Start three different nodes, or four of one model, on this machine, and compare learning together with learning
+    alone.
 
-    It takes a bit more than twice --minutes. Nothing of it stays, also when it is interrupted.
+    It takes a little more than twice --minutes. It leaves nothing behind, even when it is interrupted.
+
+    Example: starling demo --minutes 3 --json demo.json
     """
     import msgspec
 
@@ -37,21 +43,25 @@ def demo(
     from node.demo.family import FamilyReport
     from node.demo.plan import DemoReport
     from node.demo.run import DemoSettings, demonstrate, describe_run
-    from node.demo.show import DemoShow, show_report
+    from node.demo.show import DemoDisplay, show_report
     from protocol.errors import ConfigurationError
 
     models = models or (BUILTIN_FAMILY if family else BUILTIN)
     names = tuple(name.strip() for name in models.split(",") if name.strip())
     if len(names) < 2:
-        raise ConfigurationError(f"--models {models} names {len(names)}: learning together takes two or more")
+        raise ConfigurationError(f"--models {models} names {len(names)} model: learning together needs two or more")
     if family != (len(set(names)) == 1):
         raise ConfigurationError(
             f"--models {models}: "
-            + ("a family is one model, named once for each node" if family else "one model is a family: add --family")
+            + (
+                "a family has one model: name the same model once for each node, or leave out --family"
+                if family
+                else "several nodes of one model are a family: add --family"
+            )
         )
     if json_file is not None and not json_file.parent.is_dir():
-        raise ConfigurationError(f"--json {json_file}: there is no directory {json_file.parent}")
-    assignments(sets)  # a fault in these is told now, not after the first measurement
+        raise ConfigurationError(f"--json {json_file}: the directory {json_file.parent} does not exist: make it first")
+    assignments(sets)  # reports an error in them now, not after the first measurement
     flags = tuple(part for text in sets or [] for part in ("--set", text))
     settings = DemoSettings(names, minutes, prompts, seed, flags)
     report: DemoReport | FamilyReport
@@ -59,14 +69,14 @@ def demo(
         from node.demo.family_run import demonstrate_family
         from node.demo.family_show import show_family
 
-        with DemoShow() as show:
-            report = demonstrate_family(settings, show)
+        with DemoDisplay() as display:
+            report = demonstrate_family(settings, display)
         show_family(report)
     else:
-        with DemoShow() as show:
-            results = demonstrate(settings, show)
+        with DemoDisplay() as display:
+            results = demonstrate(settings, display)
         report = describe_run(settings, results)
         show_report(report)
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
-        typer.echo(f"Every figure: {json_file}")
+        typer.echo(f"All figures: {json_file}")

@@ -1,4 +1,4 @@
-"""``starling doctor``: whether this machine is fit to run a node."""
+"""``starling doctor``: checks whether this machine can run a node."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from node.cli.options import HomeOption, JsonOption, SetOption, assignments
 
 
 def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
-    """Examine machine, network, configuration and data directory; say what is wrong and what to do about it.
+    """Examine the machine, the network, the configuration and the data directory, and print what is wrong and its
+    remedy.
 
-    Each line begins with ok, warning or error; exit code 1 if any is an error. It changes nothing. Run it before the
-    first start, or beside a node: then its peers' clocks are compared too.
+    Each line begins with ok, warning or error; the exit code is 1 if any is an error. It changes nothing. Run it before
+    the first start, or while a node runs: then it also compares the clocks of its peers.
 
     Examples:
 

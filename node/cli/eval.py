@@ -1,4 +1,4 @@
-"""``starling eval``: how well the policy does each task, on prompts that are always the same."""
+"""``starling eval``: measures how well the policy does each task, on prompts that are always the same."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from node.cli.options import HomeOption, JsonOption, SetOption, assignments
 def evaluate(
     home: HomeOption = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="DIRECTORY", help="One checkpoint. Default: the newest one in --home.")
+        Path | None, typer.Option(metavar="DIRECTORY", help="The checkpoint to measure. Default: the newest in --home.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The model that was trained. Default: as configured.")
+        str | None, typer.Option(metavar="MODEL", help="The model that was trained. Default: the configured one.")
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sampling at temperature 1.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of sampling at temperature 1.")] = 0,
     sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure success on every task, greedy and sampled; before any training, of the model as it came."""
+    """Measure the mean reward on every task, greedy and sampled. Without a checkpoint, measure the model itself.
+
+    Example: starling eval --prompts 64 --json
+    """
     from node.compute_environment import COMPUTE_DEFAULTS
 
     for variable, value in COMPUTE_DEFAULTS.items():
-        os.environ.setdefault(variable, value)  # before torch is imported, which reads it then
+        os.environ.setdefault(variable, value)  # torch reads it when it is imported
 
     from node.cli.wording import evaluation_lines
     from node.configuration import load_config

@@ -1,4 +1,4 @@
-"""``starling id``: who this node is to others."""
+"""``starling id``: the peer id of this node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from node.cli.options import HomeOption, JsonOption
 
 
 def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Print the node's peer id, which its key file gives it for life."""
+    """Print the node's peer id, which its key file determines.
+
+    Example: starling id --json
+    """
     from node.home import home_at
     from protocol.identity import NodeKey
 

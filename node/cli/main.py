@@ -1,5 +1,6 @@
-"""The command ``starling``: one verb a file, each importing what it needs only when it is called, so that reading verbs
-answer at once. Errors that starling raises on purpose end it with their message and exit code, without a traceback.
+"""The command ``starling``: one file a verb. A verb imports what it needs only when it is called, so that verbs that
+read answer at once. An error that starling raises on purpose ends the command with the error's message and exit code,
+without a traceback.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from node.cli import (
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 
-HELP = """Train a language model as one of a flock: no coordinator, no account, no chain.
+HELP = """Train a language model together with nodes on other machines: no coordinator, no account, no blockchain.
 
-Start a node with: starling up. Look at it from another terminal with: starling status. End it with Ctrl-C or: starling
-down. See three nodes learn from each other with: starling demo.
+Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
+See three nodes learn from each other: starling demo.
 
 Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 75 try again, 77 refused, 78 bad configuration, 130 interrupted.
 """
@@ -59,7 +60,7 @@ app.command("version")(version.version)
 app.command("invite")(swarm.invite)
 app.command("revoke")(owner.revoke)
 swarm.app.command("rotate-key")(owner.rotate_key)
-swarm.app.command("apply")(owner.apply)
+swarm.app.command("apply")(owner.apply_document)
 app.add_typer(swarm.app, name="swarm")
 app.add_typer(config.app, name="config")
 
@@ -73,7 +74,7 @@ def main() -> None:
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         sys.stderr.close()
         sys.exit(ExitCode.DONE)
 

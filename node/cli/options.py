@@ -14,22 +14,22 @@ HomeOption = Annotated[
     typer.Option(
         "--home",
         metavar="DIRECTORY",
-        help="The node's data directory. Default: $STARLING_HOME, else ~/.local/share/starling.",
+        help="The node's data directory. Default: $STARLING_HOME, otherwise ~/.local/share/starling.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Set any key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
+        help="Set a key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
     ),
 ]
 
 
 def assignments(texts: list[str] | None) -> dict[str, str]:
-    """``--set`` texts as dotted key -> text. Raises ``ConfigurationError`` for one without an equals sign."""
+    """Returns ``--set`` texts by dotted key. Raises ``ConfigurationError`` for a text without an equals sign."""
     flags: dict[str, str] = {}
     for text in texts or []:
         key, equals, value = text.partition("=")

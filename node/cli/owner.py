@@ -1,7 +1,7 @@
 """``starling revoke``, ``starling swarm rotate-key`` and ``swarm apply``: what the owner signs for all members.
 
-Each writes what it signed to ``cluster/`` in the data directory and hands it to the node that runs there, which spreads
-it. Where none runs it takes effect with the next start, or once the file was carried to a member and applied there.
+Each verb writes the signed document to ``cluster/`` in the data directory and hands it to the node that runs there,
+which spreads it. Where no node runs, the document takes effect at the next start, or once a member applies a copy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ GRACE = "7d"
 
 
 def revoke(
-    whom: Annotated[
-        str, typer.Argument(metavar="PEER", help="A member's peer id, or an invite that is to let nobody in any more.")
+    target: Annotated[
+        str,
+        typer.Argument(metavar="PEER", help="A member's peer id, or an invite that must not admit anyone any more."),
     ],
     home: HomeOption = None,
     owner_key: OwnerKeyOption = None,
 ) -> None:
-    """Put a member out, or take an invite back: with it go all who joined by it and have no certificate."""
+    """Remove a member, or revoke an invite. Revoking an invite also removes all who joined by it and have no
+    certificate.
+
+    Example: starling revoke 12D3KooW…
+    """
     from node.home import home_at
     from protocol.cluster.documents import Revocations, sign_revocations
     from protocol.identity import NodeKey
@@ -45,12 +50,12 @@ def revoke(
     owner = read_owner(files, cluster)
     current = read_revocations(files, cluster)
     peers, invitations = (current.peers, current.invitations) if current is not None else ((), ())
-    is_invite, key = _revoked_key(whom, cluster)
+    is_invite, key = _revoked_key(target, cluster)
     if key in (invitations if is_invite else peers):
-        typer.echo("it is revoked already: nothing to do")
+        typer.echo("It is revoked already: nothing to do.")
         return
     if where.key.exists() and key == NodeKey.load(where.key).public_bytes:
-        raise ConfigurationError("this is the peer id of this node itself: a node cannot put itself out")
+        raise ConfigurationError("this is the peer id of this node: a node cannot revoke itself")
     revocations = Revocations(
         cluster.swarm_id,
         current.sequence + 1 if current is not None else 1,
@@ -70,10 +75,13 @@ def rotate_key(
     home: HomeOption = None,
     owner_key: OwnerKeyOption = None,
     grace: Annotated[
-        str, typer.Option("--grace", help="How long members that are away now may still come in by the former key.")
+        str, typer.Option("--grace", help="How long members that are away now may still connect with the former key.")
     ] = GRACE,
 ) -> None:
-    """Make another pre-shared key and give it to every member. Invites made before hold as long as the grace."""
+    """Make a new pre-shared key and give it to every member. Invites made before stay valid for the grace period.
+
+    Example: starling swarm rotate-key --grace 2d
+    """
     from node.home import home_at
     from protocol import limits
     from protocol.cluster.documents import FormerKey, KeyChange, sign_key_change
@@ -100,11 +108,16 @@ def rotate_key(
     _hand_over(where, files, "key_change", document)
 
 
-def apply(
-    document: Annotated[Path, typer.Argument(metavar="FILE", help="cluster/revocations or cluster/key-change.")],
+def apply_document(
+    document: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A copy of the owner's cluster/revocations or cluster/key-change.")
+    ],
     home: HomeOption = None,
 ) -> None:
-    """Take over what the owner signed elsewhere, and spread it."""
+    """Apply a document that the owner signed on another machine, and spread it.
+
+    Example: starling swarm apply /media/stick/revocations
+    """
     from node.home import home_at
     from protocol import limits
     from protocol.cluster.admission import judge_key_change, judge_revocations
@@ -119,7 +132,7 @@ def apply(
         with document.open("rb") as file:
             raw = file.read(limits.REVOCATIONS_BYTES + 1)
     except OSError as error:
-        raise ConfigurationError(f"{document} cannot be read ({error.strerror})") from None
+        raise ConfigurationError(f"{document} cannot be read ({error.strerror}): name another file") from None
     change = judge_key_change(cluster, None, raw)
     kind: Literal["revocations", "key_change"] = "revocations" if isinstance(change, AdmissionRefused) else "key_change"
     judged = (
@@ -133,20 +146,20 @@ def apply(
     _hand_over(where, files, kind, raw)
 
 
-def _revoked_key(whom: str, cluster: Cluster) -> tuple[bool, bytes]:
-    """Whether it is an invitation, and its key or the peer's."""
+def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
+    """Returns whether ``target`` is an invite, and the public key of its invitation or of the peer."""
     from protocol.cluster.invite import SCHEME, decode_invite
     from protocol.errors import ProtocolError
     from protocol.identity import public_bytes_of
 
     try:
-        if SCHEME not in whom.lower():
-            return False, public_bytes_of(whom)
-        invite = decode_invite(whom)
+        if SCHEME not in target.lower():
+            return False, public_bytes_of(target)
+        invite = decode_invite(target)
     except ProtocolError as error:
         raise ConfigurationError(f"neither a peer id (starling swarm show lists them) nor an invite: {error}") from None
     if invite.invitation.swarm_id != cluster.swarm_id:
-        raise ConfigurationError("the invite is of another cluster than this data directory")
+        raise ConfigurationError("the invite is for another cluster than that of this data directory")
     return True, invite.invitation.key
 
 
@@ -159,12 +172,12 @@ def _hand_over(home: Home, files: ClusterFiles, kind: Literal["revocations", "ke
         with SwarmClient(home.swarm_socket) as client:
             client.decree(kind, document)
     except UnreachableError:
-        secret = " It holds the new key: keep it as you would a password." if kind == "key_change" else ""
+        secret = " The file holds the new key: protect it like a password." if kind == "key_change" else ""
         typer.echo(
-            f"signed: {files.directory / name}. No node runs here, so nobody has heard of it yet: start this one, or "
-            f"carry that file to any member and there run: starling swarm apply FILE.{secret}"
+            f"Signed: {files.directory / name}. No node runs here, so no member has received it yet: start this node "
+            f"with starling up, or copy the file to any member and run there: starling swarm apply FILE{secret}"
         )
         return
     typer.echo(
-        "signed, and handed to the node here: connected members have it within seconds, others when they connect"
+        "Signed and handed to the node here: connected members receive it within seconds, others when they connect."
     )

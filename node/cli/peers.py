@@ -1,4 +1,4 @@
-"""``starling peers``: who this node knows."""
+"""``starling peers``: the peers that this node knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from node.cli.options import HomeOption, JsonOption
 
 
 def peers(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List the peers that the node knows, connected ones first."""
+    """List the peers that the node knows, connected ones first.
+
+    Example: starling peers --json
+    """
     from node.api.node_client import ask_peers
     from node.home import home_at
 
@@ -22,5 +25,5 @@ def peers(home: HomeOption = None, as_json: JsonOption = False) -> None:
         return
     from node.cli.wording import peer_lines
 
-    for line in peer_lines(answer.peers) or ["no peers yet; starling status says what is being tried"]:
+    for line in peer_lines(answer.peers) or ["No peers yet: starling status shows what the node is trying."]:
         typer.echo(line)

@@ -1,6 +1,6 @@
 """Shows a node while it runs: a live panel on a terminal, plain lines elsewhere, or every event as a line of JSON.
 
-A terminal or pipe that goes away must not end the node: from then on nothing is shown.
+A terminal or pipe that closes must not stop the node: from then on nothing is shown.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from node.api.answers import loading_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.events import Averaged, CheckpointSaved, Event, Fault, LearnerReady, Loading, RoundDone, StateSyncing, Stopped
-from node.quantities import duration, size
+from node.quantities import counted, duration, size
 from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
 CHECKPOINT_LINE_SECONDS = 60.0
-ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone, or finds no partner to average with
+ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
 FRAMES_PER_SECOND = 2
 
 
 class UpObserver(Observer, Protocol):
     def on_outcome(self, outcome: RunOutcome) -> None:
-        """The node has ended."""
+        """Called once, after the node has stopped."""
 
 
 @contextmanager
 def observer_for(*, as_json: bool) -> Iterator[UpObserver]:
-    """The observer that suits standard output."""
+    """Gives the observer that suits standard output."""
     if as_json:
         yield JsonObserver(sys.stdout)
     elif sys.stdout.isatty():
@@ -50,7 +50,8 @@ def observer_for(*, as_json: bool) -> Iterator[UpObserver]:
 
 
 class JsonObserver:
-    """A JSON object a line: the learner's events as they are, the supervisor's as ``note``, ``node``, ``ended``."""
+    """Writes one JSON object a line: the learner's events unchanged, the supervisor's as ``note``, ``node``,
+    ``ended``."""
 
     def __init__(self, out: TextIO) -> None:
         self._out: TextIO | None = out
@@ -60,17 +61,17 @@ class JsonObserver:
         self._write(line.decode())
 
     def on_note(self, text: str) -> None:
-        self._say({"event": "note", "text": text})
+        self._write_event({"event": "note", "text": text})
 
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
         if status.swarm is not None and status.swarm.addresses and status.swarm.addresses != self._addresses:
             self._addresses = status.swarm.addresses
-            self._say({"event": "node", "peer": status.peer, "name": status.name, "addresses": self._addresses})
+            self._write_event({"event": "node", "peer": status.peer, "name": status.name, "addresses": self._addresses})
 
     def on_outcome(self, outcome: RunOutcome) -> None:
-        self._say({"event": "ended", "exit_code": int(outcome.exit_code), "because": outcome.because})
+        self._write_event({"event": "ended", "exit_code": int(outcome.exit_code), "because": outcome.because})
 
-    def _say(self, event: dict[str, object]) -> None:
+    def _write_event(self, event: dict[str, object]) -> None:
         self._write(json.dumps({**event, "time_seconds": time.time()}))
 
     def _write(self, line: str) -> None:
@@ -78,12 +79,12 @@ class JsonObserver:
 
 
 class PlainObserver:
-    """A line for what happens, one in some seconds for the rounds."""
+    """Writes a line for each event, and for rounds one line every few seconds."""
 
     def __init__(self, out: TextIO) -> None:
         self._out: TextIO | None = out
         self._round_shown_at: float | None = None
-        self._unshown: RoundDone | None = None  # a round since the one that was shown
+        self._unshown: RoundDone | None = None  # the newest round since the one that was shown
         self._alone_shown_at: float | None = None
         self._checkpoint_shown_at: float | None = None
         self._not_averaged_shown_at: float | None = None
@@ -107,7 +108,7 @@ class PlainObserver:
             case Loading():
                 self._write(loading_line(event))
             case StateSyncing():
-                self._write(wording.catching_up_line(event))
+                self._write(wording.state_sync_line(event))
             case Averaged() if event.partner is not None:
                 self._write(wording.averaged_line(event))
             case Averaged() if self._due(self._not_averaged_shown_at, ALONE_LINE_SECONDS):
@@ -130,7 +131,7 @@ class PlainObserver:
             self._write(wording.alone_lines(swarm))
         if swarm.connected_peers != self._peers:
             self._peers = swarm.connected_peers
-            self._write(f"{self._peers} peer{'' if self._peers == 1 else 's'} connected")
+            self._write(f"{counted(self._peers, 'peer')} connected")
 
     def on_outcome(self, outcome: RunOutcome) -> None:
         self._write(wording.outcome_line(outcome))
@@ -149,7 +150,7 @@ class PlainObserver:
 
 
 class PanelObserver:
-    """One panel that is drawn anew; what must not be missed scrolls by above it."""
+    """Redraws one panel; messages that must not be missed scroll past above it."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -159,7 +160,7 @@ class PanelObserver:
             case LearnerReady():
                 self._scroll(wording.ready_line(event))
             case StateSyncing():
-                self._scroll(wording.catching_up_line(event))
+                self._scroll(wording.state_sync_line(event))
             case Fault():
                 self._scroll(wording.fault_line(event))
             case _:
@@ -171,7 +172,7 @@ class PanelObserver:
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
         try:
             self._live.update(panel(status, peers))
-        except OSError:  # the terminal is gone; the node is not
+        except OSError:  # the terminal has closed; the node runs on
             self._live.stop()
 
     def on_outcome(self, outcome: RunOutcome) -> None:
@@ -185,7 +186,7 @@ class PanelObserver:
 
 
 def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
-    """What the node does now, in one frame. Strings from peers go in as text that is neither markup nor control."""
+    """Returns one frame: what the node does now. Strings from peers are text, neither markup nor control sequences."""
     facts = Table.grid(padding=(0, 2))
     facts.add_row("now", Text(status.waiting_for))
     if status.round is not None:
@@ -195,8 +196,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         facts.add_row(
             "groups",
             Text(
-                f"{done.own_groups} own, {done.foreign_groups_used} foreign; in all {done.groups_shared_total} shared, "
-                f"{done.foreign_groups_used_total} foreign used"
+                f"{done.own_groups} own, {done.foreign_groups_used} foreign; in total {done.groups_shared_total} "
+                f"shared, {done.foreign_groups_used_total} foreign used"
             ),
         )
         for task, success in sorted(done.success_by_task.items()):
@@ -217,7 +218,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
 
 
 def _written(out: TextIO | None, line: str) -> TextIO | None:
-    """``out`` after the line, or None once nobody reads it any more."""
+    """Writes ``line`` and returns ``out``; returns None once its reader has closed it."""
     try:
         if out is not None:
             out.write(line + "\n")

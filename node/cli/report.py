@@ -1,4 +1,4 @@
-"""``starling report``: what a run came to."""
+"""``starling report``: the results of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from node.cli.options import HomeOption, JsonOption
 
 HtmlOption = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that needs nothing else.")
+    Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that loads nothing else.")
 ]
 
 
 def report(home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption = False) -> None:
-    """Tell what a run came to: reward by task, sharing, traffic, faults. The node may be running or not.
+    """Print the results of a run: reward by task, sharing, traffic, faults. The node may be running or not.
 
     Example: starling report --html run.html
     """
@@ -32,7 +32,7 @@ def report(home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption
         try:
             write_report(facts, html, name=place.path.name)
         except OSError as error:
-            raise StorageError(f"{html} cannot be written ({error.strerror})") from None
+            raise StorageError(f"{html} cannot be written ({error.strerror}): name another file with --html") from None
     if as_json:
         import msgspec
 

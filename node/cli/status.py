@@ -1,4 +1,4 @@
-"""``starling status``: what the node is doing now."""
+"""``starling status``: what the node does now."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from node.cli.options import HomeOption, JsonOption
 from swarm.exit_codes import ExitCode
 
 CheckOption = Annotated[
-    bool, typer.Option("--check", help="Say only whether the node is healthy; exit 1 where it is not.")
+    bool, typer.Option("--check", help="Print only whether the node is healthy; exit with code 1 where it is not.")
 ]
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOption = False) -> None:
-    """Show what the node is doing: round, rewards, peers, addresses, faults."""
+    """Show what the node does: round, rewards, peers, addresses, faults.
+
+    Example: starling status --check
+    """
     from node.api.node_client import ask_status
     from node.home import home_at
 

@@ -1,4 +1,4 @@
-"""``starling swarm create|show`` and ``starling invite``: a cluster of one's own, and strings that let others in."""
+"""``starling swarm create|show`` and ``starling invite``: a private cluster, and invites for new members."""
 
 from __future__ import annotations
 
@@ -23,24 +23,32 @@ OwnerKeyOption = Annotated[
     ),
 ]
 
-app = typer.Typer(help="Found a private cluster, or show the one of this data directory.", no_args_is_help=True)
+app = typer.Typer(help="Create a private cluster, or show that of this data directory.", no_args_is_help=True)
 
 
 @app.command("create")
-def create(
+def create_cluster(
     name: Annotated[str, typer.Option("--name", help="The cluster's name.")],
     private: Annotated[
-        bool, typer.Option("--private/--no-private", help="Only members come in. An open swarm needs no founding.")
+        bool,
+        typer.Option("--private/--no-private", help="Only members are admitted. An open swarm need not be created."),
     ],
     home: HomeOption = None,
     owner_key: OwnerKeyOption = None,
-    owner_only: Annotated[bool, typer.Option("--owner-only", help="Every newcomer needs the owner's node.")] = False,
-    members: Annotated[int, typer.Option("--members", help="At most.")] = 256,
-    membership: Annotated[str, typer.Option("--membership", help="Until a member must be certified anew.")] = "365d",
+    owner_only: Annotated[
+        bool, typer.Option("--owner-only", help="The owner's node must admit every new member.")
+    ] = False,
+    members: Annotated[int, typer.Option("--members", help="The largest number of members.")] = 256,
+    membership: Annotated[
+        str, typer.Option("--membership", help="How long a membership lasts until it must be renewed.")
+    ] = "365d",
     as_json: JsonOption = False,
 ) -> None:
     """Make an owner key, a signed manifest and a pre-shared key. This node is the first member. Existing files are
-    never replaced."""
+    never replaced.
+
+    Example: starling swarm create --private --name lab
+    """
     from node.cli.swarm_facts import cluster_facts
     from node.home import home_at
     from node.tasks.registry import default_manifest_tasks
@@ -51,7 +59,10 @@ def create(
     from swarm.cluster.cluster_files import cluster_files, found_cluster
 
     if not private:
-        raise ConfigurationError("an open swarm needs no founding: every node whose swarm.name is the same is in it")
+        raise ConfigurationError(
+            "an open swarm need not be created: all nodes with the same swarm.name form one; for a private cluster use "
+            "--private"
+        )
     if not 1 <= len(name.encode()) <= limits.NAME_BYTES or not 1 <= members <= limits.MEMBERS:
         raise ConfigurationError(
             f"--name takes 1 to {limits.NAME_BYTES} bytes, --members 1 to {limits.MEMBERS}; {len(name.encode())} and "
@@ -76,8 +87,11 @@ def create(
 
 
 @app.command("show")
-def show(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_json: JsonOption = False) -> None:
-    """Print the terms of the cluster of this data directory, and its members. No secret is among them."""
+def show_cluster(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_json: JsonOption = False) -> None:
+    """Print the terms of the cluster of this data directory and its members. It prints no secret.
+
+    Example: starling swarm show --json
+    """
     from node.cli.swarm_facts import cluster_facts
     from node.home import home_at
     from swarm.cluster.cluster_files import cluster_files
@@ -88,20 +102,24 @@ def show(home: HomeOption = None, owner_key: OwnerKeyOption = None, as_json: Jso
 def invite(
     home: HomeOption = None,
     owner_key: OwnerKeyOption = None,
-    expires: Annotated[str, typer.Option("--expires", help="How long it lets in: 30m, 12h, 7d.")] = "7d",
-    seats: Annotated[int, typer.Option("--seats", help="How many peers may join by it.")] = 1,
+    expires: Annotated[str, typer.Option("--expires", help="How long the invite is valid: 30m, 12h, 7d.")] = "7d",
+    seats: Annotated[int, typer.Option("--seats", help="How many peers may join by the invite.")] = 1,
     needs_owner: Annotated[
-        bool, typer.Option("--needs-owner", help="The owner's node signs each newcomer in.")
+        bool, typer.Option("--needs-owner", help="The owner's node must admit each new member.")
     ] = False,
-    name: Annotated[str, typer.Option("--for", metavar="NAME", help="For whom it is.")] = "",
+    name: Annotated[str, typer.Option("--for", metavar="NAME", help="The name of the person or node invited.")] = "",
     address: Annotated[
         list[str] | None,
         typer.Option(
-            "--address", help="Where a member listens: /ip4/…/tcp/…/p2p/…. Repeatable. Default: where this node does."
+            "--address",
+            help="An address of a member: /ip4/…/tcp/…/p2p/…. Repeatable. Default: the addresses of this node.",
         ),
     ] = None,
 ) -> None:
-    """Print one string that lets a newcomer in. Pass it on as you would a password."""
+    """Print an invite: one string that admits a new member. Protect it like a password.
+
+    Example: starling invite --for Wren --expires 12h
+    """
     from node.home import home_at
     from protocol import limits
     from protocol.cluster.documents import Invitation, sign_invitation
@@ -132,7 +150,7 @@ def invite(
 
 
 def duration_seconds(text: str, option: str) -> int:
-    """``30m``, ``12h``, ``7d`` in seconds. Raises ``ConfigurationError`` that names the option."""
+    """Returns ``30m``, ``12h``, ``7d`` in seconds. Raises ``ConfigurationError`` that names the option."""
     matched = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text)
     if matched is None:
         raise ConfigurationError(f"{option} {text}: write a number and a unit, one of s, m, h, d, such as 7d")
@@ -145,14 +163,14 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
 
         typer.echo(json.dumps(facts))
         return
-    from node.cli.swarm_facts import lines
+    from node.cli.swarm_facts import cluster_lines
 
-    for line in lines(facts):
+    for line in cluster_lines(facts):
         typer.echo(line)
 
 
 def _addresses_here(home: Any) -> list[str]:
-    """Where the node that runs in this data directory can be dialled, as far as that is known."""
+    """Returns the addresses of the node that runs in this data directory; none where no node runs."""
     from node.api.node_client import ask_status
     from protocol import limits
     from protocol.errors import TransportError
@@ -165,8 +183,8 @@ def _addresses_here(home: Any) -> list[str]:
     beyond = [a for a in addresses if not a.startswith(("/ip4/127.", "/ip6/::1/"))]
     if not addresses:
         typer.echo(
-            "This invite names no address, since no node runs here: it is good on the local network of a member. For "
-            "anywhere else start the node first, or name a member's address with --address.",
+            "This invite has no address, because no node runs here: it works only on the local network of a member. To "
+            "use it elsewhere, start the node first, or give a member's address with --address.",
             err=True,
         )
     return (beyond or addresses)[: limits.INVITE_ADDRESSES]

@@ -1,4 +1,4 @@
-"""What ``starling swarm show`` prints: the terms of the cluster and its members. No secret is among it."""
+"""What ``starling swarm show`` prints: the terms of the cluster and its members. It holds no secret."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ DAY_SECONDS = 86_400
 
 
 def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
-    """As the files in the data directory have it; a running node keeps them up to date. Raises ``IdentityError``."""
+    """Returns the facts in the files of the data directory, which a running node keeps up to date. Raises
+    ``IdentityError``."""
     credentials = read_credentials(files)
     cluster, manifest = credentials.cluster, credentials.cluster.manifest
     revocations, now_seconds = read_revocations(files, cluster), time.time()
@@ -42,8 +43,8 @@ def cluster_facts(files: ClusterFiles) -> dict[str, Any]:
     }
 
 
-def lines(facts: dict[str, Any]) -> list[str]:
-    """The same for people."""
+def cluster_lines(facts: dict[str, Any]) -> list[str]:
+    """Returns the facts as lines of text."""
     shown = []
     for name, value in facts.items():
         if isinstance(value, list):
@@ -65,7 +66,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
 def _member(
     cluster: Cluster, known: Any, revocations: Revocations | None, now_seconds: float
 ) -> dict[str, str | float | bool]:
-    """By the credential that still holds, or else by the best one."""
+    """Describes a member by a credential of its that is still valid, or else by its first one."""
     members: list[Member] = list(known)
     refused = {id(m): still_member(now_seconds, m.admitted, revocations) for m in members}
     member = next((m for m in members if refused[id(m)] is None), members[0])

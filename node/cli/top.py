@@ -11,11 +11,13 @@ import typer
 from node.cli.options import HomeOption
 from swarm.exit_codes import ExitCode
 
-NO_TERMINAL = "starling: top needs a terminal to draw in; without one: starling status, starling peers"
+NO_TERMINAL = "starling: top needs a terminal; without one, use starling status or starling peers"
 
 
 def top(home: HomeOption = None) -> None:
     """Watch a running node: what it does, its peers, the swarm, why rollouts were not used. Keys: 1 to 4, ?, q.
+
+    Example: starling top --home /data/node
 
     On another machine: ssh -t HOST starling top
     """
@@ -24,7 +26,7 @@ def top(home: HomeOption = None) -> None:
 
     chosen = home_at(home, os.environ)
     status = ask_status(chosen)
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads and draws
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from one and draws on the other
         typer.echo(NO_TERMINAL, err=True)
         raise typer.Exit(ExitCode.USAGE)
     from node.top.terminal_app import Top

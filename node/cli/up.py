@@ -1,4 +1,4 @@
-"""``starling up``: start the node and stay with it until it ends."""
+"""``starling up``: starts the node and shows it until it stops."""
 
 from __future__ import annotations
 
@@ -16,42 +16,51 @@ def up(
         str | None,
         typer.Option(metavar="MODEL", help="builtin:wren, builtin:robin, builtin:finch, a local folder, or a hub id."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What other peers call this node.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The name that peers see.")] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="ADDRESS", help="A peer to start from: /ip4/…/tcp/…/p2p/…. Repeatable."),
+        typer.Option(metavar="ADDRESS", help="The address of a peer to connect to: /ip4/…/tcp/…/p2p/…. Repeatable."),
     ] = None,
     join: Annotated[
         str | None,
         typer.Option(
             "--join",
             metavar="INVITE",
-            help="Join a private cluster by an invite, starling://…, or by a file that holds one. Once is enough. "
-            "Default: $STARLING_JOIN.",
+            help="Join a private cluster by an invite, starling://…, or by a file that holds one; needed at the first "
+            "start only. Default: $STARLING_JOIN.",
         ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where to listen, such as /ip4/0.0.0.0/tcp/4001.")
+        str | None, typer.Option(metavar="ADDRESS", help="The address to listen on, such as /ip4/0.0.0.0/tcp/4001.")
     ] = None,
     from_peers: Annotated[
         bool,
         typer.Option(
             "--from-peers",
             help="Start from the best weights that peers with the same model announce, if they are better than this "
-            "node's own checkpoint; where none are announced within a minute, from what is here.",
+            "node's own checkpoint. If none are announced within a minute, start from the local checkpoint or model.",
         ),
     ] = False,
     rounds: Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")] = None,
     tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
     sets: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")] = False,
     until_input_ends: Annotated[
-        bool, typer.Option("--until-input-ends", help="End when standard input does: for programs that start nodes.")
+        bool,
+        typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes."),
     ] = False,
 ) -> None:
-    """Start a node: it trains, finds peers, shares with them, and continues from its last checkpoint.
+    """Start a node: it trains, finds peers, shares rollouts with them, and continues from its last checkpoint.
 
-    The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second one ends at once.
+    The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second one stops the node at once.
+
+    Examples:
+
+    starling up --model builtin:wren
+
+    starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
+
+    starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
     from node.cli.progress import observer_for
     from node.configuration import load_config
@@ -83,7 +92,7 @@ def flags_of(
     tokens: int | None,
     sets: list[str] | None,
 ) -> dict[str, str]:
-    """The flags that were given, as dotted key -> text. A flag of its own wins over ``--set``."""
+    """Returns the flags that were given, as text by dotted key. An option such as ``--model`` overrides ``--set``."""
     flags = {
         "policy.model": model,
         "name": name,

@@ -1,4 +1,4 @@
-"""``starling version``."""
+"""``starling version``: the versions of starling, its protocol and its libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from node.cli.options import JsonOption
 
 
 def version(as_json: JsonOption = False) -> None:
-    """Print the versions of starling, its protocol, and what it computes with."""
+    """Print the versions of starling, its protocol, Python, and the libraries that it computes and connects with.
+
+    Example: starling version --json
+    """
     found = versions()
     if as_json:
         import json
@@ -20,7 +23,7 @@ def version(as_json: JsonOption = False) -> None:
 
 
 def versions() -> dict[str, str]:
-    """By name."""
+    """Returns each version by name."""
     import platform
     from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""What the command line says of a node, as pure functions of its status. Text from peers is made safe first."""
+"""The command line's texts about a node: pure functions of its status. Text from peers is escaped first."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, StateSyncing
 from node.printable import printable
-from node.quantities import duration, size
+from node.quantities import duration, size, times
 from node.supervision.outcome import RunOutcome
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
-ADDRESSES_SHOWN = 3
-ENDINGS = {"rounds": "the rounds asked for are done", "tokens": "the tokens asked for are generated"}
+MAX_ADDRESSES_SHOWN = 3
+ENDINGS = {"rounds": "it has done the rounds of --rounds", "tokens": "it has generated the tokens of --tokens"}
 
 
 def round_line(done: RoundDone) -> str:
-    """One round in one line."""
+    """Describes one round in one line."""
     loss = "no step" if done.loss is None else f"loss {done.loss:.3f}"
     return (
         f"round {done.round}  reward {done.reward:.3f}  {loss}  {done.tokens_per_second:,.0f} tokens/s  "
@@ -45,23 +45,23 @@ def fault_line(fault: Fault) -> str:
     return f"round {fault.round}: {fault.kind}: {printable(fault.detail, 400)}"
 
 
-def catching_up_line(event: StateSyncing) -> str:
-    """How far starting from the weights of peers has come."""
-    said = printable(event.because, 400)
+def state_sync_line(event: StateSyncing) -> str:
+    """Describes the progress of starting from the weights of peers."""
+    because = printable(event.because, 400)
     match event.stage:
         case "fetching" if event.here_bytes:
             share = event.here_bytes / max(1, event.total_bytes)
             return f"weights of peers: {size(event.here_bytes)} of {size(event.total_bytes)} ({share:.0%})"
         case "fetching":
-            return f"weights of peers: fetching {size(event.total_bytes)}, {said}"
+            return f"weights of peers: fetching {size(event.total_bytes)}, {because}"
         case "done":
             return (
                 f"weights of peers: starting from {(event.weights or '')[:16]}, policy version {event.policy_version}"
             )
         case "given_up":
-            return f"weights of peers: none, starting from what is here: {said}"
+            return f"weights of peers: none, starting from the local checkpoint or model: {because}"
         case _:
-            return f"weights of peers: {event.stage}: {said}"
+            return f"weights of peers: {event.stage}: {because}"
 
 
 def checkpoint_line(saved: CheckpointSaved) -> str:
@@ -69,11 +69,11 @@ def checkpoint_line(saved: CheckpointSaved) -> str:
 
 
 def averaged_line(offered: Averaged) -> str:
-    """What came of offering weights."""
+    """Describes the outcome of offering weights."""
     if offered.partner is None:
         return f"weights not averaged: {printable(offered.because, 400)}"
     distance = "" if offered.distance is None else f", {offered.distance:.2%} apart"
-    weight = "" if offered.weight in (None, 1.0) else f", its weight {offered.weight:.2f} for being so far off"
+    weight = "" if offered.weight in (None, 1.0) else f", weighted {offered.weight:.2f} because of the distance"
     encoding = f" as {printable(offered.encoding, 64)}" if offered.encoding else ""
     return (
         f"weights averaged with {printable(offered.partner)} after round {offered.round}{distance}{weight}; "
@@ -82,35 +82,37 @@ def averaged_line(offered: Averaged) -> str:
 
 
 def outcome_line(outcome: RunOutcome) -> str:
-    """The last line of ``starling up``."""
-    said = ENDINGS.get(outcome.because, outcome.because)
-    return f"The node has ended: {said}." if outcome.exit_code is ExitCode.DONE else f"The node has stopped: {said}"
+    """Returns the last line of ``starling up``."""
+    because = ENDINGS.get(outcome.because, outcome.because)
+    return f"The node has stopped: {because}{'.' if outcome.exit_code is ExitCode.DONE else ''}"
 
 
 def join_hint(addresses: Sequence[str], *, private: bool) -> str:
-    """How another node finds this one; addresses that other machines can reach come first."""
+    """Describes how another node can connect to this one; addresses that other machines can reach come first."""
     if private:
-        return "Others join with: starling up --join INVITE, which starling invite prints where the owner's key is"
+        return "Others join with: starling up --join INVITE; starling invite prints an INVITE where the owner's key is"
     if not addresses:
         return "This node has no address yet."
-    best = sorted(addresses, key=_is_loopback)[:ADDRESSES_SHOWN]
+    best = sorted(addresses, key=_is_loopback)[:MAX_ADDRESSES_SHOWN]
     return "Others join with: " + "\n              or: ".join(f"starling up --peer {printable(a)}" for a in best)
 
 
 def alone_lines(swarm: SwarmStatus) -> str:
-    """That the node trains alone, why, and what to do about it; empty while it has company."""
+    """Describes that the node trains alone, why, and the remedy; empty while a peer is connected."""
     if swarm.alone_because is None:
         return ""
     return f"Training alone: {printable(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
 
 
 def no_swarm(status: NodeStatus) -> str:
-    """Why there is nothing to tell of the swarm."""
-    return "left" if status.state is NodeState.STOPPING else "its process does not answer yet; the learner trains on"
+    """Describes why there is no status of the swarm."""
+    if status.state is NodeState.STOPPING:
+        return "left"
+    return "its process does not answer yet; the learner keeps training"
 
 
 def status_lines(status: NodeStatus) -> list[str]:
-    """What ``starling status`` prints."""
+    """Returns what ``starling status`` prints."""
     lines = [
         f"{status.name}  {status.state}  up {duration(status.uptime_seconds)}  (version {status.version})",
         f"home      {status.home}",
@@ -122,13 +124,13 @@ def status_lines(status: NodeStatus) -> list[str]:
     if status.round is not None:
         lines.append(f"last      {round_line(status.round)}")
         lines.append(
-            f"in all    {status.round.tokens_generated_total:,} tokens generated, {status.round.groups_shared_total} "
+            f"total     {status.round.tokens_generated_total:,} tokens generated, {status.round.groups_shared_total} "
             f"groups shared, {status.round.foreign_groups_used_total} foreign groups used"
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
     if status.averaged is not None:
-        lines.append(f"averaged  {averaged_line(status.averaged)}; {status.averaged.outer_steps} times in all")
+        lines.append(f"averaged  {averaged_line(status.averaged)}; {times(status.averaged.outer_steps)} in total")
     if status.offered is not None and status.offered.partner is None:
         lines.append(f"family    {averaged_line(status.offered)}")
     lines += _swarm_lines(status)
@@ -141,25 +143,26 @@ def status_lines(status: NodeStatus) -> list[str]:
 
 
 def peer_lines(peers: Sequence[PeerView]) -> list[str]:
-    """What ``starling peers`` prints: one line a peer."""
+    """Returns what ``starling peers`` prints: one line a peer."""
     lines = []
     for peer in peers:
         beat = peer.heartbeat
         name = printable(beat.name, 64) if beat else "?"
-        does = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
-        near = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
+        activity = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
+        round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
         link = "connected" if peer.connected else "away"
-        like = f"  {_exchanges(peer)}" if peer.last_exchange else ""
+        exchanges = f"  {_exchanges(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
+        groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
         lines.append(
-            f"{printable(peer.peer)}  {link}  {near}  {name}  {does}  groups {peer.groups_received} seen, "
-            f"{peer.groups_used} used, {peer.groups_rejected} rejected  reputation {peer.reputation:.2f}{like}{ban}"
+            f"{printable(peer.peer)}  {link}  {round_trip}  {name}  {activity}  {groups}  "
+            f"reputation {peer.reputation:.2f}{exchanges}{ban}"
         )
     return lines
 
 
 def evaluation_lines(result: Evaluation) -> list[str]:
-    """What ``starling eval`` prints: one line a task."""
+    """Returns what ``starling eval`` prints: one line a task."""
     width = max(len(task) for task in result.sampled)
     state = f"round {result.round}, {result.checkpoint}" if result.checkpoint else "before any training"
     return [
@@ -170,12 +173,12 @@ def evaluation_lines(result: Evaluation) -> list[str]:
 
 
 def finding_lines(report: Report) -> list[str]:
-    """What ``starling doctor`` prints: one line a check, the remedy below where there is one."""
+    """Returns what ``starling doctor`` prints: one line a check, with the remedy below it where there is one."""
     check = max(len(finding.check) for finding in report.findings)
     severity = max(map(len, Severity))
     lines = []
     for finding in report.findings:
-        lines.append(f"{finding.severity:<{severity}}  {finding.check:<{check}}  {finding.said}")
+        lines.append(f"{finding.severity:<{severity}}  {finding.check:<{check}}  {finding.message}")
         if finding.remedy is not None:
             lines.append(f"{'':<{severity}}  {'':<{check}}  → {finding.remedy}")
     return lines
@@ -198,14 +201,14 @@ def _swarm_lines(status: NodeStatus) -> list[str]:
 
 
 def _exchanges(peer: PeerView) -> str:
-    """Exchanges of weights with a peer."""
-    counts = f"weights averaged {peer.exchanges_committed} times, {peer.exchanges_abandoned} abandoned"
+    """Describes the exchanges of weights with a peer."""
+    counts = f"weights averaged {times(peer.exchanges_committed)}, {peer.exchanges_abandoned} abandoned"
     last = peer.last_exchange
     if last is None:
         return counts
-    came = "averaged" if last.committed else f"abandoned: {printable(last.because, 200)}"
+    outcome = "averaged" if last.committed else f"abandoned: {printable(last.because, 200)}"
     encoding = f" as {printable(last.encoding, 64)}" if last.encoding else ""
-    return f"{counts}, last {came} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received{encoding})"
+    return f"{counts}, last {outcome} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received{encoding})"
 
 
 def _is_loopback(address: str) -> bool:

@@ -1,1 +1,1 @@
-"""``starling demo``: nodes on this machine that learn together and alone."""
+"""``starling demo``: nodes on this machine learn together, then alone, and the results are compared."""

@@ -1,6 +1,6 @@
-"""How far replicas lie apart: the mean of ‖θ_i − θ_j‖ / ‖θ_i‖ over all ordered pairs of newest checkpoints.
+"""The distance of replicas: the mean of ‖θ_i − θ_j‖ / ‖θ_i‖ over all ordered pairs of newest checkpoints.
 
-Reads safetensors without torch: u64 length of the header, the header as JSON, the tensors' bytes.
+Reads safetensors without torch: the length of the header as u64, the header as JSON, the bytes of the tensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.weights.dense_weights import widened
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 
 _PREFIX = "weights."
-_READ: Mapping[str, Callable[[NDArray[np.uint8]], NDArray[np.floating[Any]]]] = {
+_READERS: Mapping[str, Callable[[NDArray[np.uint8]], NDArray[np.floating[Any]]]] = {
     "F32": lambda raw: raw.view("<f4"),
     "F16": lambda raw: raw.view("<f2"),
     "BF16": lambda raw: widened(raw.view("<u2")),
@@ -31,7 +31,7 @@ _READ: Mapping[str, Callable[[NDArray[np.uint8]], NDArray[np.floating[Any]]]] = 
 
 
 def mean_distance(homes: Sequence[Path]) -> float:
-    """Raises ``DemoError`` where a node left no checkpoint."""
+    """Returns the distance of the nodes in ``homes``. Raises ``DemoError`` where a node left no checkpoint."""
     replicas = [_newest_weights(home) for home in homes]
     return fmean(_distance(one, other) for one, other in permutations(replicas, 2))
 
@@ -52,4 +52,4 @@ def _newest_weights(home: Path) -> Weights:
         header: dict[str, Any] = json.loads(file.read(header_bytes))
     raw = np.fromfile(path, np.uint8, offset=8 + header_bytes)
     wanted = {name: entry for name, entry in header.items() if name.startswith(_PREFIX)}
-    return {name: _READ[e["dtype"]](raw[slice(*e["data_offsets"])]) for name, e in wanted.items()}
+    return {name: _READERS[entry["dtype"]](raw[slice(*entry["data_offsets"])]) for name, entry in wanted.items()}

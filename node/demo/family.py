@@ -1,8 +1,8 @@
-"""What the demonstration of a family measured, and what it says. Pure functions of the figures.
+"""The measurements and the conclusions of the demonstration of a family. Pure functions of the figures.
 
-A *family* is like nodes: one policy, which each trains on prompts of its own. The claims to test: on as many generated
-tokens they earn more on average after learning together, sharing groups and averaging weights, than after learning
-alone; and together their weights stay nearer to each other.
+A *family* is a set of nodes with the same policy, which each node trains on prompts of its own. The claims to test:
+with equally many generated tokens, the nodes' mean reward is higher after learning together, sharing groups and
+averaging weights, than after learning alone; and their weights stay nearer to each other when they learn together.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from node.demo.member import Tally
 from node.demo.plan import Effort
 from node.evaluation.evaluation_result import Evaluation
 
-MOMENTS = 6
+MOMENTS = 6  # stretches into which learning together is divided
 
 
 class Moment(Struct, frozen=True):
-    """One stretch of learning together, over all nodes. Null where nothing of the kind ended in it."""
+    """One stretch of learning together, over all nodes. A mean is null where the stretch has no value for it."""
 
     from_seconds: float  # since the first round of any node
     until_seconds: float
-    reward: float | None  # mean of the rounds' rewards
+    reward: float | None  # mean over rounds
     distance: float | None  # mean ‖θ_i − θ_j‖ / ‖θ_i‖ of partners, before their outer step
     outer_steps: int
 
 
 class NodeResult(Struct, frozen=True):
-    """One node after each way of learning. Rewards are means at temperature 1."""
+    """One node after learning alone and after learning together. Rewards are means at temperature 1."""
 
     label: str
     alone: Evaluation
@@ -49,7 +49,7 @@ class FamilyReport(Struct, frozen=True):
     machine: str
     version: str
     model: str
-    before: Evaluation  # all of them are the same then
+    before: Evaluation  # the same for all nodes
     nodes: tuple[NodeResult, ...]
     moments: tuple[Moment, ...]
     distance_alone: float  # at the end: mean of ‖θ_i − θ_j‖ / ‖θ_i‖ over all ordered pairs
@@ -72,7 +72,7 @@ def make_family_report(
     machine: str,
     version: str,
 ) -> FamilyReport:
-    """Draws the conclusions. ``distances``: alone and together."""
+    """Computes the means and the conclusion. ``distances``: alone and together."""
     alone = fmean(mean_reward(node.alone) for node in nodes)
     together = fmean(mean_reward(node.together) for node in nodes)
     return FamilyReport(
@@ -82,12 +82,13 @@ def make_family_report(
 
 
 def mean_reward(evaluation: Evaluation) -> float:
-    """Over tasks."""
+    """Returns the mean sampled reward over tasks."""
     return fmean(evaluation.sampled.values())
 
 
 def moments_of(tallies: Sequence[Tally], count: int = MOMENTS) -> tuple[Moment, ...]:
-    """``count`` stretches of equal length, from the first round of any node to the last; none if there was no round."""
+    """Returns ``count`` stretches of equal length, from the first round of any node to the last; none without a
+    round."""
     points = [point for tally in tallies for point in tally.rewards]
     if not points:
         return ()

@@ -1,4 +1,4 @@
-"""The demonstration of a family from top to bottom: like nodes learn together, averaging weights, then alone."""
+"""The whole demonstration of a family: nodes of one model learn together, averaging weights, then alone."""
 
 from __future__ import annotations
 
@@ -9,50 +9,51 @@ from pathlib import Path
 
 from node.demo.agreement import mean_distance
 from node.demo.family import FamilyReport, NodeResult, make_family_report, moments_of
-from node.demo.member import evaluate
+from node.demo.member import measure_policy
 from node.demo.run import (
     DemoSettings,
-    Show,
-    contained,
+    Display,
     environment_of_members,
     learn_alone,
     learn_together,
+    run_in_temporary_directory,
     this_machine,
 )
 from node.evaluation.evaluation_result import Evaluation
 from node.version import VERSION
 
-EVERY_ROUNDS = 5  # between two outer steps: a few minutes hold few rounds
+EVERY_ROUNDS = 5  # between two outer steps: there are few rounds in a few minutes
 
 
-def demonstrate_family(settings: DemoSettings, show: Show) -> FamilyReport:
-    """Runs it all; ``settings.models`` names one model, once for each node. Raises ``DemoError`` where a node fails."""
+def demonstrate_family(settings: DemoSettings, display: Display) -> FamilyReport:
+    """Runs the demonstration. ``settings.models`` names one model, once for each node. Raises ``DemoError`` where a
+    node fails."""
     flags = ("--set", f"averaging.every_rounds={EVERY_ROUNDS}", *settings.flags)
-    return contained(lambda root: _demonstrate(replace(settings, flags=flags), show, root))
+    return run_in_temporary_directory(lambda root: _demonstrate(replace(settings, flags=flags), display, root))
 
 
-async def _demonstrate(settings: DemoSettings, show: Show, root: Path) -> FamilyReport:
+async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> FamilyReport:
     count, model = len(settings.models), settings.models[0]
     environment = environment_of_members(os.environ, count, os.cpu_count() or 1)
 
     async def measure(stage: str) -> list[Evaluation]:
         homes = [root / stage / str(index) for index in range(count)]
-        return await asyncio.gather(*(evaluate(home, model, settings.prompts, environment) for home in homes))
+        return await asyncio.gather(*(measure_policy(home, model, settings.prompts, environment) for home in homes))
 
     async def distance(stage: str) -> float:
         homes = [root / stage / str(index) for index in range(count)]
         return await asyncio.to_thread(mean_distance, homes)
 
-    show.stage(f"Measuring what {model} can do before.")
-    before = await evaluate(root / "before", model, settings.prompts, environment)
-    show.stage(f"Learning together for {settings.minutes:g} minutes, averaging weights.")
-    together = await learn_together(settings, show, root / "together", environment)
-    show.stage("Measuring what they can do after learning together.")
+    display.show_stage(f"Measuring {model} before training.")
+    before = await measure_policy(root / "before", model, settings.prompts, environment)
+    display.show_stage(f"Learning together for {settings.minutes:g} minutes, averaging weights.")
+    together = await learn_together(settings, display, root / "together", environment)
+    display.show_stage("Measuring the nodes after learning together.")
     after_together = await measure("together")
-    show.stage("Learning alone, each on as many generated tokens as it had together.")
+    display.show_stage("Learning alone, each node with as many generated tokens as it had together.")
     budgets = [tally.effort().tokens_generated for tally in together]
-    alone = await learn_alone(settings, show, root / "alone", environment, budgets)
-    show.stage("Measuring what they can do after learning alone.")
+    alone = await learn_alone(settings, display, root / "alone", environment, budgets)
+    display.show_stage("Measuring the nodes after learning alone.")
     after_alone = await measure("alone")
     nodes = tuple(
         NodeResult(

@@ -1,4 +1,4 @@
-"""The tables at the end of the demonstration of a family, and what follows from them."""
+"""The tables and the conclusions at the end of the demonstration of a family."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def show_family(report: FamilyReport) -> None:
     console = console_of_tables()
     for table in (tasks_table(report), moments_table(report), nodes_table(report)):
         console.print(table)
-    console.print(Text("\n".join(conclusions(report))), soft_wrap=True)
+    console.print(Text("\n".join(family_conclusions(report))), soft_wrap=True)
 
 
 def tasks_table(report: FamilyReport) -> Table:
-    """Every task: before, and the mean over nodes after each way of learning."""
+    """Returns a row for every task: before, and the mean over nodes after learning alone and together."""
     table = Table(title=f"{report.model}: mean reward, sampled at temperature 1, over the nodes", title_justify="left")
     table.add_column("task")
     for column in ("before", "alone", "together"):
@@ -41,7 +41,7 @@ def tasks_table(report: FamilyReport) -> Table:
 
 
 def moments_table(report: FamilyReport) -> Table:
-    """Reward and agreement of the weights over time, while they learn together."""
+    """Returns reward and distance of the weights over time, while the nodes learn together."""
     table = Table(title="While learning together", title_justify="left")
     table.add_column("seconds")
     for column in ("reward", "outer steps", "replicas apart"):
@@ -55,7 +55,7 @@ def moments_table(report: FamilyReport) -> Table:
 
 
 def nodes_table(report: FamilyReport) -> Table:
-    """Each node."""
+    """Returns a row for each node."""
     table = Table(title="The nodes", title_justify="left")
     table.add_column("node")
     for column in ("alone", "together", "tokens generated", "foreign groups", "outer steps", "weights received"):
@@ -74,11 +74,12 @@ def nodes_table(report: FamilyReport) -> Table:
     return table
 
 
-def conclusions(report: FamilyReport) -> list[str]:
+def family_conclusions(report: FamilyReport) -> list[str]:
+    """Returns one line on the reward and one on the distance of the weights."""
     verdict = "better together" if report.better_together else "NOT better together"
     return [
         f"{report.model}, {len(report.nodes)} nodes: {verdict}: {report.mean_together:.3f} against "
-        f"{report.mean_alone:.3f} alone, on equal tokens; {report.mean_before:.3f} before.",
-        f"At the end the replicas lie {report.distance_together:.2%} of their weights' norm apart; those that learnt "
+        f"{report.mean_alone:.3f} alone, with equally many tokens; {report.mean_before:.3f} before.",
+        f"At the end the replicas are {report.distance_together:.2%} of their weights' norm apart; after learning "
         f"alone, {report.distance_alone:.2%}.",
     ]

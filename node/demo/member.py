@@ -1,4 +1,4 @@
-"""One node of the demonstration: a whole ``starling up`` in a data directory of its own, and its figures."""
+"""One node of the demonstration: a ``starling up`` with a data directory of its own, and its figures."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from node.home import Home
 from node.printable import printable
 from protocol.errors import StarlingError, TransportError
 
-END_SECONDS = 10.0  # for each way of ending a node, from the polite one to the last
+KILL_AFTER_SECONDS = 10.0  # to stop in order; then as long again after SIGTERM, before SIGKILL
 STARLING = (sys.executable, "-P", "-m", "node.cli.main")
-LINE_BYTES = 1 << 22
+MAX_LINE_BYTES = 1 << 22
 
 
 class DemoError(StarlingError):
-    """A node of the demonstration did not do its part."""
+    """A node of the demonstration failed."""
 
     reason = "demo"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """What one node of the demonstration is to be."""
+    """How one node of the demonstration is started."""
 
     model: str
     home: Path
     environment: dict[str, str]
-    label: str  # what it is called here
+    label: str  # its name in the demonstration
     flags: tuple[str, ...] = ()  # of ``starling up``
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One figure at its time."""
+    """One figure and its Unix time."""
 
     time_seconds: float
     value: float
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(slots=True)
 class Tally:
-    """What a node has said so far."""
+    """The figures that a node has reported so far."""
 
     addresses: tuple[str, ...] = ()
     ready: bool = False
@@ -83,7 +83,7 @@ class Tally:
 
 
 class DemoNode:
-    """A node from its start to its end. ``live`` ends it, and all that belongs to it, when cancelled."""
+    """One node from its start to its end."""
 
     def __init__(self, plan: MemberPlan) -> None:
         self.plan = plan
@@ -92,15 +92,16 @@ class DemoNode:
         self._changed = asyncio.Event()
         self._ended = False
 
-    async def live(self) -> None:
-        """Starts the node and returns once it has ended well. Raises ``DemoError`` with its last words otherwise."""
-        # Its own session: a terminal's Ctrl-C is for the demonstration, which ends its nodes in order. Its input stays
-        # open as long as we live, so that it ends even if we are killed.
+    async def run(self) -> None:
+        """Starts the node and returns after it has ended with exit code 0; otherwise raises ``DemoError`` with its last
+        messages. When cancelled, it ends the node and all its processes."""
+        # A session of its own, so that Ctrl-C in a terminal reaches only the demonstration, which stops its nodes in
+        # order. The node's input stays open while we run, so that the node stops even if we are killed.
         self._process = process = await asyncio.create_subprocess_exec(
             *STARLING, "up", "--home", str(self.plan.home), "--model", self.plan.model, "--json", "--until-input-ends",
             *self.plan.flags,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env=self.plan.environment, start_new_session=True, limit=LINE_BYTES,
+            env=self.plan.environment, start_new_session=True, limit=MAX_LINE_BYTES,
         )  # fmt: skip
         watching = asyncio.create_task(self._watch_traffic())
         try:
@@ -113,22 +114,22 @@ class DemoNode:
             self._changed.set()
         if code != 0:
             lines = [line for note in self.tally.notes for line in note.splitlines()]
-            words = "\n".join(f"    {printable(line, 400)}" for line in lines)
-            raise DemoError(f"{self.plan.label} ended with exit code {code}; its last words:\n{words}")
+            messages = "\n".join(f"    {printable(line, 400)}" for line in lines)
+            raise DemoError(f"{self.plan.label} ended with exit code {code}; its last messages:\n{messages}")
 
     def stop(self) -> None:
-        """Asks the node to end in order."""
+        """Asks the node to stop in order."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     async def address(self) -> str:
-        """Its first address, once it listens."""
+        """Waits until the node listens and returns its first address. Raises ``DemoError`` where it ends before."""
         while not self.tally.addresses:
             await self._change()
         return self.tally.addresses[0]
 
     async def until_ready(self) -> None:
-        """Returns once it trains and knows a peer."""
+        """Returns once the node trains and has a connected peer. Raises ``DemoError`` where it ends before."""
         while not (self.tally.ready and self.tally.connected):
             await self._change()
 
@@ -142,12 +143,12 @@ class DemoNode:
         assert process.stdout is not None
         async for line in process.stdout:
             try:
-                self._take(decode_event(line))
+                self._on_event(decode_event(line))
             except (msgspec.DecodeError, UnicodeDecodeError):
-                self._take_other(line)
+                self._on_other_line(line)
             self._changed.set()
 
-    def _take(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         match event:
             case LearnerReady():
                 self.tally.ready = True
@@ -163,20 +164,21 @@ class DemoNode:
             case _:
                 pass
 
-    def _take_other(self, line: bytes) -> None:
+    def _on_other_line(self, line: bytes) -> None:
+        """A line of the supervisor, or text that is not JSON."""
         try:
-            said = msgspec.json.decode(line, type=dict[str, object])
+            message = msgspec.json.decode(line, type=dict[str, object])
         except msgspec.DecodeError:
-            said = {"text": line.decode("utf-8", "replace").strip()}
-        if said.get("event") == "node" and isinstance(said["addresses"], list):
-            self.tally.addresses = tuple(str(address) for address in said["addresses"])
-        elif text := said.get("text") or said.get("because"):
+            message = {"text": line.decode("utf-8", "replace").strip()}
+        if message.get("event") == "node" and isinstance(message["addresses"], list):
+            self.tally.addresses = tuple(str(address) for address in message["addresses"])
+        elif text := message.get("text") or message.get("because"):
             self.tally.notes.append(str(text))
 
     async def _watch_traffic(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            with contextlib.suppress(TransportError):  # not up yet, or gone: the figures stay as they were
+            with contextlib.suppress(TransportError):  # not up yet, or ended: the figures stay unchanged
                 status = await asyncio.to_thread(ask_status, Home(self.plan.home))
                 if status.swarm is not None:
                     self.tally.sent_bytes = status.swarm.sent_bytes
@@ -185,29 +187,28 @@ class DemoNode:
                     self._changed.set()
 
 
-async def evaluate(home: Path, model: str, prompts: int, environment: dict[str, str]) -> Evaluation:
-    """What the newest checkpoint in ``home`` can do, or ``model`` where there is none. Raises ``DemoError``."""
+async def measure_policy(home: Path, model: str, prompts: int, environment: dict[str, str]) -> Evaluation:
+    """Evaluates the newest checkpoint in ``home``, or ``model`` where there is none, with ``starling eval``. Raises
+    ``DemoError`` where that fails."""
     process = await asyncio.create_subprocess_exec(
         *STARLING, "eval", "--home", str(home), "--model", model, "--prompts", str(prompts), "--json",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env=environment, start_new_session=True,
     )  # fmt: skip
     try:
-        said, complained = await process.communicate()
+        output, errors = await process.communicate()
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode != 0:
-        raise DemoError(
-            f"starling eval of {model} failed: {printable(complained.decode(errors='replace')[-1000:], 1000)}"
-        )
-    return msgspec.json.decode(said, type=Evaluation)
+        raise DemoError(f"starling eval of {model} failed: {printable(errors.decode(errors='replace')[-1000:], 1000)}")
+    return msgspec.json.decode(output, type=Evaluation)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a node that still runs: in order, then at once, then by force; its children see their input end."""
+    """Ends a node that still runs: in order, then at once, then by force. Its children end when their input ends."""
     if process.returncode is not None:
         return
     if process.stdin is not None:
@@ -217,5 +218,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), END_SECONDS)
+            await asyncio.wait_for(process.wait(), KILL_AFTER_SECONDS)
             return

@@ -1,7 +1,8 @@
-"""What the demonstration measured, and what it says. Pure functions of the figures.
+"""The measurements and the conclusions of the demonstration. Pure functions of the figures.
 
-A model is *weak* on a task where it earned a mean sampled reward below 0.15 before. The claim to test: over those
-tasks, each model earns more after learning together than after learning alone on as many generated tokens.
+A model is *weak* on a task if its mean sampled reward was below 0.15 before training. The claim to test: over those
+tasks, each model's reward is higher after learning together than after learning alone with equally many generated
+tokens.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ WEAK_BELOW = 0.15
 
 
 class Effort(Struct, frozen=True):
-    """What one node did in one run."""
+    """The work of one node in one run."""
 
     rounds: int
     tokens_generated: int
     own_groups: int
     foreign_groups_used: int
     groups_shared: int
-    sent_bytes: int  # over the transport, as the host counts
+    sent_bytes: int  # over the transport, counted by the host
     received_bytes: int
 
 
 class ModelResult(Struct, frozen=True):
-    """One model: what it could before, and after each way of learning. Rewards are means at temperature 1."""
+    """One model before training, after learning alone and after learning together. Rewards are means at temperature
+    1."""
 
     model: str
     before: Evaluation
@@ -39,7 +41,7 @@ class ModelResult(Struct, frozen=True):
         return [task for task, reward in self.before.sampled.items() if reward < WEAK_BELOW]
 
     def weak_mean(self, evaluation: Evaluation) -> float | None:
-        """Mean over the tasks that the model was weak on; None if there was none."""
+        """Returns the mean over the tasks that the model was weak on; None if there was none."""
         weak = self.weak_tasks()
         return sum(evaluation.sampled[task] for task in weak) / len(weak) if weak else None
 
@@ -53,15 +55,14 @@ class DemoReport(Struct, frozen=True):
     version: str
     models: tuple[ModelResult, ...]
     weak_means: dict[str, dict[str, float | None]]  # model -> before, alone, together
-    better_together: dict[
-        str, bool | None
-    ]  # model -> whether together beats alone on its weak tasks; None: it had none
+    # model -> whether its reward on its weak tasks is higher together than alone; None: it had no weak task
+    better_together: dict[str, bool | None]
 
 
 def make_report(
     models: tuple[ModelResult, ...], *, minutes: float, seed: int, machine: str, version: str
 ) -> DemoReport:
-    """Draws the conclusions."""
+    """Computes the means over weak tasks and the conclusions."""
     weak_means = {
         result.model: {
             "before": result.weak_mean(result.before),

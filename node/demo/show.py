@@ -1,4 +1,4 @@
-"""The demonstration on a screen: how far it is, and the table at its end. Plain lines where there is no terminal."""
+"""Shows the demonstration: its progress, and the tables at its end. Plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.text import Text
 
 from node.demo.member import DemoNode
 from node.demo.plan import DemoReport, Effort, ModelResult
-from node.quantities import size
+from node.quantities import size, times
 
-WIDTH = 120  # of the tables where no terminal says otherwise
-LINES_SECONDS = 15.0  # between two lots of lines where there is no terminal
+TABLE_CHARACTERS = 120  # width of the tables where there is no terminal
+LINES_SECONDS = 15.0  # between two reports on the nodes where there is no terminal
 
 
-class DemoShow:
-    """A context manager, so that the terminal is given back however it ends."""
+class DemoDisplay:
+    """A ``node.demo.run.Display``; a context manager, so that it always restores the terminal."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -28,7 +28,7 @@ class DemoShow:
         self._began = time.monotonic()
         self._shown_at: float | None = None
 
-    def __enter__(self) -> DemoShow:
+    def __enter__(self) -> DemoDisplay:
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -37,14 +37,14 @@ class DemoShow:
         if self._console.is_terminal:
             self._live.stop()
 
-    def stage(self, text: str) -> None:
+    def show_stage(self, text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         self._console.print(Text(f"{minutes:3}:{seconds:02}  {text}"))
         self._live.update(Text("  …"))
         self._shown_at = None
 
-    def members(self, members: Sequence[DemoNode], note: str) -> None:
-        lines = [Text(f"        {member_line(member, note)}") for member in members]
+    def show_members(self, members: Sequence[DemoNode], stage: str) -> None:
+        lines = [Text(f"        {member_line(member, stage)}") for member in members]
         if self._console.is_terminal:
             self._live.update(Group(*lines))
         elif self._shown_at is None or time.monotonic() - self._shown_at >= LINES_SECONDS:
@@ -52,12 +52,12 @@ class DemoShow:
             self._console.print(*lines, sep="\n", soft_wrap=True)
 
 
-def member_line(member: DemoNode, note: str) -> str:
-    """What one node does, in one line."""
+def member_line(member: DemoNode, stage: str) -> str:
+    """Describes in one line what one node does."""
     last, label = member.tally.last, member.plan.label
     if last is None:
         return f"{label:<16} {'first round under way' if member.tally.ready else 'loading'}"
-    foreign = f", {last.foreign_groups_used_total} foreign groups used" if note == "together" else ""
+    foreign = f", {last.foreign_groups_used_total} foreign groups used" if stage == "together" else ""
     return (
         f"{label:<16} round {last.round}, reward {last.reward:.2f}, {last.tokens_per_second:,.0f} tokens/s, "
         f"{last.tokens_generated_total:,} tokens{foreign}{_averaged(member)}"
@@ -70,11 +70,11 @@ def _averaged(member: DemoNode) -> str:
         return ""
     distance = averagings[-1].distance
     apart = "" if distance is None else f", last {distance:.2%} apart"
-    return f", averaged {len(averagings)} times{apart}"
+    return f", averaged {times(len(averagings))}{apart}"
 
 
 def show_report(report: DemoReport) -> None:
-    """The tables and what follows from them."""
+    """Prints the tables and the conclusions."""
     console = console_of_tables()
     for result in report.models:
         console.print(reward_table(result))
@@ -83,13 +83,13 @@ def show_report(report: DemoReport) -> None:
 
 
 def console_of_tables() -> Console:
-    """As wide as the terminal, or wide enough for every table."""
+    """Returns a console as wide as the terminal, or else wide enough for every table."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    return console if console.is_terminal else Console(highlight=False, width=TABLE_CHARACTERS)
 
 
 def reward_table(result: ModelResult) -> Table:
-    """One model: every task before, alone and together; the tasks that it was weak on stand out."""
+    """Returns a row for every task of one model: before, alone and together. Tasks that it was weak on are marked."""
     table = Table(title=f"{result.model}: mean reward, sampled at temperature 1", title_justify="left")
     table.add_column("task")
     for column in ("before", "alone", "together"):
@@ -108,8 +108,8 @@ def reward_table(result: ModelResult) -> Table:
 
 
 def effort_table(report: DemoReport) -> Table:
-    """What it took."""
-    table = Table(title="What it took", title_justify="left")
+    """Returns the effort of each model, alone and together."""
+    table = Table(title="Effort", title_justify="left")
     table.add_column("model")
     for column in ("run", "rounds", "tokens generated", "own groups", "foreign used", "shared", "sent", "received"):
         table.add_column(column, justify="left" if column == "run" else "right")
@@ -120,7 +120,7 @@ def effort_table(report: DemoReport) -> Table:
 
 
 def conclusions(report: DemoReport) -> list[str]:
-    """One line a model."""
+    """Returns one line a model."""
     lines = []
     for model, better in report.better_together.items():
         means = report.weak_means[model]
@@ -129,7 +129,8 @@ def conclusions(report: DemoReport) -> list[str]:
             continue
         verdict = "better together" if better else "NOT better together"
         lines.append(
-            f"{model}: {verdict}: {means['together']:.3f} against {means['alone']:.3f} alone on what it was weak on."
+            f"{model}: {verdict}: {means['together']:.3f} against {means['alone']:.3f} alone, on the tasks that it was "
+            "weak on."
         )
     return lines
 

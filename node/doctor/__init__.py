@@ -1,5 +1,5 @@
-"""``starling doctor``: is this machine fit to run a node, and if not, what is to be done?
+"""``starling doctor`` checks whether this machine can run a node, and names a remedy for everything that is wrong.
 
-``*_facts`` look at the machine and judge nothing; ``machine``, ``network`` and ``data_directory`` judge facts, one pure
-function a check; ``examination`` puts both together. None of it imports torch: a subprocess looks at that.
+``*_facts`` collect facts and judge nothing; ``machine``, ``network`` and ``data_directory`` judge facts, one pure
+function a check; ``examination`` combines them. Nothing here imports torch: a subprocess examines it.
 """

@@ -1,4 +1,4 @@
-"""The data directory: its key, its checkpoints, the node that may run in it. Facts above, judgements below them."""
+"""Facts and judgements of the data directory: its key, its checkpoints, and the node that may run in it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from node.printable import printable
 from protocol.errors import IdentityError, StorageError
 from protocol.identity import NodeKey
 
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
+OTHER_USERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
     path: Path
     mode: int | None  # permission bits; None: there is no key
-    peer: str | None  # None: it cannot be read as a key
-    failure: str | None  # in words, with the remedy
-    used_before: bool  # a node ran in this directory
+    peer: str | None  # None: there is no key, or the file is not one
+    failure: str | None  # why the file is not a key, with the remedy
+    used_before: bool  # whether a node has run in this directory
     directory_mode: int | None  # None: there is no directory yet
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
     whole: tuple[Path, ...]  # oldest first
-    damaged: tuple[str, ...]  # what is wrong with each that is not
+    damaged: tuple[str, ...]  # what is wrong with each of the others
 
 
 @dataclass(frozen=True, slots=True)
 class RunningFacts:
-    locked: bool  # some process of a node has the directory
-    status: NodeStatus | None  # None: it does not answer
+    locked: bool  # whether a process of a node uses the directory
+    status: NodeStatus | None  # None: no node runs, or it does not answer
     failure: str | None
 
 
@@ -55,7 +55,7 @@ def key_facts(home: Home) -> KeyFacts:
 
 
 def checkpoint_facts(home: Home) -> CheckpointFacts:
-    """Reads every checkpoint through; a running node may meanwhile delete the oldest, which then counts nothing."""
+    """Reads every checkpoint completely. A checkpoint that a running node deletes meanwhile is skipped."""
     whole, damaged = [], []
     for path in rounds(home.checkpoints):
         try:
@@ -69,25 +69,27 @@ def checkpoint_facts(home: Home) -> CheckpointFacts:
 
 
 def judge_key(facts: KeyFacts) -> Finding:
-    if facts.directory_mode is not None and facts.directory_mode & OTHERS_WRITE:
+    if facts.directory_mode is not None and facts.directory_mode & OTHER_USERS_WRITE:
         return error(
             "key",
-            f"others may write into {facts.path.parent} (mode {facts.directory_mode:03o})",
+            f"other users can write into {facts.path.parent} (mode {facts.directory_mode:03o})",
             f"chmod 700 {facts.path.parent}",
         )
     if facts.mode is None and facts.used_before:
         return warning(
             "key",
-            f"{facts.path} is gone: the next start makes a new identity",
-            "put the former key back there, if you have it",
+            f"{facts.path} is missing: the next start makes a new identity",
+            "restore the former key from a backup, if you have one",
         )
     if facts.mode is None:
-        return ok("key", f"{facts.path} is made by the first start")
-    if facts.mode & OTHERS:
-        return error("key", f"others may read {facts.path} (mode {facts.mode:03o})", f"chmod 600 {facts.path}")
+        return ok("key", f"the first start makes {facts.path}")
+    if facts.mode & OTHER_USERS:
+        return error("key", f"other users can read {facts.path} (mode {facts.mode:03o})", f"chmod 600 {facts.path}")
     if facts.peer is None:
         return error(
-            "key", printable(facts.failure or "unreadable", 400), "restore it, or move it away to start as somebody new"
+            "key",
+            printable(facts.failure or "unreadable", 400),
+            "restore it from a backup, or move it away to start with a new identity",
         )
     return ok("key", f"{facts.peer}, mode {facts.mode:03o}")
 
@@ -96,35 +98,39 @@ def judge_checkpoints(facts: CheckpointFacts) -> Finding:
     newest = facts.whole[-1].name if facts.whole else None
     if not facts.damaged:
         return ok("checkpoints", f"{len(facts.whole)} whole, newest {newest}" if newest else "none yet")
-    said = "; ".join(printable(text, 300) for text in facts.damaged)
+    damage = "; ".join(printable(text, 300) for text in facts.damaged)
     if newest is None:
-        return error("checkpoints", f"none is whole: {said}", "restore one from a backup; else the node starts anew")
+        return error(
+            "checkpoints",
+            f"none is whole: {damage}",
+            "restore one from a backup; otherwise the node starts from the beginning",
+        )
     return warning(
         "checkpoints",
-        f"{said}; {newest} is whole",
-        "look for a failing disk; the node passes damaged checkpoints over",
+        f"{damage}; {newest} is whole",
+        "check the disk for errors; the node skips damaged checkpoints",
     )
 
 
 def judge_running(facts: RunningFacts) -> Finding:
     if not facts.locked:
-        return ok("node", "none runs in this directory; start one with: starling up")
+        return ok("node", "none runs in this directory; start one with starling up")
     if facts.status is None:
         return warning(
             "node",
-            f"one has this directory and does not answer: {printable(facts.failure or '', 300)}",
-            "it may be starting or ending; if that lasts, end it with starling down and see logs/learner.log",
+            f"a node uses this directory and does not answer: {printable(facts.failure or '', 300)}",
+            "it may be starting or stopping; if that lasts, stop it with starling down and see logs/learner.log",
         )
     status = facts.status
     ends = [child.last_end for child in (status.learner_process, status.swarm_process) if child.last_end]
     if status.state is NodeState.RECOVERING:
         return warning(
-            "node", f"its learner ended: {_told(ends)}", f"it starts again by itself; see {status.home}/logs"
+            "node", f"its learner ended: {_ends_text(ends)}", f"it restarts by itself; see {status.home}/logs"
         )
     if ends:
-        return warning("node", f"{status.state}; a process ended before: {_told(ends)}", f"see {status.home}/logs")
+        return warning("node", f"{status.state}; a process ended before: {_ends_text(ends)}", f"see {status.home}/logs")
     return ok("node", f"{status.state} as {printable(status.name)}")
 
 
-def _told(ends: Sequence[str]) -> str:
+def _ends_text(ends: Sequence[str]) -> str:
     return "; ".join(printable(end, 300) for end in ends)

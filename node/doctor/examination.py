@@ -1,4 +1,4 @@
-"""The whole examination of one data directory and its configuration, in the order in which it is printed."""
+"""The whole examination of one data directory and its configuration, in the order of the printed lines."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from swarm.hosts.interfaces import machine_ips
 
 PACKAGE = Path(__file__).parents[1]
 LOGS_BYTES = 2 * LOG_BYTES + METRICS_BYTES
-HEARTBEAT_SECONDS = 60.0  # an older one tells nothing of a clock now
+MAX_HEARTBEAT_SECONDS = 60.0  # an older heartbeat says nothing about a peer's clock now
 
 
 def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]) -> Report:
-    """Looks at everything; takes seconds, most of them for torch. Changes nothing, and raises nothing for what it
-    finds: a configuration that cannot be is a finding too, and the rest is then examined with the defaults."""
+    """Returns the findings of every check. Takes seconds, most of them for torch. Changes nothing and raises nothing
+    for what it finds: an invalid configuration is a finding too, and the rest is then examined with the defaults."""
     try:
         config, configuration = load_config(home.path, environment, flags), _configured(home)
     except ConfigurationError as failure:
         config = Config()
-        remedy = "correct it; starling config show prints what results, node.toml.example explains each key"
+        remedy = "correct it; starling config show prints the result, node.toml.example explains each key"
         configuration = error("configuration", printable(str(failure), 600), remedy)
     began = machine_facts.clock_reading()
     running, peers = _ask(home)
@@ -45,11 +45,11 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
 
 def _configured(home: Home) -> Finding:
     file = home.path / "node.toml"
-    return ok("configuration", str(file) if file.exists() else f"defaults; there is no {file}")
+    return ok("configuration", str(file) if file.exists() else f"defaults, because there is no {file}")
 
 
 def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
-    """The node that runs in ``home``, and its peers."""
+    """Returns the facts of the node that runs in ``home``, and its peers."""
     if not is_locked(home):
         return RunningFacts(False, None, None), ()
     try:
@@ -105,7 +105,7 @@ def _clock(
     home: Home, began: machine_facts.ClockReading, running: RunningFacts, peers: tuple[PeerView, ...]
 ) -> machine_facts.ClockFacts:
     swarm = running.status.swarm if running.status is not None else None
-    fresh = [peer for peer in peers if (peer.heartbeat_age_seconds or 0.0) < HEARTBEAT_SECONDS and peer.connected]
+    fresh = [peer for peer in peers if (peer.heartbeat_age_seconds or 0.0) < MAX_HEARTBEAT_SECONDS and peer.connected]
     return machine_facts.ClockFacts(
         began=began,
         ended=machine_facts.clock_reading(),

@@ -1,42 +1,42 @@
-"""What an examination finds: one line a check, and for everything that is not in order the remedy, in words."""
+"""The findings of an examination: one a check, with a remedy for everything that is wrong."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Severity(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # a node runs, with less than it could have
-    ERROR = "error"  # no node starts, or it cannot do what it was configured to do
+    WARNING = "warning"  # a node runs, but worse than it could
+    ERROR = "error"  # no node starts, or it cannot do what it is configured to do
 
 
 class Finding(Struct, frozen=True):
     check: str
     severity: Severity
-    said: str  # what was found, with the limit it was compared with; safe to print
-    remedy: str | None = None  # what to do; None where nothing is to be done
+    message: str = field(name="said")  # what was found, and the limit compared with it; safe to print; JSON: "said"
+    remedy: str | None = None  # None where the finding is OK
 
 
 class Report(Struct, frozen=True):
     """What ``starling doctor --json`` prints."""
 
-    healthy: bool  # no finding is an error
+    healthy: bool  # whether no finding is an error
     findings: tuple[Finding, ...]
 
 
-def ok(check: str, said: str) -> Finding:
-    return Finding(check, Severity.OK, said)
+def ok(check: str, message: str) -> Finding:
+    return Finding(check, Severity.OK, message)
 
 
-def warning(check: str, said: str, remedy: str) -> Finding:
-    return Finding(check, Severity.WARNING, said, remedy)
+def warning(check: str, message: str, remedy: str) -> Finding:
+    return Finding(check, Severity.WARNING, message, remedy)
 
 
-def error(check: str, said: str, remedy: str) -> Finding:
-    return Finding(check, Severity.ERROR, said, remedy)
+def error(check: str, message: str, remedy: str) -> Finding:
+    return Finding(check, Severity.ERROR, message, remedy)
 
 
 def report_of(findings: tuple[Finding, ...]) -> Report:

@@ -12,17 +12,17 @@ from packaging.utils import canonicalize_name
 from node.doctor.findings import Finding, error, ok, warning
 from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, TorchFacts
 from node.printable import printable
-from node.quantities import size
+from node.quantities import counted, size, times
 from protocol.limits import CLOCK_WINDOW_SECONDS
 
-NODE_BYTES = 1_000_000_000  # all processes of a node with a built-in model took 712 MB in 60 rounds; and room to grow
-MIN_NODE_BYTES = 700_000_000  # below, the system ends the learner before its first round
-GPU_FREE_BYTES = 2_000_000_000
-MIN_DISK_BYTES = 256 << 20  # below, the first checkpoint or blob may fail
-RELEASED_SECONDS = 1_767_225_600.0  # 2026-01-01: this version did not exist before
-FUTURE_SECONDS = 86_400.0  # that a file may lie ahead of the clock
-JUMP_SECONDS = 1.0  # between wall and monotonic clock, while we look
-PEER_OFFSET_SECONDS = 30.0  # of the peers' clocks, in the middle
+NODE_BYTES = 1_000_000_000  # all processes of a node with a built-in model took 712 MB in 60 rounds; the rest is margin
+MIN_NODE_BYTES = 700_000_000  # with less, the system kills the learner before its first round
+MIN_GPU_FREE_BYTES = 2_000_000_000
+MIN_DISK_BYTES = 256 << 20  # with less, writing the first checkpoint or blob may fail
+RELEASED_SECONDS = 1_767_225_600.0  # Unix time of 2026-01-01: this version did not exist before
+MAX_FUTURE_SECONDS = 86_400.0  # how far a file's time may lie ahead of the clock
+MAX_JUMP_SECONDS = 1.0  # between wall clock and monotonic clock, during the examination
+MAX_PEER_OFFSET_SECONDS = 30.0  # median of the peers' clocks
 
 
 def judge_python(version: str, wanted: str) -> Finding:
@@ -45,9 +45,9 @@ def judge_packages(wanted: tuple[str, ...], installed: Mapping[str, str | None])
         return error(
             "packages",
             "; ".join(wrong),
-            "run ./scripts/start.sh, or pip install --upgrade starling-swarm in this Python",
+            "run ./scripts/start.sh, or in this Python: pip install --upgrade starling-swarm",
         )
-    return ok("packages", f"{len(wanted)} within the ranges that were tested together")
+    return ok("packages", f"{len(wanted)} packages within the tested ranges")
 
 
 def judge_torch(facts: TorchFacts) -> Finding:
@@ -56,7 +56,7 @@ def judge_torch(facts: TorchFacts) -> Finding:
         return error(
             "torch",
             f"torch does not work: {printable(facts.failure or 'no reason given', 400)}",
-            "install it again: pip install --force-reinstall torch==2.13.*",
+            "reinstall it: pip install --force-reinstall torch==2.13.*",
         )
     if probe.failure is not None:
         return error(
@@ -64,79 +64,83 @@ def judge_torch(facts: TorchFacts) -> Finding:
             f"{probe.version}: {printable(probe.failure, 400)}",
             "set policy.device=cpu, or install the driver and the build of torch for this device",
         )
-    said = f"{probe.version}, {probe.device} ({printable(probe.device_name)}), {probe.dtype}"
+    message = f"{probe.version}, {probe.device} ({printable(probe.device_name)}), {probe.dtype}"
     if probe.device_bytes is not None and probe.device_free_bytes is not None:
-        said += f", {size(probe.device_free_bytes)} of {size(probe.device_bytes)} free"
-        if probe.device_free_bytes < GPU_FREE_BYTES:
-            return warning("torch", said, "end what else uses the GPU (nvidia-smi lists it), or set policy.device=cpu")
+        message += f", {size(probe.device_free_bytes)} of {size(probe.device_bytes)} free"
+        if probe.device_free_bytes < MIN_GPU_FREE_BYTES:
+            remedy = "stop other programs that use the GPU (nvidia-smi lists them), or set policy.device=cpu"
+            return warning("torch", message, remedy)
     else:
-        said += f", {probe.threads} threads"
+        message += f", {probe.threads} threads"
     if facts.nvidia_present and not probe.has_cuda:
         return warning(
             "torch",
-            f"{said}; there is an NVIDIA GPU, which this build of torch cannot use",
+            f"{message}; this build of torch cannot use the NVIDIA GPU of this machine",
             "pip install --force-reinstall torch==2.13.* from PyPI, without the index of CPU builds",
         )
-    return ok("torch", said)
+    return ok("torch", message)
 
 
 def judge_memory(facts: MemoryFacts, running: bool) -> Finding:
-    """``running``: a node of ours has taken its memory already."""
+    """``running``: whether a node runs here, which has its memory already."""
     rooms = [room for room in (facts.available_bytes, facts.group_room_bytes) if room is not None]
     free = min(rooms, default=facts.total_bytes)
     narrow = facts.group_room_bytes is not None and free == facts.group_room_bytes
-    said = f"{size(free)} available of {size(facts.total_bytes)}" + (
-        ", by the limit of its control group" if narrow else ""
+    message = f"{size(free)} available of {size(facts.total_bytes)}" + (
+        ", limited by the control group" if narrow else ""
     )
     if running or free >= NODE_BYTES:
-        return ok("memory", said)
-    remedy = "end other programs" + (" or raise the container's memory limit" if narrow else "")
-    said += f"; a node with a built-in model takes up to {size(NODE_BYTES)}"
+        return ok("memory", message)
+    remedy = "stop other programs" + (" or raise the container's memory limit" if narrow else "")
+    message += f"; a node with a built-in model needs up to {size(NODE_BYTES)}"
     if free < MIN_NODE_BYTES:
-        return error("memory", said, remedy)
-    return warning("memory", said, f"{remedy}, or lower learner.batch_tokens and engine.rows")
+        return error("memory", message, remedy)
+    return warning("memory", message, f"{remedy}, or lower learner.batch_tokens and engine.rows")
 
 
 def judge_disk(facts: DiskFacts, *, store_bytes: int, checkpoints_kept: int, log_bytes: int) -> Finding:
-    """Against what the node may come to need: its store's limit, its checkpoints and one being written, its logs."""
+    """Compares the free space with what the node may come to need: its store's limit, its checkpoints and one that is
+    being written, its logs."""
     if not facts.writable:
         return error(
             "disk", f"{facts.path} cannot be written", "make the directory yours (chown), or choose another with --home"
         )
-    need = max(0, store_bytes - facts.blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
-    said = f"{size(facts.free_bytes)} free at {facts.path}; the node may come to use {size(need)} more"
+    need_bytes = max(0, store_bytes - facts.blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
+    message = f"{size(facts.free_bytes)} free at {facts.path}; the node may need {size(need_bytes)} more"
     if facts.free_bytes < max(MIN_DISK_BYTES, 2 * facts.checkpoint_bytes):
-        return error("disk", said, "free some space there, or choose another directory with --home")
-    if facts.free_bytes < need:
-        return warning("disk", said, "free some space there, or lower swarm.store_bytes")
-    return ok("disk", said)
+        return error("disk", message, "free some space there, or choose another directory with --home")
+    if facts.free_bytes < need_bytes:
+        return warning("disk", message, "free some space there, or lower swarm.store_bytes")
+    return ok("disk", message)
 
 
 def judge_clock(facts: ClockFacts) -> Finding:
     now = facts.ended.wall_seconds
     remedy = "set the clock: turn on time synchronisation (timedatectl set-ntp true)"
-    passed = facts.ended.monotonic_seconds - facts.began.monotonic_seconds
-    jump = facts.ended.wall_seconds - facts.began.wall_seconds - passed
-    if facts.steps_back or passed < 0:
+    elapsed_seconds = facts.ended.monotonic_seconds - facts.began.monotonic_seconds
+    jump_seconds = facts.ended.wall_seconds - facts.began.wall_seconds - elapsed_seconds
+    if facts.steps_back or elapsed_seconds < 0:
         return error(
             "clock",
-            f"the monotonic clock went back {max(1, facts.steps_back)} times while it was read",
-            "report it to whoever runs this machine's virtualisation: deadlines cannot be kept here",
+            f"the monotonic clock went back {times(max(1, facts.steps_back))} while it was read",
+            "report it to the operator of this machine's virtualisation: no deadline is reliable here",
         )
     if now < RELEASED_SECONDS:
-        return error("clock", "it is set to a time before this version existed", remedy)
-    if facts.newest_file_seconds is not None and facts.newest_file_seconds > now + FUTURE_SECONDS:
+        return error("clock", "the clock is set to a time before this version existed", remedy)
+    if facts.newest_file_seconds is not None and facts.newest_file_seconds > now + MAX_FUTURE_SECONDS:
         days = (facts.newest_file_seconds - now) / 86_400
         return error("clock", f"a file of this node is {days:.0f} days newer than now: the clock went back", remedy)
-    if abs(jump) > JUMP_SECONDS:
-        return warning("clock", f"it jumped by {jump:+.1f} s during this examination", remedy)
+    if abs(jump_seconds) > MAX_JUMP_SECONDS:
+        return warning("clock", f"the clock jumped by {jump_seconds:+.1f} s during this examination", remedy)
     offsets, refused = facts.peer_offsets_seconds, facts.refused_for_clock
-    if offsets and abs(middle := median(offsets)) > PEER_OFFSET_SECONDS:
+    if offsets and abs(middle := median(offsets)) > MAX_PEER_OFFSET_SECONDS:
         where = "behind" if middle > 0 else "ahead of"
-        return warning("clock", f"{abs(middle):.0f} s {where} the clocks of {len(offsets)} peers", remedy)
+        return warning("clock", f"{abs(middle):.0f} s {where} the clocks of {counted(len(offsets), 'peer')}", remedy)
     if refused and not offsets:
         limit = f"{CLOCK_WINDOW_SECONDS:.0f} s"
-        return error("clock", f"all peers' announcements ({refused}) were refused: over {limit} from our time", remedy)
+        return error(
+            "clock", f"all peers' announcements ({refused}) were refused: their time is over {limit} from ours", remedy
+        )
     if offsets:
-        return ok("clock", f"within {max(map(abs, offsets)):.1f} s of {len(offsets)} peers")
-    return ok("clock", "runs forward; no peer is connected to compare it with")
+        return ok("clock", f"within {max(map(abs, offsets)):.1f} s of {counted(len(offsets), 'peer')}")
+    return ok("clock", "runs forward; no connected peer to compare it with")

@@ -1,4 +1,4 @@
-"""What there is on this machine: Python, packages, torch, memory, disk, clock. Looks, and judges nothing."""
+"""Facts about this machine: Python, packages, torch, memory, disk, clock. Collects facts and judges nothing."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ CLOCK_READINGS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What this version asks for."""
+    """What this version of starling requires."""
 
     python: str  # a range such as ">=3.11"
-    packages: tuple[str, ...]  # such as "torch==2.13.*", without those of extras
+    packages: tuple[str, ...]  # such as "torch==2.13.*", without those of optional extras
 
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
     probe: TorchProbe | None
     failure: str | None  # why there is no probe
-    nvidia_present: bool  # a driver of an NVIDIA GPU is loaded
+    nvidia_present: bool  # whether a driver of an NVIDIA GPU is loaded
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
     total_bytes: int
-    available_bytes: int | None  # None where the system does not tell
-    group_room_bytes: int | None  # what the control group (a container) may still take; None: no limit
+    available_bytes: int | None  # None where the system does not report it
+    group_room_bytes: int | None  # how much more the control group (a container) may use; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DiskFacts:
     path: Path
     free_bytes: int
     writable: bool
-    blob_bytes: int  # on disk already
+    blob_bytes: int  # of the blobs stored already
     checkpoint_bytes: int  # of the newest checkpoint; 0: there is none yet
 
 
@@ -68,7 +68,7 @@ class ClockFacts:
     began: ClockReading
     ended: ClockReading
     steps_back: int  # of the monotonic clock, among ``CLOCK_READINGS``
-    newest_file_seconds: float | None  # newest time of change in the data directory
+    newest_file_seconds: float | None  # newest modification time in the data directory
     peer_offsets_seconds: tuple[float, ...]  # connected peers' clocks minus ours
     refused_for_clock: int  # announcements that the running node refused for their time
 
@@ -78,9 +78,8 @@ def python_version() -> str:
 
 
 def requirements(package: Path) -> Requirements:
-    """Of the checkout that ``package`` stands in, which may be newer than its installation; else of the installation.
-
-    Raises ``metadata.PackageNotFoundError`` where neither is to be found.
+    """Returns the requirements of the checkout that holds ``package``, which may be newer than its installation, or
+    else of the installation. Raises ``metadata.PackageNotFoundError`` where there is neither.
     """
     described = package.parent / "pyproject.toml"
     if described.is_file():
@@ -100,7 +99,7 @@ def installed_version(name: str) -> str | None:
 
 
 def torch_facts(device: str, dtype: str) -> TorchFacts:
-    """What torch, in a process of its own, finds for a configured device and dtype."""
+    """Returns what torch finds for a configured device and dtype, in a process of its own."""
     nvidia = NVIDIA_DEVICE.exists()
     command = [sys.executable, "-P", "-m", "node.policy.device_probe", device, dtype]
     try:
@@ -114,24 +113,24 @@ def torch_facts(device: str, dtype: str) -> TorchFacts:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return TorchFacts(None, f"it did not come up within {PROBE_SECONDS:.0f} s", nvidia)
+        return TorchFacts(None, f"it did not start within {PROBE_SECONDS:.0f} s", nvidia)
     if ended.returncode != 0:
-        said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return TorchFacts(None, f"exit code {ended.returncode}: {said}", nvidia)
+        last_line = (ended.stderr.strip().splitlines() or ["no error message"])[-1]
+        return TorchFacts(None, f"exit code {ended.returncode}: {last_line}", nvidia)
     return TorchFacts(msgspec.json.decode(ended.stdout.splitlines()[-1], type=TorchProbe), None, nvidia)
 
 
 def memory_facts() -> MemoryFacts:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    information, membership = Path("/proc/meminfo"), Path("/proc/self/cgroup")
-    available = available_memory_bytes(information.read_text()) if information.exists() else None
+    meminfo, membership = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+    available = available_memory_bytes(meminfo.read_text()) if meminfo.exists() else None
     room = group_room_bytes(Path("/sys/fs/cgroup"), membership.read_text()) if membership.exists() else None
     return MemoryFacts(total, available, room)
 
 
-def available_memory_bytes(information: str) -> int | None:
-    """``MemAvailable`` of the text of /proc/meminfo."""
-    for line in information.splitlines():
+def available_memory_bytes(meminfo: str) -> int | None:
+    """Returns ``MemAvailable`` from the text of /proc/meminfo; None where it is not there."""
+    for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
@@ -139,8 +138,8 @@ def available_memory_bytes(information: str) -> int | None:
 
 
 def group_room_bytes(root: Path, membership: str) -> int | None:
-    """Bytes until the narrowest memory limit of our control group or one above it (version 2), page cache not counted;
-    None without a limit. ``membership`` is the text of /proc/self/cgroup."""
+    """Returns the bytes left until the narrowest memory limit of our control group and those above it (version 2), not
+    counting page cache; None without a limit. ``membership`` is the text of /proc/self/cgroup."""
     own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/").strip("/")
     groups = [root / own, *(root / own).parents] if own else [root]
     rooms = []
@@ -154,7 +153,7 @@ def group_room_bytes(root: Path, membership: str) -> int | None:
 
 
 def disk_facts(home: Path, newest_checkpoint: Path | None) -> DiskFacts:
-    """Of the file system on which ``home`` lies or would be made."""
+    """Returns the facts of the file system on which ``home`` is or would be made."""
     existing = next(path for path in (home, *home.parents) if path.exists())
     return DiskFacts(
         home,
@@ -175,14 +174,14 @@ def monotonic_steps_back() -> int:
 
 
 def newest_file_seconds(home: Path) -> float | None:
-    """The newest time of change of a file that a node writes as it runs."""
+    """Returns the newest modification time of the files that a running node writes; None where there are none."""
     files = [home / "metrics.jsonl", *(home / "logs").glob("*.log"), *(home / "checkpoints").glob("round-*/state.json")]
     times = [path.stat().st_mtime for path in files if path.is_file()]
     return max(times, default=None)
 
 
 def _bytes_under(folder: Path) -> int:
-    """A running node deletes files while we look: those count nothing."""
+    """Returns the size of all files in ``folder``. Files that a running node deletes meanwhile are not counted."""
     total = 0
     for path in folder.rglob("*"):
         try:

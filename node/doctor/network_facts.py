@@ -1,4 +1,4 @@
-"""What there is of a network: the address to listen on, our addresses, configured peers, multicast. Judges nothing."""
+"""Facts about the network: the address to listen on, our addresses, configured peers, multicast. Judges nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from swarm.hosts.lan import hear
 
 DIAL_SECONDS = 5.0  # for a configured peer to answer
 LISTEN_ON_LAN_SECONDS = 1.5
-GREETING = b"\x13/multistream/1.0.0\n"  # with which either side of a libp2p connection begins
+GREETING = b"\x13/multistream/1.0.0\n"  # the first bytes that each side of a libp2p connection sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +26,41 @@ class ListenEndpoint:
 
     host: str
     port: int
-    is_name: bool  # to be looked up in DNS
+    is_name: bool  # whether ``host`` is a DNS name
 
 
 @dataclass(frozen=True, slots=True)
 class ListenFacts:
     configured: str  # multiaddr
-    endpoint: ListenEndpoint | None  # None: the multiaddr is none that a node can listen on
-    running_addresses: tuple[str, ...] | None  # of the node that runs here; None: none runs
-    bind_error: str | None  # name of the error with which a trial ended, such as "EADDRINUSE"
+    endpoint: ListenEndpoint | None  # None: a node cannot listen on this multiaddr
+    running_addresses: tuple[str, ...] | None  # of the node that runs here; None: no node runs
+    bind_error: str | None  # name of the error of a trial, such as "EADDRINUSE"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiFacts:
-    port: int  # as configured; 0: none
-    bind_error: str | None  # as of ``ListenFacts``; not tried while a node runs
+    port: int  # 0: none is configured
+    bind_error: str | None  # as in ``ListenFacts``; not tried while a node runs
     token: Path
-    token_mode: int | None  # permission bits; None: there is none yet
+    token_mode: int | None  # permission bits; None: there is no token yet
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFacts:
     address: str
-    failure: str | None  # None: it answers, or is connected
+    failure: str | None  # None: the peer answers, or is connected
 
 
 @dataclass(frozen=True, slots=True)
 class LanFacts:
     enabled: bool
-    interfaces: tuple[str, ...]  # IPv4 addresses that multicast can leave by
+    interfaces: tuple[str, ...]  # IPv4 addresses from which multicast can be sent
     failure: str | None
     heard: tuple[str, ...]  # addresses of other nodes
 
 
 def endpoint_of(address: str) -> ListenEndpoint | None:
-    """Of /ip4|ip6|dns…/HOST/tcp/PORT and whatever follows; None for anything else."""
+    """Reads /ip4|ip6|dns…/HOST/tcp/PORT, with or without more parts after it; returns None for anything else."""
     parts = address.split("/")
     if len(parts) < 5 or parts[0] or parts[3] != "tcp" or not (parts[4].isascii() and parts[4].isdigit()):
         return None
@@ -77,7 +77,7 @@ def endpoint_of(address: str) -> ListenEndpoint | None:
 
 
 def listen_facts(configured: str, running_addresses: tuple[str, ...] | None) -> ListenFacts:
-    """Takes the address for a moment to see whether it is free, unless a node of ours has it."""
+    """Binds the address for a moment to check that it is free, unless a node of ours uses it."""
     endpoint = endpoint_of(configured)
     if endpoint is None or endpoint.is_name:
         return ListenFacts(configured, None, running_addresses, None)
@@ -86,7 +86,7 @@ def listen_facts(configured: str, running_addresses: tuple[str, ...] | None) -> 
 
 
 def api_facts(ports: Sequence[int], token: Path, *, running: bool) -> ApiFacts:
-    """Takes the first free of ``ports`` for a moment, unless a node of ours has one."""
+    """Binds the first free one of ``ports`` for a moment, unless a node of ours runs."""
     port, failure = (ports[0] if ports else 0), None
     for candidate in () if running else ports:
         found = _bind_error(ListenEndpoint("127.0.0.1", candidate, is_name=False))
@@ -98,14 +98,14 @@ def api_facts(ports: Sequence[int], token: Path, *, running: bool) -> ApiFacts:
 
 
 def peer_facts(addresses: Sequence[str], connected: frozenset[str]) -> tuple[PeerFacts, ...]:
-    """Whether each configured peer answers, within ``DIAL_SECONDS`` for all of them; one whose peer id is
-    ``connected`` does, and is left alone."""
+    """Dials each configured peer and returns whether it answers, within ``DIAL_SECONDS`` for all of them. A peer whose
+    id is ``connected`` counts as answering and is not dialled."""
     return tuple(asyncio.run(_dial_all(addresses, connected)))
 
 
 def lan_facts(enabled: bool, ourselves: str) -> LanFacts:
     """Listens to the local network for ``LISTEN_ON_LAN_SECONDS`` where discovery is ``enabled``."""
-    interfaces = tuple(ip for ip in machine_ips() if _is_ipv4_to_others(ip))
+    interfaces = tuple(ip for ip in machine_ips() if _is_external_ipv4(ip))
     if not enabled or not interfaces:
         return LanFacts(enabled, interfaces, None, ())
     try:
@@ -119,7 +119,9 @@ def _bind_error(endpoint: ListenEndpoint) -> str | None:
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else our last run's connections count as use
+            trial.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # otherwise closed connections of an earlier run count as use
             trial.bind((endpoint.host, endpoint.port))
             trial.listen(1)
     except OSError as failure:
@@ -133,7 +135,7 @@ async def _dial_all(addresses: Sequence[str], connected: frozenset[str]) -> list
 
 
 async def _dial(address: str, connected: frozenset[str]) -> str | None:
-    """Why nobody of libp2p's kind answers at ``address``; None if somebody does."""
+    """Returns why no libp2p peer answers at ``address``; None where one does."""
     endpoint = endpoint_of(address)
     if endpoint is None or "/p2p/" not in address:
         return "not an address of the form /ip4/HOST/tcp/PORT/p2p/PEER"
@@ -152,12 +154,12 @@ async def _dial(address: str, connected: frozenset[str]) -> str | None:
     except asyncio.IncompleteReadError:
         return "it closed the connection"
     except socket.gaierror as failure:
-        return f"its name is not found ({failure.strerror})"
-    except OSError as failure:  # asyncio words it without the reason, unless it tried several addresses
+        return f"its name cannot be resolved ({failure.strerror})"
+    except OSError as failure:  # asyncio's message lacks the reason, unless it tried several addresses
         return os.strerror(failure.errno) if failure.errno else str(failure)
-    return None if answer == GREETING else "something else than a libp2p peer answers there"
+    return None if answer == GREETING else "the program that answers there is not a libp2p peer"
 
 
-def _is_ipv4_to_others(ip: str) -> bool:
+def _is_external_ipv4(ip: str) -> bool:
     address = ipaddress.ip_address(ip)
     return address.version == 4 and not address.is_loopback

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib import metadata
 
 import torch
 
@@ -13,16 +12,9 @@ from node.learner.persistence import LearnerState
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.step import BatchReport
 from node.policy.policy import Policy
+from node.version import SOFTWARE
 from protocol import limits
 from protocol.messages import Heartbeat
-
-
-def software() -> str:
-    """Returns this program's name and version; no version where it runs from a source tree that is not installed."""
-    try:
-        return f"starling {metadata.version('starling-swarm')}"
-    except metadata.PackageNotFoundError:
-        return "starling"
 
 
 def round_done(
@@ -98,7 +90,7 @@ def heartbeat(config: Config, policy: Policy, state: LearnerState, phase: str, t
     """Returns what the node announces about itself."""
     return Heartbeat(
         name=config.name[: limits.NAME_BYTES],
-        software=software(),
+        software=SOFTWARE,
         model=policy.label,
         family=policy.family,
         tokenizer=policy.tokens.fingerprint,

@@ -1,7 +1,8 @@
-"""What a run's ``metrics.jsonl`` says of it: totals, averagings, faults and curves, over every start that it records.
+"""The facts of a run from its ``metrics.jsonl``: totals, averagings, faults and curves, over every recorded start.
 
-Reads what there is: lines of other versions are counted and passed over, the older half of a log that was cut is read
-first. Memory is bounded for a run of any length: curves are merged (``node.api.series``), lists keep their newest.
+The older half of a log that was cut is read first. Lines that do not decode, such as those of other versions, are
+skipped and counted. Memory is bounded for a run of any length: curves are merged (``node.api.series``), lists keep
+their newest entries.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from node.api.types import HistoryAnswer, WhyNot
 from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, Stopped, Usage
 from protocol.errors import ConfigurationError, StorageError
 
-LISTED = 50  # averagings and faults, the newest
+MAX_LISTED = 50  # averagings, and faults; the newest are kept
 
 _Line = LearnerReady | RoundDone | Averaged | CheckpointSaved | Fault | Stopped | Usage
 _TAGS = tuple(f'{{"event":"{t.__struct_config__.tag}"'.encode() for t in _Line.__args__)
@@ -40,14 +41,14 @@ class Sharing(Struct, frozen=True):
 
 
 class TrafficTotals(Struct, frozen=True):
-    """Of the swarm process, over all of its starts."""
+    """Bytes of the swarm process over all its starts."""
 
     sent_bytes: int
     received_bytes: int
 
 
 class RunFacts(Struct, frozen=True):
-    """One run, for a page or a program. Null is what the run does not tell."""
+    """One run, for a page or a program. A value that the run did not record is null."""
 
     model: str | None
     family: str | None  # hex
@@ -59,14 +60,14 @@ class RunFacts(Struct, frozen=True):
     rounds: int
     tokens_generated: int
     first_reward: dict[str, float]  # by task: the mean over the first tenth of the rounds recorded
-    last_reward: dict[str, float]  # and over the last
+    last_reward: dict[str, float]  # by task: the mean over the last tenth
     sharing: Sharing
     traffic: TrafficTotals
     averaged: tuple[Averaged, ...]  # with a partner
     averaged_total: int
     faults: tuple[Fault, ...]
     faults_total: int
-    ended_because: str | None  # None: it did not end on purpose, or has not ended
+    ended_because: str | None  # None: the run has not ended, or not on purpose
     lines_passed_over: int
     history: HistoryAnswer
 
@@ -82,8 +83,8 @@ class _Collected:
         self.stopped: Stopped | None = None
         self.sums: Counter[str] = Counter()
         self.not_used: Counter[str] = Counter()
-        self.averaged: deque[Averaged] = deque(maxlen=LISTED)
-        self.faults: deque[Fault] = deque(maxlen=LISTED)
+        self.averaged: deque[Averaged] = deque(maxlen=MAX_LISTED)
+        self.faults: deque[Fault] = deque(maxlen=MAX_LISTED)
         self.usage: Usage | None = None
         self.sent_bytes = self.received_bytes = 0
 
@@ -133,7 +134,8 @@ class _Collected:
 
 
 def run_facts(metrics: Path) -> RunFacts:
-    """Raises ``ConfigurationError`` where nothing was recorded, ``StorageError`` where it cannot be read."""
+    """Reads a run. Raises ``ConfigurationError`` where nothing was recorded, ``StorageError`` for a file that cannot be
+    read."""
     found = _Collected()
     read = False
     for path in (metrics.with_name(metrics.name + ".1"), metrics):
@@ -144,10 +146,10 @@ def run_facts(metrics: Path) -> RunFacts:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise StorageError(f"{path} cannot be read ({error.strerror})") from None
+            raise StorageError(f"{path} cannot be read ({error.strerror}): make it readable for you") from None
     if not read or found.first_seconds is None:
         raise ConfigurationError(
-            f"{metrics} records no run: say with --home where the node's data directory is, or start one: starling up"
+            f"{metrics} records no run: name the node's data directory with --home, or start a node with starling up"
         )
     return _facts(found)
 
@@ -192,7 +194,7 @@ def _facts(found: _Collected) -> RunFacts:
 
 
 def _ends_of_curves(history: HistoryAnswer) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean reward by task over the first and the last tenth of the curve's points."""
+    """Returns the mean reward by task over the first and over the last tenth of the curve's points."""
     first, last = {}, {}
     for series in history.rounds.series:
         values = [value for value in series.values if value is not None]
@@ -204,7 +206,7 @@ def _ends_of_curves(history: HistoryAnswer) -> tuple[dict[str, float], dict[str,
 
 
 def _grown(before: int | None, now: int | None) -> int:
-    """Since the report before; totals begin anew with each start of the swarm process."""
+    """Returns the increase since the report before. Each start of the swarm process resets the totals."""
     if now is None:
         return 0
     return now - before if before is not None and now >= before else now
@@ -217,5 +219,5 @@ def _events(path: Path, found: _Collected) -> Iterator[_Line]:
             if line.startswith(_TAGS):
                 try:
                     yield decoder.decode(line)
-                except msgspec.DecodeError:  # another version's, or cut short by a full disk
+                except msgspec.DecodeError:  # written by another version, or cut short by a full disk
                     found.passed_over += 1

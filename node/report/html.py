@@ -1,6 +1,6 @@
-"""A run as one HTML file that needs nothing else: tables, and the curves that the web page draws too.
+"""A run as one HTML file that loads nothing else: tables, and curves drawn by the web page's code.
 
-Everything that was read is escaped: as text in the tables, and in the data so that it cannot end the script it is in.
+All text of the run is escaped: as text in the tables, and in the data so that it cannot end the script that holds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from node.api.page_files import asset_text
 from node.api.types import Timeline
 from node.printable import printable
-from node.quantities import duration, size
+from node.quantities import counted, duration, size
 from node.report.facts import RunFacts
 
 HEAD = """<!doctype html>
@@ -26,7 +26,7 @@ HEAD = """<!doctype html>
 
 
 def report_page(facts: RunFacts, *, name: str) -> str:
-    """The whole file."""
+    """Returns the whole file."""
     title = f"starling: {printable(name, 64)}"
     body = [
         HEAD.format(title=html.escape(title), subtitle=html.escape(_subtitle(facts)), style=asset_text("page.css")),
@@ -52,7 +52,7 @@ def write_report(facts: RunFacts, path: Path, *, name: str) -> None:
 
 
 def _subtitle(facts: RunFacts) -> str:
-    ended = facts.ended_because or "still running, or ended without saying so"
+    ended = facts.ended_because or "still running, or not stopped in order"
     model = printable(facts.model or "unknown model")
     span = f"{_when(facts.began_seconds)} to {_when(facts.ended_seconds)}"
     return f"{model}, {facts.device or 'unknown device'}; {span}; {ended}"
@@ -65,12 +65,12 @@ def _when(seconds: float | None) -> str:
 def _tiles(facts: RunFacts) -> str:
     lasted = (facts.ended_seconds or 0.0) - (facts.began_seconds or 0.0)
     tiles = [
-        ("Rounds", f"{facts.rounds:,}", f"{facts.starts} starts" if facts.starts != 1 else "one start"),
-        ("Lasted", duration(lasted), "between first and last line"),
+        ("Rounds", f"{facts.rounds:,}", counted(facts.starts, "start")),
+        ("Duration", duration(lasted), "between the first and the last record"),
         ("Generated", f"{facts.tokens_generated:,}", "tokens"),
         ("Foreign groups used", f"{facts.sharing.used:,}", f"{facts.sharing.replayed:,} used again"),
-        ("Averaged", f"{facts.averaged_total:,}", "times"),
-        ("Faults", f"{facts.faults_total:,}", "told below" if facts.faults_total else "none"),
+        ("Averaged", f"{facts.averaged_total:,}", "time" if facts.averaged_total == 1 else "times"),
+        ("Faults", f"{facts.faults_total:,}", "listed below" if facts.faults_total else "none"),
     ]
     drawn = (
         f'<dl class="tile"><dt>{html.escape(title)}</dt><dd>{html.escape(value)}</dd>'
@@ -93,44 +93,44 @@ def _sharing(facts: RunFacts) -> str:
     per_completion = shared.bytes_per_foreign_completion
     rows = [
         ("own groups generated", f"{shared.generated:,}"),
-        ("of them informative", f"{shared.informative:,}"),
-        ("shared with others", f"{shared.shared:,}"),
-        ("fetched from others", f"{shared.fetched:,}"),
+        ("informative ones among them", f"{shared.informative:,}"),
+        ("shared with peers", f"{shared.shared:,}"),
+        ("fetched from peers", f"{shared.fetched:,}"),
         ("used for the first time", f"{shared.used:,}"),
         ("used again", f"{shared.replayed:,}"),
         ("bytes fetched", size(shared.fetched_bytes)),
-        ("bytes for each foreign completion trained on", "–" if per_completion is None else size(per_completion)),
+        ("bytes for each foreign completion used", "–" if per_completion is None else size(per_completion)),
     ]
     why = [(reason.because, f"{reason.count:,}") for reason in shared.not_used]
-    return _table(("", "in all"), rows, "") + _table(
-        ("why groups of others were not used", "times"), why, "All groups of others that came were used."
+    return _table(("", "total"), rows, "") + _table(
+        ("why groups of peers were not used", "times"), why, "All groups received from peers were used."
     )
 
 
 def _traffic(facts: RunFacts) -> str:
     rows = [("sent", size(facts.traffic.sent_bytes)), ("received", size(facts.traffic.received_bytes))]
-    return _table(("", "in all"), rows, "")
+    return _table(("", "total"), rows, "")
 
 
 def _averagings(facts: RunFacts) -> str:
     rows = [
         (
-            str(each.round),
-            each.partner or "",
-            "–" if each.distance is None else f"{each.distance:.2%}",
-            size(each.sent_bytes),
-            size(each.received_bytes),
-            f"{each.seconds:.1f} s",
+            str(exchange.round),
+            exchange.partner or "",
+            "–" if exchange.distance is None else f"{exchange.distance:.2%}",
+            size(exchange.sent_bytes),
+            size(exchange.received_bytes),
+            f"{exchange.seconds:.1f} s",
         )
-        for each in reversed(facts.averaged)
+        for exchange in reversed(facts.averaged)
     ]
-    header = ("round", "partner", "apart", "sent", "received", "took")
+    header = ("round", "partner", "distance", "sent", "received", "duration")
     return _table(header, rows, "Weights were never averaged with a peer.")
 
 
 def _faults(facts: RunFacts) -> str:
-    rows = [(str(each.round), each.kind, each.detail) for each in reversed(facts.faults)]
-    return _table(("round", "kind", "what"), rows, "None.")
+    rows = [(str(fault.round), fault.kind, fault.detail) for fault in reversed(facts.faults)]
+    return _table(("round", "kind", "detail"), rows, "No fault is recorded.")
 
 
 def _section(title: str, inside: str) -> str:
@@ -175,5 +175,5 @@ def _lines(timeline: Timeline, *, names: set[str], by_task: bool = False) -> lis
 
 
 def _in_script(json: bytes) -> str:
-    """JSON that cannot end the element it stands in."""
+    """Returns JSON that cannot end the HTML element that holds it."""
     return json.decode().replace("<", "\\u003c")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.printable import printable
-from node.quantities import duration, size
+from node.quantities import counted, duration, size, times
 from node.report.facts import RunFacts
 
 
@@ -13,16 +13,18 @@ def report_lines(facts: RunFacts) -> list[str]:
     lines = [
         f"model    {printable(facts.model or 'unknown')} on {facts.device or 'an unknown device'}",
         f"run      {facts.rounds:,} rounds, {facts.tokens_generated:,} tokens in {duration(lasted)}, "
-        f"{facts.starts} start{'' if facts.starts == 1 else 's'}",
-        f"sharing  {shared.shared:,} groups shared, {shared.used:,} of others used and {shared.replayed:,} used again, "
-        f"{size(shared.fetched_bytes)} fetched",
+        f"{counted(facts.starts, 'start')}",
+        f"sharing  {shared.shared:,} groups shared, {shared.used:,} foreign groups used and {shared.replayed:,} used "
+        f"again, {size(shared.fetched_bytes)} fetched",
         f"traffic  {size(facts.traffic.sent_bytes)} sent, {size(facts.traffic.received_bytes)} received",
-        f"averaged {facts.averaged_total:,} times",
+        f"averaged {times(facts.averaged_total)}",
         f"faults   {facts.faults_total:,}",
     ]
     width = max((len(task) for task in facts.last_reward), default=0)
     for task, last in sorted(facts.last_reward.items()):
         lines.append(f"reward   {printable(task):<{width}}  {facts.first_reward[task]:.3f} → {last:.3f}")
     if facts.lines_passed_over:
-        lines.append(f"note     {facts.lines_passed_over} lines of another version, or cut short, were passed over")
+        lines.append(
+            f"note     skipped lines that do not decode (another version's, or cut short): {facts.lines_passed_over}"
+        )
     return lines

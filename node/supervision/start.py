@@ -21,7 +21,7 @@ from node.supervision.cluster_setup import credentials_of, ensure_joined
 from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer, Supervisor
 from node.tasks.registry import default_manifest_tasks
-from node.version import VERSION
+from node.version import SOFTWARE
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from protocol.manifest import Manifest
@@ -90,7 +90,7 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
         swarm_id=swarm_id.hex(),
         private=credentials is not None,
         name=config.name,
-        software=f"starling {VERSION}",
+        software=SOFTWARE,
         listen=section.listen,
         peers=section.peers,
         lan_discovery=section.lan_discovery,

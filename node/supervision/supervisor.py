@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from node.api.access import load_or_create_token
-from node.api.answers import peers_answer, shown_event, shown_swarm, waiting_for
+from node.api.answers import escaped_event, escaped_swarm_status, peers_answer, waiting_for
 from node.api.event_feed import EventFeed
-from node.api.history import restored
+from node.api.history import recorded_history
 from node.api.record import Record
 from node.api.server import served
 from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer
@@ -255,7 +255,7 @@ class Supervisor:
         with SwarmClient(self._home.swarm_socket, timeout_seconds=POLL_TIMEOUT_SECONDS) as client:
             while True:
                 try:
-                    self._swarm_status = shown_swarm(await asyncio.to_thread(client.status))
+                    self._swarm_status = escaped_swarm_status(await asyncio.to_thread(client.status))
                     seen = await asyncio.to_thread(client.peers)
                     outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
                     self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
@@ -269,8 +269,8 @@ class Supervisor:
 
     async def _keep_record(self, began_seconds: float) -> None:
         """Brings back what earlier starts recorded, then tells memory and traffic for as long as the node is up."""
-        earlier = await asyncio.to_thread(restored, self._home.metrics, before_seconds=began_seconds)
-        self.record.history = self.record.history.follow(earlier)
+        earlier = await asyncio.to_thread(recorded_history, self._home.metrics, before_seconds=began_seconds)
+        self.record.history = self.record.history.appended_to(earlier)
         await asyncio.sleep(FIRST_USAGE_SECONDS)
         while True:
             learner, swarm = (kept.child.pid if kept.child else None for kept in (self._learner, self._swarm))
@@ -298,7 +298,7 @@ class Supervisor:
 
     def _on_learner_line(self, line: bytes) -> bool:
         try:
-            event = shown_event(decode_event(line))
+            event = escaped_event(decode_event(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False  # something that a library printed: it goes to the log
         self._newest[type(event)] = event

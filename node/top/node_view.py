@@ -1,29 +1,30 @@
-"""This node, as lines: what it does now, its last round, its course over time, what went wrong. Pure."""
+"""This node as lines of text: what it does now, its last round, charts over time, its last fault. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from node.api.history import trained_tokens_per_second
 from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
 from node.cli.wording import fault_line
 from node.events import RoundDone
-from node.quantities import duration, size
+from node.quantities import duration, size, times
 from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrapped
 
-TITLE = 12  # cells of a fact's title
-VALUE = 7  # of the number before a chart
-NAME = 24  # of what a chart shows
+TITLE_CELLS = 12  # of a fact
+VALUE_CELLS = 7  # of the number before a chart
+NAME_CELLS = 24  # of a chart
 MAX_LINES = 3  # of one long text
 MAX_HEIGHT = 4  # of one chart
-NOTES = 5
+MAX_NOTES = 5
 
 
 def node_lines(
     status: NodeStatus, history: HistoryAnswer | None, now_seconds: float, cells: int, rows: int
 ) -> list[Line]:
-    """Everything, the most important first; charts take the rows that are left."""
+    """Returns all lines of the view, the most important first; charts take the rows that are left."""
     facts = [*_facts(status, now_seconds, cells), ()]
-    notes = [line for note in status.notes[: -NOTES - 1 : -1] for line in _long("note", note, cells, "")]
+    notes = [line for note in status.notes[: -MAX_NOTES - 1 : -1] for line in _long("note", note, cells, "")]
     charted = _charts(status.round, history)
     if not charted or history is None:
         return [*facts, *_long("charts", "none yet: no round is done", cells, "faint"), *notes]
@@ -31,8 +32,9 @@ def node_lines(
     height = max(1, min(MAX_HEIGHT, spare // len(charted)))
     lines: list[Line] = [*facts, (Span(_heading(history.rounds), "title"),)]
     for name, value, values, high in charted:
-        drawn = bars(values, cells - NAME - VALUE - 2, high=high, height=height)
-        lead = [f"{'':{NAME + VALUE}}"] * (height - 1) + [fitted(name, NAME) + fitted(value, VALUE, right=True)]
+        drawn = bars(values, cells - NAME_CELLS - VALUE_CELLS - 2, high=high, height=height)
+        lead = [f"{'':{NAME_CELLS + VALUE_CELLS}}"] * (height - 1)
+        lead.append(fitted(name, NAME_CELLS) + fitted(value, VALUE_CELLS, right=True))
         lines += [(Span(left), Span(f"  {bar}", "good")) for left, bar in zip(lead, drawn, strict=True)]
     return [*lines, *notes]
 
@@ -45,9 +47,9 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
         ("round", _round(done)),
         ("reward", f"{number(done.reward, 3)} last round" if done else "–"),
         ("generated", f"{number(done.tokens_per_second)} tokens/s" if done else "–"),
-        ("in all", f"{number(done.tokens_generated_total)} tokens" if done else "–"),
-        ("learnt from", f"{number(_trained(done))} tokens/s" if done else "–"),
-        ("groups", f"{done.groups_shared_total:,} shared, {done.foreign_groups_used_total:,} taken" if done else "–"),
+        ("in total", f"{number(done.tokens_generated_total)} tokens" if done else "–"),
+        ("trained on", f"{number(trained_tokens_per_second(done))} tokens/s" if done else "–"),
+        ("groups", f"{done.groups_shared_total:,} shared, {done.foreign_groups_used_total:,} used" if done else "–"),
         ("eff. sample", f"{percent(done.effective_sample_share)} of the batch" if done else "–"),
         ("staleness", _staleness(done)),
         ("memory", _memory(status)),
@@ -68,13 +70,13 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
 
 
 def _fact(title: str, value: str, cells: int) -> Line:
-    return Span(fitted(title, TITLE), "faint"), Span(fitted(value, cells - TITLE))
+    return Span(fitted(title, TITLE_CELLS), "faint"), Span(fitted(value, cells - TITLE_CELLS))
 
 
 def _long(title: str, text: str, cells: int, style: Style) -> list[Line]:
-    texts = wrapped(text, cells - TITLE, MAX_LINES)
+    texts = wrapped(text, cells - TITLE_CELLS, MAX_LINES)
     return [
-        (Span(fitted(title if index == 0 else "", TITLE), "faint"), Span(part, style))
+        (Span(fitted(title if index == 0 else "", TITLE_CELLS), "faint"), Span(part, style))
         for index, part in enumerate(texts)
     ]
 
@@ -82,7 +84,7 @@ def _long(title: str, text: str, cells: int, style: Style) -> list[Line]:
 def _charts(
     done: RoundDone | None, history: HistoryAnswer | None
 ) -> list[tuple[str, str, Sequence[float | None], float]]:
-    """Name, last value, values, and the value of a full bar."""
+    """Returns name, last value, values, and the value of a full bar, for each chart."""
     if history is None or not history.rounds.time_seconds:
         return []
     charted: list[tuple[str, str, Sequence[float | None], float]] = []
@@ -102,21 +104,21 @@ def _charts(
         )
         if (key, None) in by_name
     ]
-    most = max((_most(series) for _, series in speeds), default=0.0)
-    charted += [(name, number(_last(series.values)), series.values, most) for name, series in speeds]
+    highest = max((_highest(series) for _, series in speeds), default=0.0)
+    charted += [(name, number(_last(series.values)), series.values, highest) for name, series in speeds]
     return charted
 
 
 def _heading(rounds: Timeline) -> str:
-    lasted = rounds.time_seconds[-1] - rounds.time_seconds[0]
-    return f"Reward by task (a full bar is 1) and tokens/s, over {duration(lasted)}"
+    elapsed_seconds = rounds.time_seconds[-1] - rounds.time_seconds[0]
+    return f"Reward by task (a full bar is 1) and tokens/s, over {duration(elapsed_seconds)}"
 
 
 def _last(values: Sequence[float | None]) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
 
 
-def _most(series: Series) -> float:
+def _highest(series: Series) -> float:
     return max((value for value in series.values if value is not None), default=0.0)
 
 
@@ -124,17 +126,11 @@ def _round(done: RoundDone | None) -> str:
     return "none yet" if done is None else f"{done.round:,}, took {done.seconds:.1f} s"
 
 
-def _trained(done: RoundDone) -> float | None:
-    if done.trained_tokens_per_second is not None:
-        return done.trained_tokens_per_second
-    return done.tokens_trained / done.seconds if done.seconds > 0 else None
-
-
 def _staleness(done: RoundDone | None) -> str:
     if done is None or done.staleness_mean is None:
         return "–"
-    most = "" if done.staleness_max is None else f", {done.staleness_max} at most"
-    return f"{done.staleness_mean:.1f} versions{most}"
+    highest = "" if done.staleness_max is None else f", {done.staleness_max} at most"
+    return f"{done.staleness_mean:.1f} versions{highest}"
 
 
 def _memory(status: NodeStatus) -> str:
@@ -143,19 +139,19 @@ def _memory(status: NodeStatus) -> str:
         return "–"
     resident = (usage.supervisor_bytes, usage.learner_bytes, usage.swarm_bytes)
     device = status.round.device_memory_bytes if status.round is not None else None
-    return size(sum(each or 0 for each in resident)) + (f", {size(device)} device" if device else "")
+    return size(sum(amount or 0 for amount in resident)) + (f", {size(device)} device" if device else "")
 
 
 def _averaged(status: NodeStatus, now_seconds: float) -> str:
-    """The last outer step, and why the last offer of our weights led to none."""
+    """Describes the last outer step, and why the last offer of our weights led to none."""
     averaged, offered = status.averaged, status.offered
-    missed = "" if offered is None or offered.partner is not None else f"; not this time: {offered.because}"
+    missed = "" if offered is None or offered.partner is not None else f"; not at the last offer: {offered.because}"
     if averaged is None or averaged.partner is None:
         return f"never{missed}"
     apart = "" if averaged.distance is None else f", {percent(averaged.distance, 2)} apart"
     partner = fitted(averaged.partner, 16).rstrip()
     when = _ago(averaged.time_seconds, now_seconds)
-    return f"{averaged.outer_steps} times, last {when} with {partner}{apart}{missed}"
+    return f"{times(averaged.outer_steps)}, last {when} with {partner}{apart}{missed}"
 
 
 def _ago(then_seconds: float, now_seconds: float) -> str:

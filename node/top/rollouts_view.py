@@ -1,4 +1,4 @@
-"""What became of rollout groups, as lines: how many went where, why some were not used, the last ones seen. Pure."""
+"""The outcomes of rollout groups as lines of text: counts, why some were not used, the newest ones. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from node.api.types import GroupSeen, RolloutsAnswer, RoundRollouts, WhyNot
 from node.quantities import duration
 from node.top.text import Column, Line, Span, Style, fitted, number, table, wrapped
 
-COUNT = 8
+COUNT_CELLS = 8
 MAX_LINES = 3
-GROUPS = 100  # newest, listed
+MAX_GROUPS = 100  # the newest are listed
 STYLES: dict[str, Style] = {"used": "good", "replayed": "good", "false_reward": "bad", "integrity": "bad"}
 FLOW: tuple[tuple[str, Callable[[RoundRollouts], int]], ...] = (
     ("own groups generated", lambda done: done.generated),
-    ("of them informative", lambda done: done.informative),
-    ("shared with others", lambda done: done.shared),
-    ("fetched from others", lambda done: done.fetched),
+    ("informative among them", lambda done: done.informative),
+    ("shared with peers", lambda done: done.shared),
+    ("fetched from peers", lambda done: done.fetched),
     ("used for the first time", lambda done: done.used),
     ("used again", lambda done: done.replayed),
 )
@@ -29,19 +29,19 @@ _GROUPS = (
 )
 
 
-def rollouts_lines(told: RolloutsAnswer, now_seconds: float, cells: int) -> list[Line]:
-    """Flow, reasons, groups, newest first."""
-    if not told.rounds:
+def rollouts_lines(answer: RolloutsAnswer, now_seconds: float, cells: int) -> list[Line]:
+    """Returns counts of groups, reasons, and the newest groups, newest first."""
+    if not answer.rounds:
         return [(Span("No round is done yet."),)]
-    lines = _flow(told.rounds, cells)
-    lines += [(), (Span("Why groups of others were not used", "title"),)]
-    lines += _reasons(told.not_used, "All that came were used.", cells)
-    lines += [(), (Span("Why announcements were not taken", "title"),)]
-    lines += _reasons(told.announcements_not_taken, "All were taken.", cells)
-    lines += [(), (Span("Groups of others, newest first", "title"),)]
-    newest = told.groups[: -GROUPS - 1 : -1]
+    lines = _flow(answer.rounds, cells)
+    lines += [(), (Span("Why groups of peers were not used", "title"),)]
+    lines += _reasons(answer.not_used, "All groups received were used.", cells)
+    lines += [(), (Span("Why announcements were rejected", "title"),)]
+    lines += _reasons(answer.announcements_not_taken, "No announcement was rejected.", cells)
+    lines += [(), (Span("Groups of peers, newest first", "title"),)]
+    newest = answer.groups[: -MAX_GROUPS - 1 : -1]
     if not newest:
-        return [*lines, (Span("None was seen yet.", "faint"),)]
+        return [*lines, (Span("None received yet.", "faint"),)]
     return [*lines, *table(_GROUPS, [_group(group, now_seconds) for group in newest], cells)]
 
 
@@ -58,9 +58,9 @@ def _flow(rounds: Sequence[RoundRollouts], cells: int) -> list[Line]:
 def _reasons(given: Sequence[WhyNot], none: str, cells: int) -> list[Line]:
     lines: list[Line] = []
     for why in given:
-        for row, part in enumerate(wrapped(why.because, cells - COUNT - 2, MAX_LINES)):
+        for row, part in enumerate(wrapped(why.because, cells - COUNT_CELLS - 2, MAX_LINES)):
             count = f"{why.count:,} ×" if row == 0 else ""
-            lines.append((Span(fitted(count, COUNT, right=True) + "  "), Span(part)))
+            lines.append((Span(fitted(count, COUNT_CELLS, right=True) + "  "), Span(part)))
     return lines or [(Span(none, "faint"),)]
 
 

@@ -1,4 +1,4 @@
-"""Spans as the terminal library draws them: every text is made printable here, and none is markup."""
+"""Converts spans for the terminal library: every text is escaped here, and none is read as markup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.content import Content
 
 from node.printable import printable
-from node.top.text import TEXT_CHARACTERS, Line, Span, Style
+from node.top.text import MAX_TEXT_CHARACTERS, Line, Span, Style
 
 LOOKS: dict[Style, str] = {
     "": "",
@@ -22,14 +22,14 @@ CELL_LOOKS = {style: look.replace("ansi_", "") for style, look in LOOKS.items()}
 
 
 def content(lines: Iterable[Line]) -> Content:
-    """Lines for a ``Static``."""
+    """Returns lines for a ``Static``."""
     styled = (
-        Content.assemble(*((printable(span.text, TEXT_CHARACTERS), LOOKS[span.style]) for span in line))
+        Content.assemble(*((printable(span.text, MAX_TEXT_CHARACTERS), LOOKS[span.style]) for span in line))
         for line in lines
     )
     return Content("\n").join(styled)
 
 
 def cell(span: Span) -> Text:
-    """One cell of a ``DataTable``."""
-    return Text(printable(span.text, TEXT_CHARACTERS), CELL_LOOKS[span.style], no_wrap=True, end="")
+    """Returns one cell of a ``DataTable``."""
+    return Text(printable(span.text, MAX_TEXT_CHARACTERS), CELL_LOOKS[span.style], no_wrap=True, end="")

@@ -1,4 +1,4 @@
-"""The swarm as far as heartbeats tell, as lines: who trains what, success by model and by task. Pure."""
+"""The swarm, as its heartbeats report it, as lines of text: nodes and success by model and by task. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from node.api.types import ModelView, SwarmAnswer, TaskView
 from node.top.text import Column, Line, Span, number, percent, table, wrapped
 
-BAR = 10
+BAR_CELLS = 10
 _MODELS = (
     Column("model", 22, grows=1),
     Column("family", 8),
@@ -15,33 +15,33 @@ _MODELS = (
     Column("tokens/s", 8, right=True),
     Column("round", 6, right=True),
     Column("success", 7, right=True),
-    Column("", BAR),
+    Column("", BAR_CELLS),
 )
 _TASKS = (
     Column("task", 23, grows=1),
     Column("nodes", 5, right=True),
     Column("success", 7, right=True),
-    Column("from – to", 13, right=True),
+    Column("low – high", 13, right=True),
     Column("best", 20, grows=2),
 )
 
 
 def swarm_lines(swarm: SwarmAnswer, cells: int) -> list[Line]:
-    """Sums, models, tasks, versions."""
+    """Returns totals, models, tasks, phases and versions."""
     sums = (
-        f"{swarm.nodes:,} nodes tell of themselves, {swarm.connected:,} connected to this one; "
+        f"{swarm.nodes:,} nodes report, {swarm.connected:,} connected to this one; "
         f"{swarm.silent:,} silent, {swarm.banned:,} banned. {number(swarm.tokens_per_second)} tokens/s, "
-        f"{swarm.groups_shared:,} groups shared, {swarm.groups_used:,} used. What others tell is not checked."
+        f"{swarm.groups_shared:,} groups shared, {swarm.groups_used:,} used. Reports of peers are not checked."
     )
     lines: list[Line] = [(Span(part),) for part in wrapped(sums, cells, 3)]
     lines += [(), *table(_MODELS, [_model(model) for model in swarm.models], cells)]
     lines += _more(swarm.models_left_out, "models")
     lines += [(), *table(_TASKS, [_task(task) for task in swarm.tasks], cells)]
     lines += _more(swarm.tasks_left_out, "tasks")
-    for title, counts in (("doing", swarm.phases), ("versions", swarm.software)):
-        told = wrapped(_counts(counts), cells - 10, 3)
+    for title, counts in (("phases", swarm.phases), ("versions", swarm.software)):
+        parts = wrapped(_counts(counts), cells - 10, 3)
         lines.append(())
-        lines += [(Span(f"{title if row == 0 else '':10}", "faint"), Span(part)) for row, part in enumerate(told)]
+        lines += [(Span(f"{title if row == 0 else '':10}", "faint"), Span(part)) for row, part in enumerate(parts)]
     return lines
 
 
@@ -68,11 +68,11 @@ def _task(task: TaskView) -> tuple[Span, ...]:
 
 
 def _bar(share: float) -> str:
-    return "█" * round(BAR * min(1.0, max(0.0, share)))
+    return "█" * round(BAR_CELLS * min(1.0, max(0.0, share)))
 
 
-def _more(left_out: int, what: str) -> list[Line]:
-    return [(Span(f"and {left_out:,} more {what}", "faint"),)] if left_out else []
+def _more(left_out: int, noun: str) -> list[Line]:
+    return [(Span(f"and {left_out:,} more {noun}", "faint"),)] if left_out else []
 
 
 def _counts(by: Mapping[str, int]) -> str:

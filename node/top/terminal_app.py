@@ -1,7 +1,7 @@
-"""``starling top``: four views of a running node in a terminal, drawn anew when the node has said something new.
+"""``starling top``: four views of a running node in a terminal, redrawn when the node's answers change.
 
-Works at 80 by 24, over ssh, on light and dark terminals: only the terminal's own colours are used, and its own
-background. Text of peers is shown as text: every span passes ``node.printable``, and no markup is read anywhere.
+It works at 80 by 24, over ssh, on light and dark terminals: it uses only the terminal's own colours and background.
+Text of peers is shown as text: every span is escaped by ``node.printable``, and no markup is read anywhere.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from node.top.swarm_view import swarm_lines
 from node.top.text import Line, Span, fitted
 from node.top.watch import Seen, View, Watch
 
-LOOK_SECONDS = 0.1  # how often what the watch saw is compared with what is drawn
-MARGIN = 1  # cells of the scroll bar
+REDRAW_SECONDS = 0.1  # how often the watch's newest answers are compared with those drawn
+SCROLLBAR_CELLS = 1
 KEYS = " 1–4 tab: views   ↑ ↓: move   s r: sort peers   ?: help   q: quit"
 HELP = """\
-starling top shows a running node, anew every second.
+starling top shows a running node, every second.
 
  1 2 3 4     Node, Peers, Swarm, Rollouts
- tab → ←     the next view, the one before
- ↑ ↓         move, line by line; PgUp PgDn by pages
+ tab → ←     next view, previous view
+ ↑ ↓         move by a line; PgUp PgDn by a page
  s           Peers: sort by the next column
- r           Peers: the other way round
+ r           Peers: reverse the order
  ?           this help
- q  Ctrl-C   quit; the node runs on
+ q  Ctrl-C   quit; the node keeps running
 
-taken of    groups of a peer that were learnt from, of
+used of     groups of a peer that were trained on, of
             those that it announced
-given       groups sent to it in full
-unused      its groups that were not learnt from; the
-            reasons stand below the table
+sent        groups sent to it in full
+unused      its groups that were not trained on; the
+            reasons are below the table
 reputation  1 trusted, 0 banned
 
-Any key closes this.
+Any key closes this help.
 """
-THEME = "ansi-dark"  # the terminal's own colours and background; every other colour is chosen in ``styled``
+THEME = "ansi-dark"  # the terminal's own colours and background; ``styled`` chooses all other colours
 
 
 class Page(VerticalScroll, can_focus=True):
-    """Lines of text that scroll; drawn for its width."""
+    """A page of text that scrolls, drawn for its width."""
 
     def __init__(self, view: View, lines_of: Callable[[Seen, int, int], Sequence[Line] | None]) -> None:
         super().__init__(id=view)
@@ -68,12 +68,12 @@ class Page(VerticalScroll, can_focus=True):
         self.focus()
 
     def draw(self, seen: Seen) -> None:
-        lines = self._lines_of(seen, self.size.width - MARGIN, self.size.height)
-        self._text.update(content(lines if lines is not None else [(Span("asking the node …", "faint"),)]))
+        lines = self._lines_of(seen, self.size.width - SCROLLBAR_CELLS, self.size.height)
+        self._text.update(content(lines if lines is not None else [(Span("waiting for the node …", "faint"),)]))
 
 
 class Help(ModalScreen[None]):
-    """Which key does what."""
+    """Lists the keys, and explains columns."""
 
     def compose(self) -> ComposeResult:
         yield Static(HELP, markup=False, id="help")
@@ -84,7 +84,7 @@ class Help(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """The interface over one ``Watch``, which it starts and stops."""
+    """The user interface of one ``Watch``, which it starts and stops."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -99,7 +99,7 @@ class Top(App[None]):
         Binding("tab,right", "next_view(1)", priority=True),
         Binding("shift+tab,left", "next_view(-1)", priority=True),
         Binding("s", "sort"),
-        Binding("r", "turn"),
+        Binding("r", "reverse"),
         Binding("question_mark,h", "help"),
         Binding("q", "quit"),
         Binding("ctrl+c", "quit", priority=True),
@@ -128,10 +128,10 @@ class Top(App[None]):
         yield Static(content([(Span(KEYS, "faint"),)]), markup=False, id="keys")
 
     def on_mount(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the terminal is left as it was found
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # so that the terminal is restored
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._watch.start()
-        self.set_interval(LOOK_SECONDS, self._look)
+        self.set_interval(REDRAW_SECONDS, self._on_interval)
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
@@ -142,7 +142,7 @@ class Top(App[None]):
 
     def action_view(self, view: str) -> None:
         self._view = View(view)
-        self._watch.look_at(self._view)
+        self._watch.show(self._view)
         self.query_one(ContentSwitcher).current = view
         self.call_after_refresh(self._draw)
 
@@ -157,15 +157,15 @@ class Top(App[None]):
         if self._view is View.PEERS:
             self.query_one(PeersPage).sort_by_next()
 
-    def action_turn(self) -> None:
+    def action_reverse(self) -> None:
         if self._view is View.PEERS:
-            self.query_one(PeersPage).turn()
+            self.query_one(PeersPage).reverse()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Behind the help, the keys that come before it do nothing; Ctrl-C quits."""
+        """While the help is open, only quitting works."""
         return action == "quit" or not isinstance(self.screen, Help)
 
-    def _look(self) -> None:
+    def _on_interval(self) -> None:
         if self._watch.seen is not self._drawn:
             self._draw()
 

@@ -1,7 +1,8 @@
-"""Lines of text for a terminal of a given width: styled spans, tables, bars over time. Pure; knows no terminal library.
+"""Lines of text for a terminal of a given width: styled spans, tables, bars over time. Pure functions that depend on no
+terminal library.
 
-Whatever a span says was made printable (``node.printable``), so that it moves no cursor, and takes the cells that it is
-given: no more, in whatever script it is written. Styles are few and named by what they mean.
+The text of a span is escaped (``node.printable``), so that it moves no cursor, and takes exactly the cells that it is
+given, in any script. Styles are few and named by their meaning.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from node.printable import printable
 
 Style = Literal["", "title", "faint", "good", "warn", "bad"]
 LEVELS = " ▁▂▃▄▅▆▇█"
-GAP = 2  # between columns
-TEXT_CHARACTERS = 2000
+GAP_CELLS = 2  # between columns
+MAX_TEXT_CHARACTERS = 2000
 
 
 class Span(NamedTuple):
@@ -33,57 +34,57 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table: at least so many cells, and this share of those left over."""
+    """A column of a table."""
 
     title: str
-    cells: int
-    grows: int = 0
+    cells: int  # at least
+    grows: int = 0  # its share of the cells that are left over
     right: bool = False
 
 
 def fitted(text: str, cells: int, *, right: bool = False) -> str:
-    """``text`` in exactly so many cells, with an ellipsis where it is cut."""
-    text = printable(text, TEXT_CHARACTERS)
+    """Returns ``text`` in exactly ``cells`` cells, with an ellipsis where it is cut."""
+    text = printable(text, MAX_TEXT_CHARACTERS)
     length = cell_len(text)
     if length > cells:
         return set_cell_size(text, cells - 1) + "…" if cells > 0 else ""
     return " " * (cells - length) + text if right else text + " " * (cells - length)
 
 
-def wrapped(text: str, cells: int, most: int) -> list[str]:
-    """``text`` in lines of at most so many cells; the last of ``most`` ends with an ellipsis where more was left."""
-    text = printable(text, TEXT_CHARACTERS)
+def wrapped(text: str, cells: int, max_lines: int) -> list[str]:
+    """Returns ``text`` in at most ``max_lines`` lines of at most ``cells`` cells, with an ellipsis where it is cut."""
+    text = printable(text, MAX_TEXT_CHARACTERS)
     wide = cell_len(text) > len(text)  # textwrap counts characters
     lines = textwrap.wrap(text, max(1, cells // 2 if wide else cells)) or [""]
-    if len(lines) > most:
-        lines = [*lines[: most - 1], fitted(lines[most - 1] + "…", cells).rstrip()]
+    if len(lines) > max_lines:
+        lines = [*lines[: max_lines - 1], fitted(lines[max_lines - 1] + "…", cells).rstrip()]
     return lines
 
 
-def widths(columns: Sequence[Column], cells: int, gap: int = GAP) -> list[int]:
-    """Cells of each column; the table takes all there are, and more only where the columns ask for more."""
+def widths(columns: Sequence[Column], cells: int, gap: int = GAP_CELLS) -> list[int]:
+    """Returns the cells of each column. The table is ``cells`` wide, or wider where its columns need more."""
     spare = max(0, cells - sum(column.cells for column in columns) - gap * (len(columns) - 1))
     shares = sum(column.grows for column in columns)
     return [column.cells + (spare * column.grows // shares if shares else 0) for column in columns]
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Span]], cells: int) -> list[Line]:
-    """A line of titles, and one a row."""
-    taken = widths(columns, cells)
+    """Returns a line of titles and one line a row."""
+    column_cells = widths(columns, cells)
     heads = tuple(Span(column.title, "title") for column in columns)
-    return [_row(columns, taken, row) for row in (heads, *rows)]
+    return [_row(columns, column_cells, row) for row in (heads, *rows)]
 
 
-def _row(columns: Sequence[Column], taken: Sequence[int], row: Sequence[Span]) -> Line:
+def _row(columns: Sequence[Column], column_cells: Sequence[int], row: Sequence[Span]) -> Line:
     line: list[Span] = []
-    for column, width, span in zip(columns, taken, row, strict=True):
-        line += [Span(" " * GAP)] * bool(line) + [Span(fitted(span.text, width, right=column.right), span.style)]
+    for column, width, span in zip(columns, column_cells, row, strict=True):
+        line += [Span(" " * GAP_CELLS)] * bool(line) + [Span(fitted(span.text, width, right=column.right), span.style)]
     return tuple(line)
 
 
 def bars(values: Sequence[float | None], cells: int, *, high: float, height: int = 1) -> list[str]:
-    """Values from 0 to ``high`` as bars, oldest at the left, ``height`` lines from the top; nothing where there is no
-    value, and at least the thinnest bar where there is one."""
+    """Returns values from 0 to ``high`` as bars, oldest at the left, in ``height`` lines from the top. A value of None
+    gives no bar, any other value at least the thinnest one."""
     steps = height * (len(LEVELS) - 1)
     levels = [
         0 if value is None else max(1, round(steps * min(1.0, max(0.0, value / high)))) if high > 0 else 1
@@ -96,7 +97,7 @@ def bars(values: Sequence[float | None], cells: int, *, high: float, height: int
 
 
 def resampled(values: Sequence[float | None], cells: int) -> list[float | None]:
-    """At most so many values: the means of neighbours."""
+    """Returns at most ``cells`` values: the means of neighbours."""
     if len(values) <= cells:
         return list(values)
     means: list[float | None] = []

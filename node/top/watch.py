@@ -1,8 +1,8 @@
-"""Asks a node, again and again, on a thread of its own: whoever reads what was last seen never waits.
+"""Polls a node on a thread of its own, so that the user interface never waits for an answer.
 
-Only what the view in front needs is asked for; what other views saw last is kept. Between the threads passes one
-immutable ``Seen``, replaced as a whole. The thread ends with the process, or at ``stop``, also where a node has taken a
-question and never answers it.
+It requests only what the current view needs; the last answers for other views are kept. The threads share one immutable
+``Seen``, which is replaced as a whole. The thread ends with the process, or after ``stop``, even where a node accepts a
+request and never answers it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswe
 from node.home import Home
 from protocol.errors import TransportError, UnreachableError
 
-EVERY_SECONDS = 1.0
-HISTORY_SECONDS = 5.0  # a chart changes slowly, and is the largest answer
-POINTS = 200  # a series: as many cells as a wide terminal has
+POLL_SECONDS = 1.0
+HISTORY_SECONDS = 5.0  # between two requests for charts, which change slowly and are the largest answer
+MAX_POINTS = 200  # of a series: as many as a wide terminal has cells
 NO_NODE = "no node answers; trying again"
 
 
@@ -33,20 +33,20 @@ class View(StrEnum):
 
 
 class Seen(Struct, frozen=True):
-    """What the node last said, and when."""
+    """The node's last answers."""
 
     status: NodeStatus
-    at_seconds: float  # by our clock, which is the node's
+    at_seconds: float  # Unix time of ``status``, by the clock of this machine, which is also the node's
     peers: PeersAnswer | None = None
     swarm: SwarmAnswer | None = None
     rollouts: RolloutsAnswer | None = None
     history: HistoryAnswer | None = None
     history_at_seconds: float = 0.0
-    away: str | None = None  # why the last look found nothing
+    away: str | None = None  # why the last poll got no answer
 
 
-def looked(home: Home, before: Seen, view: View, now_seconds: float) -> Seen:
-    """``before``, with the node's answers for ``view``; or with the reason why there are none."""
+def polled(home: Home, before: Seen, view: View, now_seconds: float) -> Seen:
+    """Returns ``before`` with the node's answers for ``view``, or with the reason why there are none."""
     try:
         seen = replace(before, status=ask_status(home), at_seconds=now_seconds, away=None)
         match view:
@@ -57,17 +57,17 @@ def looked(home: Home, before: Seen, view: View, now_seconds: float) -> Seen:
             case View.ROLLOUTS:
                 return replace(seen, rollouts=ask_rollouts(home))
             case View.NODE if now_seconds - before.history_at_seconds >= HISTORY_SECONDS or before.away:
-                return replace(seen, history=ask_history(home, POINTS), history_at_seconds=now_seconds)
+                return replace(seen, history=ask_history(home, MAX_POINTS), history_at_seconds=now_seconds)
             case _:
                 return seen
     except UnreachableError:
         return replace(before, away=NO_NODE)
-    except TransportError as error:  # it answers, and not what this version understands
+    except TransportError as error:  # this version does not understand the answer
         return replace(before, away=str(error))
 
 
 class Watch:
-    """The thread, and what it saw last."""
+    """The polling thread and the last answers."""
 
     def __init__(self, home: Home, first: Seen, clock: Callable[[], float]) -> None:
         self.seen = first
@@ -81,18 +81,18 @@ class Watch:
     def start(self) -> None:
         self._thread.start()
 
-    def look_at(self, view: View) -> None:
-        """Asks for what ``view`` shows, at once and from now on."""
+    def show(self, view: View) -> None:
+        """Requests what ``view`` needs, at once and from now on."""
         self._view = view
         self._wake.set()
 
     def stop(self) -> None:
-        """No further question; waits for nothing."""
+        """Ends polling. Returns at once, without waiting for the thread."""
         self._stopped = True
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stopped:
             self._wake.clear()
-            self.seen = looked(self._home, self.seen, self._view, self._clock())
-            self._wake.wait(EVERY_SECONDS)
+            self.seen = polled(self._home, self.seen, self._view, self._clock())
+            self._wake.wait(POLL_SECONDS)

@@ -1,13 +1,14 @@
-"""The data directory: where it is, and that one node uses it at a time."""
+"""The data directory: its path, and the lock that lets one node use it at a time."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from node.home import Home, Lock, LockHeld, home_at, is_locked, lock_home
+from node.home import MAX_SOCKET_PATH_BYTES, Home, Lock, LockHeld, home_at, is_locked, lock_home
 from protocol.errors import ConfigurationError, StorageError
 
 
@@ -29,13 +30,13 @@ def test_preparing_makes_a_directory_that_only_its_owner_can_enter(tmp_path: Pat
 
 
 def test_a_path_too_long_for_a_socket_is_refused_with_the_limit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="at most 103"):
+    with pytest.raises(ConfigurationError, match=str(MAX_SOCKET_PATH_BYTES)):
         Home(tmp_path / ("x" * 100)).prepare()
 
 
 def test_a_directory_that_cannot_be_made_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be made"):
+    with pytest.raises(StorageError, match=os.strerror(errno.ENOTDIR)):
         Home(tmp_path / "file" / "home").prepare()
 
 
@@ -51,7 +52,7 @@ def test_the_second_taker_learns_who_holds_the_lock(tmp_path: Path) -> None:
     again.release()
 
 
-def test_a_holder_that_is_gone_while_its_children_live_is_told_as_nobody(tmp_path: Path) -> None:
+def test_a_lock_whose_supervisor_is_dead_while_its_children_live_names_no_holder(tmp_path: Path) -> None:
     home = Home(tmp_path)
     lock = lock_home(home)
     assert isinstance(lock, Lock)

@@ -64,7 +64,7 @@ def test_beside_running_nodes_it_asks_them_and_compares_their_clocks(processes: 
     ended = processes.run("doctor", "--home", str(second.home), "--json", "--set", f"swarm.peers={address}")
     found = findings(ended)
     assert ended.returncode == 0, ended.stdout
-    assert "of 1 peers" in found["clock"]["said"] and found["clock"]["severity"] == "ok"
+    assert "1 peer" in found["clock"]["said"] and found["clock"]["severity"] == "ok"
     assert "the node listens on" in found["port"]["said"]
     assert found["peers"]["said"] == "1 configured, all answer"
     assert found["node"]["said"].startswith(("training", "starting"))

@@ -1,12 +1,12 @@
-// Lines over time as one SVG: paths, a few grid lines, and a legend that tells the values at the pointer, else the
-// newest. A chart is drawn anew only when its data are new; its size comes from an observer, so nothing is measured.
+// Lines over time as one SVG: paths, a few grid lines, and a legend with the values at the pointer, or else the newest
+// values. A chart is redrawn only when its data change; its size comes from an observer, so nothing is measured.
 
 const NS = "http://www.w3.org/2000/svg";
 const COLORS = ["#3b7ddd", "#d9822b", "#2e9e62", "#b04fc0", "#c9423b", "#7a8599", "#1aa3a3", "#9c8412"];
-const LEFT = 40; // room for the numbers, in pixels as all here
-const BELOW = 20; // for the times
-const ABOVE = 8;
-const LABEL_WIDTH = 90; // of a time, with the space beside it
+const LEFT_PX = 40; // room for the numbers
+const BELOW_PX = 20; // room for the times
+const ABOVE_PX = 8;
+const LABEL_PX = 90; // width of a time, with the space beside it
 const DAY_SECONDS = 86400;
 const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 43200, DAY_SECONDS];
 
@@ -14,53 +14,53 @@ const charts = new Map(); // place -> its chart
 
 /**
  * Draws `series`, [{name, seconds: [Unix time, ascending], values: [number or null]}], all over the same times, into
- * `place`. The axis begins at 0 and ends at `most`, where that is given.
+ * `place`. The axis begins at 0 and ends at `max`, where that is given.
  */
-export function draw(place, series, { most = null } = {}) {
-  const chart = charts.get(place) ?? begun(place);
+export function draw(place, series, { max = null } = {}) {
+  const chart = charts.get(place) ?? newChart(place);
   const times = series[0]?.seconds ?? [];
   const newest = `${times[0]} ${times.at(-1)} ${series.map(({ name }) => name).join()}`;
   if (newest === chart.newest) return;
-  Object.assign(chart, { series, times, most, newest });
-  drawn(chart);
+  Object.assign(chart, { series, times, max, newest });
+  redraw(chart);
 }
 
-function begun(place) {
-  const chart = { series: [], times: [], most: null, newest: null, width: 0, height: 0, pointer: null };
-  chart.svg = drawing("svg", { role: "img", "aria-label": "lines over time; their values stand below" });
+function newChart(place) {
+  const chart = { series: [], times: [], max: null, newest: null, width: 0, height: 0, pointer: null };
+  chart.svg = drawing("svg", { role: "img", "aria-label": "lines over time; the legend below shows their values" });
   chart.legend = document.createElement("div");
   chart.legend.className = "legend";
   place.replaceChildren(chart.svg, chart.legend);
   charts.set(place, chart);
   new ResizeObserver(([{ contentRect }]) => {
     Object.assign(chart, { width: contentRect.width, height: contentRect.height });
-    drawn(chart);
+    redraw(chart);
   }).observe(chart.svg);
-  chart.svg.addEventListener("pointermove", (event) => point(chart, event.offsetX));
-  chart.svg.addEventListener("pointerleave", () => point(chart, null));
+  chart.svg.addEventListener("pointermove", (event) => onPointer(chart, event.offsetX));
+  chart.svg.addEventListener("pointerleave", () => onPointer(chart, null));
   return chart;
 }
 
-function drawn(chart) {
+function redraw(chart) {
   const { series, times, width, height } = chart;
   chart.pointer = null;
-  if (!times.length || width <= LEFT) {
+  if (!times.length || width <= LEFT_PX) {
     chart.svg.replaceChildren();
     chart.legend.replaceChildren();
     return;
   }
-  const highest = chart.most ?? Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)));
+  const highest = chart.max ?? Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)));
   const [step, top] = roundSteps(highest);
   const [first, last] = [times[0], times.at(-1)];
-  const x = (seconds) => LEFT + ((seconds - first) / Math.max(last - first, 1e-9)) * (width - LEFT - 1);
-  const y = (value) => height - BELOW - (value / top) * (height - BELOW - ABOVE);
+  const x = (seconds) => LEFT_PX + ((seconds - first) / Math.max(last - first, 1e-9)) * (width - LEFT_PX - 1);
+  const y = (value) => height - BELOW_PX - (value / top) * (height - BELOW_PX - ABOVE_PX);
   const inside = [];
   for (let value = 0; value <= top * 1.001; value += step) {
-    inside.push(drawing("path", { class: "grid", d: `M${LEFT} ${y(value)}H${width}` }));
-    inside.push(label(short(value), { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }));
+    inside.push(drawing("path", { class: "grid", d: `M${LEFT_PX} ${y(value)}H${width}` }));
+    inside.push(label(short(value), { x: LEFT_PX - 6, y: y(value) + 4, "text-anchor": "end" }));
   }
-  for (const [seconds, text] of marks(first, last, Math.max(1, Math.floor((width - LEFT) / LABEL_WIDTH)))) {
-    const anchor = x(seconds) > width - 20 ? "end" : x(seconds) < LEFT + 20 ? "start" : "middle";
+  for (const [seconds, text] of marks(first, last, Math.max(1, Math.floor((width - LEFT_PX) / LABEL_PX)))) {
+    const anchor = x(seconds) > width - 20 ? "end" : x(seconds) < LEFT_PX + 20 ? "start" : "middle";
     inside.push(label(text, { x: x(seconds), y: height - 4, "text-anchor": anchor }));
   }
   series.forEach(({ values }, index) =>
@@ -69,8 +69,8 @@ function drawn(chart) {
   chart.cursor = drawing("path", { class: "cursor" });
   chart.x = x;
   chart.svg.replaceChildren(...inside, chart.cursor);
-  chart.legend.replaceChildren(...series.map(({ name }, index) => named(name, COLORS[index % COLORS.length])));
-  tell(chart);
+  chart.legend.replaceChildren(...series.map(({ name }, index) => legendEntry(name, COLORS[index % COLORS.length])));
+  updateLegend(chart);
 }
 
 /** A line with gaps where there is no value. */
@@ -83,13 +83,13 @@ function path(times, values, x, y) {
       return;
     }
     d += `${command}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`;
-    if (command === "M") d += "h0"; // a value by itself is a dot
+    if (command === "M") d += "h0"; // a single value is a dot
     command = "L";
   });
   return d;
 }
 
-function named(name, color) {
+function legendEntry(name, color) {
   const entry = document.createElement("span");
   const sample = drawing("svg", { class: "sample", width: 14, height: 8, "aria-hidden": "true" });
   sample.append(drawing("path", { class: "line", stroke: color, d: "M0 4H14" }));
@@ -97,17 +97,17 @@ function named(name, color) {
   return entry;
 }
 
-function point(chart, offset) {
+function onPointer(chart, offset) {
   if (!chart.times.length || chart.x === undefined) return;
   const { times, x } = chart;
   chart.pointer = offset === null ? null : nearest(times.map(x), offset);
-  const d = chart.pointer === null ? "" : `M${x(times[chart.pointer])} ${ABOVE}V${chart.height - BELOW}`;
+  const d = chart.pointer === null ? "" : `M${x(times[chart.pointer])} ${ABOVE_PX}V${chart.height - BELOW_PX}`;
   chart.cursor.setAttribute("d", d);
-  tell(chart);
+  updateLegend(chart);
 }
 
-/** Writes each line's value at the pointer, else its newest, into the legend. */
-function tell({ series, legend, pointer }) {
+/** Writes each line's value at the pointer, or else its newest value, into the legend. */
+function updateLegend({ series, legend, pointer }) {
   series.forEach(({ values }, index) => {
     const value = pointer === null ? values.findLast((each) => each !== null) : values[pointer];
     legend.children[index].lastChild.textContent = value === null || value === undefined ? "–" : short(value);
@@ -120,7 +120,7 @@ function nearest(sorted, wanted) {
   return after > 0 && wanted - sorted[after - 1] < sorted[after] - wanted ? after - 1 : after;
 }
 
-/** A round step of an axis that about four fit into, and the axis's end. */
+/** Returns a round step, of which about four fit on the axis, and the end of the axis. */
 function roundSteps(highest) {
   if (!(highest > 0) || !Number.isFinite(highest)) return [1, 1];
   const power = 10 ** Math.floor(Math.log10(highest / 4));
@@ -128,9 +128,9 @@ function roundSteps(highest) {
   return [step, step * Math.ceil((highest / step) * 0.999)];
 }
 
-/** Round times between two, at most so many, with their texts. */
-function marks(first, last, most) {
-  const wanted = (last - first) / most;
+/** Returns at most `max` round times between two times, with their texts. */
+function marks(first, last, max) {
+  const wanted = (last - first) / max;
   const step = STEPS_SECONDS.find((each) => each >= wanted) ?? DAY_SECONDS * Math.ceil(wanted / DAY_SECONDS);
   const offset = new Date(1000 * first).getTimezoneOffset() * 60;
   const style = step < 60 ? { timeStyle: "medium" } : step < DAY_SECONDS ? { timeStyle: "short" } : { dateStyle: "short" };
@@ -142,7 +142,7 @@ function marks(first, last, most) {
   return found;
 }
 
-/** Three digits, thousands as k, M, G. */
+/** Formats a value with three digits; k, M and G stand for thousands. */
 function short(value) {
   for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= unit) return `${Number((value / unit).toPrecision(3))} ${name}`;

@@ -1,6 +1,6 @@
-// Elements from data. A description is plain data; what is shown is compared with the description before it, never with
-// the page itself, and only what differs is touched: a selection stays, a scrolled table too, and nothing is measured.
-// Text goes in as text, never as markup: much of it was written by strangers.
+// Makes elements from descriptions, which are plain data. A new description is compared with the former one, never with
+// the page itself, and only the differences are applied: selections and scroll positions stay, and nothing is measured.
+// Text is inserted as text, never as markup, because strangers wrote much of it.
 
 import { percent } from "./text.js";
 
@@ -10,15 +10,15 @@ const shown = new WeakMap(); // place -> the descriptions of its children
 
 export const $ = (id) => document.getElementById(id);
 
-/** element("td", {class: "number"}, "3"): attributes and children that are null are left out. */
+/** Describes an element, as in element("td", {class: "number"}, "3"). Null attributes and children are left out. */
 export function element(tag, attributes = {}, ...children) {
   return { tag, attributes, children: children.filter((child) => child !== null && child !== undefined).map(described) };
 }
 
-/** Shows `children` in `place`, which nobody else changes. */
+/** Shows `children` in `place`, which no other code may change. */
 export function show(place, ...children) {
   const next = children.map(described);
-  if (!shown.has(place)) place.replaceChildren(); // what the file of the page says there
+  if (!shown.has(place)) place.replaceChildren(); // removes what the HTML file has there
   agree(place, shown.get(place) ?? [], next);
   shown.set(place, next);
 }
@@ -60,7 +60,7 @@ function made(wanted) {
 }
 
 /**
- * A table; `columns` are [title, (row) => text, description or null, "number" or ""].
+ * Describes a table; `columns` are [title, (row) => text, description or null, "number" or ""].
  * On a narrow screen each row becomes a block with the titles before the values.
  */
 export function table(columns, rows) {
@@ -76,7 +76,7 @@ export const cells = (columns, row) =>
 
 export const nothing = (why) => element("p", { class: "empty" }, why);
 
-/** A share of 1 as a bar with its percentage. */
+/** Describes a share of 1 as a bar with its percentage. */
 export function bar(share) {
   const width = Math.round(Math.max(0, Math.min(1, share)) * 60);
   const drawn = element("svg", { class: "bar", width: 60, height: 9, "aria-hidden": "true" }, element("rect", { width, height: 9, rx: 2 }));

@@ -1,52 +1,53 @@
-// The page lives by the node's own clock: once a second the node tells its status, the page asks for what is on the
-// screen, and draws it all at once. What is off the screen follows every tenth time. The node may go away and come back.
+// The page follows the node's clock: once a second the node sends its status; the page then requests the parts that are
+// on the screen and draws them together. Other parts follow every tenth time. The node may stop and start meanwhile.
 
 import { $, show } from "./dom.js";
 import { draw } from "./charts.js";
 import { showPeers } from "./peers.js";
 import { history as series, notes, now, rollouts, swarm, swarmCount, title } from "./views.js";
 
-const PEERS_SHOWN = 40; // until all are asked for: more than anybody reads at once, and on a phone a long way to scroll
-const OFF_SCREEN = 10; // times less often
-const LOST_MS = 2000; // until asking again, where the browser does not do it by itself
+const PEERS_SHOWN = 40; // until the reader asks for all: more than a reader takes in, and a long way to scroll on a phone
+const OFF_SCREEN_FACTOR = 10; // parts off the screen are updated this many times less often
+const RECONNECT_MS = 2000; // until the page connects again, where the browser does not do it by itself
 
 let live = false;
 let allPeers = false;
-let looks = 0; // of the node at itself
+let updates = 0; // statuses received from the node
 let drawing = false;
-const said = {}; // the newest answers, by part
-const seen = new Set(); // parts on the screen
+const answers = {}; // the newest ones, by part
+const onScreen = new Set(); // names of the parts on the screen
 
-// Every part of the page: the element that is to be on the screen, the address, and at every how many looks it is asked.
+// Every part of the page: an element of it, the address to request, and every how many updates it is requested.
 const PARTS = {
   status: { place: "now", every: 1, draw: drawStatus },
   history: { place: "chart-success", address: "/api/v1/history?points=250", every: 10, draw: drawCharts },
   peers: { place: "peers", address: "/api/v1/peers", every: 1, draw: drawPeers },
   swarm: { place: "swarm", address: "/api/v1/swarm", every: 2, draw: drawSwarm },
-  rollouts: { place: "rollouts", address: "/api/v1/rollouts", every: 2, draw: () => show($("rollouts"), ...rollouts(said.rollouts)) },
-  notes: { place: "notes", every: 1, draw: () => show($("notes"), ...notes(said.notes)) },
+  rollouts: { place: "rollouts", address: "/api/v1/rollouts", every: 2, draw: () => show($("rollouts"), ...rollouts(answers.rollouts)) },
+  notes: { place: "notes", every: 1, draw: () => show($("notes"), ...notes(answers.notes)) },
 };
 
-/** Status comes by server-sent events; a browser connects again by itself when the node is back. */
+/** Receives the status by server-sent events. The browser connects again by itself when the node is back. */
 function listen() {
   const events = new EventSource("/api/v1/events");
   events.addEventListener("status", (event) => {
-    said.status = said.notes = JSON.parse(event.data);
+    answers.status = answers.notes = JSON.parse(event.data);
     setLive(true);
-    look();
+    update();
   });
   events.onerror = () => {
     setLive(false);
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, LOST_MS); // refused: too many readers, or stopping
+    if (events.readyState === EventSource.CLOSED) setTimeout(listen, RECONNECT_MS); // too many readers, or stopping
   };
 }
 
-/** Asks for what is due and draws it. */
-async function look() {
+/** Requests the parts that are due and draws them. */
+async function update() {
   if (document.hidden || drawing) return;
-  const due = Object.keys(PARTS).filter((name) => looks % (PARTS[name].every * (seen.has(name) ? 1 : OFF_SCREEN)) === 0);
-  if (looks === 0) drawStatus(); // the numbers do not wait for the rest
-  looks += 1;
+  const interval = (name) => PARTS[name].every * (onScreen.has(name) ? 1 : OFF_SCREEN_FACTOR);
+  const due = Object.keys(PARTS).filter((name) => updates % interval(name) === 0);
+  if (updates === 0) drawStatus(); // the numbers do not wait for the rest
+  updates += 1;
   drawing = true;
   try {
     await refresh(due);
@@ -56,18 +57,18 @@ async function look() {
 }
 
 async function refresh(names) {
-  await Promise.all(names.map(ask));
-  for (const name of names) if (name in said) PARTS[name].draw();
+  await Promise.all(names.map(request));
+  for (const name of names) if (name in answers) PARTS[name].draw();
 }
 
-async function ask(name) {
+async function request(name) {
   const { address } = PARTS[name];
-  if (!address) return; // it comes by itself
+  if (!address) return; // the node sends this part by itself
   try {
-    const answer = await fetch(address, { cache: "no-store" });
-    if (answer.ok) said[name] = await answer.json();
+    const response = await fetch(address, { cache: "no-store" });
+    if (response.ok) answers[name] = await response.json();
   } catch {
-    // The node is away: `live` says so, and the next look asks again.
+    // The node does not answer: `live` shows it, and the next update requests again.
   }
 }
 
@@ -79,40 +80,40 @@ function setLive(is) {
 }
 
 function drawStatus() {
-  const [name, subtitle] = title(said.status);
+  const [name, subtitle] = title(answers.status);
   show($("name"), name);
   show($("subtitle"), subtitle);
   if (document.title !== `${name} · starling`) document.title = `${name} · starling`;
-  show($("now"), ...now(said.status));
+  show($("now"), ...now(answers.status));
 }
 
 function drawCharts() {
-  draw($("chart-success"), series.success(said.history), { most: 1 });
-  draw($("chart-tokens"), series.tokens(said.history));
+  draw($("chart-success"), series.success(answers.history), { max: 1 });
+  draw($("chart-tokens"), series.tokens(answers.history));
 }
 
 function drawPeers() {
-  const known = said.peers.peers;
+  const known = answers.peers.peers;
   show($("peers-count"), `${known.filter((peer) => peer.connected).length} connected, ${known.length} known`);
-  showPeers($("peers"), allPeers ? known : known.slice(0, PEERS_SHOWN), said.rollouts?.words ?? {});
+  showPeers($("peers"), allPeers ? known : known.slice(0, PEERS_SHOWN), answers.rollouts?.words ?? {});
   $("peers-all").hidden = allPeers || known.length <= PEERS_SHOWN;
 }
 
 function drawSwarm() {
-  show($("swarm-count"), swarmCount(said.swarm));
-  show($("swarm"), ...swarm(said.swarm));
+  show($("swarm-count"), swarmCount(answers.swarm));
+  show($("swarm"), ...swarm(answers.swarm));
 }
 
-/** Marks which parts are on the screen, and brings up to date what comes onto it. */
+/** Records which parts are on the screen, and refreshes those that appear on it. */
 function watch() {
   const namesIn = new Map(); // section -> its parts
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const names = namesIn.get(target);
-      if (!isIntersecting) names.forEach((name) => seen.delete(name));
-      else if (!names.every((name) => seen.has(name))) {
-        names.forEach((name) => seen.add(name));
-        if (looks > 0) refresh(names);
+      if (!isIntersecting) names.forEach((name) => onScreen.delete(name));
+      else if (!names.every((name) => onScreen.has(name))) {
+        names.forEach((name) => onScreen.add(name));
+        if (updates > 0) refresh(names);
       }
     }
   });
@@ -127,6 +128,6 @@ $("peers-all").addEventListener("click", () => {
   allPeers = true;
   drawPeers();
 });
-document.addEventListener("visibilitychange", () => said.status && look());
+document.addEventListener("visibilitychange", () => answers.status && update());
 watch();
 listen();

@@ -1,26 +1,26 @@
-// The table of peers. Each may say something new every second, so only rows on the screen follow at once; of the others
-// every tenth at each look, so that a search of the page or a printed one is ten seconds old at most.
+// The table of peers. Each peer may change every second, so only rows on the screen are updated at once, and one in ten
+// of the other rows at each update: a search in the page, or a printout, is at most ten seconds old.
 
 import { cells, element, head, nothing, show } from "./dom.js";
 import { ago, number } from "./text.js";
 
 const TURNS = 10;
-const NEAR = "200px"; // below and above the screen, for who scrolls
+const NEAR = "200px"; // above and below the screen: rows that scrolling may show next
 const MS = 1000;
 const USED = new Set(["used", "replayed"]);
 
-let words = {}; // what a reason means
+let words = {}; // a sentence for each reason
 
-// Names and models are what strangers say of themselves.
+// Names and models are what peers report of themselves.
 const COLUMNS = [
   ["name", (peer) => peer.heartbeat?.name || `${peer.peer.slice(0, 6)}…${peer.peer.slice(-6)}`, ""],
   ["model", (peer) => peer.heartbeat?.model ?? "–", ""],
   ["family", (peer) => peer.heartbeat?.family.slice(0, 8) ?? "–", ""],
   ["round", (peer) => number(peer.heartbeat?.round), "number"],
   ["link", (peer) => element("span", { class: peer.connected ? "good" : null }, link(peer)), ""],
-  ["taken", (peer) => `${peer.groups_used} of ${peer.groups_received}`, "number"],
+  ["used", (peer) => `${peer.groups_used} of ${peer.groups_received}`, "number"],
   ["given", (peer) => number(peer.groups_given), "number"],
-  ["not used, why", (peer) => reasons(peer), ""],
+  ["why not used", (peer) => reasons(peer), ""],
   ["reputation", (peer) => reputation(peer), "number"],
 ];
 
@@ -32,19 +32,19 @@ let turn = 0;
 const watcher = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
-      const each = rowOf.get(target);
-      each.seen = isIntersecting;
-      if (isIntersecting) fill(each);
+      const entry = rowOf.get(target);
+      entry.seen = isIntersecting;
+      if (isIntersecting) fill(entry);
     }
   },
   { rootMargin: NEAR },
 );
 
-/** Shows `peers` in `place`; `said` is what each reason means. */
-export function showPeers(place, peers, said) {
-  words = said;
+/** Shows `peers` in `place`; `reasonWords` has a sentence for each reason. */
+export function showPeers(place, peers, reasonWords) {
+  words = reasonWords;
   if (!peers.length) {
-    forget(0);
+    keepRows(0);
     body = null;
     show(place, nothing("No peer is known yet. Others join with the address that starling up prints."));
     return;
@@ -54,27 +54,28 @@ export function showPeers(place, peers, said) {
     show(place, element("table", { class: "folding peers" }, element("thead", {}, head(COLUMNS)), described));
     body = described.node;
   }
-  forget(peers.length);
+  keepRows(peers.length);
   turn = (turn + 1) % TURNS;
   peers.forEach((peer, index) => {
     const isNew = index === rows.length;
-    if (isNew) add();
-    const each = rows[index];
-    each.peer = peer;
-    if (isNew || each.seen || index % TURNS === turn) fill(each);
+    if (isNew) addRow();
+    const entry = rows[index];
+    entry.peer = peer;
+    if (isNew || entry.seen || index % TURNS === turn) fill(entry);
   });
 }
 
-function add() {
-  const each = { row: document.createElement("tr"), peer: null, seen: false };
-  rows.push(each);
-  rowOf.set(each.row, each);
-  body.append(each.row);
-  watcher.observe(each.row);
+function addRow() {
+  const entry = { row: document.createElement("tr"), peer: null, seen: false };
+  rows.push(entry);
+  rowOf.set(entry.row, entry);
+  body.append(entry.row);
+  watcher.observe(entry.row);
 }
 
-function forget(kept) {
-  for (const { row } of rows.splice(kept)) {
+/** Removes all rows after the first `count`. */
+function keepRows(count) {
+  for (const { row } of rows.splice(count)) {
     watcher.unobserve(row);
     row.remove();
   }
@@ -87,7 +88,7 @@ function fill({ row, peer }) {
 
 function link(peer) {
   if (peer.banned_because) return `banned: ${peer.banned_because}`;
-  if (!peer.connected) return `away${peer.heartbeat_age_seconds === null ? "" : `, heard ${ago(peer.heartbeat_age_seconds)} ago`}`;
+  if (!peer.connected) return `away${peer.heartbeat_age_seconds === null ? "" : `, last heartbeat ${ago(peer.heartbeat_age_seconds)} ago`}`;
   return peer.round_trip_seconds === null ? "connected" : `${number(MS * peer.round_trip_seconds, 1)} ms`;
 }
 
@@ -96,13 +97,13 @@ function reputation(peer) {
   return element("span", { class: kind }, number(peer.reputation, 2));
 }
 
-/** The most frequent reasons for which groups of a peer were not used; in full when pointed at. */
+/** The most frequent reasons why groups of a peer were not used; a tooltip explains each. */
 function reasons(peer) {
   const counted = Object.entries(peer.outcomes).filter(([reason]) => !USED.has(reason));
-  const most = counted.sort((one, other) => other[1] - one[1]).slice(0, 3);
-  const told = most.map(([reason, count], index) => {
+  const frequent = counted.sort((one, other) => other[1] - one[1]).slice(0, 3);
+  const shown = frequent.map(([reason, count], index) => {
     const text = `${index ? ", " : ""}${number(count)} × ${reason.replaceAll("_", " ")}`;
     return element("span", { title: words[reason] ?? null }, text);
   });
-  return element("span", {}, ...told);
+  return element("span", {}, ...shown);
 }

@@ -1,6 +1,6 @@
-// Figures as words. What is not known is a dash.
+// Figures as text. A value that is not known is a dash.
 
-const formats = new Map(); // making a format costs more than using it a thousand times
+const formats = new Map(); // making a format takes longer than using it a thousand times
 
 export function number(value, digits = 0) {
   if (value === null || value === undefined) return "–";

@@ -20,14 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from node.api import event_feed
 from node.api.access import load_or_create_token
-from node.api.answers import PHASES, health_of, shown_event, shown_swarm, waiting_for
+from node.api.answers import PHASES, escaped_event, escaped_swarm_status, health_of, waiting_for
 from node.api.event_feed import EventFeed, message_of
 from node.api.history import Excerpt, History
-from node.api.metrics import LABEL_VALUES, metrics_text
+from node.api.metrics import MAX_LABEL_VALUES, metrics_text
 from node.api.record import Record
 from node.api.server import application, served
 from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeState, NodeStatus, PeersAnswer, PeerView
-from node.events import CheckpointSaved, Fault, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
+from node.events import CheckpointSaved, Fault, Loading, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
+from node.version import VERSION
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
 from tests.factories import round_done
@@ -61,12 +62,12 @@ def peer(name: str, banned_because: str | None = None) -> PeerView:
 
 
 class Node:
-    """What the API asks, and what it was told."""
+    """A made-up supervisor; ``stops`` holds the reasons of the requests to stop."""
 
     def __init__(self) -> None:
         self.stops: list[str] = []
         self.now = NodeStatus(
-            version="0.1.0",
+            version=VERSION,
             pid=1,
             home="/data",
             name="ann",
@@ -205,59 +206,68 @@ def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "healthy", "part"),
+    ("changes", "healthy"),
     [
-        ({}, True, None),
-        ({"state": NodeState.STARTING, "swarm": None}, True, None),
-        ({"swarm": None}, False, "swarm process"),
-        ({"state": NodeState.RECOVERING}, False, "it was killed"),
-        ({"state": NodeState.STOPPING}, False, "stopping"),
+        ({}, True),
+        ({"state": NodeState.STARTING, "swarm": None}, True),
+        ({"swarm": None}, False),
+        ({"state": NodeState.RECOVERING}, False),
+        ({"state": NodeState.STOPPING}, False),
     ],
 )
-def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(
-    changes: dict[str, Any], healthy: bool, part: str | None
-) -> None:
+def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(changes: dict[str, Any], healthy: bool) -> None:
     node = Node()
     node.change(**changes)
 
     async def conversation(client: Any) -> None:
         async with client.get("/health") as answer:
-            said = msgspec.json.decode(await answer.read(), type=HealthAnswer)
+            health = msgspec.json.decode(await answer.read(), type=HealthAnswer)
             assert answer.status == (200 if healthy else 503)
-            assert said == health_of(node.now) and said.healthy == healthy
-            assert said.because is None if part is None else part in (said.because or "")
+            assert health == health_of(node.now) and (health.healthy, health.state) == (healthy, node.now.state)
+            assert (health.because is None) == healthy
+            if node.now.state is NodeState.RECOVERING:
+                assert health.because is not None and "it was killed" in health.because  # how the learner ended
 
     talk(conversation, node)
 
 
 @pytest.mark.parametrize(
-    ("state", "done", "began", "said"),
+    ("done", "began", "round_name", "phase"),
     [
-        (NodeState.STARTING, None, None, "the learner is starting"),
-        (NodeState.TRAINING, None, None, "first round under way"),
-        (NodeState.TRAINING, ROUND, None, "round 8 under way"),
-        (NodeState.TRAINING, ROUND, (8, "collect"), "round 8: waiting for groups of others"),
-        (NodeState.TRAINING, ROUND, (7, "publish"), "round 8 under way"),  # of the round before
-        (NodeState.TRAINING, ROUND, (8, "one that a later version adds"), "round 8 under way"),
-        (NodeState.RECOVERING, ROUND, (8, "learn"), "the learner ended and is being started again"),
+        (None, None, "first round", None),
+        (ROUND, None, "round 8", None),
+        (ROUND, (8, "collect"), "round 8", "collect"),
+        (ROUND, (7, "publish"), "round 8", None),  # of the round before
+        (ROUND, (8, "one that a later version adds"), "round 8", None),
     ],
 )
-def test_what_a_node_is_waiting_for_is_told_in_words(
-    state: NodeState, done: RoundDone | None, began: tuple[int, str] | None, said: str
+def test_a_training_node_names_its_round_and_the_phase_of_it(
+    done: RoundDone | None, began: tuple[int, str] | None, round_name: str, phase: str | None
 ) -> None:
-    phase = None if began is None else PhaseBegan(time_seconds=1.0, round=began[0], phase=began[1])
-    assert waiting_for(state, None, done, phase) == said
+    newest = None if began is None else PhaseBegan(time_seconds=1.0, round=began[0], phase=began[1])
+    text = waiting_for(NodeState.TRAINING, None, done, newest)
+    assert text.startswith(round_name)
+    assert [name for name, words in PHASES.items() if words in text] == ([] if phase is None else [phase])
     assert set(PHASES) == set(Phases.__struct_fields__)
+
+
+def test_a_node_that_does_not_train_names_its_state_and_never_a_phase() -> None:
+    began = PhaseBegan(time_seconds=1.0, round=8, phase="learn")
+    loading = Loading(time_seconds=1.0, what="policy", seconds=1.0)
+    texts = {state: waiting_for(state, None, ROUND, began) for state in NodeState if state is not NodeState.TRAINING}
+    assert len(set(texts.values())) == len(texts) and all(texts.values())
+    assert not any(words in text for text in texts.values() for words in PHASES.values())
+    assert "policy" in waiting_for(NodeState.STARTING, loading, None)
 
 
 def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:
     hostile = "\x1b[31m\u202e\n"
     fault = Fault(time_seconds=1.0, kind="transport", detail=hostile, round=1, fatal=False)
     lonely = msgspec.structs.replace(ROUND, alone_because=hostile, reward_by_task={})
-    shown = encode_event(shown_event(fault)) + encode_event(shown_event(lonely))
-    shown += msgspec.json.encode(shown_swarm(msgspec.structs.replace(SWARM, alone_because=hostile)))
+    shown = encode_event(escaped_event(fault)) + encode_event(escaped_event(lonely))
+    shown += msgspec.json.encode(escaped_swarm_status(msgspec.structs.replace(SWARM, alone_because=hostile)))
     assert not any(mark in shown.decode() for mark in ("\x1b", "\\u001b", "\u202e", "\\n"))
-    assert shown_event(ROUND) is ROUND and shown_swarm(SWARM) is SWARM
+    assert escaped_event(ROUND) is ROUND and escaped_swarm_status(SWARM) is SWARM
 
 
 def samples_of(text: str) -> dict[tuple[str, ...], float]:
@@ -274,7 +284,7 @@ def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             samples = samples_of(await answer.text())
         for name, value in {
-            ("starling_build_info", "0.1.0"): 1,
+            ("starling_build_info", VERSION): 1,
             ("starling_rounds_total",): 7,
             ("starling_generated_tokens_total",): 700,
             ("starling_task_reward", 'odd"\\\nname'): 0.5,
@@ -309,7 +319,7 @@ def test_metrics_do_not_grow_with_peers_and_take_few_values_for_a_label() -> Non
     few = metrics_text(node.now, PeersAnswer((peer("x"),)))
     many = metrics_text(node.now, PeersAnswer(tuple(peer(f"peer {n}") for n in range(1000))))
     assert len(few.splitlines()) == len(many.splitlines()) and "peer 9" not in many
-    assert many.count("starling_task_reward{") == LABEL_VALUES
+    assert many.count("starling_task_reward{") == MAX_LABEL_VALUES
 
 
 async def next_event(stream: Any) -> dict[str, str]:
@@ -337,8 +347,8 @@ def test_a_reader_of_events_gets_the_state_at_once_and_then_what_happens_in_orde
             assert first["event"] == "status" and json.loads(first["data"])["name"] == "ann"
             feed.publish(kind_of(ROUND), encode_event(ROUND))
             feed.publish("note", b'"ending"')
-            told, note = await next_event(answer.content), await next_event(answer.content)
-            assert told["event"] == "round" and json.loads(told["data"])["round"] == 7
+            done, note = await next_event(answer.content), await next_event(answer.content)
+            assert done["event"] == "round" and json.loads(done["data"])["round"] == 7
             assert note == {"id": "3", "event": "note", "data": '"ending"'}
             feed.close()
             assert await answer.content.read() == b""
@@ -348,7 +358,7 @@ def test_a_reader_of_events_gets_the_state_at_once_and_then_what_happens_in_orde
 
 
 def test_a_slow_reader_is_dropped_and_the_others_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_feed, "QUEUE_EVENTS", 4)
+    monkeypatch.setattr(event_feed, "MAX_QUEUED_EVENTS", 4)
     feed, body = EventFeed(), b'"%s"' % (b"x" * 100_000)
 
     async def conversation(client: Any) -> None:
@@ -388,14 +398,14 @@ def test_a_slow_reader_is_dropped_and_the_others_miss_nothing(monkeypatch: pytes
 
 
 def test_no_more_readers_than_are_allowed_and_none_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_feed, "READERS", 1)
+    monkeypatch.setattr(event_feed, "MAX_READERS", 1)
     feed = EventFeed()
 
     async def conversation(client: Any) -> None:
         async with client.get("/api/v1/events") as answer:
             await next_event(answer.content)
             async with client.get("/api/v1/events") as refused:
-                assert refused.status == 503 and "too many" in (await refused.json())["error"]
+                assert refused.status == 503 and (await refused.json())["error"]
             feed.close()
             async with client.get("/api/v1/events") as refused:
                 assert refused.status == 503
@@ -457,13 +467,13 @@ def test_the_socket_asks_for_no_token_the_port_does_and_readers_do_not_delay_the
     assert len(node.stops) == 1
 
 
-def test_of_taken_ports_the_next_is_had_and_where_all_are_it_is_told_and_nothing_stays_open(folder: Path) -> None:
+def test_the_next_free_port_is_taken_and_where_none_is_free_it_fails_and_nothing_stays_open(folder: Path) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             free = free_port()
-            async with served(Node(), EventFeed(), folder / "s", ports=(port, free), token=TOKEN) as had:
-                assert had == free
+            async with served(Node(), EventFeed(), folder / "s", ports=(port, free), token=TOKEN) as taken_port:
+                assert taken_port == free
             with pytest.raises(UnreachableError, match=f"{port}.*api.port"):
                 async with served(Node(), EventFeed(), folder / "s", ports=(port,), token=TOKEN):
                     raise AssertionError("served on a taken port")
@@ -488,11 +498,11 @@ def test_a_token_that_others_can_read_or_that_is_short_is_refused_with_the_remed
     path = folder / "api.token"
     load_or_create_token(path)
     path.chmod(0o644)
-    with pytest.raises(IdentityError, match=r"mode 644.*delete"):
+    with pytest.raises(IdentityError, match=rf"{path}.*644.*delete"):
         load_or_create_token(path)
     path.chmod(0o600)
     path.write_text("secret\n")
-    with pytest.raises(IdentityError, match=r"6 characters.*delete"):
+    with pytest.raises(IdentityError, match=rf"{path}.*\b6\b.*delete"):
         load_or_create_token(path)
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match=str(folder / "none" / "api.token")):
         load_or_create_token(folder / "none" / "api.token")

@@ -1,4 +1,4 @@
-"""Charts: what is merged loses nothing, what is asked for is bounded, what was recorded comes back."""
+"""Charts: merging loses no sample, answers are bounded, and recorded rounds are restored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.api import series
-from node.api.history import MAX_POINTS, History, restored
-from node.api.series import Kind, Stretch, Track, downsampled, merged, sample
+from node.api.history import MAX_POINTS, History, recorded_history
+from node.api.series import Kind, Stretch, Track, downsampled, merge, sample
 from node.api.types import HistoryAnswer
 from node.events import RoundDone, Usage, encode_event
 from tests.factories import round_done
 
-KINDS: dict[str, Kind] = {"mean": "mean", "last": "last", "most": "most"}
-values = st.dictionaries(st.sampled_from(["mean", "last", "most", "other"]), st.floats(-1e6, 1e6))
+KINDS: dict[str, Kind] = {"mean": "mean", "last": "last", "max": "max"}
+values = st.dictionaries(st.sampled_from(["mean", "last", "max", "other"]), st.floats(-1e6, 1e6))
 runs = st.lists(values, min_size=1, max_size=60).map(
     lambda run: [sample(float(at), each) for at, each in enumerate(run)]
 )
@@ -65,13 +65,13 @@ def test_downsampling_keeps_order_and_times_and_counts_every_sample_once(run: li
 
 @given(runs)
 def test_all_of_a_run_as_one_has_the_mean_the_last_and_the_greatest(run: list[Stretch]) -> None:
-    whole = merged(run, KINDS)
-    for name in ("mean", "last", "most"):
+    whole = merge(run, KINDS)
+    for name in ("mean", "last", "max"):
         seen = [stretch.values[name][0] for stretch in run if name in stretch.values]
         if not seen:
             assert name not in whole.values
             continue
-        expected = {"mean": math.fsum(seen) / len(seen), "last": seen[-1], "most": max(seen)}[name]
+        expected = {"mean": math.fsum(seen) / len(seen), "last": seen[-1], "max": max(seen)}[name]
         assert whole.values[name] == (pytest.approx(expected, rel=1e-9, abs=1e-6), len(seen))
 
 
@@ -88,7 +88,7 @@ def test_a_track_of_any_length_keeps_its_newest_samples_and_the_whole_in_bounded
     for at in range(20_000):
         track.add(sample(float(at), {"mean": float(at), "last": float(at)}))
     whole = track.since(-math.inf)
-    assert len(track.recent) == series.RECENT and len(whole) <= series.STRETCHES + 1
+    assert len(track.recent) == series.MAX_RECENT_SAMPLES and len(whole) <= series.MAX_STRETCHES + 1
     assert total(whole, "mean") == (pytest.approx(20_000 * 19_999 / 2), 20_000)
     assert whole[-1].values["last"][0] == 19_999.0
     newest = track.since(19_900.0)
@@ -113,7 +113,7 @@ def test_an_answer_has_at_most_the_points_asked_for_and_every_series_is_as_long_
     assert msgspec.json.decode(msgspec.json.encode(answer), type=HistoryAnswer) == answer
 
 
-def test_the_last_seconds_are_told_round_by_round() -> None:
+def test_the_last_seconds_are_answered_round_by_round() -> None:
     history = History()
     for number in range(1, 5001):
         history.add_round(round_of(number))
@@ -121,7 +121,7 @@ def test_the_last_seconds_are_told_round_by_round() -> None:
     assert answer.rounds.time_seconds == tuple(map(float, range(4991, 5001)))
 
 
-def test_traffic_is_told_as_a_rate_and_not_over_a_restart_of_the_swarm_process() -> None:
+def test_traffic_is_a_rate_and_has_a_gap_at_a_restart_of_the_swarm_process() -> None:
     history = History()
     for report in (usage(0, 1000), usage(10, 3000, 500), usage(20, 40), usage(30, None, None), usage(40, 90)):
         history.add_usage(report)
@@ -156,10 +156,10 @@ def test_what_was_recorded_comes_back_older_half_first_and_lines_of_other_versio
     ]
     metrics.with_name("metrics.jsonl.1").write_bytes(b"\n".join(older) + b"\n")
     metrics.write_bytes(b"\n".join(newer))
-    history = restored(metrics, before_seconds=9.0)
+    history = recorded_history(metrics, before_seconds=9.0)
     answer = history.answer()
     assert answer.rounds.time_seconds == (1.0, 2.0, 3.0) and answer.usage.time_seconds == (2.7,)
-    assert restored(tmp_path / "none", before_seconds=9.0).answer().rounds.time_seconds == ()
+    assert recorded_history(tmp_path / "none", before_seconds=9.0).answer().rounds.time_seconds == ()
 
 
 def test_what_came_while_the_record_was_read_follows_it() -> None:
@@ -169,7 +169,7 @@ def test_what_came_while_the_record_was_read_follows_it() -> None:
     now.add_round(round_of(1600))
     now.add_usage(usage(1600, 10))
     now.add_usage(usage(1610, 20))
-    whole = now.follow(earlier)
+    whole = now.appended_to(earlier)
     whole.add_usage(usage(1620, 40))
     answer = whole.answer()
     assert answer.restored and answer.rounds.time_seconds[-1] == 1600.0
@@ -185,4 +185,4 @@ def test_a_record_of_any_bytes_is_read_without_a_fault(
 ) -> None:
     metrics = tmp_path_factory.mktemp("home") / "metrics.jsonl"
     metrics.write_bytes(b"".join(b'{"event":"round"' + line + b"\n" for line in lines) + b"".join(lines))
-    assert restored(metrics, before_seconds=math.inf).answer().rounds.time_seconds == ()
+    assert recorded_history(metrics, before_seconds=math.inf).answer().rounds.time_seconds == ()

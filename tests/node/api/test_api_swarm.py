@@ -1,4 +1,4 @@
-"""What is told of the swarm: a pure function of heartbeats, bounded and harmless whatever strangers announce."""
+"""The summary of the swarm: a pure function of heartbeats, bounded and harmless whatever strangers announce."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.api import swarm_summary as swarm_view
+from node.api import swarm_summary
 from node.api.answers import peer_view
 from node.api.swarm_summary import swarm_answer
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, SwarmAnswer
 from node.events import LearnerReady, RoundDone
 from node.learner.allocation.peer_success import STALE_SECONDS
+from node.version import SOFTWARE, VERSION
 from protocol import limits
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import PeerStatus
@@ -29,7 +30,7 @@ def heartbeat(
     tasks: tuple[TaskSuccess, ...] = (),
     rate: float = 10.0,
 ) -> Heartbeat:
-    return Heartbeat(name, "starling 0.1.0", model, family, family, 3, 3, "learning", rate, 4, 2, tasks)
+    return Heartbeat(name, SOFTWARE, model, family, family, 3, 3, "learning", rate, 4, 2, tasks)
 
 
 def peer(
@@ -52,7 +53,7 @@ READY = LearnerReady(
 def status(ready: LearnerReady | None = READY, done: RoundDone | None = None) -> NodeStatus:
     child = ChildStatus(12, 0, None)
     return NodeStatus(
-        version="0.1.0", pid=1, home="/h", name="ann", peer="12D3KooWann", model="builtin:wren",
+        version=VERSION, pid=1, home="/h", name="ann", peer="12D3KooWann", model="builtin:wren",
         state=NodeState.TRAINING, uptime_seconds=9.0, swarm_process=child, learner_process=child, swarm=None,
         loading=None, ready=ready, round=done, checkpoint=None, fault=None, notes=(),
     )  # fmt: skip
@@ -79,16 +80,16 @@ def test_models_and_tasks_are_weighted_by_samples_and_this_node_counts_too() -> 
     assert (add.success_least, add.success_most, add.best_name, add.best_model) == (0.2, 0.8, "bob", "wren")
     assert (sort.task, sort.nodes) == ("sort", 1)
     assert answer.tokens_per_second == 240.0 and answer.groups_shared == 17
-    assert answer.software == {"starling 0.1.0": 3} and answer.phases == {"learning": 2, "training": 1}
+    assert answer.software == {SOFTWARE: 3} and answer.phases == {"learning": 2, "training": 1}
     assert answer.families == {WREN.hex(): 2, ROBIN.hex(): 1}
 
 
-def test_before_its_learner_has_loaded_a_node_alone_tells_of_nobody() -> None:
+def test_before_its_learner_has_loaded_a_node_without_peers_reports_no_node() -> None:
     answer = swarm_answer(status(ready=None), seen())
     assert (answer.nodes, answer.models, answer.tasks, answer.tokens_per_second) == (0, (), (), 0.0)
 
 
-def test_a_silent_peer_and_a_banned_one_are_counted_and_have_no_say() -> None:
+def test_a_silent_and_a_banned_peer_are_counted_and_their_claims_ignored() -> None:
     peers = seen(
         peer(heartbeat("old"), age_seconds=STALE_SECONDS + 1),
         peer(None, connected=False),
@@ -104,7 +105,7 @@ def test_one_claim_of_endless_samples_does_not_outweigh_all_others() -> None:
     honest = [peer(heartbeat(f"h{i}", tasks=(TaskSuccess("add", 0.2, 1000),))) for i in range(9)]
     answer = swarm_answer(status(), seen(*honest, peer(heartbeat("liar", tasks=(TaskSuccess("add", 1.0, 2**63 - 1),)))))
     (add,) = answer.tasks
-    assert add.success == pytest.approx(0.28) and add.samples == 10 * swarm_view.MAX_SAMPLES
+    assert add.success == pytest.approx(0.28) and add.samples == 10 * swarm_summary.MAX_SAMPLES
 
 
 def test_a_claim_without_samples_is_no_claim() -> None:
@@ -126,11 +127,11 @@ def test_two_thousand_strangers_with_names_of_their_own_make_a_bounded_and_escap
     ]
     answer = swarm_answer(status(done=DONE), seen(*strangers))
     assert answer.nodes == 501
-    assert len(answer.models) == swarm_view.MODELS and answer.models_left_out == 501 - swarm_view.MODELS
-    assert len(answer.tasks) == swarm_view.TASKS
+    assert len(answer.models) == swarm_summary.MAX_MODELS and answer.models_left_out == 501 - swarm_summary.MAX_MODELS
+    assert len(answer.tasks) == swarm_summary.MAX_TASKS
     assert answer.models[0].ours and answer.tasks[0].task == "add"  # nobody crowds out what is ours
-    assert answer.tasks_left_out == 500 * limits.TASKS_PER_HEARTBEAT + 1 - swarm_view.TASKS
-    assert len(answer.families) == swarm_view.FAMILIES + 1 and sum(answer.families.values()) == 501
+    assert answer.tasks_left_out == 500 * limits.TASKS_PER_HEARTBEAT + 1 - swarm_summary.MAX_TASKS
+    assert len(answer.families) == swarm_summary.MAX_FAMILIES + 1 and sum(answer.families.values()) == 501
     raw = msgspec.json.encode(answer)
     assert len(raw) < 2_000_000
     assert not any(mark in raw.decode() for mark in ("\x1b", "\u202e", "\\u001b", "\\n"))

@@ -1,19 +1,26 @@
-"""The verbs that need no running node: what they print, and with which code they end."""
+"""The verbs that need no running node: their output and their exit codes."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from node.cli import main as cli
+from node.cli.options import assignments
 from node.cli.up import flags_of
 from node.configuration import Config
+from node.version import VERSION
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
+from swarm.exit_codes import ExitCode
 
 
 @pytest.fixture
@@ -33,30 +40,40 @@ def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return run
 
 
-def test_help_names_every_verb_and_the_exit_codes(starling) -> None:  # type: ignore[no-untyped-def]
-    code, said, _ = starling("--help")
+def verbs(command: Any, *names: str) -> Iterator[tuple[str, ...]]:
+    """The names of every verb, such as ("swarm", "create")."""
+    if not hasattr(command, "commands"):
+        yield names
+        return
+    for name, inner in command.commands.items():
+        yield from verbs(inner, *names, name)
+
+
+VERBS = sorted(verbs(typer.main.get_command(cli.app)))
+
+
+def test_help_names_every_verb_and_every_exit_code(starling) -> None:  # type: ignore[no-untyped-def]
+    code, shown, _ = starling("--help")
     assert code == 0
-    for verb in (
-        "up",
-        "down",
-        "status",
-        "peers",
-        "id",
-        "config",
-        "eval",
-        "doctor",
-        "demo",
-        "report",
-        "version",
-        "78 bad configuration",
-    ):
-        assert verb in " ".join(said.split())
+    words = set(re.findall(r"[\w-]+", shown))
+    assert {names[0] for names in VERBS} <= words
+    assert {str(int(code)) for code in ExitCode} <= words
+
+
+@pytest.mark.parametrize("names", VERBS, ids=" ".join)
+def test_help_of_each_verb_has_an_example_of_it_with_options_that_it_has(starling, names: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    code, shown, _ = starling(*names, "--help")
+    text = re.sub(r"[\s│]+", " ", shown)
+    description, _, options = text.partition("─ Options ")
+    assert code == 0 and re.search(rf"Examples?: starling {' '.join(names)}\b", description)
+    example = description.rpartition("Example")[2]
+    assert set(re.findall(r"--[a-z-]+", example)) <= set(re.findall(r"--[a-z-]+", options))
 
 
 @pytest.mark.parametrize("verb", ["status", "peers", "down"])
-def test_a_verb_for_a_running_node_ends_with_69_and_says_how_to_start_one(starling, verb: str) -> None:  # type: ignore[no-untyped-def]
-    code, _, complained = starling(verb)
-    assert code == 69 and "no node is running" in complained and "starling up" in complained
+def test_a_verb_for_a_running_node_ends_with_69_and_names_the_verb_that_starts_one(starling, verb: str) -> None:  # type: ignore[no-untyped-def]
+    code, _, error = starling(verb)
+    assert code == 69 and "starling up" in error
 
 
 def test_an_unknown_verb_or_option_is_a_usage_error(starling) -> None:  # type: ignore[no-untyped-def]
@@ -65,8 +82,8 @@ def test_an_unknown_verb_or_option_is_a_usage_error(starling) -> None:  # type: 
 
 
 def test_config_show_prints_toml_that_gives_the_same_configuration(starling) -> None:  # type: ignore[no-untyped-def]
-    code, said, _ = starling("config", "show", "--set", "swarm.peers=a,b", "--set", 'name=a"b\\c')
-    config = Config.model_validate(tomllib.loads(said))
+    code, shown, _ = starling("config", "show", "--set", "swarm.peers=a,b", "--set", 'name=a"b\\c')
+    config = Config.model_validate(tomllib.loads(shown))
     assert code == 0 and config.swarm.peers == ("a", "b") and config.name == 'a"b\\c'
 
 
@@ -77,18 +94,18 @@ def test_config_show_as_json_is_the_same(starling) -> None:  # type: ignore[no-u
 def test_config_validate_ends_with_78_and_names_the_nearest_key(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     assert starling("config", "validate")[0] == 0
     (tmp_path / "node.toml").write_text("[learner]\nown_group = 3\n")
-    code, _, complained = starling("config", "validate")
-    assert code == 78 and "learner.own_groups" in complained
+    code, _, error = starling("config", "validate")
+    assert code == 78 and "learner.own_groups" in error
 
 
 def test_up_refuses_a_typo_before_it_starts_anything(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    code, _, complained = starling("up", "--set", "objective.clp=0.1")
-    assert code == 78 and "objective.clip" in complained and list(tmp_path.iterdir()) == []
+    code, _, error = starling("up", "--set", "objective.clp=0.1")
+    assert code == 78 and "objective.clip" in error and list(tmp_path.iterdir()) == []
 
 
 def test_a_setting_without_a_value_is_refused(starling) -> None:  # type: ignore[no-untyped-def]
-    code, _, complained = starling("up", "--set", "objective.clip")
-    assert code == 78 and "--set objective.clip=VALUE" in complained
+    code, _, error = starling("up", "--set", "objective.clip")
+    assert code == 78 and "--set objective.clip=VALUE" in error
 
 
 def test_id_prints_the_peer_id_of_the_key_file(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -98,8 +115,8 @@ def test_id_prints_the_peer_id_of_the_key_file(starling, tmp_path: Path) -> None
 
 
 def test_id_of_a_directory_never_started_is_refused_and_makes_no_key(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    code, _, complained = starling("id")
-    assert code == 77 and "no key file" in complained and not (tmp_path / "identity.key").exists()
+    code, _, error = starling("id")
+    assert code == 77 and str(tmp_path / "identity.key") in error and not (tmp_path / "identity.key").exists()
 
 
 def test_up_with_a_foreign_key_file_is_refused_and_leaves_it_alone(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -107,20 +124,20 @@ def test_up_with_a_foreign_key_file_is_refused_and_leaves_it_alone(starling, tmp
     path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
     path.chmod(0o600)
     before = path.read_bytes()
-    code, _, complained = starling("up")
-    assert code == 77 and str(path) in complained and path.read_bytes() == before
+    code, _, error = starling("up")
+    assert code == 77 and str(path) in error and path.read_bytes() == before
 
 
 def test_up_with_a_key_that_others_can_read_is_refused_with_the_remedy(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     NodeKey.load_or_create(tmp_path / "identity.key")
     (tmp_path / "identity.key").chmod(0o644)
-    code, _, complained = starling("up")
-    assert code == 77 and "chmod 600" in complained
+    code, _, error = starling("up")
+    assert code == 77 and "chmod 600" in error
 
 
 def test_version_is_that_of_the_project(starling) -> None:  # type: ignore[no-untyped-def]
     versions = json.loads(starling("version", "--json")[1])
-    assert versions["starling"] in starling("version")[1] and versions["protocol"] == "1.0"
+    assert versions["starling"] == VERSION and VERSION in starling("version")[1] and versions["protocol"] == "1.0"
 
 
 def test_flags_of_their_own_win_over_set() -> None:
@@ -134,8 +151,6 @@ def test_demo_refuses_one_model_alone_and_a_file_in_no_directory(starling, tmp_p
 
 
 def test_a_set_text_is_split_at_its_first_equals_sign() -> None:
-    from node.cli.options import assignments
-
     assert assignments(["a=b=c"]) == {"a": "b=c"}
     with pytest.raises(ConfigurationError):
         assignments(["a"])

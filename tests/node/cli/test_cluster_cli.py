@@ -1,4 +1,4 @@
-"""Founding a private cluster and inviting to it: what is written, what is printed, and what is refused how."""
+"""Creating a private cluster and inviting to it: the files written, the output, and the refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDRESS = f"/ip4/192.0.2.7/tcp/4001/p2p/{NodeKey(bytes(32)).peer_id}"
 
 @pytest.fixture
 def cluster(starling, tmp_path: Path) -> Path:  # type: ignore[no-untyped-def]
-    """The directory of a cluster just founded."""
+    """The directory of a new cluster."""
     assert starling("swarm", "create", "--private", "--name", "lab")[0] == 0
     return tmp_path / "home" / "cluster"
 
@@ -55,7 +55,7 @@ def test_invite_is_one_line_that_a_newcomer_can_use(starling, cluster: Path) -> 
     assert (invite.psk.hex(), invite.addresses) == ((cluster / "psk").read_text(), (ADDRESS,))
 
 
-def test_no_two_invites_are_equal_and_each_is_for_one_newcomer_unless_said_otherwise(starling, cluster: Path) -> None:  # type: ignore[no-untyped-def]
+def test_no_two_invites_are_equal_and_each_has_one_seat_by_default(starling, cluster: Path) -> None:  # type: ignore[no-untyped-def]
     invites = [read_invite(starling("invite")[1], time.time()) for _ in range(2)]
     assert len({invite.secret for invite in invites if isinstance(invite, Invite)}) == 2
     assert all(isinstance(invite, Invite) and invite.invitation.seats == 1 for invite in invites)
@@ -75,19 +75,19 @@ def test_owner_key_kept_elsewhere_is_asked_for_and_found_there(starling, tmp_pat
     assert json.loads(starling("swarm", "show", "--json")[1])["owner_key"] == "not on this machine"
     code, printed, error = starling("invite")
     assert (code, printed) == (77, "")
-    assert "no key file" in error
+    assert "owner.key" in error
     assert starling("invite", "--owner-key", stick)[1].startswith("starling://1")
     NodeKey.load_or_create(tmp_path / "other.key")
     code, _, error = starling("invite", "--owner-key", str(tmp_path / "other.key"))
     assert code == 78
-    assert "not the key of this cluster's owner" in error
+    assert str(tmp_path / "other.key") in error
 
 
 def test_second_founding_is_refused_and_changes_nothing(starling, cluster: Path) -> None:  # type: ignore[no-untyped-def]
     before = {path: path.read_bytes() for path in cluster.iterdir()}
     code, _, error = starling("swarm", "create", "--private", "--name", "lab2")
     assert code == 78
-    assert "already" in error
+    assert str(cluster) in error
     assert {path: path.read_bytes() for path in cluster.iterdir()} == before
 
 
@@ -105,7 +105,6 @@ def test_damaged_file_is_refused_and_its_content_not_repeated(starling, cluster:
     code, printed, error = starling("invite")
     assert (code, printed) == (77, "")
     assert str(cluster / name) in error
-    assert "restore it" in error
     assert (cluster / "psk").read_text()[:-1] not in error
 
 
@@ -114,7 +113,7 @@ def test_damaged_file_is_refused_and_its_content_not_repeated(starling, cluster:
     [
         (("invite",), "swarm create"),
         (("swarm", "show"), "swarm create"),
-        (("swarm", "create", "--no-private", "--name", "lab"), "open swarm"),
+        (("swarm", "create", "--no-private", "--name", "lab"), "--private"),
         (("swarm", "create", "--private", "--name", ""), "--name"),
         (("swarm", "create", "--private", "--name", "lab", "--members", "0"), "--members"),
         (("swarm", "create", "--private", "--name", "lab", "--membership", "soon"), "--membership soon"),

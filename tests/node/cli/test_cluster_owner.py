@@ -1,4 +1,4 @@
-"""What the owner signs from the command line: revocations and changes of key, carried by file, and what show tells."""
+"""What the owner signs from the command line: revocations and changes of key, carried by file, and shown by show."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ def test_revoked_peers_and_invites_are_listed_together_under_a_rising_number(
     starling: Starling, tmp_path: Path
 ) -> None:
     invite = starling("invite")[1]
-    code, said, _ = starling("revoke", PEER.peer_id)
-    assert code == 0 and "starling swarm apply" in said and "No node runs here" in said
+    code, output, _ = starling("revoke", PEER.peer_id)
+    assert code == 0 and "starling swarm apply" in output and "starling up" in output  # since no node runs here
     assert starling("revoke", invite)[0] == 0
-    assert "nothing to do" in starling("revoke", PEER.peer_id)[1]
+    code, again, _ = starling("revoke", PEER.peer_id)
+    assert code == 0 and "starling swarm apply" not in again  # nothing new was signed
     shown = facts(starling)
     assert shown["revoked_peers"] == [PEER.peer_id]
     assert shown["revoked_invitations"] == [decode_invite(invite).invitation.key.hex()]
@@ -61,10 +62,11 @@ def test_revoked_peers_and_invites_are_listed_together_under_a_rising_number(
 
 def test_what_is_neither_peer_nor_invite_and_this_node_itself_cannot_be_revoked(starling: Starling) -> None:
     for nonsense in ("nobody", "starling://1abc", PEER.peer_id[:-1]):
-        code, _, said = starling("revoke", nonsense)
-        assert code == 78 and "neither a peer id" in said
+        code, _, error = starling("revoke", nonsense)
+        assert code == 78 and "starling swarm show" in error
     ourselves = json.loads(starling("swarm", "show", "--json")[1])["members"][0]["peer"]
-    assert "cannot put itself out" in starling("revoke", ourselves)[2]
+    assert starling("revoke", ourselves)[0] == 78
+    assert facts(starling)["revoked_peers"] == []
 
 
 def test_another_key_is_in_every_later_invite_and_the_former_one_holds_for_its_grace(
@@ -73,14 +75,14 @@ def test_another_key_is_in_every_later_invite_and_the_former_one_holds_for_its_g
     files = cluster_files(tmp_path / "home")
     cluster, first = read_cluster(files), decode_invite(starling("invite")[1]).psk
     for _ in range(6):
-        code, said, _ = starling("swarm", "rotate-key", "--grace", "2d")
-        assert code == 0 and "keep it as you would a password" in said
+        code, output, _ = starling("swarm", "rotate-key", "--grace", "2d")
+        assert code == 0 and "starling swarm apply" in output
     psk = current_psk(files, cluster)
     assert decode_invite(starling("invite")[1]).psk == psk != first
     change = open_key_change((files.directory / "key-change").read_bytes(), owner=cluster.manifest.owner)
     assert change.sequence == 6 and len(change.former) == 4
     assert abs(change.former[0].until_seconds - time.time() - 2 * 86_400) < 600
-    shown = "".join(starling("swarm", "show")[:2][1:]) + said
+    shown = starling("swarm", "show")[1] + output
     assert psk.hex() not in shown and first.hex() not in shown
 
 
@@ -103,8 +105,9 @@ def test_only_the_owner_signs_and_a_member_takes_what_is_carried_to_it_once(
     for name in ("revocations", "key-change"):
         assert starling("swarm", "apply", str(cluster / name))[0] == 0
         assert (elsewhere / "cluster" / name).read_bytes() == (cluster / name).read_bytes()
-        code, _, said = starling("swarm", "apply", str(cluster / name))
-        assert code == 77 and "nothing to do" in said
+        before = (elsewhere / "cluster" / name).read_bytes()
+        assert starling("swarm", "apply", str(cluster / name))[0] == 77  # it has it already
+        assert (elsewhere / "cluster" / name).read_bytes() == before
     assert starling("swarm", "apply", str(cluster / "manifest"))[0] == 77
     assert starling("swarm", "apply", str(tmp_path / "nothing"))[0] == 78
 
@@ -116,11 +119,11 @@ def test_directory_of_one_cluster_refuses_the_invite_of_another_and_ignores_one_
     monkeypatch.setenv("STARLING_HOME", str(tmp_path / "other"))
     assert starling("swarm", "create", "--private", "--name", "other")[0] == 0
     foreign = starling("invite")[1]
-    with pytest.raises(ConfigurationError, match="belongs to the private cluster lab"):
+    with pytest.raises(ConfigurationError, match="lab"):
         ensure_joined(ours, load_config(ours.path, {}, {}), foreign)
 
 
-def test_credentials_that_say_themselves_that_the_node_is_out_end_it_before_anything_is_started(
+def test_credentials_that_do_not_admit_the_node_end_it_before_anything_is_started(
     starling: Starling, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "home")
@@ -128,14 +131,15 @@ def test_credentials_that_say_themselves_that_the_node_is_out_end_it_before_anyt
     credentials = credentials_of(home, key)
     assert credentials is not None and credentials.cluster.manifest.name == "lab"
     (home.path / "cluster" / "owner.key").rename(tmp_path / "owner.key")
-    with pytest.raises(RefusedError, match=r"not let in \(wrong_key\)"):
+    with pytest.raises(RefusedError) as refused:
         credentials_of(home, PEER)
+    assert "wrong_key" in f"{refused.value.reason} {refused.value}"
 
 
 def test_join_takes_an_invite_or_a_file_that_holds_one(tmp_path: Path) -> None:
     file = tmp_path / "invite"
     file.write_text("starling://1abc\n")
     assert invite_text(str(file)).strip() == invite_text(" starling://1abc").strip() == "starling://1abc"
-    with pytest.raises(ConfigurationError, match="neither"):
+    with pytest.raises(ConfigurationError, match="--join"):
         invite_text(str(tmp_path / "nothing"))
     assert load_config(tmp_path, {"STARLING_JOIN": "starling://1abc"}, {}) == load_config(tmp_path, {}, {})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -15,8 +18,9 @@ from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, RoundDone, Stopped, encode_event
 from node.printable import printable
-from node.quantities import size
+from node.quantities import counted, size, times
 from node.supervision.rolling_log import RollingLog
+from node.version import VERSION
 from protocol.messages import Heartbeat
 from swarm.api import PeerStatus, SwarmStatus
 from tests.factories import round_done
@@ -42,7 +46,7 @@ def swarm_status(alone_because: str | None) -> SwarmStatus:
 def node_status(swarm: SwarmStatus | None, done: RoundDone | None = None) -> NodeStatus:
     child = ChildStatus(12, 0, None)
     return NodeStatus(
-        "0.1.0", 1, "/h", "wren-x", "12D3KooWx", "builtin:wren", NodeState.TRAINING, 61.0, child, child, swarm,
+        VERSION, 1, "/h", "wren-x", "12D3KooWx", "builtin:wren", NodeState.TRAINING, 61.0, child, child, swarm,
         None, None, done, None, None, (),
     )  # fmt: skip
 
@@ -70,23 +74,22 @@ def test_a_hostile_peer_name_is_no_markup_in_the_panel() -> None:
     assert "[bold red]evil[/]" in shown and "\x1b" not in shown
 
 
-def test_a_node_alone_says_why_and_how_to_add_a_peer_reachable_address_first() -> None:
-    said = wording.alone_lines(swarm_status("nobody answered; next try in 4 s"))
-    first, second, third = said.splitlines()
+def test_a_node_alone_shows_why_and_how_to_add_a_peer_reachable_address_first() -> None:
+    first, second, third = wording.alone_lines(swarm_status("nobody answered; next try in 4 s")).splitlines()
     assert "nobody answered; next try in 4 s" in first
     assert second.endswith("starling up --peer /ip4/192.0.2.7/tcp/1/p2p/12D3KooWx") and "127.0.0.1" in third
     assert wording.alone_lines(swarm_status(None)) == ""
 
 
 def test_a_member_of_a_private_cluster_that_is_alone_names_the_invite_and_not_its_address() -> None:
-    said = wording.alone_lines(msgspec.structs.replace(swarm_status("nobody answered"), private=True))
-    assert "starling invite" in said and "--peer" not in said
+    text = wording.alone_lines(msgspec.structs.replace(swarm_status("nobody answered"), private=True))
+    assert "starling invite" in text and "--peer" not in text
 
 
-def test_status_tells_round_rewards_traffic_and_rejections() -> None:
-    said = "\n".join(wording.status_lines(node_status(swarm_status("why"), sorting_round(7))))
-    for part in ("round 7", "sort 0.50", "6.0 kB received", "2 clock", "why", "1 min 01 s"):
-        assert part in said
+def test_status_shows_round_rewards_traffic_and_rejections() -> None:
+    text = "\n".join(wording.status_lines(node_status(swarm_status("why"), sorting_round(7))))
+    for fact in ("round 7", "sort 0.50", "6.0 kB", "2 clock", "why", "1 min 01 s"):
+        assert fact in text
 
 
 def test_rounds_come_as_a_line_once_in_a_while_and_the_last_one_always() -> None:
@@ -101,7 +104,7 @@ def test_rounds_come_as_a_line_once_in_a_while_and_the_last_one_always() -> None
     assert "round 1 " in lines[0] and "round 100 " in lines[-1] and len(lines) < 10
 
 
-def test_company_and_loneliness_are_told_when_they_change() -> None:
+def test_the_reason_for_training_alone_is_shown_once() -> None:
     out = io.StringIO()
     observer = PlainObserver(out)
     for _ in range(3):
@@ -109,7 +112,7 @@ def test_company_and_loneliness_are_told_when_they_change() -> None:
     assert out.getvalue().count("nobody there") == 1
 
 
-def test_events_pass_as_they_are_and_addresses_are_told_once() -> None:
+def test_events_pass_unchanged_and_addresses_are_written_once() -> None:
     out = io.StringIO()
     observer = JsonObserver(out)
     fault = Fault(time_seconds=1.0, kind="k", detail="d", round=1, fatal=False)
@@ -117,7 +120,8 @@ def test_events_pass_as_they_are_and_addresses_are_told_once() -> None:
     for _ in range(2):
         observer.on_tick(node_status(swarm_status(None)), PeersAnswer(()))
     lines = out.getvalue().splitlines()
-    assert lines[0].encode() == encode_event(fault) and len(lines) == 2 and '"event": "node"' in lines[1]
+    assert lines[0].encode() == encode_event(fault) and len(lines) == 2
+    assert json.loads(lines[1])["event"] == "node"
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -140,12 +144,17 @@ def test_a_log_stays_within_its_bound_and_keeps_the_newest(tmp_path: Path) -> No
     assert numbers == list(range(numbers[0], 500))
 
 
-def test_a_full_disk_is_told_and_does_not_end_who_logs() -> None:
+def test_a_full_disk_is_recorded_and_does_not_end_the_process_that_logs() -> None:
     log = RollingLog(Path("/dev/full"), max_bytes=1000)
     log.append(b"x\n")
-    assert log.failure is not None and "No space left" in log.failure
+    assert log.failure is not None and os.strerror(errno.ENOSPC) in log.failure
 
 
-@pytest.mark.parametrize(("amount", "said"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (5e9, "5.0 GB")])
-def test_sizes_are_told_in_a_fitting_unit(amount: float, said: str) -> None:
-    assert size(amount) == said
+@pytest.mark.parametrize(("amount", "text"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (5e9, "5.0 GB")])
+def test_sizes_have_a_fitting_unit(amount: float, text: str) -> None:
+    assert size(amount) == text
+
+
+def test_counts_of_one_have_no_plural() -> None:
+    assert [times(n) for n in (0, 1, 2, 1000)] == ["0 times", "once", "2 times", "1,000 times"]
+    assert [counted(n, "peer") for n in (0, 1, 2)] == ["0 peers", "1 peer", "2 peers"]

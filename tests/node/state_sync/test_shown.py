@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.cli.wording import catching_up_line
+from node.cli.wording import state_sync_line
 from node.events import Stage, StateSyncing, decode_event, encode_event
 
 
@@ -31,13 +31,13 @@ def event(stage: Stage, because: str = "", *, here_bytes: int = 0) -> StateSynci
         (event("verifying", "3 blobs are here"), "verifying: 3 blobs"),
         (event("failed", "no space left"), "failed: no space left"),
         (event("done"), "starting from abababababababab, policy version 7"),
-        (event("given_up", "nobody"), "starting from what is here: nobody"),
+        (event("given_up", "nobody"), "nobody"),
     ],
 )
 def test_each_stage_has_its_line(said: StateSyncing, part: str) -> None:
-    assert part in catching_up_line(said)
+    assert part in state_sync_line(said)
     assert decode_event(encode_event(said)) == said
 
 
 def test_what_moves_the_cursor_is_escaped() -> None:
-    assert "\x1b" not in catching_up_line(event("failed", "peer \x1b[2J\n says"))
+    assert "\x1b" not in state_sync_line(event("failed", "peer \x1b[2J\n says"))
