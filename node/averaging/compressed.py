@@ -1,32 +1,32 @@
 """Averaging whole models with one partner in a fiftieth of the bytes: SparseLoCo's update and a slice of the weights.
 
-For replicas i and j, φ outer weights, θ weights after the inner steps, e what of them was not sent yet:
+For replicas i and j, φ outer weights, θ weights after the inner steps, e what has not been sent yet:
 
-    Δ ← θ - φ;   e, c ← top-k of β e + Δ in two bits a value (``protocol.weights.sparsify``)      each on its own
+    Δ ← θ - φ;   e, c ← top-k of β e + Δ in two bits a value (``protocol.weights.sparsify``)   each node for itself
     u = mean of c_i and c_j, at each index over those who sent it                         equal on both, to the bit
     φ_i ← φ_i + α u + γ (φ̂_j - φ_i) on partner j's slice of its φ
     θ ← φ
 
-What crosses the wire is c and, in few bits each, every ``stride``-th element of φ (``protocol.weights.weight_slice``).
-Dense NoLoCo sends θ_j, in which everything is that j has learnt from anybody. Here u is what the two learnt since last
-time, a partner's partners are not in it, and the φ of replicas that met others drift apart; the slice pulls them
-together. Why a slice, and why in three bits, ``docs/experiments/averaging.md`` tells with figures.
+The nodes exchange c and, in a few bits each, every ``stride``-th element of φ (``protocol.weights.weight_slice``).
+Dense NoLoCo sends θ_j, which contains everything that j has learnt from anyone. Here u contains only what the two have
+learnt since their last steps and nothing of a partner's partners, so the φ of replicas that met others drift apart; the
+slice pulls them together. ``docs/experiments/averaging.md`` gives the figures for a slice and for three bits.
 
-The slice's step δ is the root mean square, tensor by tensor, of how far slices of partners lay from our own φ lately,
-which makes its range of eight steps ± four such distances. Distances that outgrow the range look like uniform noise,
-which is larger than the step that they are measured in: δ then more than doubles with every exchange.
+The slice's step δ is, for each tensor, the root mean square of the recent distances between partners' slices and our φ,
+so that its range of eight steps is ± four such distances. Distances beyond the range look like uniform noise, which is
+larger than the step that measures them: δ then more than doubles with every exchange.
 
-Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace, in the residual neither: what
-was not averaged is in the next Δ, because φ has not moved. φ' is a function of the own state and the two blobs,
-float32, the same to the bit on every machine. A partner's c is scaled down to ``LONGEST`` times the length of ours,
-tensor by tensor, if it is longer; only then do the two sides differ in u. A slice counts as no farther away than
-``FARTHEST`` times the distance reckoned with, whatever steps came with it: the end of the range that honest ones have.
-No element moves by more than a quarter of the partner's range, and never away from the φ̂_j that it decodes.
+Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace, not in the residual either:
+what was not averaged is in the next Δ, because φ has not moved. φ' is a function of the own state and the two blobs,
+float32, the same to the bit on every machine. A partner's c that is longer than ``MAX_LENGTH_RATIO`` times ours is
+scaled down to that, tensor by tensor; only then do the two sides differ in u. A slice's distance counts as at most
+``MAX_DISTANCE_RATIO`` times the expected one, whatever its steps: the end of the range that honest slices have. No
+element moves by more than a quarter of the partner's range, and never away from the φ̂_j that it decodes.
 
-Departures: SparseLoCo keeps one φ for all and sends to all; ours differ. Its residual decays by β = 0.95 a step; ours
-does not decay, because an element is sent every sixty steps or so, and would have lost most of itself until then.
-Where one side commits and the other, against all likelihood, does not (``swarm.averaging.pairing``), the update of the
-second is sent twice, once as c and once in a later Δ.
+Departures: SparseLoCo keeps one φ for all and sends to all; here each replica has its own. Its residual decays by
+β = 0.95 a step; ours does not, because an element is sent about every sixty steps and would lose most of its value
+until then. If one side commits and the other, which is very unlikely, does not (``swarm.averaging.pairing``), the
+second's update is sent twice, once as c and once in a later Δ.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.averaging.noloco import Weights, unfit_because
-from node.kernels import sparse_update_kernels as sparse_update
+from node.averaging.noloco import Weights, unfit_weights
+from node.kernels.sparse_update_kernels import encode_update_fast
+from node.policy.weight_layout import layout_of
 from protocol import limits
 from protocol.errors import StorageError
 from protocol.weights.compressed_weights import Compressed, encode_compressed
@@ -52,8 +53,8 @@ from protocol.weights.weight_slice import MIN_STEP, elements, quantise, towards
 
 STEPS_KEY: Final = "compressed_averaging/steps"
 _SPREAD: Final = "compressed_averaging/spread"
-LONGEST: Final = 2.0
-FARTHEST: Final = 4.0
+MAX_LENGTH_RATIO: Final = 2.0
+MAX_DISTANCE_RATIO: Final = 4.0
 _OUTER, _RESIDUAL = "compressed_averaging/outer/", "compressed_averaging/residual/"
 
 Floats = NDArray[np.float32]
@@ -67,9 +68,9 @@ class CompressedConstants:
     residual_decay: float = 1.0  # β
     outer_rate: float = 1.0  # α
     consensus_rate: float = 0.5  # γ: half way to the partner, as the mean is
-    stride: int = 18  # one element in so many is in a slice
+    stride: int = 18  # one of so many elements is in a slice
     bits: int = 3
-    spread_decay: float = 0.5  # the measured distance falls to no less of itself in one exchange
+    spread_decay: float = 0.5  # one exchange lowers the measured distance at most to this share of itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,58 +79,55 @@ class CompressedState:
 
     outer: Weights  # φ, float32
     residual: Weights  # e, float32
-    spread: Floats  # (T,) how far partners' φ lay from ours, by tensor in the layout's order; 0: not known
+    spread: Floats  # (T,) recent distance of partners' φ from ours, by tensor in the layout's order; 0: unknown
     steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompressedOffer:
-    """What one replica offers, and what it will hold if that is averaged with."""
+    """What one replica offers, and what its state becomes if a partner averages with it."""
 
     blob: bytes
-    update: list[SparseTensor]  # as the partner will read it
-    residual: Weights  # e after it
+    update: list[SparseTensor]  # as the partner decodes it
+    residual: Weights  # e afterwards
 
 
 def begin(weights: Weights, steps: int = 0) -> CompressedState:
-    """Before the first outer step: φ = θ, e = 0; ``steps`` where earlier ones are forgotten."""
+    """The state before the first outer step: φ = θ, e = 0; ``steps`` counts earlier ones."""
     outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
     residual = {name: torch.zeros_like(tensor) for name, tensor in outer.items()}
     return CompressedState(outer, residual, np.zeros(len(outer), np.float32), steps)
 
 
-def layout_of(weights: Weights) -> TensorLayout:
-    return TensorLayout.of({name: tensor.shape for name, tensor in weights.items()})
+def refreshed(state: CompressedState, weights: Weights, constants: CompressedConstants) -> CompressedState:
+    """The state to step from after a long time without outer steps: φ = ``weights`` θ minus one update, and e = 0.
 
-
-def brought_up(state: CompressedState, weights: Weights, constants: CompressedConstants) -> CompressedState:
-    """After long without an outer step: φ under ``weights`` θ by no more than what one update says, and e = 0.
-
-    Of what was learnt meanwhile the next step then takes nothing back, as it would take back, until it is sent, what an
-    update has no room for; the largest of it is still sent. Raises ``ValueError`` as ``compress`` does.
+    An outer step resets θ to φ, and so undoes, until it is sent, whatever an update has no room for. With this φ it
+    undoes nothing that was learnt meanwhile, and the largest of it is still sent. Raises ``ValueError`` as
+    ``make_offer`` does.
     """
     nothing = {name: torch.zeros_like(tensor) for name, tensor in state.outer.items()}
-    told = compress(CompressedState(state.outer, nothing, state.spread), weights, 0, constants).update
+    sent = make_offer(CompressedState(state.outer, nothing, state.spread), weights, 0, constants).update
     outer = {}
-    for (name, shape), update in zip(layout_of(weights).tensors, told, strict=True):
+    for (name, shape), update in zip(layout_of(weights).tensors, sent, strict=True):
         lowered = weights[name].detach().to(torch.float32, copy=True).reshape(-1).numpy()
         lowered[update.positions] -= update.values
         outer[name] = torch.from_numpy(lowered).reshape(shape)
     return CompressedState(outer, nothing, state.spread, state.steps)
 
 
-def compress(state: CompressedState, weights: Weights, phase: int, constants: CompressedConstants) -> CompressedOffer:
-    """What to send of ``weights`` θ in main memory; ``phase`` says which slice, below ``constants.stride``, at random.
+def make_offer(state: CompressedState, weights: Weights, phase: int, constants: CompressedConstants) -> CompressedOffer:
+    """Returns what to send of ``weights`` θ in main memory; ``phase``, below ``constants.stride``, selects the slice.
 
     Raises ``ValueError`` for weights that are not finite or too far from φ to be sent.
     """
     layout = layout_of(state.outer)
-    # What is left is written over Δ: Δ + β e is the same sum, and one copy less.
+    # The new residual is written over Δ: Δ + β e is the same sum with one copy less.
     left = [(weights[name].detach().to(torch.float32) - state.outer[name]).reshape(-1) for name in layout.names]
     decay = constants.residual_decay
     before = [state.residual[name].reshape(-1) for name in layout.names]
     before = before if decay == 1.0 else [decay * tensor for tensor in before]
-    update = sparse_update.encode(layout, left, before, decay=1.0, kept=constants.kept)
+    update = encode_update_fast(layout, left, before, decay=1.0, kept=constants.kept)
     part = quantise(
         layout,
         _flat(state.outer, layout),
@@ -150,9 +148,9 @@ def outer_step(
     *,
     share: float = 1.0,
 ) -> CompressedState:
-    """The state after averaging what ``compress`` made of ``state`` with a partner's; the new θ is the new φ.
+    """Returns the state after averaging ``sent``, the offer of ``state``, with a partner's; the new θ is the new φ.
 
-    ``theirs`` is what ``decode_compressed`` gave for the layout of ``state``; ``share`` ≤ 1 is how much it counts.
+    ``theirs`` is the result of ``decode_compressed`` for the layout of ``state``; it counts ``share`` ≤ 1.
     """
     return outer_step_and_distance(state, sent, theirs, constants, share=share)[0]
 
@@ -165,7 +163,7 @@ def outer_step_and_distance(
     *,
     share: float = 1.0,
 ) -> tuple[CompressedState, float | None]:
-    """The same, and ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None where ours is all zero there."""
+    """``outer_step``, and ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None if ours is all zero there."""
     layout = layout_of(state.outer)
     differences = towards(layout, theirs.part, _flat(state.outer, layout))
     where = elements(layout, theirs.part.stride, theirs.part.phase)
@@ -177,26 +175,27 @@ def outer_step_and_distance(
         length = _length(away)
         apart_square, own_square = apart_square + length**2, own_square + _length(moved[where[index]]) ** 2
         moved[positions] += np.float32(constants.outer_rate) * update
-        # What replicas do not share of one update is the first measure of how far apart they are.
-        reckoned = float(state.spread[index]) or _length(update) / math.sqrt(len(moved))
+        # Without a measured distance, the length of one update is the estimate.
+        expected = float(state.spread[index]) or _length(update) / math.sqrt(len(moved))
         far = length / math.sqrt(max(1, len(away)))
-        pull = share * constants.consensus_rate * min(1.0, FARTHEST * reckoned / far if far > 0.0 else 1.0)
+        pull = share * constants.consensus_rate * min(1.0, MAX_DISTANCE_RATIO * expected / far if far > 0.0 else 1.0)
         moved[where[index]] += np.float32(pull) * away
         outer[name] = torch.from_numpy(moved).reshape(shape)
-        spread.append(max(min(far, FARTHEST * reckoned), constants.spread_decay * reckoned) if len(away) else reckoned)
+        bounded = max(min(far, MAX_DISTANCE_RATIO * expected), constants.spread_decay * expected)
+        spread.append(bounded if len(away) else expected)
     after = CompressedState(outer, sent.residual, np.array(spread, np.float32), state.steps + 1)
     return after, math.sqrt(apart_square / own_square) if own_square > 0.0 else None
 
 
 def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) -> tuple[NDArray[np.int64], Floats]:
-    """u of one tensor where it is not 0: positions, each once, in any order, and values there.
+    """Returns u of one tensor where it is not 0: positions, each once, in any order, and values there.
 
-    Where both sent it is (c_i + w c_j) / (1 + w), w being ``share``. Bit-equal on both sides for w = 1, where the
-    longer update is at most ``LONGEST`` times the other.
+    Where both sent, u is (c_i + w c_j) / (1 + w), w being ``share``. Bit-equal on both sides for w = 1 if the longer
+    update is at most ``MAX_LENGTH_RATIO`` times the other.
     """
-    most, norm = LONGEST * norm_of(ours), norm_of(theirs)
+    most, norm = MAX_LENGTH_RATIO * norm_of(ours), norm_of(theirs)
     scale = most / norm if norm > most else 1.0
-    share = share if norm > 0.0 else 0.0  # a tensor in which nothing was learnt is sent as zeros, which say nothing
+    share = share if norm > 0.0 else 0.0  # zeros mean that nothing was learnt: they do not count
     values, added = ours.values, (theirs.codebook * np.float32(scale * share))[theirs.codes]
     here, there = sent_by_both(ours, theirs)
     values[here] = (values[here] + added[there]) / np.float32(1.0 + share)
@@ -206,23 +205,23 @@ def mean_update(ours: SparseTensor, theirs: SparseTensor, share: float = 1.0) ->
 
 
 def steps_of(spread: Floats, constants: CompressedConstants) -> Floats:
-    """δ by tensor: the range of 2^bits steps is ± four distances."""
+    """Returns δ by tensor: the range of 2^bits steps is ± four distances."""
     steps = spread * np.float32(8.0 / 2**constants.bits)
     bounded: Floats = np.clip(steps, np.float32(MIN_STEP), np.float32(limits.UPDATE_MAGNITUDE))
     return bounded
 
 
 def snapshot(state: CompressedState) -> dict[str, Tensor]:
-    """Everything of the state by names of its own, for a checkpoint. Shares memory with the state."""
+    """Returns the whole state as tensors by name, for a checkpoint. They share memory with the state."""
     tensors = {_OUTER + name: tensor for name, tensor in state.outer.items()}
     tensors |= {_RESIDUAL + name: tensor for name, tensor in state.residual.items()}
     return tensors | {_SPREAD: torch.from_numpy(state.spread), STEPS_KEY: torch.tensor(state.steps, dtype=torch.int64)}
 
 
 def restore(tensors: Weights, weights: Weights) -> CompressedState | None:
-    """The state in a checkpoint's tensors, for a policy with ``weights``; None where no averaging had begun.
+    """Returns the state in a checkpoint's tensors, for a policy with ``weights``; None if they hold none.
 
-    Raises ``StorageError`` for one that is not whole or belongs to another policy.
+    Raises ``StorageError`` for a state that is incomplete or belongs to another policy.
     """
     if STEPS_KEY not in tensors:
         return None
@@ -231,12 +230,12 @@ def restore(tensors: Weights, weights: Weights) -> CompressedState | None:
         for key, tensor in tensors.items():
             if key.startswith(prefix):
                 parts[key.removeprefix(prefix)] = tensor.to("cpu", torch.float32, copy=True)
-        refusal = unfit_because(weights, parts)
+        refusal = unfit_weights(weights, parts)
         if refusal is not None:
             raise _misfit(f"{prefix}: {refusal.detail}")
     spread = tensors.get(_SPREAD)
     if spread is None or spread.shape != (len(weights),) or not bool((spread >= 0).all() & spread.isfinite().all()):
-        raise _misfit("the distances of partners are missing or no distances")
+        raise _misfit("the distances of partners are missing or invalid")
     kept = spread.to("cpu", torch.float32, copy=True).numpy()
     return CompressedState(found[_OUTER], found[_RESIDUAL], kept, int(tensors[STEPS_KEY]))
 

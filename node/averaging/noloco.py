@@ -4,24 +4,24 @@
     φ ← φ + m
     θ ← φ
 
-φ outer weights, θ weights after the inner steps, m outer momentum. Where η = γ, as in the released constants
+φ outer weights, θ weights after the inner steps, m outer momentum. If η = γ, as in the released constants
 (η = γ = 0.7, μ = 0.5), every φ_j cancels except our own,
 
     m ← μ m + η · (mean_j θ_j − φ_i),
 
-so that one vector crosses the wire, θ_j, and not two. ``outer_step`` is this form, ``outer_step_of_two_vectors`` the
-general one. ``overlapped`` applies a step to weights that learnt on while it was under way:
+so that a node sends one vector, θ_j, and not two. ``outer_step`` is this form, ``outer_step_of_two_vectors`` the
+general one. ``overlapped`` applies a step to weights that kept learning while it was under way:
 
     θ ← φ + (θ − θ_offered)
 
-which is θ ← φ, exactly, where no inner step lies between, and keeps what was learnt since where some do.
+This is exactly θ ← φ if there was no inner step in between; otherwise it keeps what was learnt since.
 
-Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace; a step is taken with weights
-that ``unfit_because`` accepted or not at all; everything is float32, and replicas that hold bit-equal φ, m and the same
-two θ make bit-equal steps, whichever of them is "own". Moments of the inner optimizer are not averaged.
+Guarantees: nothing passed in is written to, so a step that is not taken leaves no trace; a step uses only weights that
+``unfit_weights`` accepted; everything is float32, and replicas that hold bit-equal φ, m and the same two θ make
+bit-equal steps, whichever of them is "own". Moments of the inner optimizer are not averaged.
 
-Departures: a partner's θ may arrive rounded (bf16), ours enters as it is; the two means then differ by half the
-rounding error of either, which the next steps average like any other difference of replicas. A member may count less
+Departures: a partner's θ may arrive rounded (bf16), ours enters unrounded; the two means then differ by half the
+rounding error of either, which later steps average like any other difference between replicas. A member may count less
 than we do, by its share w ≤ 1: the mean is then Σ w_j θ_j / Σ w_j, of a pair (θ_i + w θ_j) / (1 + w).
 """
 
@@ -40,14 +40,14 @@ from protocol.errors import StorageError
 
 Weights = Mapping[str, Tensor]  # by parameter name; each of the parameter's shape
 
-MAGNITUDE: Final = 65_536.0  # no weight of a model that works is larger
+MAX_MAGNITUDE: Final = 65_536.0  # no weight of a working model is larger
 STEPS_KEY: Final = "averaging/steps"
 _OUTER, _MOMENTUM = "averaging/outer/", "averaging/momentum/"
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
-    """As released with the paper."""
+class NolocoConstants:
+    """The constants released with the paper."""
 
     outer_rate: float = 0.7  # η
     consensus_rate: float = 0.7  # γ
@@ -55,15 +55,15 @@ class Constants:
 
     @property
     def one_vector(self) -> bool:
-        """Whether θ_j is all that is needed of a partner."""
+        """Whether a step needs only θ_j of a partner."""
         return self.outer_rate == self.consensus_rate
 
     @property
     def stretch(self) -> float:
-        """Periods that may lie between two outer steps without the second undoing some of what was learnt in them.
+        """The longest time between two outer steps, in periods, after which the second undoes nothing learnt meanwhile.
 
-        At a steady advance of Δ a period, m = η Δ / (1 − μ); a step after k periods moves φ by μ m + η k Δ, which is at
-        least k Δ for k ≤ η μ / ((1 − μ) (1 − η)): 2.3 with the released constants.
+        At a steady progress of Δ a period, m = η Δ / (1 − μ); a step after k periods moves φ by μ m + η k Δ, which is
+        at least k Δ for k ≤ η μ / ((1 − μ) (1 − η)): 2.3 with the released constants.
         """
         lost = (1.0 - self.momentum) * (1.0 - self.outer_rate)
         return self.outer_rate * self.momentum / lost if lost > 0 else math.inf
@@ -71,7 +71,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OuterState:
-    """φ and m of one replica, float32, and how many outer steps led to them. Never written to."""
+    """φ and m of one replica, float32, and the number of outer steps taken. Never written to."""
 
     outer: Weights
     momentum: Weights
@@ -79,7 +79,7 @@ class OuterState:
 
 
 class Unfit(StrEnum):
-    """Why weights of a partner are not averaged with."""
+    """Why a partner's weights are not used."""
 
     OTHER_NAMES = "other_names"
     OTHER_SHAPE = "other_shape"
@@ -95,13 +95,13 @@ class UnfitWeights:
 
 
 def begin(weights: Weights, *, steps: int = 0) -> OuterState:
-    """Before the first outer step, or anew after ``steps``: φ = θ, m = 0. In main memory, whatever device learns."""
+    """The state before the first outer step, or a fresh one after ``steps``: φ = θ, m = 0. Always in main memory."""
     outer = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
     return OuterState(outer, {name: torch.zeros_like(tensor) for name, tensor in outer.items()}, steps)
 
 
-def unfit_because(own: Weights, theirs: Weights) -> UnfitWeights | None:
-    """Why a partner's weights must not enter a step, or None. Reads every value."""
+def unfit_weights(own: Weights, theirs: Weights) -> UnfitWeights | None:
+    """Returns why a partner's weights must not enter a step, or None. Reads every value."""
     if own.keys() != theirs.keys():
         odd = sorted(own.keys() ^ theirs.keys())
         return UnfitWeights(Unfit.OTHER_NAMES, f"{len(odd)} tensors are on one side only, {odd[0]!r} among them")
@@ -116,21 +116,20 @@ def unfit_because(own: Weights, theirs: Weights) -> UnfitWeights | None:
         lowest, highest = (float(bound) for bound in torch.aminmax(tensor.detach()))
         if not (abs(lowest) < float("inf") and abs(highest) < float("inf")):
             return UnfitWeights(Unfit.NOT_FINITE, f"{name}: values from {lowest} to {highest}")
-        if max(-lowest, highest) > MAGNITUDE:
+        if max(-lowest, highest) > MAX_MAGNITUDE:
             return UnfitWeights(
-                Unfit.ENORMOUS, f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAGNITUDE:g}"
+                Unfit.ENORMOUS, f"{name}: values from {lowest:g} to {highest:g}; at most ±{MAX_MAGNITUDE:g}"
             )
     return None
 
 
 def outer_step(
-    state: OuterState, group: Sequence[Weights], constants: Constants, *, shares: Sequence[float] | None = None
+    state: OuterState, group: Sequence[Weights], constants: NolocoConstants, *, shares: Sequence[float] | None = None
 ) -> OuterState:
-    """φ and m after averaging with a group; the new θ is the new φ.
+    """Returns φ and m after averaging with a group; the new θ is the new φ.
 
-    ``group`` holds θ_j of every member, our own included, each of which ``unfit_because`` accepted; ``shares`` says how
-    much each counts in the mean, all alike by default. Raises ``ValueError`` for constants under which θ_j does not
-    suffice.
+    ``group`` holds θ_j of every member, our own included, each accepted by ``unfit_weights``; ``shares`` are their
+    weights in the mean, equal by default. Raises ``ValueError`` for constants under which θ_j does not suffice.
     """
     if not constants.one_vector:
         raise ValueError(
@@ -144,18 +143,18 @@ def outer_step(
 
 
 def overlapped(weights: Weights, offered: Weights, outer: Weights) -> dict[str, Tensor]:
-    """New θ, on the device of ``weights``: the step from ``offered`` to ``outer``, and what was learnt since."""
+    """Returns the new θ, on the device of ``weights``: ``outer`` plus what was learnt since ``offered``."""
     moved = {}
     for name, tensor in weights.items():
         learnt = tensor.detach() - offered[name].to(tensor.device)
-        moved[name] = learnt.add_(outer[name].to(tensor.device))  # where nothing was learnt: outer itself
+        moved[name] = learnt.add_(outer[name].to(tensor.device))  # exactly outer if nothing was learnt
     return moved
 
 
 def outer_step_of_two_vectors(
-    state: OuterState, group: Sequence[Weights], group_outer: Sequence[Weights], constants: Constants
+    state: OuterState, group: Sequence[Weights], group_outer: Sequence[Weights], constants: NolocoConstants
 ) -> OuterState:
-    """The same for any constants, from θ_j and φ_j of every member, our own included, in the same order."""
+    """``outer_step`` for any constants, from θ_j and φ_j of every member, our own included, in the same order."""
     if len(group) != len(group_outer):
         raise ValueError(f"weights of {len(group)} members and outer weights of {len(group_outer)}")
     pull = {}
@@ -167,17 +166,17 @@ def outer_step_of_two_vectors(
 
 
 def snapshot(state: OuterState) -> dict[str, Tensor]:
-    """Everything of the state by names of its own, for a checkpoint. Shares memory with the state."""
+    """Returns the whole state as tensors by name, for a checkpoint. They share memory with the state."""
     tensors = {_OUTER + name: tensor for name, tensor in state.outer.items()}
     tensors |= {_MOMENTUM + name: tensor for name, tensor in state.momentum.items()}
     return tensors | {STEPS_KEY: torch.tensor(state.steps, dtype=torch.int64)}
 
 
 def restore(tensors: Weights, weights: Weights) -> OuterState | None:
-    """The state in a checkpoint's tensors, for a policy with ``weights``; None where no averaging had begun.
+    """Returns the state in a checkpoint's tensors, for a policy with ``weights``; None if they hold none.
 
     It lies in main memory, where steps are computed.
-    Raises ``StorageError`` for one that is not whole or belongs to another policy.
+    Raises ``StorageError`` for a state that is incomplete or belongs to another policy.
     """
     if STEPS_KEY not in tensors:
         return None
@@ -187,7 +186,7 @@ def restore(tensors: Weights, weights: Weights) -> OuterState | None:
             if key.startswith(prefix):
                 name = key.removeprefix(prefix)
                 parts[name] = tensor.to("cpu", torch.float32, copy=True)
-        refusal = unfit_because(weights, parts)
+        refusal = unfit_weights(weights, parts)
         if refusal is not None:
             raise StorageError(
                 f"the checkpoint's outer state ({prefix}) does not fit this policy ({refusal.detail}): "
@@ -197,7 +196,7 @@ def restore(tensors: Weights, weights: Weights) -> OuterState | None:
 
 
 def _mean(group: Sequence[Weights], name: str, shares: Sequence[float] | None = None) -> Tensor:
-    """A new float32 tensor. Of two that count alike, bit-equal in either order: addition commutes."""
+    """Returns the mean as a new float32 tensor. For two with equal shares, either order gives equal bits."""
     counts = [1.0] * len(group) if shares is None else shares
     if len(counts) != len(group):
         raise ValueError(f"weights of {len(group)} members and shares of {len(counts)}")
@@ -207,8 +206,8 @@ def _mean(group: Sequence[Weights], name: str, shares: Sequence[float] | None = 
     return total.div_(sum(counts))
 
 
-def _moved(state: OuterState, pull: Weights, constants: Constants) -> OuterState:
-    """``pull`` becomes the new momentum: memory that is new costs more than the sum."""
+def _moved(state: OuterState, pull: Weights, constants: NolocoConstants) -> OuterState:
+    """Takes the step; ``pull`` is overwritten with the new momentum, since new memory costs more than the sum."""
     momentum = {name: pull[name].add_(m, alpha=constants.momentum) for name, m in state.momentum.items()}
     outer = {name: phi + momentum[name] for name, phi in state.outer.items()}
     return OuterState(outer, momentum, state.steps + 1)

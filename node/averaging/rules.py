@@ -1,15 +1,15 @@
-"""The two rules by which a replica averages, behind one interface, and which of them a node takes.
+"""The two rules for averaging weights, behind one interface, and the choice between them.
 
-    offer       θ as it is, and the state φ, … of the last outer step  →  what is sent, kept until the exchange is over
-    averaged    with what came of the partner                          →  the state after one outer step; θ ← φ
+    offer       present θ, and the state φ, … after the last outer step  →  what is sent, kept until the exchange ends
+    averaged    the partner's blob                                       →  the state after one outer step; θ ← φ
 
-``Dense`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends a fiftieth of it
-(``compressed``).
+``DenseRule`` sends θ in bf16 and takes NoLoCo's step (``noloco``); ``CompressedRule`` sends a fiftieth of it
+(``compressed``). The two modules have the same functions: ``begin``, ``outer_step``, ``snapshot``, ``restore``.
 
-Guarantees: neither writes to what it is given, so that an offer of which nothing came leaves no trace, in a residual
-neither. What a partner sent is decoded, bounded and finite before it enters a step, and so is the state after it. φ
-means the same in both: a state of either rule, from a checkpoint or a donor, is one that the other can go on from; the
-momentum of the one and the residual of the other are dropped.
+Guarantees: neither rule writes to what it is given, so that an offer without a result leaves no trace, not in a
+residual either. What a partner sent is decoded, bounded and finite before it enters a step, and so is the state after
+it. φ means the same in both: each rule can continue from a state of the other, from a checkpoint or a donor, without
+the momentum of the one and the residual of the other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from torch import Tensor
 
 from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedConstants, CompressedState
-from node.averaging.noloco import Constants, OuterState, Weights
+from node.averaging.noloco import NolocoConstants, OuterState, Weights
 from node.configuration import AveragingSection
+from node.policy.weight_layout import layout_of
 from protocol.errors import IntegrityError
 from protocol.weights import compressed_weights, dense_weights
 from protocol.weights.compressed_weights import decode_compressed
@@ -38,21 +39,21 @@ from swarm.averaging.weights_difference import difference_of
 State = OuterState | CompressedState  # both have ``outer``, φ, and ``steps``
 S = TypeVar("S", OuterState, CompressedState)
 
-MAX_DENSE_WEIGHTS: Final = 50_000_000  # 100 MB, which cross a link of 50 Mbit/s in 16 s
-RELEASED: Final = Constants()
+MAX_DENSE_WEIGHTS: Final = 50_000_000  # 100 MB: 16 s over a link of 50 Mbit/s
+RELEASED: Final = NolocoConstants()
 COMPRESSED: Final = CompressedConstants()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AveragingStep:
-    """What an exchange makes of a replica."""
+    """The result of an exchange for one replica."""
 
     state: State
-    distance: float | None  # ‖θ_i − θ_j‖ / ‖θ_i‖ as offered, or of φ over a sample; None where ours are all zero
+    distance: float | None  # ‖θ_i − θ_j‖ / ‖θ_i‖ as offered, or that of φ over a sample; None if ours are all zero
 
 
 class Offering(Protocol):
-    """What one replica sends, and what it needs to average with what it gets."""
+    """What one replica sends, and what it needs for averaging with what it receives."""
 
     @property
     def content(self) -> Sequence[bytes | memoryview]:
@@ -62,44 +63,44 @@ class Offering(Protocol):
     def size_bytes(self) -> int: ...
 
     def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
-        """With a partner's blob, which counts ``weight`` ≤ 1 where ours counts 1.
+        """Averages with a partner's blob, which counts ``weight`` ≤ 1 where ours counts 1.
 
-        Raises ``ProtocolError`` for one that must not be averaged with.
+        Raises ``ProtocolError`` for a blob that must not be used.
         """
 
 
-class Rule(Protocol):
+class AveragingRule(Protocol):
     @property
     def encoding(self) -> str:
-        """As offers name it: those of unlike rules decline each other."""
+        """The rule's name in offers: nodes with different ones decline each other."""
 
     def offer(self, weights: Weights, before: State | None, *, afresh: bool, random: Random) -> Offering:
-        """Of ``weights`` θ, float32 in main memory, which must not change any more.
+        """Makes an offer of ``weights`` θ, float32 in main memory, which must not change afterwards.
 
-        ``before`` is the state after the last outer step, None before the first. With ``afresh`` that is too long ago
-        to be gone on from. Raises ``IntegrityError`` for weights that nobody should be shown.
+        ``before`` is the state after the last outer step, None before the first. With ``afresh`` that step was too long
+        ago to continue from. Raises ``IntegrityError`` for weights that must not be sent.
         """
 
 
-def rule_of(section: AveragingSection, weights: int) -> tuple[Rule, str]:
-    """The rule for a policy with so many trained weights, and why."""
-    rules: dict[str, Rule] = {rule.encoding: rule for rule in (Dense(), CompressedRule())}
+def rule_of(section: AveragingSection, weights: int) -> tuple[AveragingRule, str]:
+    """Returns the rule for a policy with so many trained weights, and the reason."""
+    rules: dict[str, AveragingRule] = {rule.encoding: rule for rule in (DenseRule(), CompressedRule())}
     if section.encoding != "auto":
         return rules[section.encoding], f"averaging.encoding is {section.encoding}"
     if weights <= MAX_DENSE_WEIGHTS:
-        return Dense(), f"{weights:,} weights, no more than {MAX_DENSE_WEIGHTS:,}: whole, in bf16"
+        return DenseRule(), f"{weights:,} weights, no more than {MAX_DENSE_WEIGHTS:,}: whole, in bf16"
     return CompressedRule(), f"{weights:,} weights, more than {MAX_DENSE_WEIGHTS:,}: compressed"
 
 
-def snapshot(state: State) -> dict[str, Tensor]:
-    """Everything of the state by names of its own, for a checkpoint. Shares memory with the state."""
+def averaging_snapshot(state: State) -> dict[str, Tensor]:
+    """Returns the whole state as tensors by name, for a checkpoint. They share memory with the state."""
     return noloco.snapshot(state) if isinstance(state, OuterState) else compressed.snapshot(state)
 
 
-def restore(tensors: Weights, weights: Weights) -> State | None:
-    """The state in a checkpoint's tensors, for a policy with ``weights``; None where no averaging had begun.
+def restore_averaging(tensors: Weights, weights: Weights) -> State | None:
+    """Returns the state in a checkpoint's tensors, for a policy with ``weights``; None if they hold none.
 
-    Raises ``StorageError`` for one that is not whole or belongs to another policy.
+    Raises ``StorageError`` for a state that is incomplete or belongs to another policy.
     """
     dense = noloco.restore(tensors, weights)
     return compressed.restore(tensors, weights) if dense is None else dense
@@ -108,7 +109,7 @@ def restore(tensors: Weights, weights: Weights) -> State | None:
 # Whole weights
 
 
-class Dense:
+class DenseRule:
     encoding: Final = dense_weights.ENCODING
 
     def offer(self, weights: Weights, before: State | None, *, afresh: bool, random: Random) -> DenseOffering:
@@ -116,7 +117,7 @@ class Dense:
         steps = before.steps if before is not None else 0
         if isinstance(before, CompressedState):
             before = noloco.begin(before.outer, steps=steps)
-        layout = compressed.layout_of(weights)
+        layout = layout_of(weights)
         return DenseOffering(layout, weights, None if afresh else before, steps, bf16_bits(weights, layout))
 
 
@@ -126,7 +127,7 @@ class DenseOffering:
     weights: Weights  # θ
     start: OuterState | None  # None: from θ itself, with m = 0
     steps: int  # outer steps taken before
-    bits: list[NDArray[np.uint16]]  # as the partner will read it
+    bits: list[NDArray[np.uint16]]  # θ as the partner decodes it
 
     @property
     def content(self) -> Sequence[bytes | memoryview]:
@@ -148,13 +149,13 @@ class DenseOffering:
 
 
 def bf16_bits(weights: Weights, layout: TensorLayout) -> list[NDArray[np.uint16]]:
-    """Bit patterns of the weights rounded to bf16, flat, in the layout's order."""
+    """Returns the bit patterns of the weights rounded to bf16, flat, in the layout's order."""
     rounded = [weights[name].to("cpu", torch.bfloat16).contiguous() for name in layout.names]
     return [tensor.view(torch.int16).numpy().view(np.uint16).reshape(-1) for tensor in rounded]
 
 
 def from_bf16_bits(bits: Sequence[NDArray[np.uint16]], layout: TensorLayout) -> dict[str, Tensor]:
-    """The same, back, as a copy."""
+    """Returns the weights of such bit patterns, as copies."""
     pairs = zip(layout.tensors, bits, strict=True)
     return {n: torch.from_numpy(b.view(np.int16).copy()).view(torch.bfloat16).reshape(s) for (n, s), b in pairs}
 
@@ -169,17 +170,17 @@ class CompressedRule:
         _check_own(weights)
         try:
             start = _start(weights, before, afresh=afresh)
-            sent = compressed.compress(start, weights, random.randrange(COMPRESSED.stride), COMPRESSED)
+            sent = compressed.make_offer(start, weights, random.randrange(COMPRESSED.stride), COMPRESSED)
         except ValueError as error:
-            raise IntegrityError(f"our own weights are not fit to be offered: {error}") from error
-        return CompressedOffering(compressed.layout_of(weights), start, sent)
+            raise IntegrityError(f"our own weights cannot be offered: {error}") from error
+        return CompressedOffering(layout_of(weights), start, sent)
 
 
 def _start(weights: Weights, before: State | None, *, afresh: bool) -> CompressedState:
     if before is None:
         return compressed.begin(weights)
     state = before if isinstance(before, CompressedState) else compressed.begin(before.outer, before.steps)
-    return compressed.brought_up(state, weights, COMPRESSED) if afresh else state
+    return compressed.refreshed(state, weights, COMPRESSED) if afresh else state
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,13 +204,13 @@ class CompressedOffering:
 
 
 def _check_own(weights: Weights) -> None:
-    unfit = noloco.unfit_because(weights, weights)
+    unfit = noloco.unfit_weights(weights, weights)
     if unfit is not None:
-        raise IntegrityError(f"our own weights are not fit to be offered: {unfit.detail}")
+        raise IntegrityError(f"our own weights cannot be offered: {unfit.detail}")
 
 
 def _checked(after: S, weights: Weights) -> S:
-    unfit = noloco.unfit_because(weights, after.outer)
+    unfit = noloco.unfit_weights(weights, after.outer)
     if unfit is not None:
-        raise IntegrityError(f"averaged with the partner's our weights would be unfit: {unfit.detail}")
+        raise IntegrityError(f"averaging with the partner would make our weights unfit: {unfit.detail}")
     return after

@@ -1,26 +1,26 @@
-"""This node's replica among those of its family: offers its weights now and then, and averages them with a partner's.
+"""Averages this node's weights with those of a partner of its family, now and then, while learning continues.
 
-    end of a round     θ_offered ← θ, a copy; a thread of its own looks for a partner j, and j's blob comes
-    rounds go on       θ learns; φ', … ← the rule's outer step (``rules``) on θ_offered and the blob, on that thread
+    end of a round     θ_offered ← θ, a copy; a separate thread looks for a partner j and receives j's blob
+    later rounds       θ learns; φ', … ← the rule's outer step (``rules``) on θ_offered and the blob, on that thread
     end of a round     θ ← φ' + (θ − θ_offered)
 
 so that learning never waits for an exchange, and nothing that was learnt during one is lost.
 
 Guarantees: the weights and the state of averaging (φ, and momentum or residual) change together, at the end of a round
-and once all of the step has been computed, or not at all; an exchange that fails, or that the process does not live to
-see, leaves no trace in them. What a partner sent is decoded again here, whatever was checked before. The moments of the
-optimizer stay as they are.
+and after the whole step has been computed, or not at all; an exchange that fails, or that the process does not outlive,
+leaves no trace in them. What a partner sent is decoded again here, whatever was checked before. The moments of the
+optimizer do not change.
 
 When to offer. A random number of rounds after the weights of the last outer step were offered, H = ``every_rounds`` on
-average. Where no partner is found although the family is there, newer weights are offered at once: whoever is due waits
-for the next one to be, however long their rounds are. Were the interval the same every time, two who met once would be
-due together from then on, and a family would fall apart into fixed pairs. Where nobody of the family is connected, or
-something failed, after such an interval again.
+average. If the family is connected but no partner is found, newer weights are offered at once: a node that is due waits
+for the next node to become due, however long the other's rounds are. With a fixed interval, two nodes that met once
+would be due together from then on, and a family would split into fixed pairs. If no peer of the family is connected, or
+something failed, the next offer comes after another such interval.
 
-From where to step. Before the first outer step, and after more than ``Constants.stretch`` periods without one, afresh
-from θ as offered, with no momentum and no residual: the step is then towards the partner alone. NoLoCo begins with
-φ = θ at the start instead; a node that had trained for long before it met its like would lose 1 − η of all that it had
-learnt, or with the compressed rule what an update has no room for.
+Where to step from. Before the first outer step, and after more than ``NolocoConstants.stretch`` periods without one,
+from the offered θ itself, without momentum and residual: the step is then towards the partner only. NoLoCo begins with
+φ = θ at the start instead; a node that trained alone for a long time before it met its family would then lose 1 − η of
+all that it had learnt, or with the compressed rule what an update has no room for.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ import torch
 
 from node.averaging import noloco
 from node.averaging.noloco import Weights
-from node.averaging.rules import RELEASED, Rule, State
+from node.averaging.rules import RELEASED, AveragingRule, State
 from node.configuration import AveragingSection
 from node.events import Averaged, Event, Fault
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
+from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 
-NOBODY: Final = "no peer of the family is connected"
+NO_PEER: Final = "no peer of the family is connected"
 
 log = logging.getLogger(__name__)
 
 
 class AveragingSwarm(Protocol):
-    """What is used of ``swarm.client.SwarmClient``."""
+    """The part of ``swarm.client.SwarmClient`` that averaging uses."""
 
     def peers(self) -> Sequence[api.PeerStatus]: ...
     def average(
@@ -69,21 +70,21 @@ class AveragingSwarm(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offered:
-    """Our weights as they were when the search began, in main memory."""
+class OfferedWeights:
+    """Our weights when the search for a partner began, in main memory."""
 
     round: int
     weights: Weights  # float32
     before: State | None  # after the last outer step
-    afresh: bool  # that was too long ago
+    afresh: bool  # the last outer step was too long ago to continue from
     random: Random
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Came:
-    """What came of an offer; with ``after`` an outer step is to be applied."""
+class AveragingResult:
+    """The result of an offer; if ``after`` is not None, an outer step is to be applied."""
 
-    offered: Offered
+    offered: OfferedWeights
     because: str
     again_at_once: bool = False
     partner: str | None = None
@@ -96,7 +97,7 @@ class Came:
 
 
 class WeightAverager:
-    """One thread and what it does; all methods are called from the learner's thread, and none but ``settle`` waits."""
+    """Runs exchanges on a thread of its own. Call all methods from the learner's thread; only ``settle`` waits."""
 
     def __init__(
         self,
@@ -104,84 +105,84 @@ class WeightAverager:
         optimizer: MasterAdamW,
         family: bytes,
         section: AveragingSection,
-        rule: Rule,
+        rule: AveragingRule,
         *,
         report: Callable[[Event], None],
         clock: Callable[[], float],
         random: Random,
     ) -> None:
-        """``swarm`` is used by the thread alone; ``section.every_rounds`` is above 0; ``clock`` gives Unix time;
-        ``random`` is no other node's."""
+        """Only the thread uses ``swarm``; ``section.every_rounds`` is above 0; ``clock`` returns Unix time; ``random``
+        must differ from other nodes'."""
         self._swarm, self._optimizer, self._family, self._section = swarm, optimizer, family, section
         self._rule, self._report, self._clock, self._random = rule, report, clock, random
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
-        self._coming: Future[Came] | None = None
+        self._pending: Future[AveragingResult] | None = None
         self._offered_at_seconds = 0.0
         self._due_round: int | None = None
         self._sent_bytes = self._received_bytes = 0  # since this process began
 
     def after_round(self, state: LearnerState) -> bool:
-        """Applies the outer step that an exchange brought, offers weights if it is time; whether weights changed."""
+        """Applies the outer step of a finished exchange, and offers weights if due. Returns whether weights changed."""
         changed = False
-        if self._coming is not None and self._coming.done():
-            came, self._coming = self._coming.result(), None
-            changed = self._conclude(came, state)
+        if self._pending is not None and self._pending.done():
+            result, self._pending = self._pending.result(), None
+            changed = self._conclude(result, state)
         if self._due_round is None:
             self._due_round = state.outer_round + interval(self._section.every_rounds, self._random)
-        if self._coming is None and state.round >= self._due_round:
+        if self._pending is None and state.round >= self._due_round:
             self._offer(state)
         return changed
 
     def settle(self, limit_seconds: float) -> None:
-        """Waits until the exchange under way is over, for at most ``limit_seconds``."""
-        if self._coming is not None:
-            wait([self._coming], timeout=limit_seconds)
+        """Waits until the exchange under way has ended, at most ``limit_seconds``."""
+        if self._pending is not None:
+            wait([self._pending], timeout=limit_seconds)
 
     def close(self) -> None:
-        """Abandons an exchange under way and ends the thread, without waiting for it."""
+        """Abandons an exchange under way and ends the thread without waiting for it."""
         self._swarm.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _offer(self, state: LearnerState) -> None:
         weights = {name: w.to("cpu", torch.float32, copy=True) for name, w in self._optimizer.masters().items()}
         afresh = state.round - state.outer_round > RELEASED.stretch * self._section.every_rounds
-        offered = Offered(state.round, weights, state.outer, afresh, Random(self._random.getrandbits(64)))
+        offered = OfferedWeights(state.round, weights, state.outer, afresh, Random(self._random.getrandbits(64)))
         self._offered_at_seconds = self._clock()
-        self._coming = self._thread.submit(self._exchange, offered)
+        self._pending = self._thread.submit(self._exchange, offered)
 
-    def _conclude(self, came: Came, state: LearnerState) -> bool:
-        """The only place where an exchange changes anything."""
+    def _conclude(self, result: AveragingResult, state: LearnerState) -> bool:
+        """Applies a result; nowhere else does an exchange change anything."""
         rounds = interval(self._section.every_rounds, self._random)
-        if came.after is not None:
-            moved = noloco.overlapped(self._optimizer.masters(), came.offered.weights, came.after.outer)
+        if result.after is not None:
+            moved = noloco.overlapped(self._optimizer.masters(), result.offered.weights, result.after.outer)
             self._optimizer.put(moved)
-            state.outer, state.outer_round = came.after, came.offered.round
-            self._due_round = came.offered.round + rounds
+            state.outer, state.outer_round = result.after, result.offered.round
+            self._due_round = result.offered.round + rounds
         else:
-            self._due_round = state.round if came.again_at_once else state.round + rounds
-        self._sent_bytes += came.sent_bytes
-        self._received_bytes += came.received_bytes
-        self._tell(came, state)
-        return came.after is not None
+            self._due_round = state.round if result.again_at_once else state.round + rounds
+        self._sent_bytes += result.sent_bytes
+        self._received_bytes += result.received_bytes
+        self._report_result(result, state)
+        return result.after is not None
 
-    def _tell(self, came: Came, state: LearnerState) -> None:
+    def _report_result(self, result: AveragingResult, state: LearnerState) -> None:
         now_seconds = self._clock()
-        if came.fault is not None:
-            kind, detail = came.fault
+        if result.fault is not None:
+            kind, detail = result.fault
             self._report(Fault(time_seconds=now_seconds, kind=kind, detail=detail, round=state.round, fatal=False))
         self._report(
             Averaged(
                 time_seconds=now_seconds,
                 round=state.round,
-                partner=came.partner,
-                because=came.because,
+                partner=result.partner,
+                because=result.because,
                 encoding=self._rule.encoding,
                 seconds=now_seconds - self._offered_at_seconds,
-                rounds_between=state.round - came.offered.round,
-                sent_bytes=came.sent_bytes,
-                received_bytes=came.received_bytes,
-                weight=came.weight,
-                distance=came.distance,
+                rounds_between=state.round - result.offered.round,
+                sent_bytes=result.sent_bytes,
+                received_bytes=result.received_bytes,
+                weight=result.weight,
+                distance=result.distance,
                 outer_steps=state.outer.steps if state.outer is not None else 0,
                 sent_bytes_total=self._sent_bytes,
                 received_bytes_total=self._received_bytes,
@@ -190,35 +191,35 @@ class WeightAverager:
 
     # On the thread
 
-    def _exchange(self, offered: Offered) -> Came:
+    def _exchange(self, offered: OfferedWeights) -> AveragingResult:
         try:
             if not self._family_is_here():
-                return Came(offered, NOBODY)
+                return AveragingResult(offered, NO_PEER)
             return self._with_partner(offered)
-        except TransportError as error:  # the swarm process is gone; the round's own exchange tells it as a fault
-            return Came(offered, str(error))
+        except TransportError as error:  # the swarm process is gone; the round's own exchange reports the fault
+            return AveragingResult(offered, str(error))
         except (ProtocolError, StorageError) as error:
-            log.warning("averaging came to nothing: %s", error)
-            return Came(offered, str(error), fault=(error.reason, f"averaging: {error}"))
+            log.warning("averaging failed: %s", error)
+            return AveragingResult(offered, str(error), fault=(error.reason, f"averaging: {error}"))
 
     def _family_is_here(self) -> bool:
         beats = [peer.heartbeat for peer in self._swarm.peers() if peer.connected]
         return any(beat is not None and beat.family == self._family for beat in beats)
 
-    def _with_partner(self, offered: Offered) -> Came:
+    def _with_partner(self, offered: OfferedWeights) -> AveragingResult:
         offering = self._rule.offer(offered.weights, offered.before, afresh=offered.afresh, random=offered.random)
         found = self._swarm.average(
             offering.content,
             self._family,
-            TensorLayout.of({name: tensor.shape for name, tensor in offered.weights.items()}),
+            layout_of(offered.weights),
             self._rule.encoding,
             offered.before.steps if offered.before is not None else 0,
             deadline_seconds=self._section.partner_seconds,
         )
         if found.path is None or found.theirs is None:
-            return Came(offered, found.because, again_at_once=True)
+            return AveragingResult(offered, found.because, again_at_once=True)
         averaged = offering.averaged(_content(found.path), found.weight)
-        return Came(
+        return AveragingResult(
             offered,
             found.because,
             partner=found.partner,
@@ -231,7 +232,7 @@ class WeightAverager:
 
 
 def interval(every_rounds: int, random: Random) -> int:
-    """Rounds from one offer to the next: at least one, from a half to one and a half times ``every_rounds``."""
+    """Draws the rounds from one offer to the next: at least 1, from 0.5 to 1.5 times ``every_rounds``."""
     half = every_rounds // 2
     return random.randint(every_rounds - half, every_rounds + half)
 
@@ -240,4 +241,4 @@ def _content(path: str) -> memoryview:
     try:
         return np.memmap(path, np.uint8, mode="r").data
     except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise StorageError(f"the partner's weights are not in the store any more: {error}") from error
+        raise StorageError(f"the partner's weights are no longer in the store: {error}") from error

@@ -1,1 +1,1 @@
-"""Checkpoints on disk."""
+"""Checkpoints on disk: writing and reading them (``checkpoints``), their files without torch (``checkpoint_files``)."""

@@ -1,4 +1,4 @@
-"""A checkpoint's folder as files, without torch: which there are, and whether one is whole.
+"""The files of checkpoints, without torch: lists them and checks that one is complete.
 
 ``round-000123/`` holds ``tensors.safetensors``, ``config.json`` and ``state.json``, the last with the SHA-256 of the
 first.
@@ -20,13 +20,13 @@ _ROUND_FOLDER = re.compile(r"round-(\d{6,})")
 
 
 def rounds(folder: Path) -> list[Path]:
-    """Folders of checkpoints, oldest round first."""
+    """Returns the folders of checkpoints, oldest round first."""
     numbered = [(int(m[1]), path) for path in folder.glob("round-*") if (m := _ROUND_FOLDER.fullmatch(path.name))]
     return [path for _, path in sorted(numbered)]
 
 
 def read_whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State and configuration of the checkpoint in folder ``path``, whose tensors are what was once written.
+    """Returns state and configuration of the checkpoint in folder ``path`` after checking its tensors' SHA-256.
 
     Raises ``StorageError`` naming what is wrong.
     """
@@ -38,7 +38,7 @@ def read_whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if sha256_of(path / TENSORS) != state["tensors_sha256"]:
             raise StorageError(f"{path / TENSORS} is damaged: its SHA-256 is not the one recorded beside it")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} is no whole checkpoint ({type(error).__name__}: {error})") from error
+        raise StorageError(f"{path} is not a complete checkpoint ({type(error).__name__}: {error})") from error
     return state, config
 
 

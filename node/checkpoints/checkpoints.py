@@ -1,9 +1,9 @@
-"""Checkpoints: whole or not there.
+"""Checkpoints: a checkpoint is complete or does not exist.
 
 ``HOME/checkpoints/round-000123/`` holds ``tensors.safetensors``, ``config.json`` and ``state.json``, the last with size
-and SHA-256 of the first. All three are written and flushed to disk under a temporary name in the same folder, which is
-then renamed: after a crash at any moment, every folder called ``round-…`` is whole, and one that a failing disk damaged
-later is recognised and passed over for the one before. No pickle.
+and SHA-256 of the first. All three are written and flushed to disk in a folder with a temporary name, which is then
+renamed: after a crash at any moment, every folder called ``round-…`` is complete. A checkpoint that a failing disk
+damaged later is recognised, and the one before is used. No pickle.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _UNFINISHED: Final = ".unfinished-"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Everything a learner needs to go on as if it had never stopped."""
+    """Everything that a learner needs to continue as if it had never stopped."""
 
     round: int
     family: bytes
     tensors: Mapping[str, Tensor]  # weights, optimizer, random states, by name
     state: Mapping[str, Any]  # JSON: counters, success, pool position
-    config: Mapping[str, Any]  # JSON: the resolved configuration, for people and for comparison
+    config: Mapping[str, Any]  # JSON: the resolved configuration, for users and for comparison
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """One finished attempt: a whole checkpoint, or the error that prevented it."""
+class CheckpointAttempt:
+    """One finished attempt to write a checkpoint; ``error`` is what prevented it, if anything did."""
 
     round: int
     path: Path
@@ -52,8 +52,8 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Newest:
-    """The newest whole checkpoint, if any, and what was passed over on the way to it."""
+class NewestCheckpoint:
+    """The newest complete checkpoint, if any; ``warnings`` name newer ones that were not complete."""
 
     snapshot: Snapshot | None
     path: Path | None
@@ -63,7 +63,7 @@ class Newest:
 def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
     """Writes ``snapshot`` under ``folder`` and deletes all but the ``keep`` newest. Returns its path and bytes.
 
-    Raises ``StorageError`` when the disk is full or refuses; what was there before stays whole.
+    Raises ``StorageError`` if the disk is full or fails; the checkpoints before stay complete.
     """
     final = folder / f"round-{snapshot.round:06d}"
     unfinished = folder / f"{_UNFINISHED}{final.name}-{os.getpid()}"
@@ -92,36 +92,36 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
         _discard(unfinished)
         raise StorageError(
             f"the checkpoint of round {snapshot.round} was not written to {folder} ({error}): "
-            "free some space there; the run goes on, and the checkpoint before stays"
+            "free some space there; the run continues, and the previous checkpoint is kept"
         ) from error
     return final, size_bytes
 
 
-def read_newest(folder: Path) -> Newest:
-    """The newest checkpoint that is whole; warnings name those that were not. Removes what a crash left unfinished."""
+def read_newest(folder: Path) -> NewestCheckpoint:
+    """Returns the newest complete checkpoint, with warnings for damaged ones. Removes what a crash left unfinished."""
     warnings: list[str] = []
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         _discard(leftover)
     for path in reversed(rounds(folder)):
         try:
-            return Newest(read(path), path, tuple(warnings))
+            return NewestCheckpoint(read(path), path, tuple(warnings))
         except StorageError as error:
             warnings.append(str(error))
-    return Newest(None, None, tuple(warnings))
+    return NewestCheckpoint(None, None, tuple(warnings))
 
 
 def read(path: Path) -> Snapshot:
-    """The checkpoint in folder ``path``. Raises ``StorageError`` naming what is wrong."""
+    """Returns the checkpoint in folder ``path``. Raises ``StorageError`` naming what is wrong."""
     state, config = read_whole(path)
     try:
         tensors = load_file(path / TENSORS)
         return Snapshot(int(state["round"]), bytes.fromhex(state["family"]), tensors, dict(state["state"]), config)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} is no whole checkpoint ({type(error).__name__}: {error})") from error
+        raise StorageError(f"{path} is not a complete checkpoint ({type(error).__name__}: {error})") from error
 
 
 def _put_in_place(unfinished: Path, final: Path) -> None:
-    """Renames; a folder of that name, of a run that is being repeated, is moved aside first."""
+    """Renames ``unfinished`` to ``final``; an existing folder, from a round that is repeated, is moved aside first."""
     if final.exists():
         aside = final.with_name(f"{_UNFINISHED}replaced-{final.name}")
         _discard(aside)
@@ -135,12 +135,12 @@ def _put_in_place(unfinished: Path, final: Path) -> None:
 def _delete_old(folder: Path, keep: int) -> None:
     for path in rounds(folder)[:-keep]:
         doomed = path.with_name(f"{_UNFINISHED}deleted-{path.name}")
-        path.rename(doomed)  # so that a crash half-way leaves no half checkpoint under a good name
+        path.rename(doomed)  # so that a crash leaves no partial checkpoint under a valid name
         _discard(doomed)
 
 
 def _discard(path: Path) -> None:
-    """Removes what is of no use to anybody; what cannot be removed now is tried again at the next start."""
+    """Removes a folder that is not needed; if that fails, it is tried again at the next start."""
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -153,7 +153,7 @@ def _flush(path: Path) -> None:
 
 
 class BackgroundCheckpoints:
-    """Writes checkpoints on a thread of its own, one at a time, so that the round goes on.
+    """Writes checkpoints on a separate thread, one at a time, while rounds continue.
 
     ``save`` copies the tensors before it returns; the caller may change them at once.
     """
@@ -163,40 +163,40 @@ class BackgroundCheckpoints:
         self._keep = keep
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writing: list[Future[Written]] = []
+        self._writing: list[Future[CheckpointAttempt]] = []
 
     @property
     def busy(self) -> bool:
-        """Whether one is being written."""
+        """Whether a checkpoint is being written."""
         return any(not future.done() for future in self._writing)
 
     def save(self, snapshot: Snapshot) -> None:
-        """Starts writing a copy of ``snapshot``, after those that were asked for before."""
+        """Starts writing a copy of ``snapshot``, after those saved before."""
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in snapshot.tensors.items()}
         whole = Snapshot(snapshot.round, snapshot.family, copied, snapshot.state, snapshot.config)
         self._writing.append(self._thread.submit(self._write, whole))
 
-    def finished(self, *, wait: bool = False) -> list[Written]:
-        """Attempts that ended since the last call, oldest first; with ``wait`` all that were asked for."""
+    def finished(self, *, wait: bool = False) -> list[CheckpointAttempt]:
+        """Returns the attempts that ended since the last call, oldest first; with ``wait``, waits for all."""
         done = [future for future in self._writing if wait or future.done()]
         self._writing = [future for future in self._writing if future not in done]
         return [future.result() for future in done]
 
     def close(self) -> None:
-        """Waits for what is being written and ends the thread."""
+        """Waits for the checkpoints being written and ends the thread."""
         self._thread.shutdown(wait=True)
 
-    def _write(self, snapshot: Snapshot) -> Written:
+    def _write(self, snapshot: Snapshot) -> CheckpointAttempt:
         began = self._clock()
         try:
             path, size_bytes = write(self._folder, snapshot, keep=self._keep)
         except StorageError as error:
-            return Written(snapshot.round, self._folder, 0, self._clock() - began, error)
-        return Written(snapshot.round, path, size_bytes, self._clock() - began)
+            return CheckpointAttempt(snapshot.round, self._folder, 0, self._clock() - began, error)
+        return CheckpointAttempt(snapshot.round, path, size_bytes, self._clock() - began)
 
 
 def random_state() -> dict[str, Tensor]:
-    """The state of torch's global generators, as tensors."""
+    """Returns the state of torch's global generators, as tensors."""
     states = {"random.torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["random.cuda"] = torch.cuda.get_rng_state()
@@ -204,7 +204,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
-    """Takes over what ``random_state`` returned; a state of a device that is not here is left out."""
+    """Sets the generators to what ``random_state`` returned; the state of a missing device is ignored."""
     torch.set_rng_state(tensors["random.torch"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])

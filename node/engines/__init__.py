@@ -1,1 +1,1 @@
-"""Generation engines."""
+"""Generation engines: the interface (``engine``), the embedded one (``torch``), and the decoders that it drives."""

@@ -1,9 +1,9 @@
 """Architectures that the lean decoder can run, described by data, and their weights packed for it.
 
-Packed means: queries, keys and values in one matrix whose rows are ordered by key-value head, [its queries, its key,
-its value], and within each query and key the two coordinates that a rotary angle turns lie side by side, so that
-rotation is one complex multiplication. Reordering the coordinates of queries and keys alike leaves their product as is.
-LoRA adapters are added into the matrices they adapt.
+Packed means: queries, keys and values are in one matrix whose rows are ordered by key-value head, [its queries, its
+key, its value], and within each query and key the two coordinates that a rotary angle rotates lie side by side, so that
+the rotation is one complex multiplication. Queries and keys are reordered alike, which leaves their product unchanged.
+LoRA adapters are added to the matrices that they adapt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATIC_ROTATIONS: Final = frozenset({"default", "linear", "llama3", "yarn"})  # 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Where a model keeps what; names within the model, and within one of its layers."""
+    """The names of a model's submodules, within the model and within one of its layers."""
 
     embedding: str
     layers: str
@@ -85,23 +85,23 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """Sizes and constants of one model."""
 
     layers: int
     kv_heads: int
     queries: int  # query heads that share one key-value head
     head_size: int
-    rotated: int  # coordinates of a head that turn with the position
+    rotated: int  # coordinates of a head that rotate with the position
     epsilon: float
-    root_mean_square: bool  # norms neither centre nor shift
+    root_mean_square: bool  # norms neither subtract a mean nor add a bias
     activation: str
     parallel: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """Weight, (out, in) or (size,), and bias of a matrix or a norm."""
+    """Weight, (out, in) or (size,), and bias, of a matrix or a norm."""
 
     weight: Tensor
     bias: Tensor | None
@@ -128,7 +128,7 @@ class PackedWeights:
 
 
 def architecture_of(config: PretrainedConfig) -> Architecture | None:
-    """How to read a model of this configuration, or None if the lean decoder does not cover what it computes."""
+    """Returns the architecture of a model with this configuration, None if the lean decoder cannot compute it."""
     architecture = ARCHITECTURES.get(config.model_type)
     rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -140,10 +140,10 @@ def architecture_of(config: PretrainedConfig) -> Architecture | None:
     return architecture if covered else None
 
 
-def shape_of(config: PretrainedConfig, architecture: Architecture, rotated: int) -> Shape:
+def shape_of(config: PretrainedConfig, architecture: Architecture, rotated: int) -> ModelShape:
     heads: int = config.num_attention_heads
     kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
-    return Shape(
+    return ModelShape(
         layers=config.num_hidden_layers,
         kv_heads=kv_heads,
         queries=heads // kv_heads,
@@ -156,8 +156,8 @@ def shape_of(config: PretrainedConfig, architecture: Architecture, rotated: int)
     )
 
 
-def pack(model: PreTrainedModel, architecture: Architecture, shape: Shape, order: Tensor) -> PackedWeights:
-    """A copy of the model's weights as they are now; ``order`` is ``packing_order(shape)`` on the model's device."""
+def pack_weights(model: PreTrainedModel, architecture: Architecture, shape: ModelShape, order: Tensor) -> PackedWeights:
+    """Returns a packed copy of the model's present weights; ``order`` is ``packing_order(shape)`` on its device."""
     layers = model.get_submodule(architecture.layers)
     assert isinstance(layers, nn.ModuleList)
     embedding = model.get_submodule(architecture.embedding).weight
@@ -173,14 +173,14 @@ def pack(model: PreTrainedModel, architecture: Architecture, shape: Shape, order
     )
 
 
-def packing_order(shape: Shape, *, fused: bool) -> Tensor:
-    """Which row of the model's query, key and value matrices, one under the other, each packed row is, (rows,) int64.
+def packing_order(shape: ModelShape, *, fused: bool) -> Tensor:
+    """For each packed row, its index in the model's query, key and value matrices stacked in this order, (rows,) int64.
 
-    ``fused``: the model keeps one matrix that is already ordered by head.
+    ``fused``: the model has one matrix for the three, already ordered by head.
     """
     size, queries, kv_heads = shape.head_size, shape.queries, shape.kv_heads
-    turning = interleaved(size, shape.rotated)
-    straight = torch.arange(size)
+    rotating = interleaved(size, shape.rotated)
+    in_order = torch.arange(size)
     rows = []
     for head in range(kv_heads):
         if fused:
@@ -189,17 +189,17 @@ def packing_order(shape: Shape, *, fused: bool) -> Tensor:
             first_key, first_value = kv_heads * queries * size, kv_heads * (queries + 1) * size
             starts = [(head * queries + query) * size for query in range(queries)]
             starts += [first_key + head * size, first_value + head * size]
-        rows += [start + (straight if start == starts[-1] else turning) for start in starts]
+        rows += [start + (in_order if start == starts[-1] else rotating) for start in starts]
     return torch.cat(rows)
 
 
 def interleaved(size: int, rotated: int) -> Tensor:
-    """Order of a head's coordinates in which coordinate i and i + rotated/2, which turn together, are neighbours."""
+    """Order of a head's coordinates in which i and i + rotated/2, which are rotated together, are neighbours."""
     half = torch.arange(rotated // 2)
     return torch.cat([torch.stack([half, half + rotated // 2], dim=1).flatten(), torch.arange(rotated, size)])
 
 
-def _pack_layer(layer: nn.Module, architecture: Architecture, shape: Shape, order: Tensor) -> LayerWeights:
+def _pack_layer(layer: nn.Module, architecture: Architecture, shape: ModelShape, order: Tensor) -> LayerWeights:
     def of(name: str) -> Affine:
         return _copied(_affine(layer.get_submodule(name)))
 
@@ -210,8 +210,8 @@ def _pack_layer(layer: nn.Module, architecture: Architecture, shape: Shape, orde
     )
     scale = None
     if architecture.head_norms is not None:
-        turning = interleaved(shape.head_size, shape.rotated).to(order.device)
-        query, key = (_affine(layer.get_submodule(name)).weight[turning] for name in architecture.head_norms)
+        rotating = interleaved(shape.head_size, shape.rotated).to(order.device)
+        query, key = (_affine(layer.get_submodule(name)).weight[rotating] for name in architecture.head_norms)
         scale = torch.cat([query.expand(shape.queries, -1), key.unsqueeze(0)])
     return LayerWeights(
         attention_norm=of(architecture.attention_norm),
@@ -226,7 +226,7 @@ def _pack_layer(layer: nn.Module, architecture: Architecture, shape: Shape, orde
 
 
 def _affine(module: nn.Module) -> Affine:
-    """The module's live weight and bias, with its active LoRA adapters added in."""
+    """Returns the module's live weight and bias, its active LoRA adapters added to the weight."""
     base: Any = module
     adapted: Any = module
     delta: Tensor | None = None

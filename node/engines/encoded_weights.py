@@ -1,11 +1,11 @@
-"""Weights as an engine takes them that cannot be handed tensors: whole, or as what changed, the result's hash beside.
+"""Weights as bytes, for an engine that cannot be given tensors: all of them or a difference, with the result's hash.
 
     diff     ``protocol.weights.weight_diff``: bf16 patterns that differ from those the engine holds
     dense    ``protocol.weights.dense_weights``: all of them
 
-Guarantee: the weights end with exactly the patterns whose hash the sender named, or the call raises and every one of
-them is what it was. A policy in another dtype than bf16 then holds exactly the bf16 values: the engine samples from the
-rounded policy, and its log-probabilities are that one's.
+Guarantee: after loading, the weights have exactly the patterns whose hash the sender named; otherwise the call raises
+and no weight has changed. A policy in another dtype than bf16 then holds exactly the bf16 values: the engine samples
+from the rounded policy, and its log-probabilities are those of the rounded policy.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from node.kernels import weight_diff_kernels as weight_diff
 from node.kernels.dispatch import is_for_triton
+from node.kernels.weight_diff_kernels import apply_diff_fast, weights_hash_fast
+from node.policy.weight_layout import layout_of
 from protocol.errors import IntegrityError
 from protocol.messages import Hash32
 from protocol.weights.dense_weights import open_dense
@@ -28,10 +29,10 @@ from protocol.weights.weight_diff import DIFF_MAGIC, Patterns, hash_of_digests, 
 
 
 class EncodedWeights(Struct, frozen=True, array_like=True):
-    """One version's trained weights. Its MessagePack form is what crosses a pipe or a network."""
+    """The trained weights of one version. Its MessagePack form is sent over a pipe or a network."""
 
-    target: Hash32  # ``weights_hash`` of what the engine must hold then
-    blob: bytes  # a diff or a dense one, as its first four bytes say
+    target: Hash32  # ``weights_hash`` of the weights that the engine must hold afterwards
+    blob: bytes  # diff or dense: its first four bytes say which
 
     @property
     def is_diff(self) -> bool:
@@ -39,34 +40,34 @@ class EncodedWeights(Struct, frozen=True, array_like=True):
 
 
 @torch.no_grad()
-def take_over(encoded: EncodedWeights, trained: Mapping[str, Tensor], current: bytes | None) -> None:
-    """Brings ``trained``, parameters by name, to the encoded weights. ``current`` is their hash, where it is known.
+def load_encoded(encoded: EncodedWeights, trained: Mapping[str, Tensor], current: bytes | None) -> None:
+    """Sets ``trained``, parameters by name, to the encoded weights. ``current`` is their present hash, if known.
 
-    Raises ``StaleBaseError`` for a diff from other weights than these, ``IntegrityError`` for damage or if what comes
-    out is not the target, ``MalformedError`` or ``OversizedError`` for what is neither of the two forms.
+    Raises ``StaleBaseError`` for a diff from other weights than these, ``IntegrityError`` for damage or for a result
+    that is not the target, ``MalformedError`` or ``OversizedError`` for a blob of neither form.
     """
-    layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in trained.items()})
+    layout = layout_of(trained)
     live = [trained[name].detach() for name in layout.names]
     if encoded.is_diff:
-        _take_diff(encoded, layout, live, current)
+        _load_diff(encoded, layout, live, current)
     else:
-        _take_dense(encoded, layout, live)
+        _load_dense(encoded, layout, live)
 
 
-def _take_diff(encoded: EncodedWeights, layout: TensorLayout, live: Sequence[Tensor], current: bytes | None) -> None:
+def _load_diff(encoded: EncodedWeights, layout: TensorLayout, live: Sequence[Tensor], current: bytes | None) -> None:
     leads_to = open_diff(encoded.blob, layout).target
     if leads_to != encoded.target:
         raise IntegrityError(f"a diff to weights {leads_to.hex()[:16]}; {encoded.target.hex()[:16]} were announced")
     in_place = all(_can_be_patched(tensor) for tensor in live)
     held = live if in_place else [tensor.to("cpu", torch.bfloat16).contiguous() for tensor in live]
-    at = weight_diff.weights_hash(layout, held) if current is None else current
-    weight_diff.apply(encoded.blob, layout, held, current=at)
+    at = weights_hash_fast(layout, held) if current is None else current
+    apply_diff_fast(encoded.blob, layout, held, current=at)
     if not in_place:
         for tensor, patched in zip(live, held, strict=True):
             tensor.copy_(patched)
 
 
-def _take_dense(encoded: EncodedWeights, layout: TensorLayout, live: Sequence[Tensor]) -> None:
+def _load_dense(encoded: EncodedWeights, layout: TensorLayout, live: Sequence[Tensor]) -> None:
     patterns = open_dense(encoded.blob, layout)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         found = hash_of_digests(layout, list(pool.map(tensor_digest, patterns)))
@@ -82,5 +83,5 @@ def _can_be_patched(tensor: Tensor) -> bool:
 
 
 def _bf16(patterns: Patterns) -> Tensor:
-    """A tensor (n,) of the values, over memory of its own: the blob's must not be written to."""
+    """Returns the values as a tensor (n,) with memory of its own: the blob's must not be written to."""
     return torch.from_numpy(patterns.astype(np.uint16).view(np.int16)).view(torch.bfloat16)

@@ -1,12 +1,11 @@
-"""What a generation engine offers to the learner.
+"""The interface between learner and generation engine.
 
-Generation can be interrupted and gone on with (APRIL, arXiv 2509.18521). What has been sampled of a group when
-``advance`` stops is its ``GenerationProgress``; given back as ``GenerationRequest.begun``, its ended completions are
-kept as they are, and its begun ones continue: prompt and tokens are computed anew under the weights of that call, and
-only tokens after them are sampled. The log-probabilities of a completion are those under which each of its tokens was
-sampled,
+Generation can be interrupted and resumed (APRIL, arXiv 2509.18521). When ``advance`` stops, what has been sampled of a
+group is its ``GenerationProgress``. Passed back as ``GenerationRequest.begun``, its ended completions are kept as they
+are and its begun ones continue: prompt and tokens are computed again under the weights of that call, and only the
+tokens after them are sampled. Each token of a completion has the log-probability under which it was sampled,
 
-    μ(y_t | y_<t) = π_v(t)(y_t | y_<t),   v(t) the version of the segment that t lies in,
+    μ(y_t | y_<t) = π_v(t)(y_t | y_<t),   v(t) the version of the segment that contains t,
 
 so that the behaviour policy of a completion resumed under newer weights is known exactly.
 """
@@ -27,7 +26,7 @@ from protocol.rollouts import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Neighbouring tokens of one completion that were sampled from one version of the policy."""
+    """Consecutive tokens of one completion that were sampled from one version of the policy."""
 
     version: int
     tokens: int
@@ -38,13 +37,13 @@ class Sample:
     """One sampled completion in token space."""
 
     token_ids: NDArray[np.int64]  # (T,), end-of-sequence included when sampled
-    logps: NDArray[np.float32]  # (T,) under the distribution that was sampled from, nats
+    logps: NDArray[np.float32]  # (T,) in nats, under the distribution that was sampled from
     finish: FinishReason
     segments: tuple[Segment, ...]  # in order, at least one; T tokens together
 
     @property
     def oldest_version(self) -> int:
-        """The version that sampled the first of its tokens."""
+        """The version that sampled its first token."""
         return self.segments[0].version
 
 
@@ -59,7 +58,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerationProgress:
-    """How far the completions of one prompt have come. Those in neither list have not been begun."""
+    """The state of one prompt's completions. Those in neither list have not been begun."""
 
     samples: tuple[Sample, ...] = ()
     partials: tuple[Partial, ...] = ()
@@ -75,19 +74,19 @@ class GenerationProgress:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and how many completions to sample of it."""
+    """One prompt and the number of completions to sample of it."""
 
     prompt_ids: Sequence[int]  # at least one
     completions: int  # those in ``begun`` included
-    max_new_tokens: int  # of each completion, those it has already included
+    max_new_tokens: int  # of each completion, including those that a begun one already has
     begun: GenerationProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. ``temperature`` 0 means greedy, with log-probabilities of that at temperature 1.
+    """How tokens are drawn. ``temperature`` 0 means greedy, with the log-probabilities at temperature 1.
 
-    With a ``seed``, a call's samples depend on that, the weights and the requests alone, whatever was drawn before: a
+    With a ``seed``, a call's samples depend only on the seed, the weights and the requests, not on earlier draws: a
     round that is repeated after a restart is the same round.
     """
 
@@ -95,8 +94,8 @@ class Sampling:
     seed: int | None = None
 
 
-Weights = Mapping[str, torch.Tensor] | EncodedWeights  # those that are trained, by name, or as bytes
-Enough = Callable[[int], bool]  # of the number of groups that are complete, asked before the first and after each token
+Weights = Mapping[str, torch.Tensor] | EncodedWeights  # the trained weights, by name or as bytes
+Enough = Callable[[int], bool]  # whether so many complete groups suffice; called before the first and after each token
 
 
 class Engine(Protocol):
@@ -106,27 +105,27 @@ class Engine(Protocol):
 
     @property
     def owns_weights(self) -> bool:
-        """Whether weights can be loaded that are not the learner's present ones, and while the learner changes them."""
+        """Whether the engine may hold other weights than the learner, and run while the learner changes its own."""
 
     @property
     def in_process(self) -> bool:
-        """Whether it can be handed tensors; an engine elsewhere takes ``EncodedWeights``."""
+        """Whether it accepts tensors; an engine in another process accepts ``EncodedWeights``."""
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
-        """``completions`` samples of each request, in the order of the requests."""
+        """Returns ``completions`` samples of each request, in the order of the requests."""
 
     def advance(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
     ) -> list[GenerationProgress]:
-        """Samples until every completion has ended or ``enough`` says so; how far each request has come.
+        """Samples until every completion has ended or ``enough`` returns True. Returns each request's progress.
 
-        Requests that stand first are served first. What was begun is in the progress too.
+        Earlier requests are served first. The progress includes what ``begun`` held.
         """
 
     def load_weights(self, version: int, weights: Weights) -> None:
-        """Takes over new weights; later samples are of this version, the learner's step that they were published at.
+        """Loads new weights; later samples have this ``version``, the learner's step at which they were published.
 
-        All of them or, where it raises, none: then weights and version are those before. Encoded ones are verified
-        against their hash, and a diff against the weights that are here (``ProtocolError``). ``weights`` may be changed
-        as soon as it returns.
+        Either all weights are loaded, or the call raises and weights and version are those before. Encoded weights are
+        verified against their hash, and the base of a diff against the weights held here (``ProtocolError``).
+        ``weights`` may be changed as soon as the call returns.
         """

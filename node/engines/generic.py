@@ -1,7 +1,7 @@
-"""A decoder for every causal model whose past is keys and values: transformers' own forward pass.
+"""A decoder for every causal model whose state is keys and values: transformers' own forward pass.
 
-Slower than the lean one at small sizes, and in nothing else different. Models that keep another kind of state
-(recurrent, convolutional) cannot be aligned on a shared timeline and are refused.
+It differs from the lean decoder only in being slower at small sizes. Models that keep another kind of state (recurrent,
+convolutional) cannot be aligned on a shared timeline and are refused.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv
 
 
 class GenericDecoder:
-    """``Decoder`` over ``model(...)``; it reads the live modules, so ``refresh`` has nothing to do.
+    """``Decoder`` over ``model(...)``. It reads the live modules, so ``refresh`` does nothing.
 
-    Raises ``ConfigurationError`` for a model whose past is not keys and values alone.
+    Raises ``ConfigurationError`` for a model whose state is not keys and values alone.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -47,9 +47,8 @@ class GenericDecoder:
 
     def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
         self._cache: DynamicCache | None = None
-        self._seen = torch.zeros(
-            (0, 0), dtype=torch.int64, device=self._device
-        )  # (rows, slots) 1 where a row has a token
+        # (rows, slots) 1 where a row has a token
+        self._seen = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Layers]:
         ids, padding = right_aligned(prompts, self._device)
@@ -82,7 +81,7 @@ class GenericDecoder:
         order = torch.arange(rows, device=self._device)
         order[list(holes)] = torch.tensor(list(tails), dtype=torch.int64, device=self._device)
         seen = self._seen[order]
-        empty = int((seen.any(0)).long().argmax()) if rows else 0  # slots in front that no living row uses any more
+        empty = int((seen.any(0)).long().argmax()) if rows else 0  # slots in front that no remaining row uses
         kept = DynamicCache()
         if rows:
             for index, (keys, values) in enumerate(_layers(self._cache)):
@@ -95,7 +94,7 @@ class GenericDecoder:
         return self._forward(tokens[:, None], self._seen, self._cache)
 
     def _forward(self, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
-        """Logits after the last of ``ids``, (rows, V); ``seen`` covers the past and ``ids``."""
+        """Returns the logits after the last of ``ids``, (rows, V); ``seen`` covers the past and ``ids``."""
         positions = (seen.cumsum(-1) - 1).clamp_(min=0)[:, -ids.shape[1] :]
         more = self._last_only | ({"position_ids": positions} if self._with_positions else {})
         output = self._model(input_ids=ids, attention_mask=seen, past_key_values=cache, use_cache=True, **more)
@@ -112,5 +111,5 @@ def _layers(cache: DynamicCache) -> Layers:
 
 
 def _lengthened(past: Tensor, slots: int) -> Tensor:
-    """``past``, (rows, kv heads, slots, size), with zeros in front up to ``slots``."""
+    """Returns ``past``, (rows, kv heads, slots, size), padded in front with zeros to ``slots``."""
     return functional.pad(past, (0, 0, slots - past.shape[-2], 0))

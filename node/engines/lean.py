@@ -1,9 +1,9 @@
 """A decoder without a framework: the model's own equations on packed weights and a cache that is written in place.
 
-At a few million parameters a step's cost is not arithmetic but the number of operations and the bytes of the cache. So
-one step is about fourteen operations a layer, keys and values are written into their slot by one copy, rows that leave
-cost the copy of one row each, and attention reads the slots of living rows only. Equal to transformers' forward within
-rounding, which a test demands.
+At a few million parameters a step's cost is not arithmetic but the number of operations and the bytes of the cache.
+Therefore one step is about fourteen operations a layer, keys and values are written into their slot by one copy, each
+row that leaves costs the copy of one row, and attention reads only the slots of rows in the batch. The result equals
+that of transformers' forward pass within rounding; a test checks it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from node.engines.architectures import Affine, Architecture, LayerWeights, pack, packing_order, shape_of
+from node.engines.architectures import Affine, Architecture, LayerWeights, pack_weights, packing_order, shape_of
 from node.engines.decoder import Prefilled, right_aligned
 from node.kernels.products import products_for
 
 Cache = tuple[Tensor, Tensor]  # keys and values
-# oneDNN compiles a kernel for each number of rows it meets; multiples of this keep them few.
+# oneDNN compiles a kernel for each number of rows that it meets; multiples of this keep them few.
 ROW_MULTIPLE: Final = 8
-SLOT_MULTIPLE: Final = 32  # so that calls of nearly one length share a cache
+SLOT_MULTIPLE: Final = 32  # so that calls of similar length share a cache
 
 
 class LeanDecoder:
     """``Decoder`` for the architectures of ``node.engines.architectures``.
 
-    ``refresh`` copies the weights: what the learner does to its modules afterwards is not seen until the next one.
+    ``refresh`` copies the weights: later changes of the learner's modules take effect at the next ``refresh``.
     """
 
     def __init__(self, model: PreTrainedModel, architecture: Architecture) -> None:
@@ -44,7 +44,7 @@ class LeanDecoder:
         fused = len(architecture.queries_keys_values) == 1
         self._order = packing_order(self._shape, fused=fused).to(self._device)
         self._scale = self._shape.head_size**-0.5
-        # bmm on small float32 matrices beats the fused attention kernel of the CPU, which wants long queries.
+        # On a CPU, bmm is faster for small float32 matrices than the fused attention kernel, made for long queries.
         self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
         self._rotations = torch.empty(0)
         self._room = self._slots = 0
@@ -53,11 +53,11 @@ class LeanDecoder:
 
     def refresh(self) -> None:
         with torch.inference_mode():
-            self._weights = pack(self._model, self._architecture, self._shape, self._order)
+            self._weights = pack_weights(self._model, self._architecture, self._shape, self._order)
 
     def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
         longest = longest_prompt + longest_completion
-        # A crowded batch outlives its first rows: spare slots let the timeline run on before it must be moved back.
+        # A crowded batch outlives its first rows: spare slots postpone the moment when the timeline must be moved back.
         slots = longest + max(64, longest // 4) if crowded else longest
         self._make_room(-(-rows // ROW_MULTIPLE) * ROW_MULTIPLE, slots)
         self._longest_prompt = longest_prompt
@@ -65,7 +65,7 @@ class LeanDecoder:
             self._rotations = self._rotation_table(self._slots)
         self._tokens = torch.zeros(self._room, dtype=torch.int64, device=self._device)
         self._start = torch.zeros(self._room, dtype=torch.int64, device=self._device)  # slot of each row's first token
-        self._starts = np.zeros(self._room, dtype=np.int64)  # the same, where reading it costs no transfer
+        self._starts = np.zeros(self._room, dtype=np.int64)  # the same in host memory: reading it costs no transfer
         self._mask.zero_()
         self._now = longest_prompt
         self._rows = 0
@@ -77,7 +77,7 @@ class LeanDecoder:
         slots = torch.arange(length, device=self._device)
         rotations = self._rotation_table(length)[(slots - padding[:, None]).clamp_(min=0)]  # (P, L, size / 2)
         seen = (slots[None, :] <= slots[:, None]) & (slots >= padding[:, None, None])  # (P, L, L)
-        seen |= torch.eye(length, dtype=torch.bool, device=self._device)  # padding sees itself: no empty softmax
+        seen |= torch.eye(length, dtype=torch.bool, device=self._device)  # padding attends to itself: no empty softmax
         size = (shape.layers, count, shape.kv_heads, length, shape.head_size)
         all_keys, all_values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
         x = functional.embedding(ids.flatten(), self._weights.embedding)
@@ -131,24 +131,24 @@ class LeanDecoder:
         return self._logits(x)[: self._rows]
 
     def _heads(self, x: Tensor, layer: LayerWeights, rotations: Tensor) -> Tensor:
-        """Rotated queries, rotated key and value of each key-value head, (n, kv heads, queries + 2, size)."""
+        """Returns each key-value head's rotated queries, rotated key and value, (n, kv heads, queries + 2, size)."""
         shape = self._shape
         projection = layer.queries_keys_values
         joined = self._products.plain(self._norm(x, layer.attention_norm), projection.weight, projection.bias)
         heads = joined.view(-1, shape.kv_heads, shape.queries + 2, shape.head_size)
-        turning = heads[:, :, :-1]
+        rotating = heads[:, :, :-1]
         if layer.head_scale is not None:
-            normed = functional.rms_norm(turning, (shape.head_size,), None, shape.epsilon)
-            torch.mul(normed, layer.head_scale, out=turning)
+            normed = functional.rms_norm(rotating, (shape.head_size,), None, shape.epsilon)
+            torch.mul(normed, layer.head_scale, out=rotating)
         if self._dtype == torch.float32:
-            torch.view_as_complex(turning.view(*turning.shape[:-1], -1, 2)).mul_(rotations[:, None, None])
+            torch.view_as_complex(rotating.view(*rotating.shape[:-1], -1, 2)).mul_(rotations[:, None, None])
         else:
-            pairs = torch.view_as_complex(turning.float().view(*turning.shape[:-1], -1, 2))
-            turning.copy_(torch.view_as_real(pairs * rotations[:, None, None]).flatten(-2))
+            pairs = torch.view_as_complex(rotating.float().view(*rotating.shape[:-1], -1, 2))
+            rotating.copy_(torch.view_as_real(pairs * rotations[:, None, None]).flatten(-2))
         return heads
 
     def _attend(self, heads: Tensor, index: int, count: int) -> Tensor:
-        """What each row's newest token reads from its own past, (n, query heads × size)."""
+        """Returns attention's output for each row's newest token over its own past, (n, query heads × size)."""
         shape, window = self._shape, slice(self._first, self._now + 1)
         rows = count * shape.kv_heads
         keys, values = self._layer_keys[index][:rows, window], self._layer_values[index][:rows, window]
@@ -164,7 +164,7 @@ class LeanDecoder:
         return mixed.reshape(count, -1)
 
     def _rest_of_layer(self, x: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
-        """Output projection, MLP and both residuals."""
+        """Adds the output projection, the MLP and both residuals."""
         products, shape = self._products, self._shape
         after = products.plus(mixed, layer.attention_output.weight, layer.attention_output.bias, x)
         normed = self._norm(x if shape.parallel else after, layer.mlp_norm)
@@ -184,7 +184,7 @@ class LeanDecoder:
         return self._products.plain(self._norm(x, self._weights.final_norm), head.weight, head.bias)
 
     def _membership_changed(self, rows: slice) -> None:
-        """Brings what is derived from ``_starts`` up to date for ``rows``."""
+        """Updates, for ``rows``, what is derived from ``_starts``."""
         starts = torch.from_numpy(self._starts[rows].copy()).to(self._device)
         self._start[rows] = starts
         unseen = torch.arange(self._slots, device=self._device) < starts[:, None]
@@ -192,13 +192,13 @@ class LeanDecoder:
         self._window()
 
     def _window(self) -> None:
-        """Which slots the living rows need, and whether some row starts later than others."""
-        living = self._starts[: self._rows]
-        self._first = int(living.min()) if self._rows else self._now
-        self._ragged = bool((living != self._first).any())
+        """Sets which slots the rows in the batch need, and whether some row starts later than others."""
+        present = self._starts[: self._rows]
+        self._first = int(present.min()) if self._rows else self._now
+        self._ragged = bool((present != self._first).any())
 
     def _move_back(self) -> None:
-        """Moves the living rows' slots to the front, leaving room for the longest prompt before the newest token."""
+        """Moves the rows' slots to the front, leaving room for the longest prompt before the newest token."""
         length = self._now - self._first
         moved = max(self._longest_prompt, length)
         for cache in (self._keys, self._values):
@@ -208,10 +208,10 @@ class LeanDecoder:
         self._membership_changed(slice(0, self._room))
 
     def _make_room(self, rows: int, slots: int) -> None:
-        """A cache of at least this size; the one at hand is kept unless it is too small or twice too large.
+        """Makes the cache at least this large; the present one is kept unless it is too small or twice too large.
 
-        Zeros, not whatever was there: a masked slot has weight 0, and 0 times a NaN would be a NaN. For small products
-        the keys lie transposed in memory: reading them is what a step waits for, and so it goes twice as fast.
+        It is filled with zeros: a masked slot has weight 0, and 0 times a NaN would be a NaN. For small products the
+        keys lie transposed in memory: a step's time is spent reading them, and this halves it.
         """
         if rows <= self._room <= 2 * rows and slots <= self._slots <= 2 * slots:
             return
@@ -231,13 +231,13 @@ class LeanDecoder:
         self._mask = zeros(rows, heads, self._slots)
 
     def _angles(self, length: int) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each position's angles as the model itself makes them, (length, rotated) float32."""
+        """Returns cosine and sine of each position's angles as the model computes them, (length, rotated) float32."""
         positions = torch.arange(length, device=self._device).unsqueeze(0)
         cosines, sines = self._rotary(torch.empty(0, device=self._device), positions)
         return cosines[0], sines[0]
 
     def _rotation_table(self, length: int) -> Tensor:
-        """cos + i·sin of each position and pair of coordinates, 1 for those that do not turn, (length, size / 2)."""
+        """Returns cos + i·sin by position and pair of coordinates, 1 for pairs not rotated, (length, size / 2)."""
         cosines, sines = self._angles(length)
         pairs = self._shape.rotated // 2
         table = torch.ones((length, self._shape.head_size // 2), dtype=torch.complex64, device=self._device)

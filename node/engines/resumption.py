@@ -1,7 +1,7 @@
-"""From requests, some of them begun, to what the batch must sample, and from what it sampled to how far each has come.
+"""Turns requests, some of them begun, into what the batch must sample, and its samples into each request's progress.
 
-Completions of one request that have no token yet share one start, its prompt; each begun one has a start of its own,
-prompt and tokens together, so that the batch need not know what a resumed completion is.
+Completions of one request that have no token yet share one start, the prompt. Each begun completion has a start of its
+own, prompt and tokens together, so that the batch treats resumed completions like new ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING = GenerationProgress()
 
 @dataclass(frozen=True, slots=True)
 class SamplingStart:
-    """Completions that go on from the same tokens."""
+    """Completions that continue from the same tokens."""
 
     request: int
     prefix_ids: Sequence[int]
@@ -31,9 +31,9 @@ class SamplingStart:
 
 
 def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> list[SamplingStart]:
-    """What remains to be sampled, begun completions of a request before its new ones.
+    """Returns what remains to be sampled, a request's begun completions before its new ones.
 
-    ``limits``: tokens that a completion of each request may have in all. A begun one that has them is left out.
+    ``limits``: the number of tokens that a completion of each request may have. A begun one at its limit is left out.
     """
     starts: list[SamplingStart] = []
     for index, (request, limit) in enumerate(zip(requests, limits, strict=True)):
@@ -59,7 +59,7 @@ def progress_of(
     version: int,
     eos_id: int,
 ) -> list[GenerationProgress]:
-    """How far each request has come, by what was sampled by ``version``: one of ``sequences`` for each completion."""
+    """Returns each request's progress after ``version`` sampled ``sequences``, one a completion of ``starts``."""
     samples: list[list[Sample]] = [list((request.begun or _NOTHING).samples) for request in requests]
     partials: list[list[Partial]] = [[] for _ in requests]
     for index, request in enumerate(requests):
@@ -88,7 +88,7 @@ def _by_completion(
 
 
 def _joined(begun: Partial | None, token_ids: NDArray[np.int64], logps: NDArray[np.float32], version: int) -> Partial:
-    """The segments of one completion put together; neighbours of one version become one."""
+    """Returns one completion with the new tokens appended; consecutive segments of one version become one."""
     if begun is None:
         return Partial(token_ids, logps, (Segment(version, len(token_ids)),))
     *before, last = begun.segments

@@ -1,7 +1,7 @@
 """Drawing tokens: token = min {v : CDF(v) > u}, u uniform in [0, 1), CDF of softmax(logits / temperature).
 
-One uniform number a row; sums in double precision where the device has it, so that even a token of probability 1e-12
-is drawn as often as it should be. The log-probability is of the very distribution drawn from.
+One uniform number is used per row. Sums are in double precision where the device supports it, so that even a token of
+probability 1e-12 is drawn as often as it should be. The log-probability is that of the distribution drawn from.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens (n,) int64 and their log-probabilities (n,) float32 in nats, from ``logits`` (n, V).
+    """Returns tokens (n,) int64 and their log-probabilities (n,) float32 in nats, drawn from ``logits`` (n, V).
 
-    ``temperature`` 0: the likeliest token, with its log-probability at temperature 1.
+    ``temperature`` 0 takes the most likely token, with its log-probability at temperature 1.
     """
     if temperature not in (0.0, 1.0):
         logits = logits / temperature

@@ -2,8 +2,8 @@
 
 A prompt is computed once for all its completions. Rows whose completion has ended leave the batch at once; waiting
 completions join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them.
-Equal seeds and equal calls give equal samples. Keys and values live for one call: whatever is gone on with in a later
-one is computed anew, so that none made by old weights is ever read under new ones.
+Equal seeds and equal calls give equal samples. Keys and values live for one call: a completion that a later call
+resumes is computed again, so that keys and values of old weights are never read under new ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from node.engines.architectures import architecture_of
 from node.engines.decoder import Decoder, Prefilled
-from node.engines.encoded_weights import EncodedWeights, take_over
+from node.engines.encoded_weights import EncodedWeights, load_encoded
 from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
 from node.engines.generic import GenericDecoder
 from node.engines.lean import LeanDecoder
@@ -30,17 +30,18 @@ from node.engines.sampling import draw
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
-PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass: bounds its activations
+PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass; bounds its activations
 
 
 class TorchEngine:
     """``Engine`` on the policy's own device; holds at most ``rows`` sequences at a time.
 
     Memory: keys and values for min(rows, completions) sequences of the longest prompt plus the longest completion of
-    the call (what a request has begun counts as prompt), and for the lean decoder one more copy of the weights.
+    the call (begun tokens count as prompt), and for the lean decoder one more copy of the weights.
 
-    With ``owns_weights`` the engine samples from a copy of the policy that has trained weights of its own: one more
-    copy of those. Without, it shares the policy's modules, and must not run while the learner changes them.
+    With ``owns_weights`` the engine samples from a copy of the policy that has trained weights of its own, which is one
+    more copy of those. Without it, the engine shares the policy's modules and must not run while the learner changes
+    them.
     """
 
     def __init__(self, policy: Policy, *, rows: int, seed: int, owns_weights: bool = False) -> None:
@@ -52,7 +53,7 @@ class TorchEngine:
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._decoder = decoder_for(policy)
         self._version = 0
-        self._weights_hash: bytes | None = None  # of what was taken over last, where that came encoded
+        self._weights_hash: bytes | None = None  # of the weights loaded last, if they came encoded
 
     @property
     def in_process(self) -> bool:
@@ -63,18 +64,17 @@ class TorchEngine:
         return self._version
 
     def load_weights(self, version: int, weights: Weights) -> None:
-        """Takes over ``weights``, tensors by the names of ``policy.trainable()`` or ``EncodedWeights`` of all of them.
+        """Loads ``weights``: tensors by the names of ``policy.trainable()``, or ``EncodedWeights`` of all of them.
 
-        Tensors which are the live parameters of the modules that the engine samples from are read where they are;
-        others are copied into them first. Raises ``KeyError`` for a name that the policy does not train, ``ValueError``
-        for another shape, and for encoded weights as ``take_over`` does, or ``ValueError`` where the engine shares its
-        modules with the learner.
+        Tensors that are the live parameters of the engine's modules are used in place; others are copied into them.
+        Raises ``KeyError`` for a name that the policy does not train and ``ValueError`` for another shape. For encoded
+        weights, raises as ``load_encoded`` does, and ``ValueError`` if the engine shares its modules with the learner.
         """
         live = self._policy.trainable()
         if isinstance(weights, EncodedWeights):
             if not self.owns_weights:
                 raise ValueError("encoded weights need an engine that owns its weights: this one has the learner's own")
-            take_over(weights, live, self._weights_hash)
+            load_encoded(weights, live, self._weights_hash)
             self._weights_hash = weights.target
         else:
             _copy_over(weights, live)
@@ -83,14 +83,14 @@ class TorchEngine:
         self._version = version
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
-        """Raises ``ConfigurationError`` for a prompt that fills the model's context; a completion that would run over
-        the context's end is cut there, as if ``max_new_tokens`` had been smaller."""
+        """Raises ``ConfigurationError`` for a prompt that fills the model's context. A completion that would exceed the
+        context is cut there, as if ``max_new_tokens`` had been smaller."""
         return [list(progress.samples) for progress in self.advance(requests, sampling)]
 
     def advance(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
     ) -> list[GenerationProgress]:
-        """Raises as ``generate``; a begun completion that may have no more tokens is ended as it is."""
+        """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
         limits = [self._limit(request) for request in requests]
         starts = starts_of(requests, limits)
         if sampling.seed is not None:
@@ -107,7 +107,7 @@ class TorchEngine:
         return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_id)
 
     def _limit(self, request: GenerationRequest) -> int:
-        """New tokens that a request may have, within the model's context."""
+        """Returns the number of new tokens that a completion may have, within the model's context."""
         length = len(request.prompt_ids)
         if length < 1 or request.max_new_tokens < 1 or request.completions < 0:
             raise ValueError(
@@ -127,7 +127,7 @@ class TorchEngine:
 
 @torch.no_grad()
 def _copy_over(weights: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
-    """Looks at all of them before the first is written."""
+    """Checks all shapes before writing the first tensor."""
     for name, tensor in weights.items():
         if tensor.shape != live[name].shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; the policy's has {tuple(live[name].shape)}")
@@ -137,22 +137,22 @@ def _copy_over(weights: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> Non
 
 
 def decoder_for(policy: Policy) -> Decoder[Any]:
-    """The lean decoder where it covers the model, else the generic one."""
+    """Returns the lean decoder if it covers the model, otherwise the generic one."""
     architecture = architecture_of(policy.base.config)
     return GenericDecoder(policy.base) if architecture is None else LeanDecoder(policy.base, architecture)
 
 
-def joining(live: int, waiting: int, rows: int) -> int:
-    """How many waiting completions join now: all that fit, once an eighth of the rows (or room for all) is free.
+def joining_count(present: int, waiting: int, rows: int) -> int:
+    """Returns how many waiting completions join: all that fit, once an eighth of the rows (or room for all) is free.
 
-    Waiting for an eighth lets the prompts of several share one forward pass.
+    Waiting for an eighth lets several prompts share one forward pass.
     """
-    free = rows - live
+    free = rows - present
     return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
 
 
 class _Stop:
-    """Counts the groups that are complete and asks whether they are enough."""
+    """Counts the complete groups and asks ``enough`` whether they suffice."""
 
     def __init__(self, enough: Enough, starts: Sequence[SamplingStart], groups: int) -> None:
         self._enough = enough
@@ -169,7 +169,7 @@ class _Stop:
 
 @dataclass(slots=True)
 class _History:
-    """Every token sampled, step by step: who got it, which, and how likely it was."""
+    """Every token sampled, step by step: its completion, its id and its log-probability."""
 
     completions: list[NDArray[np.int64]] = field(default_factory=list)
     tokens: list[NDArray[np.int64]] = field(default_factory=list)
@@ -177,7 +177,7 @@ class _History:
 
 
 class _Batch:
-    """The completions of one call on their way through the decoder."""
+    """The completions of one call, as they join, grow in and leave the decoder's batch."""
 
     def __init__(
         self,
@@ -190,9 +190,10 @@ class _Batch:
         self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
         self._waiting = deque(range(len(self._owners)))  # completions, in order; those of one start are neighbours
         self._completion = np.zeros(rows, dtype=np.int64)  # of each row
-        self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still get
-        self._live = 0
-        self._half_joined: tuple[int, Prefilled[Any], int] | None = None  # start, where it lies, some rows to come
+        self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
+        self._present = 0
+        # a start of which more rows may join: its index, its prefill, its index there
+        self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
     def run(self, temperature: float, generator: torch.Generator, eos_id: int) -> _History:
         history = _History()
@@ -207,10 +208,10 @@ class _Batch:
             logits = self._admit(logits)
             tokens, logps = draw(logits, temperature, generator)
             sampled = tokens.cpu().numpy()
-            history.completions.append(self._completion[: self._live].copy())
+            history.completions.append(self._completion[: self._present].copy())
             history.tokens.append(sampled)
             history.logps.append(logps.cpu().numpy())
-            remaining = self._remaining[: self._live]
+            remaining = self._remaining[: self._present]
             remaining -= 1
             ended = (sampled == eos_id) | (remaining == 0)
             if ended.any():
@@ -219,7 +220,7 @@ class _Batch:
                 tokens = tokens[torch.from_numpy(self._release(ended)).to(tokens.device)]
             if self._stop is not None and self._stop.now():
                 return history
-            if self._live:
+            if self._present:
                 logits = self._decoder.step(tokens)
             elif self._waiting:
                 logits = None
@@ -227,8 +228,8 @@ class _Batch:
                 return history
 
     def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Takes the ended rows out; gives the old row of each that stays, in their new order."""
-        left = self._live - int(ended.sum())
+        """Removes the ended rows. Returns the old index of each remaining row, in their new order."""
+        left = self._present - int(ended.sum())
         holes = np.flatnonzero(ended[:left])
         tails = left + np.flatnonzero(~ended[left:])
         order = np.arange(left)
@@ -236,12 +237,12 @@ class _Batch:
         self._completion[:left] = self._completion[order]
         self._remaining[:left] = self._remaining[order]
         self._decoder.leave(holes.tolist(), tails.tolist(), left)
-        self._live = left
+        self._present = left
         return order
 
     def _admit(self, logits: Tensor | None) -> Tensor:
-        """Lets waiting completions join; gives the logits of all living rows."""
-        count = joining(self._live, len(self._waiting), self._rows)
+        """Adds waiting completions to the batch. Returns the logits of all rows in it."""
+        count = joining_count(self._present, len(self._waiting), self._rows)
         parts = [] if logits is None else [logits]
         chosen = [self._waiting.popleft() for _ in range(count)]
         while chosen:
@@ -249,16 +250,16 @@ class _Batch:
             self._decoder.join(prefilled, which)
             parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
             for completion in chosen[:taken]:
-                self._completion[self._live] = completion
-                self._remaining[self._live] = self._starts[self._owners[completion]].limit
-                self._live += 1
+                self._completion[self._present] = completion
+                self._remaining[self._present] = self._starts[self._owners[completion]].limit
+                self._present += 1
             chosen = chosen[taken:]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _prefill(self, chosen: Sequence[int]) -> tuple[Prefilled[Any], list[int], int]:
         """Computes the prompts of the first of ``chosen``, as many as one pass may hold.
 
-        Gives them, the index of each completion's prompt among them, and how many completions that covers.
+        Returns them, the index of each completion's prompt among them, and the number of completions covered.
         """
         first = self._owners[chosen[0]]
         if self._half_joined is not None and self._half_joined[0] == first:
@@ -284,7 +285,7 @@ class _Batch:
 
 
 def _sequences(history: _History, completions: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Tokens and log-probabilities in the order of completions, from those in the order of steps; some may be empty."""
+    """Returns tokens and log-probabilities by completion, from those by step; some may be empty."""
     if not history.completions:
         return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in range(completions)]
     owners = np.concatenate(history.completions)
@@ -297,7 +298,7 @@ def _sequences(history: _History, completions: int) -> list[tuple[NDArray[np.int
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Dropout off while sampling, and the model's mode as it was afterwards."""
+    """Switches dropout off while sampling, and restores the model's mode afterwards."""
     was_training = model.training
     model.eval()
     try:

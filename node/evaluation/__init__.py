@@ -1,1 +1,1 @@
-"""Evaluating a policy on prompts that never change."""
+"""Evaluating a policy on fixed prompts."""

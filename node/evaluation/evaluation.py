@@ -1,10 +1,10 @@
-"""How well a policy does each task, on prompts that are the same for every policy and every time.
+"""Evaluates a policy on each task, on prompts that are the same for every policy and every evaluation.
 
     greedy[task]  = mean reward of one completion a prompt at temperature 0
     sampled[task] = mean reward of SAMPLES completions a prompt at temperature 1
 
-Prompt seeds are 0 to ``prompts`` - 1: the built-in models were measured there, and training, which draws its seeds from
-billions, practically never meets them.
+Prompt seeds are 0 to ``prompts`` - 1: the built-in models were measured on these, and training, which draws its seeds
+from billions, practically never uses them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from node.tasks.task import Task
 from protocol.errors import ConfigurationError, StorageError
 
 SAMPLES = 4
-HELD_OUT_PROMPTS = 100_000  # built-in models were taught on seeds from here on
+HELD_OUT_PROMPTS = 100_000  # built-in models were trained on seeds from here on
 
 
 def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
-    """Evaluates ``checkpoint``, else the newest whole one in ``home``, else the model as it came.
+    """Evaluates ``checkpoint``, by default the newest complete one in ``home``; if none, the original model.
 
-    Reads only, so that the node may run meanwhile. Raises ``ConfigurationError`` for a checkpoint of another family of
-    policies, ``StorageError`` for a damaged one that was named.
+    It only reads, so the node may run meanwhile. Raises ``ConfigurationError`` for a checkpoint of another family of
+    policies, ``StorageError`` for a given checkpoint that is damaged.
     """
     tasks = load_tasks(config.tasks)
     with Scorer(config.tasks) as scorer:  # its workers start while the policy loads
@@ -61,7 +61,7 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
 
 def _newest(home: Home) -> tuple[Path, checkpoints.Snapshot] | None:
     for path in reversed(rounds(home.checkpoints)):
-        with contextlib.suppress(StorageError):  # damaged, or deleted by the node meanwhile: the one before
+        with contextlib.suppress(StorageError):  # damaged, or deleted by the node meanwhile: tries the one before
             return path, checkpoints.read(path)
     return None
 
@@ -70,7 +70,7 @@ def _restore(policy: Policy, path: Path, snapshot: checkpoints.Snapshot) -> None
     if snapshot.family != policy.family:
         raise ConfigurationError(
             f"{path} is a checkpoint of another family of policies ({snapshot.family.hex()}) than {policy.label} "
-            f"({policy.family.hex()}): give the model that was trained with --model or policy.model"
+            f"({policy.family.hex()}): name the model that was trained with --model or policy.model"
         )
     with torch.no_grad():
         for name, parameter in policy.trainable().items():
@@ -88,7 +88,7 @@ def mean_rewards(
     temperature: float,
     seed: int,
 ) -> dict[str, float]:
-    """Mean reward by task over ``samples`` completions of each of the first ``prompts`` prompts."""
+    """Returns the mean reward by task over ``samples`` completions of each of the first ``prompts`` prompts."""
     if not 1 <= prompts <= HELD_OUT_PROMPTS:
         raise ConfigurationError(
             f"--prompts {prompts} is outside 1 to {HELD_OUT_PROMPTS}, the prompts kept for evaluation"

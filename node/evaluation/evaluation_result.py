@@ -1,4 +1,4 @@
-"""What an evaluation found. Imports no torch, so that who only reads it starts at once."""
+"""The result of an evaluation. Imports no torch, so that processes that only read it start fast."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Evaluation(Struct, frozen=True):
 
     model: str
     round: int  # rounds trained
-    checkpoint: str | None  # None: the model as it came
-    prompts: int  # a task
-    samples: int  # completions a prompt for ``sampled``
+    checkpoint: str | None  # None: the original model
+    prompts: int  # per task
+    samples: int  # completions per prompt for ``sampled``
     seed: int
-    greedy: dict[str, float]  # one completion a prompt at temperature 0
+    greedy: dict[str, float]  # one completion per prompt at temperature 0
     sampled: dict[str, float]  # at temperature 1

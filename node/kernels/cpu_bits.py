@@ -1,4 +1,4 @@
-"""Compiled loops that write the bits of a sparse update, byte for byte as ``protocol.weights.sparse_update`` says."""
+"""Compiled loops that write the bits of a sparse update, which ``protocol.weights.sparse_update`` defines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 @njit(nogil=True, cache=True)
 def gaps_of(indices: Array, kept: int, gaps: Array, histogram: Array) -> None:
-    """Entries passed over before each index of a chunk, (N,), and how often each number occurs, (4096,)."""
+    """Writes the number of entries skipped before each index of a chunk, (N,), and a histogram of it, (4096,)."""
     for first in range(0, len(indices), kept):
         following = np.int64(0)
         for i in range(first, min(first + kept, len(indices))):
@@ -25,7 +25,7 @@ def gaps_of(indices: Array, kept: int, gaps: Array, histogram: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def write_rice(gaps: Array, parameter: int, out: Array) -> None:
-    """Fills ``out``, which is zero and as long as the coding."""
+    """Writes the coding into ``out``, which is zero and exactly as long."""
     plane_bytes = (len(gaps) + 7) // 8
     for plane in range(parameter):
         bytes_of_plane = out[plane * plane_bytes : (plane + 1) * plane_bytes]
@@ -47,7 +47,7 @@ def write_rice(gaps: Array, parameter: int, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def write_codes(codes: Array, out: Array) -> None:
-    """Four two-bit codes to a byte, the first in the lowest bits; ``out`` is zero."""
+    """Packs four two-bit codes into a byte, the first in the lowest bits; ``out`` is zero."""
     for i in range(len(codes) // 4):
         out[i] = codes[4 * i] | codes[4 * i + 1] << 2 | codes[4 * i + 2] << 4 | codes[4 * i + 3] << 6
     for i in range(len(codes) // 4 * 4, len(codes)):

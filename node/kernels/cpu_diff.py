@@ -1,8 +1,8 @@
 """Compiled loops of the weight diff on CPU; ``protocol.weights.weight_diff`` and ``…rice`` define what they compute.
 
-Pairs of patterns are compared 64 at a time into one word, and only its ones are looked at: where one weight in a
-hundred has changed, finding the changes costs little more than reading memory. Compiled by numba on first use and
-kept on disk.
+Pairs of patterns are compared 64 at a time into one word, and only its ones are visited: if one weight in a hundred has
+changed, finding the changes costs little more than reading memory. Numba compiles the loops on first use and caches
+them on disk.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Array = NDArray[Any]
 
 
 @njit(nogil=True, cache=True)
-def find_changes(base: Array, target: Array, start: int, positions: Array, zigzags: Array) -> tuple[int, int]:
+def write_changes(base: Array, target: Array, start: int, positions: Array, zigzags: Array) -> tuple[int, int]:
     """Writes where two arrays (n,) of patterns differ, from ``start`` on (a multiple of 128), and by how much.
 
-    Stops when fewer than 128 places are left. Returns where it stopped and how many changes it wrote.
+    Stops when ``positions`` has room for fewer than 128 more. Returns where it stopped and how many changes it wrote.
     """
     whole = len(base) // 128 * 128
     old_pairs, new_pairs = base[:whole].view(np.int32), target[:whole].view(np.int32)
@@ -59,9 +59,9 @@ def _zigzag(old: np.uint16, new: np.uint16) -> np.int64:
 
 @njit(nogil=True, cache=True)
 def read_low(planes: Array, low: Array) -> None:
-    """Bit p of value i from bit i mod 8 of byte ⌊i/8⌋ of plane p: at most 8 planes (p, b) to 8 b values, one byte each.
+    """Sets bit p of value i to bit i mod 8 of byte ⌊i/8⌋ of plane p: at most 8 planes (p, b), 8 b values of one byte.
 
-    ``low`` is zero. Eight bytes, one a plane, are a matrix of bits; it is transposed (Hacker's Delight, 7-3).
+    ``low`` is zero. Eight bytes, one of each plane, are a matrix of bits; it is transposed (Hacker's Delight, 7-3).
     """
     matrices = low.view(np.uint64)
     for plane in range(len(planes)):
@@ -80,10 +80,10 @@ def read_low(planes: Array, low: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def read_unary(unary: Array, low: Array, parameter: int, size: int, positions: Array) -> bool:
-    """Writes positions (c,) of changes: the low bits of their gaps are given, the rest is in unary.
+    """Writes the positions (c,) of changes from the low bits of their gaps and the rest of the gaps in unary.
 
-    ``unary`` is padded with zeros to words of 64 bits. False unless it holds exactly c ones and every position is below
-    ``size``.
+    ``unary`` is padded with zeros to words of 64 bits. Returns False unless it holds exactly c ones and every position
+    is below ``size``.
     """
     words = unary.view(np.uint64)
     count, found, following, zeros = len(positions), 0, np.int64(0), np.int64(0)
@@ -105,8 +105,8 @@ def read_unary(unary: Array, low: Array, parameter: int, size: int, positions: A
 
 
 @njit(nogil=True, cache=True)
-def advance(weights: Array, positions: Array, planes: Array, sign: int) -> None:
-    """Adds the zigzag differences in byte planes (2, c), or with ``sign`` -1 takes them off, modulo 2^16."""
+def add_steps(weights: Array, positions: Array, planes: Array, sign: int) -> None:
+    """Adds the zigzag differences in byte planes (2, c), or with ``sign`` -1 subtracts them, modulo 2^16."""
     count = len(positions)
     for i in range(count):
         if i + AHEAD < count:

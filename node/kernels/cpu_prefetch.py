@@ -1,7 +1,7 @@
-"""A hint to the processor, for compiled loops that write here and there: which element will be written soon.
+"""A prefetch hint, for compiled loops that write to irregular places: which element will be written soon.
 
-Weights that change lie a few cache lines apart, too irregularly for a processor to guess the next one; told 64 changes
-ahead, it has fetched each line by the time it is needed, and patching takes a third of the time.
+Weights that change lie a few cache lines apart, too irregularly for a processor to predict the next one. With a hint 64
+changes ahead, each line is in the cache when it is needed, and patching takes a third of the time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-AHEAD: Final = 64  # elements to be written between the hint and the write
+AHEAD: Final = 64  # elements written between the hint for one and its own write
 
 _HINT: Final = "llvm.prefetch.p0"
-_TO_WRITE, _KEEP, _DATA = 1, 3, 1  # its numbers: what for, how long, which cache
+_TO_WRITE, _KEEP, _DATA = 1, 3, 1  # LLVM's arguments: access, locality, cache
 
 
 def _typed(context: Any, array: Any, index: Any) -> Any:
-    """Its signature for these types, and what generates it."""
+    """Returns the intrinsic's signature for these types, and its code generator."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0]
@@ -37,4 +37,4 @@ def _typed(context: Any, array: Any, index: Any) -> Any:
 
 
 prefetch: Any = intrinsic(_typed)
-"""``prefetch(array, index)`` in compiled code: no effect but on time; ``index`` lies inside the array."""
+"""``prefetch(array, index)`` in compiled code: affects only time; ``index`` must lie inside the array."""

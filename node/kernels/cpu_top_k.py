@@ -1,11 +1,11 @@
-"""Compiled loops of the sparse update on CPU; ``protocol.weights.sparsify`` says what they compute, to the bit.
+"""Compiled loops of the sparse update on CPU; ``protocol.weights.sparsify`` defines what they compute, to the bit.
 
 A chunk of 4096 is accumulated and searched while it lies in the first-level cache, so that memory is read and written
 once. Its k-th largest magnitude is bracketed by counting how many entries reach a bound, sixteen comparisons an
-instruction, from the bound that did for the chunk before it; the few entries that reach it are then ranked exactly.
+instruction, starting from the previous chunk's bound; the few entries that reach it are then ranked exactly.
 
-Compiled by numba on first use and kept on disk. Plain torch has no such pass and takes more than four times as
-long (``scripts/bench/sparse_update.py``). Nothing here contracts a product and a sum into one rounding.
+Numba compiles the loops on first use and caches them on disk. Plain torch has no such pass and takes more than four
+times as long (``scripts/bench/sparse_update.py``). Nothing here contracts a product and a sum into one rounding.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from node.kernels.cpu_prefetch import AHEAD, prefetch
 
 Array = NDArray[Any]
 
-_CHUNK = 4096  # CHUNK_ELEMENTS, as a constant that the compiler sees
+_CHUNK = 4096  # CHUNK_ELEMENTS, as a constant for the compiler
 _MAGNITUDE = np.int32(0x7FFFFFFF)
-_STEP = 1 << 20  # first move of a bound: an eighth of an octave
-_MARGIN = 1 << 19  # how far below the last chunk's bound to begin
+_STEP = 1 << 20  # the first move of a bound: an eighth of an octave
+_MARGIN = 1 << 19  # how far below the previous chunk's bound the search starts
 
 
 @njit(nogil=True, cache=True)
 def _count(keys: Array, length: int, bound: int) -> np.int32:
-    """How many of the first ``length`` keys reach ``bound``."""
+    """Returns how many of the first ``length`` keys reach ``bound``."""
     limit = np.int32(bound)
     total = np.int32(0)
     for i in range(length):
@@ -38,7 +38,7 @@ def _count(keys: Array, length: int, bound: int) -> np.int32:
 
 @njit(nogil=True, cache=True)
 def _bracket(keys: Array, length: int, kept: int, guess: int, slack: int) -> int:
-    """A bound that ``kept`` to ``kept + slack`` keys reach, or, where many are equal, the highest that enough reach."""
+    """A bound that ``kept`` to ``kept + slack`` keys reach or, if too many are equal, the highest that enough reach."""
     low, high, step = 0, 1 << 31, _STEP  # at least kept reach low; fewer reach high
     bound = min(max(guess, 0), high - 1)
     while True:
@@ -64,7 +64,7 @@ def _bracket(keys: Array, length: int, kept: int, guess: int, slack: int) -> int
 
 @njit(nogil=True, cache=True)
 def ones(word: np.uint64) -> np.int64:
-    """How many bits of a 64-bit word are set (the compiler knows this form and has an instruction for it)."""
+    """Returns how many bits of a 64-bit word are set (the compiler turns this form into one instruction)."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -73,7 +73,7 @@ def ones(word: np.uint64) -> np.int64:
 
 @njit(nogil=True, cache=True)
 def _gather(keys: Array, bound: int, found: Array, found_keys: Array) -> int:
-    """Indices and keys, in order, of the keys that reach ``bound``: 64 comparisons to a word, then its ones."""
+    """Writes indices and keys, in order, of the keys that reach ``bound``: 64 comparisons to a word, then its ones."""
     limit = np.int32(bound)
     total = 0
     for start in range(0, _CHUNK, 64):
@@ -102,7 +102,7 @@ def select(
     indices: Array,  # (N,) uint16, written for these chunks
     values: Array,  # (N,) float32, likewise
 ) -> int:
-    """Accumulates chunks ``first`` to ``last`` and chooses their entries. Returns the key of the largest of them."""
+    """Accumulates chunks ``first`` to ``last`` and selects their entries. Returns the key of the largest entry."""
     keys = np.empty(_CHUNK, np.int32)
     found = np.empty(_CHUNK + 1, np.int32)
     found_keys = np.empty(_CHUNK + 1, np.int32)
@@ -140,7 +140,7 @@ def select(
 
 @njit(nogil=True, cache=True)
 def sum_of_squares(values: Array, factor: np.float32) -> np.int64:
-    """Σu² of the steps u = rint(value · factor)."""
+    """Returns Σu² of the steps u = rint(value · factor)."""
     total = np.int64(0)
     for i in range(len(values)):
         step = np.int64(np.rint(values[i] * factor))
@@ -149,8 +149,8 @@ def sum_of_squares(values: Array, factor: np.float32) -> np.int64:
 
 
 @njit(nogil=True, cache=True)
-def quantise(values: Array, factor: np.float32, bounds: Array, codes: Array, sums: Array, counts: Array) -> None:
-    """Writes ``codes`` (N,) and adds to Σu and the number of each code, both (4,)."""
+def quantise_values(values: Array, factor: np.float32, bounds: Array, codes: Array, sums: Array, counts: Array) -> None:
+    """Writes ``codes`` (N,) and adds to each code's Σu and count, both (4,)."""
     for i in range(len(values)):
         step = np.int64(np.rint(values[i] * factor))
         code = (step >= bounds[0]) + (step >= bounds[1]) + (step >= bounds[2])
@@ -161,7 +161,7 @@ def quantise(values: Array, factor: np.float32, bounds: Array, codes: Array, sum
 
 @njit(nogil=True, cache=True)
 def subtract(residual: Array, kept: int, indices: Array, codes: Array, codebook: Array) -> None:
-    """Takes what is sent off the residual."""
+    """Subtracts what is sent from the residual."""
     for i in range(len(indices)):
         position = (i // kept) * _CHUNK + indices[i]
         residual[position] = residual[position] - codebook[codes[i]]
@@ -169,7 +169,7 @@ def subtract(residual: Array, kept: int, indices: Array, codes: Array, codebook:
 
 @njit(nogil=True, cache=True)
 def add(total: Array, contributors: Array, kept: int, indices: Array, codes: Array, codebook: Array) -> None:
-    """Adds one peer's entries to the sums (n,), and one to the contributors (n,) at each of them."""
+    """Adds one peer's entries to the sums (n,), and 1 to the contributors (n,) at each of them."""
     count = len(indices)
     for i in range(count):
         if i + AHEAD < count:
@@ -183,7 +183,7 @@ def add(total: Array, contributors: Array, kept: int, indices: Array, codes: Arr
 
 @njit(nogil=True, cache=True)
 def divide(total: Array, contributors: Array, kept: int, indices: Array) -> None:
-    """Divides the sums where several contributed, and marks it done for the peers that follow."""
+    """Divides the sums where several contributed, and marks these places as done for the peers that follow."""
     count = len(indices)
     for i in range(count):
         if i + AHEAD < count:

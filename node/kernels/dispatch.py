@@ -1,7 +1,7 @@
-"""Which implementation works on tensors: decided here alone, by the device that they lie on.
+"""The one place that decides, by device, which implementation works on tensors.
 
-``cpu``: compiled loops (numba), in place. ``cuda``, which is also what PyTorch calls ROCm: Triton, in place. Any other
-device: whoever asks copies to host memory.
+``cpu``: compiled loops (numba), in place. ``cuda``, which is also PyTorch's name for ROCm: Triton, in place. Any other
+device: the caller copies the tensors to host memory first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ TRITON_DEVICES = {"cuda"}
 
 
 def for_triton(tensors: Sequence[Tensor]) -> bool:
-    """Whether all of them lie on one device that Triton compiles for.
+    """Returns whether all tensors lie on one device that Triton compiles for.
 
-    Only then import ``triton_*``: Triton comes along with a PyTorch for GPUs, and with no other.
+    Import ``triton_*`` only then: Triton comes only with a PyTorch for GPUs.
     """
     devices = {tensor.device for tensor in tensors}
     return len(devices) == 1 and is_for_triton(devices.pop())

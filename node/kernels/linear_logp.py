@@ -1,17 +1,17 @@
-"""Log-probability of each target token and entropy of its distribution, straight from the hidden states.
+"""Log-probability of each target token and entropy of its distribution, computed directly from the hidden states.
 
     z = (hidden · weightᵀ + bias) / temperature        logp_i    = z_i,target − lse_i
     lse_i = log Σ_v exp z_iv                           entropy_i = lse_i − Σ_v p_iv z_iv,   p_iv = exp(z_iv − lse_i)
 
-Unless they are few, the ``(N, V)`` logits never exist: they are made block by block with an online softmax (Milakov and
-Gimelshein, arXiv:1805.02867), and made again for the backward pass. With ``g`` and ``e`` the gradients of logps and
-entropies,
+Unless they are few, the ``(N, V)`` logits never exist as a whole: they are computed block by block with an online
+softmax (Milakov and Gimelshein, arXiv:1805.02867), and computed again for the backward pass. With ``g`` and ``e`` the
+gradients of logps and entropies,
 
     ∂/∂z_iv = g_i (δ_v,target − p_iv) − e_i p_iv (log p_iv + entropy_i)
 
-What ``g`` sends to ``hidden``, ``g_i (w_target − Σ_v p_iv w_v)``, needs only the expected row of ``weight``, which the
-forward pass gathers on its way as attention gathers values. So where ``weight`` is frozen and the entropies are only
-looked at, nothing is made twice. This is where the kernel departs from chunks with recomputation.
+The gradient from ``g`` to ``hidden``, ``g_i (w_target − Σ_v p_iv w_v)``, needs only the expected row of ``weight``,
+which the forward pass accumulates as attention accumulates values. So if ``weight`` is frozen and no gradient reaches
+the entropies, nothing is computed twice. In this the kernel departs from chunks with recomputation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from node.kernels.products import products_for
 
 DENSE_LOGITS = 1 << 20
-"""Up to so many logits (4 MiB of float32) are held whole: blocks would save nothing and cost a recomputation."""
+"""Up to this many logits (4 MiB of float32) are held whole: blocks would save nothing and cost a recomputation."""
 BLOCK_TOKENS = 1024
 BLOCK_VOCABULARY = 1024
 """One block of logits is 4 MiB of float32: large enough for full matrix speed, small enough to stay in cache."""
@@ -43,14 +43,14 @@ def linear_logps(
     """Log-probabilities of ``targets`` and entropies in nats, both ``(N,)``, under softmax(logits / temperature).
 
     Guarantees:
-    - Differentiable once through both outputs to ``hidden``, ``weight`` and ``bias``. What needs no gradient costs no
-      work.
-    - Logits, sums and outputs are float32 (float64 where an input is), also under autocast; gradients have the dtype of
+    - Differentiable once through both outputs to ``hidden``, ``weight`` and ``bias``. A gradient that is not needed is
+      not computed.
+    - Logits, sums and outputs are float32 (float64 if an input is), also under autocast; gradients have the dtype of
       their input.
     - Beyond inputs and their gradients, memory is O(N·D) and a few blocks of 4 MiB, however large N·V.
-    - No log-probability is above 0, no entropy below 0, not even by rounding.
+    - No log-probability is above 0 and no entropy below 0, not even by rounding.
 
-    Raises ValueError for shapes that do not fit together and for targets outside [0, V).
+    Raises ValueError for shapes that do not match and for targets outside [0, V).
     """
     _check(hidden, weight, targets, bias, temperature)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -84,7 +84,7 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None,
 
 
 class _DenseLogps(torch.autograd.Function):
-    """All logits in one tensor, their softmax kept for the backward pass."""
+    """All logits in one tensor; their softmax is kept for the backward pass."""
 
     @staticmethod
     def forward(
@@ -163,7 +163,7 @@ class _BlockedLogps(torch.autograd.Function):
             return hidden_grad, None, None, None
 
         g_hidden = g * hidden
-        # The target's δ apart, ∂/∂z is −slope · scale. Without e the slope is p alone: g stays out of the large matrix.
+        # Except for the target's δ, ∂/∂z is −slope · scale. Without e the slope is p: g stays out of the large matrix.
         scale, scaled = (g, g_hidden) if e is None else (torch.ones_like(g), hidden)
         product = products_for(hidden.device, hidden.dtype).plain
         for vocabulary in _blocks(len(weight), BLOCK_VOCABULARY):
@@ -191,7 +191,7 @@ class _BlockedLogps(torch.autograd.Function):
 
 
 def _fold(running: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Takes one block of logits into the running softmax; destroys ``z``.
+    """Adds one block of logits to the running softmax; overwrites ``z``.
 
     ``running`` is peak, Σ exp(z − peak) and Σ exp(z − peak) (z − peak), each (n, 1). Returns exp(z − peak), (n, v), and
     the factor that brings sums taken under the old peak to the new one.

@@ -1,8 +1,8 @@
-"""Matrix products, each alone or with the elementwise step that follows it in a transformer's layer.
+"""Matrix products, alone or with the elementwise operation that follows them in a transformer's layer.
 
-In float32 on a CPU they go to oneDNN, whose kernels use the widest vectors of every vendor's processor, where the BLAS
-that torch calls by default may not (a factor of two on AMD), and which does the following step while the result is in
-registers. Everywhere else they are plain torch operations. Both take weights as they are, (out, in).
+In float32 on a CPU they use oneDNN. Its kernels use the widest vectors of every vendor's processor, which torch's
+default BLAS may not (a factor of two on AMD), and apply the following operation while the result is in registers.
+Elsewhere they are plain torch operations. Both take weights in torch's form, (out, in).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TorchProducts:
 
 
 class OneDnnProducts:
-    """The operators that torch's own compiler emits for a CPU; callable without it."""
+    """The operators that torch's compiler emits for a CPU, called directly."""
 
     def __init__(self) -> None:
         self._unary: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
@@ -70,7 +70,7 @@ class OneDnnProducts:
 
 
 def products_for(device: torch.device, dtype: torch.dtype) -> Products:
-    """The fastest products for tensors of this kind on this build of torch."""
+    """Returns the fastest products for this device and dtype on this build of torch."""
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     onednn = available and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return OneDnnProducts() if onednn and device.type == "cpu" and dtype == torch.float32 else TorchProducts()

@@ -1,8 +1,8 @@
-"""Sparse updates at speed, bit for bit as ``protocol.weights.sparsify`` and ``…sparse_update`` define them.
+"""Fast sparse updates, bit for bit as ``protocol.weights.sparsify`` and ``…sparse_update`` define them.
 
-CPU tensors are worked on in place by compiled loops (``cpu_top_k``), in as many threads as torch has; CUDA tensors by
-Triton (``triton_top_k``), and only the bytes that travel leave the device. A tensor on another device is worked on in
-host memory, and its residual copied back: correct everywhere, fast on those two alone.
+CPU tensors are processed in place by compiled loops (``cpu_top_k``), in as many threads as torch has; CUDA tensors by
+Triton (``triton_top_k``), and only the bytes to send leave the device. A tensor on another device is processed in host
+memory and its residual copied back: the result is correct on every device, and fast on these two.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from protocol.weights.sparsify import (
 )
 from protocol.weights.tensor_layout import TensorLayout
 
-_CHUNKS_PER_TASK = 256  # 4 MiB: about a millisecond, so that threads end together
+_CHUNKS_PER_TASK = 256  # 4 MiB: about a millisecond, so that threads finish together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Selection:
-    """One tensor between its two passes."""
+    """One tensor between selection and quantisation."""
 
     residual: NDArray[np.float32]  # (n,)
     delta: NDArray[np.float32]  # (n,)
@@ -46,26 +46,23 @@ class _Selection:
     values: NDArray[np.float32]  # (N,)
 
 
-def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> SparseTensor:
-    """What ``protocol.weights.sparsify.sparsify`` does, on tensors of one dimension.
-
-    ``residual`` is float32 and is changed in place.
-    """
+def sparsify_fast(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> SparseTensor:
+    """``protocol.weights.sparsify.sparsify`` on flat tensors; ``residual``, float32, is changed in place."""
     if for_triton([residual]):
         from node.kernels import triton_top_k
 
-        return triton_top_k.sparsify(residual, delta, decay=decay, kept=kept).host()
+        return triton_top_k.sparsify_on_device(residual, delta, decay=decay, kept=kept).host()
     with _pool() as pool:
         return _sparsify_all(pool, [residual], [delta], decay, kept)[0]
 
 
-def encode(
+def encode_update_fast(
     layout: TensorLayout, residuals: Sequence[Tensor], deltas: Sequence[Tensor], *, decay: float, kept: int
 ) -> bytes:
-    """The blob of an update of all tensors of a layout, in its order; each residual becomes what is left of it.
+    """Returns the blob of an update of all tensors of a layout, in its order; each residual becomes what is not sent.
 
-    The same bytes as ``encode_update`` of the reference. Raises ValueError as ``sparsify`` does; some residuals then
-    hold sums already.
+    The same bytes as ``encode_update`` of the reference. Raises ValueError as ``sparsify`` does; some residuals may
+    then already hold sums.
     """
     if [residual.numel() for residual in residuals] != list(layout.sizes):
         raise ValueError("the residuals must be the tensors of the layout, in its order")
@@ -73,15 +70,18 @@ def encode(
         from node.kernels import triton_top_k
 
         pairs = zip(residuals, deltas, strict=True)
-        sections = [triton_top_k.pack(triton_top_k.sparsify(r, d, decay=decay, kept=kept)) for r, d in pairs]
+        sections = [
+            triton_top_k.pack_update_on_device(triton_top_k.sparsify_on_device(r, d, decay=decay, kept=kept))
+            for r, d in pairs
+        ]
         return join_update(layout, kept, sections)
     with _pool() as pool:
         tensors = _sparsify_all(pool, residuals, deltas, decay, kept)
-        return join_update(layout, kept, list(pool.map(pack_fast, tensors)))
+        return join_update(layout, kept, list(pool.map(pack_update_fast, tensors)))
 
 
-def pack_fast(tensor: SparseTensor) -> TensorSection:
-    """One tensor's section, as ``protocol.weights.sparse_update.pack`` makes it."""
+def pack_update_fast(tensor: SparseTensor) -> TensorSection:
+    """Returns one tensor's section, the same as ``protocol.weights.sparse_update.pack``."""
     gaps = np.empty(len(tensor.indices), np.uint16)
     histogram = np.zeros(CHUNK_ELEMENTS, np.int64)
     cpu_bits.gaps_of(tensor.indices, tensor.kept, gaps, histogram)
@@ -94,15 +94,15 @@ def pack_fast(tensor: SparseTensor) -> TensorSection:
     return TensorSection(coding, index_bytes, tensor.codebook, content.tobytes())
 
 
-def scatter_mean(updates: Sequence[SparseTensor], device: torch.device | None = None) -> Tensor:
-    """(n,) float32: the mean of several peers' updates of one tensor, each clipped to the median norm.
+def scatter_mean_fast(updates: Sequence[SparseTensor], device: torch.device | None = None) -> Tensor:
+    """Returns the mean of several peers' updates of one tensor, each clipped to the median norm, (n,) float32.
 
-    As ``protocol.weights.sparsify.scatter_mean``, to the bit. On ``device``, host memory by default.
+    The same bits as ``protocol.weights.sparsify.scatter_mean``. On ``device``, host memory by default.
     """
     if device is not None and is_for_triton(device):
         from node.kernels import triton_top_k
 
-        return triton_top_k.scatter_mean(updates, device)
+        return triton_top_k.scatter_mean_on_device(updates, device)
     sums = np.zeros(updates[0].size, np.float32)
     contributors = np.zeros(updates[0].size, np.uint16)
     for update, codebook in zip(updates, clipped_codebooks(updates), strict=True):
@@ -119,7 +119,7 @@ def _pool() -> ThreadPoolExecutor:
 def _sparsify_all(
     pool: ThreadPoolExecutor, residuals: Sequence[Tensor], deltas: Sequence[Tensor], decay: float, kept: int
 ) -> list[SparseTensor]:
-    """Chooses in all tensors, task by task; then quantises tensor by tensor."""
+    """Selects entries in all tensors, task by task, then quantises tensor by tensor."""
     selections = [_selection(r, d, decay, kept) for r, d in zip(residuals, deltas, strict=True)]
     tasks = [(index, chunks) for index, selection in enumerate(selections) for chunks in _tasks(len(selection.delta))]
 
@@ -159,7 +159,7 @@ def _quantise(selection: _Selection, exponent: int, kept: int) -> SparseTensor:
     bounds = code_bounds(int(cpu_top_k.sum_of_squares(selection.values, factor)), count)
     codes = np.empty(count, np.uint8)
     sums, counts = np.zeros(CODES, np.int64), np.zeros(CODES, np.int64)
-    cpu_top_k.quantise(selection.values, factor, np.array(bounds), codes, sums, counts)
+    cpu_top_k.quantise_values(selection.values, factor, np.array(bounds), codes, sums, counts)
     codebook = codebook_of(sums.tolist(), counts.tolist(), exponent)
     cpu_top_k.subtract(selection.residual, kept, selection.indices, codes, codebook)
     return SparseTensor(len(selection.residual), kept, selection.indices, codes, codebook)

@@ -1,4 +1,4 @@
-"""Bits of the Rice code and of codes, packed on a GPU; ``protocol.weights.rice`` says which, byte for byte.
+"""Bits of the Rice code and of two-bit codes, packed on a GPU; ``protocol.weights.rice`` defines them to the byte.
 
 Checked against the reference in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
 """
@@ -16,7 +16,7 @@ _BLOCK: Final = 256  # bytes a program
 
 
 def rice(gaps: Tensor, parameter: int) -> bytes:
-    """``protocol.weights.rice.rice_encode`` of gaps (N,) that lie on the device; only the bytes leave it."""
+    """``protocol.weights.rice.rice_encode`` of gaps (N,) on the device; only the bytes leave it."""
     if not len(gaps):
         return b""
     low = _packed(gaps, planes=parameter, width=1)
@@ -27,7 +27,7 @@ def rice(gaps: Tensor, parameter: int) -> bytes:
 
 
 def two_bits(codes: Tensor) -> bytes:
-    """Four codes (N,) to a byte, the first in the lowest bits."""
+    """Packs four codes (N,) into a byte, the first in the lowest bits."""
     return host_bytes(_packed(codes, planes=1, width=2))
 
 
@@ -37,7 +37,7 @@ def host_bytes(values: Tensor) -> bytes:
 
 
 def _packed(values: Tensor, *, planes: int, width: int) -> Tensor:
-    """(planes, ⌈N · width / 8⌉) uint8: of each value ``width`` bits, from bit p on in plane p."""
+    """Returns (planes, ⌈N · width / 8⌉) uint8: plane p holds ``width`` bits of each value, from bit p on."""
     a_byte = 8 // width
     row_bytes = triton.cdiv(len(values), a_byte)
     out = torch.empty(planes, row_bytes, dtype=torch.uint8, device=values.device)

@@ -1,6 +1,6 @@
-"""Where bf16 patterns changed, and changing them, on a GPU; ``protocol.weights.weight_diff`` says what is meant.
+"""Weight diffs on a GPU: finds and applies changes of bf16 patterns, as ``protocol.weights.weight_diff`` defines.
 
-Base and target are read once, into one bit a weight; what follows reads those bits, and patterns where they are set.
+Base and target are read once, into one bit per weight; the next pass reads those bits, and patterns where they are set.
 
 Checked against the reference in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
 """
@@ -24,34 +24,34 @@ _BLOCK: Final = 4096  # weights a program
 _CHANGES: Final = 1024  # changes a program
 
 
-def move(weights: Tensor, positions: NDArray[np.uint32] | None, numbers: NDArray[Any], sign: int) -> None:
-    """Applies what ``TensorSteps`` holds, in host memory, to int16 patterns (n,); with ``sign`` -1 takes it back."""
-    if positions is None:  # dense: what was there is kept where the new patterns were
+def move_on_device(weights: Tensor, positions: NDArray[np.uint32] | None, numbers: NDArray[Any], sign: int) -> None:
+    """Applies a change, ``TensorSteps`` in host memory, to int16 patterns (n,); with ``sign`` -1 reverts it."""
+    if positions is None:  # dense: swaps old and new patterns, so that the change can be reverted
         before = host_patterns(weights).copy()
         weights.copy_(torch.from_numpy(numbers.view(np.int16)))
         numbers[:] = before
     else:
         where, planes = torch.from_numpy(positions.astype(np.int64)), torch.from_numpy(numbers.copy())
-        advance(weights, where.to(weights.device), planes.to(weights.device), sign)
+        add_steps_on_device(weights, where.to(weights.device), planes.to(weights.device), sign)
 
 
-def pack(base: Tensor, target: Tensor) -> DiffSection:
-    """One tensor's section, as ``protocol.weights.weight_diff.pack_tensor`` makes it, from int16 patterns (n,)."""
-    positions, zigzags = find_changes(base, target)
+def pack_diff_on_device(base: Tensor, target: Tensor) -> DiffSection:
+    """``protocol.weights.weight_diff.pack_tensor``: one tensor's section, from int16 patterns (n,)."""
+    positions, zigzags = find_changes_on_device(base, target)
     gaps = torch.diff(positions, prepend=positions.new_full((1,), -1)) - 1
-    parameter, _ = near_parameter(cast(NDArray[np.int64], gaps), len(base))  # shifts and adds up alike
+    parameter, _ = near_parameter(cast(NDArray[np.int64], gaps), len(base))  # a Tensor shifts and sums alike
     planes = triton_bits.host_bytes(torch.stack([zigzags & 0xFF, zigzags >> 8]).to(torch.uint8))
     coded = triton_bits.rice(gaps, parameter)
     return shorter_section(parameter, len(gaps), coded, planes, len(base), lambda: host_patterns(target))
 
 
 def host_patterns(weights: Tensor) -> Patterns:
-    """A copy of int16 patterns, or, where they lie in host memory, themselves."""
+    """Returns int16 patterns in host memory: a copy, or the same memory if they lie there."""
     return weights.cpu().numpy().view(np.uint16)
 
 
-def find_changes(base: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions, rising, and zigzag differences, both (c,) int64, where int16 patterns (n,) differ."""
+def find_changes_on_device(base: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns ascending positions and zigzag differences, both (c,) int64, where int16 patterns (n,) differ."""
     size, blocks = len(base), triton.cdiv(len(base), _BLOCK)
     mask = torch.empty(blocks * _BLOCK // 8, dtype=torch.uint8, device=base.device)
     counts = torch.empty(blocks, dtype=torch.int64, device=base.device)
@@ -64,11 +64,11 @@ def find_changes(base: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return positions, zigzags
 
 
-def advance(weights: Tensor, positions: Tensor, planes: Tensor, sign: int) -> None:
-    """Adds the zigzag differences in byte planes (2, c) to int16 patterns (n,), or takes them off, modulo 2^16."""
+def add_steps_on_device(weights: Tensor, positions: Tensor, planes: Tensor, sign: int) -> None:
+    """Adds the zigzag differences in byte planes (2, c) to int16 patterns (n,), or with -1 subtracts, modulo 2^16."""
     count = len(positions)
     if count:
-        _advance[(triton.cdiv(count, _CHANGES),)](weights, positions, planes, count, sign, BLOCK=_CHANGES)
+        _add_steps[(triton.cdiv(count, _CHANGES),)](weights, positions, planes, count, sign, BLOCK=_CHANGES)
 
 
 @triton.jit
@@ -101,7 +101,7 @@ def _collect(base, target, mask, starts, positions, zigzags, BLOCK: tl.constexpr
 
 
 @triton.jit
-def _advance(weights, positions, planes, count, sign, BLOCK: tl.constexpr):
+def _add_steps(weights, positions, planes, count, sign, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     low = tl.load(planes + place, mask=inside, other=0).to(tl.int32)

@@ -1,8 +1,9 @@
 """Sparse updates on a GPU, as Triton kernels: to the bit what ``protocol.weights.sparsify`` defines.
 
-One program a chunk of 4096 reads residual and delta once, keeps the sum in registers, finds the k-th largest magnitude
-there bit by bit from the top, and writes the sum and the chosen entries. What follows touches the chosen entries alone,
-one in 64. A product is never contracted with a sum, and sums are over integers, so that no order matters.
+For each chunk of 4096 one program reads residual and delta once, keeps the sum in registers, finds the k-th largest
+magnitude bit by bit from the top, and writes the sum and the chosen entries. The later kernels touch only the chosen
+entries, one in 64. A product is never contracted with a sum, and sums are over integers, so that their order does not
+matter.
 
 Checked against the reference in Triton's interpreter (``TRITON_INTERPRET=1``). It has never run on a GPU.
 """
@@ -36,7 +37,7 @@ from protocol.weights.sparsify import (
     step_exponent,
 )
 
-_BLOCK: Final = 1024  # entries a program, in what runs over the chosen ones
+_BLOCK: Final = 1024  # entries a program, in kernels over the chosen entries
 _EXACT: Final = {"enable_fp_fusion": False}
 
 
@@ -55,8 +56,8 @@ class DeviceSparseTensor:
         return SparseTensor(self.size, self.kept, indices, self.codes.cpu().numpy(), self.codebook)
 
 
-def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> DeviceSparseTensor:
-    """What ``protocol.weights.sparsify.sparsify`` does, on flat float32 tensors of one device; changes ``residual``."""
+def sparsify_on_device(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> DeviceSparseTensor:
+    """``protocol.weights.sparsify.sparsify`` on flat float32 tensors of one device; changes ``residual``."""
     check_arguments(tuple(residual.shape), tuple(delta.shape), decay, kept)
     if residual.dtype != torch.float32 or not residual.is_contiguous():
         raise ValueError(f"the residual must be contiguous float32, not {residual.dtype}")
@@ -78,11 +79,11 @@ def sparsify(residual: Tensor, delta: Tensor, *, decay: float, kept: int) -> Dev
     return DeviceSparseTensor(size, kept, indices, codes, codebook)
 
 
-def pack(tensor: DeviceSparseTensor) -> TensorSection:
-    """One tensor's section, as ``protocol.weights.sparse_update.pack`` makes it."""
+def pack_update_on_device(tensor: DeviceSparseTensor) -> TensorSection:
+    """Returns one tensor's section, the same as ``protocol.weights.sparse_update.pack``."""
     gaps = tensor.indices.to(torch.int32, copy=True)
     gaps[1:] -= tensor.indices[:-1] + 1
-    gaps[:: tensor.kept] = tensor.indices[:: tensor.kept].to(torch.int32)  # a chunk begins anew
+    gaps[:: tensor.kept] = tensor.indices[:: tensor.kept].to(torch.int32)  # the first of a chunk
     coding, index_bytes = shortest_coding(torch.bincount(gaps, minlength=CHUNK_ELEMENTS).cpu().numpy())
     if coding == PLAIN:
         return pack_on_host(tensor.host())
@@ -90,10 +91,10 @@ def pack(tensor: DeviceSparseTensor) -> TensorSection:
     return TensorSection(coding, index_bytes, tensor.codebook, content)
 
 
-def scatter_mean(updates: Sequence[SparseTensor], device: torch.device) -> Tensor:
-    """(n,) float32 on ``device``: as ``protocol.weights.sparsify.scatter_mean``, to the bit.
+def scatter_mean_on_device(updates: Sequence[SparseTensor], device: torch.device) -> Tensor:
+    """``protocol.weights.sparsify.scatter_mean`` to the bit: (n,) float32 on ``device``.
 
-    Peers are added one after the other, in the order given; division then visits what they touched and no more.
+    Peers are added one after the other, in the given order; the division then visits only what they touched.
     """
     codebooks = clipped_codebooks(updates)
     total = torch.zeros(updates[0].size, device=device)
@@ -113,7 +114,7 @@ def scatter_mean(updates: Sequence[SparseTensor], device: torch.device) -> Tenso
 
 
 def _quantised(values: Tensor, exponent: int) -> tuple[Tensor, NDArray[np.float32]]:
-    """Codes of the chosen values, and the codebook."""
+    """Returns the codes of the chosen values, and the codebook."""
     count, programs = len(values), triton.cdiv(len(values), _BLOCK)
     factor = 2.0 ** (STEP_BITS - exponent)
     squares = torch.empty(programs, dtype=torch.int64, device=values.device)
@@ -128,7 +129,7 @@ def _quantised(values: Tensor, exponent: int) -> tuple[Tensor, NDArray[np.float3
 
 @triton.jit
 def _select(residual, delta, indices, values, largest, size, kept, decay, CHUNK: tl.constexpr):
-    """Accumulates one chunk and chooses its entries; ``largest`` gets the greatest key of the chunk."""
+    """Accumulates one chunk and selects its entries; writes the chunk's largest key to ``largest``."""
     chunk = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, CHUNK)
     place = chunk * CHUNK + lane
@@ -146,7 +147,7 @@ def _select(residual, delta, indices, values, largest, size, kept, decay, CHUNK:
         bound = tl.where(reached >= count, trial, bound)
     equal = (keys == bound).to(tl.int32)
     above = (keys > bound).to(tl.int32)
-    spare = count - tl.sum(above, axis=0)  # of equal ones, those of lower index
+    spare = count - tl.sum(above, axis=0)  # how many of the equal ones to take: those of lower index
     chosen = above + equal * (tl.cumsum(equal, axis=0) <= spare).to(tl.int32)
     rank = chunk * kept + tl.cumsum(chosen, axis=0) - 1
     tl.store(indices + rank, lane.to(tl.int16), mask=chosen > 0)
@@ -156,7 +157,7 @@ def _select(residual, delta, indices, values, largest, size, kept, decay, CHUNK:
 
 @triton.jit
 def _steps(values, place, count, factor):
-    """rint(value · factor): adding 1.5 · 2^23 leaves no room for a fraction. At most 2^16 either way; 0 outside."""
+    """rint(value · factor): adding 1.5 · 2^23 leaves no room for a fraction. Within ±2^16; 0 outside ``count``."""
     scaled = tl.load(values + place, mask=place < count, other=0.0) * factor
     return ((scaled + 12582912.0) - 12582912.0).to(tl.int64)
 
@@ -169,7 +170,7 @@ def _sum_squares(values, squares, count, factor, BLOCK: tl.constexpr):
 
 @triton.jit
 def _quantise(values, codes, tallies, count, factor, one, two, three, BLOCK: tl.constexpr, CODES: tl.constexpr):
-    """Writes codes, and for each program Σu of each code and how many have it."""
+    """Writes codes, and each program's Σu and count of each code."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     steps = _steps(values, place, count, factor)
@@ -184,14 +185,14 @@ def _quantise(values, codes, tallies, count, factor, one, two, three, BLOCK: tl.
 
 @triton.jit
 def _sent(codes, place, inside, c0, c1, c2, c3):
-    """What the codes stand for."""
+    """The values that the codes stand for."""
     code = tl.load(codes + place, mask=inside, other=0)
     return tl.where(code == 0, c0, tl.where(code == 1, c1, tl.where(code == 2, c2, c3)))
 
 
 @triton.jit
 def _positions(indices, place, inside, kept, CHUNK: tl.constexpr):
-    """Within the tensor: every chunk but the last has ``kept`` entries."""
+    """Positions within the tensor: every chunk but the last has ``kept`` entries."""
     return (place // kept).to(tl.int64) * CHUNK + tl.load(indices + place, mask=inside, other=0)
 
 
@@ -205,7 +206,7 @@ def _subtract(residual, indices, values, codes, count, kept, c0, c1, c2, c3, CHU
 
 @triton.jit
 def _add(total, contributors, indices, codes, count, kept, c0, c1, c2, c3, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
-    """One peer's entries; no two of them are at one position."""
+    """Adds one peer's entries; no two of them have the same position."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     where = _positions(indices, place, inside, kept, CHUNK)
@@ -216,7 +217,7 @@ def _add(total, contributors, indices, codes, count, kept, c0, c1, c2, c3, CHUNK
 
 @triton.jit
 def _divide(total, contributors, indices, count, kept, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
-    """Divides where several contributed, and marks it done for the peers that follow."""
+    """Divides where several contributed, and marks these places as done for the peers that follow."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     where = _positions(indices, place, inside, kept, CHUNK)

@@ -1,8 +1,8 @@
-"""Weight diffs at speed: byte for byte what ``protocol.weights.weight_diff`` defines.
+"""Fast weight diffs: byte for byte what ``protocol.weights.weight_diff`` defines.
 
-Weights are contiguous bf16 tensors of any shape, in the layout's order, all in host memory or all on one CUDA device:
-compiled loops (``cpu_diff``) in as many threads as torch has, or Triton (``triton_diff``). From any other device, copy
-them first. Hashes are taken in host memory, a tensor at a time.
+Weights are contiguous bf16 tensors of any shape, in the layout's order, all in host memory (compiled loops,
+``cpu_diff``, in as many threads as torch has) or all on one CUDA device (Triton, ``triton_diff``). Weights on any other
+device must be copied first. Hashes are computed in host memory, one tensor at a time.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from protocol.weights.weight_diff import (
     tensor_digest,
 )
 
-_FIRST_SHARE = 32  # room for one change in so many weights at first; it grows when more have changed
+_FIRST_SHARE = 32  # initial room: one change in so many weights; it grows if more have changed
 
 
-def patterns(weights: Sequence[Tensor]) -> list[Patterns]:
-    """The bit patterns (n,) of bf16 tensors, sharing their memory. Raises ValueError for any other tensor."""
+def patterns_of(weights: Sequence[Tensor]) -> list[Patterns]:
+    """Returns the bit patterns (n,) of bf16 tensors, sharing their memory. Raises ValueError for any other tensor."""
     for tensor in weights:
         if tensor.dtype != torch.bfloat16 or tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise ValueError(f"weights must be contiguous bfloat16 in host memory, not {tensor.dtype}, {tensor.device}")
     return [tensor.detach().view(torch.int16).reshape(-1).numpy().view(np.uint16) for tensor in weights]
 
 
-def weights_hash(layout: TensorLayout, weights: Sequence[Tensor]) -> bytes:
-    """As ``protocol.weights.weight_diff.weights_hash``; one thread a tensor."""
+def weights_hash_fast(layout: TensorLayout, weights: Sequence[Tensor]) -> bytes:
+    """The same as ``protocol.weights.weight_diff.weights_hash``, one thread per tensor."""
     flat = _flat(layout, weights)
     with _pool() as pool:
         return hash_of_digests(layout, list(pool.map(_digest, flat)))
 
 
-def encode(
+def encode_diff_fast(
     layout: TensorLayout,
     base: Sequence[Tensor],
     target: Sequence[Tensor],
@@ -63,22 +63,25 @@ def encode(
     base_hash: bytes,
     target_hash: bytes,
 ) -> bytes:
-    """The blob of the diff from ``base`` to ``target``, whose hashes the caller has from ``weights_hash``."""
+    """Returns the blob of the diff from ``base`` to ``target``; their hashes are those of ``weights_hash_fast``."""
     olds, news = _flat(layout, base), _flat(layout, target)
     if for_triton([*base, *target]):
         from node.kernels import triton_diff
 
-        return join_diff(layout, base_hash, target_hash, list(map(triton_diff.pack, olds, news)))
+        return join_diff(layout, base_hash, target_hash, list(map(triton_diff.pack_diff_on_device, olds, news)))
     with _pool() as pool:
-        sections = list(pool.map(pack_fast, map(_array, olds), map(_array, news)))
+        sections = list(pool.map(pack_diff_fast, map(_array, olds), map(_array, news)))
     return join_diff(layout, base_hash, target_hash, sections)
 
 
-def apply(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tensor], *, current: bytes) -> bool:
-    """Brings ``weights``, whose hash is ``current``, to the diff's target, in place. False if they are the target.
+def apply_diff_fast(
+    blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tensor], *, current: bytes
+) -> bool:
+    """Changes ``weights``, whose hash is ``current``, to the diff's target, in place; False if they are it already.
 
-    They end as exactly the target, or the call raises as ``protocol.weights.weight_diff.apply_diff`` does and they are
-    exactly what they were. ``current`` is believed: if it is wrong, the target's hash shows it (``IntegrityError``).
+    Afterwards they are exactly the target; otherwise the call raises as ``protocol.weights.weight_diff.apply_diff``
+    does, and they are unchanged. ``current`` is not checked here: if it is wrong, the target's hash does not match
+    (``IntegrityError``).
     """
     flat = _flat(layout, weights)
     diff = open_diff(blob, layout)
@@ -89,10 +92,10 @@ def apply(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tens
 
     def moved_digest(change: TensorSteps, tensor: Tensor) -> bytes:
         move(change, tensor, 1)
-        return _digest(tensor)  # while it may still lie in a cache
+        return _digest(tensor)  # now, while it may still be in a cache
 
     with _pool() as pool:
-        changes = list(pool.map(unpack_fast, diff.sections, layout.sizes))
+        changes = list(pool.map(unpack_diff_fast, diff.sections, layout.sizes))
         if hash_of_digests(layout, list(pool.map(moved_digest, changes, flat))) == diff.target:
             return True
         list(pool.map(move, changes, flat, [-1] * len(flat)))
@@ -101,22 +104,22 @@ def apply(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Tens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorSteps:
-    """A tensor's change as it travels: every promise of the format holds, and no weight has been read or written."""
+    """A tensor's change, decoded and checked against the format; no weight has been read or written yet."""
 
-    positions: NDArray[np.uint32] | None  # (c,) rising; None if dense
+    positions: NDArray[np.uint32] | None  # (c,) ascending; None if dense
     numbers: NDArray[np.uint8] | Patterns  # (2, c) byte planes of zigzag differences; dense: (n,) the patterns
 
     def move(self, weights: Patterns, sign: int) -> None:
-        """Brings ``weights`` (n,) from base to target; with ``sign`` -1 back from target to base."""
+        """Changes ``weights`` (n,) from base to target; with ``sign`` -1 from target back to base."""
         if self.positions is not None:
-            cpu_diff.advance(weights, self.positions, self.numbers, sign)
-        else:  # what was there is kept where the new patterns were
+            cpu_diff.add_steps(weights, self.positions, self.numbers, sign)
+        else:  # swaps old and new patterns, so that the change can be reverted
             weights[:], self.numbers[:] = self.numbers.copy(), weights.copy()
 
 
-def pack_fast(base: Patterns, target: Patterns) -> DiffSection:
-    """One tensor's section, as ``protocol.weights.weight_diff.pack_tensor`` makes it."""
-    positions, zigzags = find_changes(base, target)
+def pack_diff_fast(base: Patterns, target: Patterns) -> DiffSection:
+    """Returns one tensor's section, the same as ``protocol.weights.weight_diff.pack_tensor``."""
+    positions, zigzags = changes_between(base, target)
     gaps = np.diff(positions, prepend=-1) - 1
     parameter, gap_bytes = near_parameter(gaps, len(base))
     coded = np.zeros(gap_bytes, np.uint8)
@@ -124,14 +127,14 @@ def pack_fast(base: Patterns, target: Patterns) -> DiffSection:
     return shorter_section(parameter, len(gaps), coded.tobytes(), byte_planes(zigzags), len(target), lambda: target)
 
 
-def find_changes(base: Patterns, target: Patterns) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-    """Where two arrays (n,) of patterns differ, rising, and by how much, in zigzag: both (c,)."""
+def changes_between(base: Patterns, target: Patterns) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+    """Returns where two arrays (n,) of patterns differ, ascending, and by how much, in zigzag: both (c,)."""
     start = 0
     found: list[tuple[NDArray[np.int64], NDArray[np.uint16]]] = []
     room = len(base) // _FIRST_SHARE + 128
     while start < len(base):
         positions, zigzags = np.empty(room, np.int64), np.empty(room, np.uint16)
-        start, count = cpu_diff.find_changes(base, target, start, positions, zigzags)
+        start, count = cpu_diff.write_changes(base, target, start, positions, zigzags)
         found.append((positions[:count], zigzags[:count]))
         room = len(base) - start + 128
     return (
@@ -139,10 +142,10 @@ def find_changes(base: Patterns, target: Patterns) -> tuple[NDArray[np.int64], N
     )
 
 
-def unpack_fast(section: DiffSection, size: int) -> TensorSteps:
-    """One tensor's change, found sound by all that ``protocol.weights.weight_diff.unpack_tensor`` checks.
+def unpack_diff_fast(section: DiffSection, size: int) -> TensorSteps:
+    """Returns one tensor's change after every check of ``protocol.weights.weight_diff.unpack_tensor``.
 
-    Raises ``MalformedError``. The base is not needed before it is changed.
+    Raises ``MalformedError``. The base is not needed until the change is applied.
     """
     content = memoryview(section.content)
     if section.coding == DENSE:
@@ -176,12 +179,12 @@ def _positions(coded: NDArray[np.uint8], count: int, parameter: int, size: int) 
 
 
 def _flat(layout: TensorLayout, weights: Sequence[Tensor]) -> list[Tensor]:
-    """int16 patterns (n,) over the weights' memory. Raises ValueError for weights of another kind or layout."""
+    """Returns int16 patterns (n,) that share the weights' memory. Raises ValueError for another dtype or layout."""
     for tensor in weights:
         if tensor.dtype != torch.bfloat16 or not tensor.is_contiguous():
             raise ValueError(f"weights must be contiguous bfloat16, not {tensor.dtype}")
     if not for_triton(weights):
-        patterns(weights)  # of another device
+        patterns_of(weights)  # raises for another device
     flat = [tensor.detach().view(torch.int16).reshape(-1) for tensor in weights]
     if [len(tensor) for tensor in flat] != list(layout.sizes):
         raise ValueError("the weights must be the tensors of the layout, in its order")
@@ -189,7 +192,7 @@ def _flat(layout: TensorLayout, weights: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _array(flat: Tensor) -> Patterns:
-    """The same patterns as an array: itself, or a copy from a device."""
+    """Returns the patterns as an array: the same memory, or a copy from a device."""
     return flat.cpu().numpy().view(np.uint16)
 
 
@@ -198,11 +201,11 @@ def _digest(flat: Tensor) -> bytes:
 
 
 def _mover(weights: Sequence[Tensor]) -> Callable[[TensorSteps, Tensor, int], None]:
-    """What applies a change to int16 patterns (n,), or with -1 takes it back."""
+    """Returns what applies a change to int16 patterns (n,), or with sign -1 reverts it."""
     if for_triton(weights):
         from node.kernels import triton_diff
 
-        return lambda change, flat, sign: triton_diff.move(flat, change.positions, change.numbers, sign)
+        return lambda change, flat, sign: triton_diff.move_on_device(flat, change.positions, change.numbers, sign)
     return lambda change, flat, sign: change.move(_array(flat), sign)
 
 

@@ -28,7 +28,7 @@ from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import Persistence, restore
 from node.policy.policy import Policy
-from node.state_sync.start_from_peers import publisher_of, start_from_peers, taken_over
+from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
 from swarm.client import SwarmClient
 
@@ -71,7 +71,7 @@ def assembled(
     held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
     if held is not None:
         optimizer = MasterAdamW(policy.trainable(), config.learner)
-        state = taken_over(state, held.advert, policy)
+        state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
     engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=own_weights)

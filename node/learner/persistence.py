@@ -10,7 +10,13 @@ from typing import Any
 import torch
 
 from node.averaging import rules
-from node.checkpoints.checkpoints import BackgroundCheckpoints, Newest, Snapshot, random_state, restore_random_state
+from node.checkpoints.checkpoints import (
+    BackgroundCheckpoints,
+    NewestCheckpoint,
+    Snapshot,
+    random_state,
+    restore_random_state,
+)
 from node.configuration import Config
 from node.events import CheckpointSaved, Event, Fault
 from node.learner.allocation.evidence import Evidence
@@ -19,7 +25,7 @@ from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinis
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
 from node.policy.policy import Policy
-from node.state_sync.publishing import Progressed, StatePublisher
+from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
 
@@ -117,9 +123,9 @@ class Persistence:
             )
 
 
-def _progressed(state: LearnerState) -> Progressed:
+def _progressed(state: LearnerState) -> LearnerProgress:
     steps = state.outer.steps if state.outer is not None else 0
-    return Progressed(state.round, state.policy_version, steps, state.success.announced())
+    return LearnerProgress(state.round, state.policy_version, steps, state.success.announced())
 
 
 def snapshot_of(
@@ -131,7 +137,7 @@ def snapshot_of(
     unfinished_tensors, unfinished = snapshot_of_unfinished(state.unfinished)
     tensors |= unfinished_tensors
     if state.outer is not None:
-        tensors |= rules.snapshot(state.outer)
+        tensors |= rules.averaging_snapshot(state.outer)
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
@@ -151,7 +157,7 @@ def snapshot_of(
 
 @torch.no_grad()
 def restore(
-    newest: Newest, folder: Path, policy: Policy, optimizer: MasterAdamW
+    newest: NewestCheckpoint, folder: Path, policy: Policy, optimizer: MasterAdamW
 ) -> tuple[LearnerState, Mapping[str, Any] | None]:
     """Puts the newest checkpoint's tensors in place; returns the learner's state and pool position, or a fresh start.
 
@@ -186,7 +192,7 @@ def restore(
         success=SuccessTracker.restored(snapshot.state["success"]),
         unfinished=restored_unfinished(snapshot.tensors, snapshot.state.get("unfinished", [])),
         evidence=Evidence.restored(snapshot.state.get("evidence", {})),
-        outer=rules.restore(snapshot.tensors, policy.trainable()),
+        outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
         outer_round=int(snapshot.state.get("outer_round", 0)),
     )
     return state, snapshot.state["pool"]

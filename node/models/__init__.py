@@ -1,1 +1,1 @@
-"""The built-in models, as ``scripts/build_models.py`` made them."""
+"""The built-in models, made by ``scripts/build_models.py``."""

@@ -1,1 +1,1 @@
-"""The policy: a model, its tokenizer, its device."""
+"""The policy: a model, its tokenizer and its device."""

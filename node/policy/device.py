@@ -1,4 +1,4 @@
-"""Which device and dtype the configuration's "auto" stands for on this machine."""
+"""The device and dtype for this machine when the configuration says "auto"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from protocol.errors import ConfigurationError
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The best there is for "auto"; else the wanted one. Raises ``ConfigurationError`` where it is not to be had."""
+    """Returns the best device for "auto", otherwise the wanted one. Raises ``ConfigurationError`` if it is missing."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
@@ -20,7 +20,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """On a GPU with bfloat16, that; elsewhere float32, which small models on a CPU run faster in."""
+    """Returns for "auto" bfloat16 on a GPU that supports it, otherwise float32, faster for small models on a CPU."""
     if wanted == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]

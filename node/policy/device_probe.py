@@ -19,7 +19,7 @@ SIDE = 64  # of the matrices that are multiplied
 
 
 def probe(wanted_device: str, wanted_dtype: str) -> TorchProbe:
-    """Never raises for a device that does not work: that is what it tells."""
+    """Tries the device with a small product. Reports a device that does not work instead of raising."""
     failure = None
     try:
         device = choose_device(wanted_device)

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 class TorchProbe(Struct, frozen=True):
     version: str
-    device: str  # that a node would train on: "cpu", "cuda" or "mps"
+    device: str  # "cpu", "cuda" or "mps": where a node would train
     device_name: str
     device_bytes: int | None  # memory of a GPU; None for the CPU
     device_free_bytes: int | None
     dtype: str  # of the weights in the forward pass
     threads: int
     has_cuda: bool  # this build of torch can use NVIDIA GPUs
-    failure: str | None  # why a small product and its gradient could not be had there
+    failure: str | None  # why a small product and its gradient failed there

@@ -1,8 +1,8 @@
-"""The policy: a Hugging Face causal model, whole or with a LoRA adapter, and what makes two policies alike.
+"""The policy: a Hugging Face causal model, trained whole or by a LoRA adapter, and its family.
 
 ``family`` = SHA-256[:16] of (architecture, tokenizer fingerprint, base weights, names and shapes of what is trained).
-Two nodes of one family may average weights. The base weights are hashed as they lie in the files, before any training
-and whatever dtype they are loaded in, so a policy keeps its family while it learns and on every kind of hardware.
+Two nodes of one family may average weights. The base weights are hashed as they are in the files, before any training
+and independently of the dtype they are loaded in, so a policy keeps its family while it learns and on any hardware.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAMILY_BYTES: Final = 16
 BUILTIN_PREFIX: Final = "builtin:"
 BUILTIN_MODELS: Final = Path(__file__).parents[1] / "models"
 HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
-# Keys of a model's configuration that say where it came from or how it is run, not what it computes.
+# Keys of a model's configuration that describe its origin or how it is run, not what it computes.
 _INCIDENTAL_KEYS: Final = frozenset(
     {"_name_or_path", "transformers_version", "architectures", "auto_map", "dtype", "torch_dtype", "use_cache"}
     | {"bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "problem_type"}
@@ -50,7 +50,7 @@ class Policy:
     """A causal model ready to sample from and to train.
 
     ``model`` is in evaluation mode: dropout would make the learner's log-probabilities differ from the engine's.
-    ``vocabulary`` is the width of the model's logits, as a rule at least ``tokens.vocabulary``.
+    ``vocabulary`` is the width of the model's logits, usually at least ``tokens.vocabulary``.
     """
 
     model: PreTrainedModel | PeftModel
@@ -63,25 +63,25 @@ class Policy:
 
     @property
     def base(self) -> PreTrainedModel:
-        """The Hugging Face model itself, without the wrapper that an adapter adds; its modules are the adapted ones."""
+        """The Hugging Face model without an adapter's wrapper; its modules are the adapted ones."""
         base = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         assert isinstance(base, PreTrainedModel)
         return base
 
     def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that learning changes, live, by name, in a fixed order; tied weights appear once."""
+        """Returns the live parameters that learning changes, by name, in a fixed order; tied weights appear once."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def separate(self) -> Policy:
-        """A copy with trained parameters of its own; those that are never trained are shared, for they never change."""
+        """Returns a copy with trained parameters of its own; parameters that are never trained are shared."""
         shared = {id(p): p for p in self.model.parameters() if not p.requires_grad}
         return replace(self, model=copy.deepcopy(self.model, shared))
 
     @classmethod
     def load(cls, section: PolicySection, *, seed: int) -> Policy:
-        """Loads the base model of ``section``; ``seed`` draws the first weights of an adapter and nothing else.
+        """Loads the base model of ``section``; ``seed`` determines only the first weights of an adapter.
 
-        Raises ``ConfigurationError`` when the model cannot be found, read or used on the device asked for.
+        Raises ``ConfigurationError`` if the model cannot be found, read or used on the configured device.
         """
         folder = model_folder(section.model)
         device = choose_device(section.device)
@@ -98,7 +98,7 @@ class Policy:
 
 
 def model_folder(name: str) -> Path:
-    """The folder that holds model ``name``: built-in, local, or from the hub (if ``HF_HUB_OFFLINE``, its cache)."""
+    """Returns the folder of model ``name``: built-in, local, or from the hub (its cache if ``HF_HUB_OFFLINE``)."""
     if name.startswith(BUILTIN_PREFIX):
         folder = BUILTIN_MODELS / name.removeprefix(BUILTIN_PREFIX)
         if not (folder / "config.json").is_file():
@@ -133,9 +133,9 @@ def model_folder(name: str) -> Path:
 
 
 def base_weights_digest(folder: Path) -> bytes:
-    """SHA-256 over each tensor's name, dtype, shape and bytes, in order of names, however they are spread over files.
+    """Returns SHA-256 over each tensor's name, dtype, shape and bytes, sorted by name, over all files of the model.
 
-    Raises ``ConfigurationError`` when ``folder`` holds no readable safetensors.
+    Raises ``ConfigurationError`` if ``folder`` holds no readable safetensors.
     """
     tensors: dict[str, tuple[str, bytes]] = {}
     for path in _weight_files(folder):
@@ -164,7 +164,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _tensor_digests(path: Path) -> Iterator[tuple[str, tuple[str, bytes]]]:
-    """(name, (dtype and shape, SHA-256 of the bytes)) of each tensor. The format: u64 length, JSON header, bytes."""
+    """Yields (name, (dtype and shape, SHA-256 of the bytes)). The format: u64 length, JSON header, bytes."""
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -182,7 +182,7 @@ def _tensor_digests(path: Path) -> Iterator[tuple[str, tuple[str, bytes]]]:
 def _family(
     config: PretrainedConfig, tokenizer: bytes, base_weights: bytes, trained: Mapping[str, tuple[int, ...]]
 ) -> bytes:
-    """Hash of what two policies must share to average weights."""
+    """Returns the hash of what two policies must have in common to average weights."""
     identity = {
         "architecture": _architecture(config),
         "tokenizer": tokenizer.hex(),
@@ -194,7 +194,7 @@ def _family(
 
 
 def _architecture(config: PretrainedConfig) -> dict[str, Any]:
-    """What differs from the defaults of the model type, so that a library version which adds a key changes nothing."""
+    """Returns what differs from the model type's defaults, so that a key added by a library version has no effect."""
     defaults = type(config)().to_dict()
     own = {key: value for key, value in config.to_dict().items() if key not in _INCIDENTAL_KEYS}
     differing = {key: value for key, value in own.items() if key not in defaults or defaults[key] != value}
@@ -214,9 +214,9 @@ def _load_tokens(folder: Path) -> TokenTable:
 
 
 def _load_base(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    _weight_files(folder)  # a folder without safetensors has a clearer message here than in the library
+    _weight_files(folder)  # raises a clearer message than the library's for a folder without safetensors
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    loader: Any = AutoModelForCausalLM  # with output_loading_info it returns a pair, which its annotations do not say
+    loader: Any = AutoModelForCausalLM  # with output_loading_info it returns a pair, unlike its annotations
     try:
         model, loading = loader.from_pretrained(
             str(folder),
@@ -243,7 +243,7 @@ def _with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft asks transformers by a name that transformers has since changed
+        # peft uses a name that transformers has since changed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seed)
         return get_peft_model(base, adapter)

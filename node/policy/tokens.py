@@ -1,9 +1,9 @@
-"""What each token of a tokenizer stands for, in bytes.
+"""The bytes that each token of a tokenizer stands for.
 
-Guaranteed: ``text_of(ids)`` is the exact concatenation of the tokens' byte strings, so that byte offsets of one
-tokenizer can be compared with those of another. Three ways of writing bytes are understood: byte-level merges (GPT-2's
-table of 256 printable characters), sentencepiece (``▁`` for a space, ``<0x0A>`` for a byte), and plain text (characters
-or words). A special token stands for its literal text, except end-of-sequence, which stands for nothing.
+Guarantee: ``text_of(ids)`` is the exact concatenation of the tokens' byte strings, so that byte offsets of one
+tokenizer can be compared with those of another. Three notations are supported: byte-level merges (GPT-2's table of 256
+printable characters), sentencepiece (``▁`` for a space, ``<0x0A>`` for a byte), and plain text (characters or words). A
+special token stands for its literal text, except end-of-sequence, which stands for nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from protocol.errors import ConfigurationError
 FINGERPRINT_BYTES: Final = 16
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LOSSY_DECODERS: Final = frozenset({"WordPiece", "BPEDecoder", "CTC"})
-_SHAPING_PARTS: Final = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # what decides text → ids
+_SHAPING_PARTS: Final = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # what determines text → ids
 
 
 class TokenTable:
     """A tokenizer and the byte string of each of its tokens.
 
-    ``fingerprint``: 16 bytes, equal for two tokenizers exactly when they split text alike and their ids mean the same.
-    ``vocabulary``: number of ids, the highest id plus one. ``eos_id``: the end-of-sequence token.
+    ``fingerprint``: 16 bytes, equal for two tokenizers exactly if they split text alike and their ids mean the same.
+    ``vocabulary``: the number of ids, the highest id plus one. ``eos_id``: the end-of-sequence token.
     Raises ``ConfigurationError`` for a tokenizer without end-of-sequence, or whose decoder loses bytes.
     """
 
@@ -45,7 +45,7 @@ class TokenTable:
         self._bytes: Final[list[bytes]] = _token_bytes(tokenizer, definition, self.eos_id)
         self.vocabulary: Final[int] = len(self._bytes)
         self.fingerprint: Final[bytes] = _fingerprint(self._bytes, definition, self.eos_id)
-        # Text of peers goes through this one: "<|end|>" written out in it stays text and never becomes a control token.
+        # For text of peers: "<|end|>" written in it stays text and never becomes a control token.
         self._plain = Tokenizer.from_str(serialized)
         self._plain.no_truncation()
         self._plain.no_padding()
@@ -53,7 +53,7 @@ class TokenTable:
         self._id_of_byte: Final[dict[int, int]] = _byte_ids(self._plain, self._bytes, definition)
 
     def prompt_ids(self, text: str) -> list[int]:
-        """Ids that the policy reads for a prompt, at least one: by the chat template, else BOS and text."""
+        """Returns a prompt's ids, at least one: by the chat template if there is one, otherwise BOS and text."""
         if self._tokenizer.chat_template:
             turn = [{"role": "user", "content": text}]
             written = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
@@ -63,22 +63,22 @@ class TokenTable:
         return ids or [self.eos_id]
 
     def text_of(self, ids: Iterable[int]) -> bytes:
-        """The tokens' byte strings put together; nothing for end-of-sequence and for ids that the tokenizer lacks."""
+        """Returns the tokens' byte strings joined; end-of-sequence and ids that the tokenizer lacks are empty."""
         return b"".join(self._of(ids))
 
     def byte_lengths(self, ids: Iterable[int]) -> list[int]:
-        """Bytes of text that each token stands for; they sum to ``len(text_of(ids))``."""
+        """Returns the number of bytes that each token stands for; they sum to ``len(text_of(ids))``."""
         return [len(token) for token in self._of(ids)]
 
     def tokenize_completion(self, text: bytes) -> tuple[list[int], list[int]] | None:
-        """Ids and byte lengths of a completion's text, without end-of-sequence.
+        """Returns ids and byte lengths of a completion's text, without end-of-sequence.
 
-        None when this tokenizer cannot write the text exactly: a character outside its alphabet, or a normaliser that
+        None if this tokenizer cannot represent the text exactly: a character is outside its alphabet, or a normaliser
         changes it.
         """
         ids: list[int] = []
         for part in re.split(r"([\udc80-\udcff])", text.decode("utf-8", "surrogateescape")):
-            if len(part) == 1 and 0xDC80 <= ord(part) <= 0xDCFF:  # a byte that is no UTF-8
+            if len(part) == 1 and 0xDC80 <= ord(part) <= 0xDCFF:  # a byte that is not UTF-8
                 byte_id = self._id_of_byte.get(ord(part) - 0xDC00)
                 if byte_id is None:
                     return None
@@ -90,7 +90,7 @@ class TokenTable:
         return ids, self.byte_lengths(ids)
 
     def _ids_of_text(self, text: str) -> list[int]:
-        """Ids of ``text`` in the middle of other text: without the space that sentencepiece puts in front."""
+        """Returns the ids of ``text`` inside other text, without the space that sentencepiece puts in front."""
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         if self.text_of(ids) == text.encode():
             return ids
@@ -105,7 +105,7 @@ class TokenTable:
 
 
 def _parts(definition: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    """The steps of a tokenizer's part, a sequence laid flat; none where the part is absent."""
+    """Returns the steps of a tokenizer's part, a sequence flattened; none if the part is absent."""
     step = definition.get(part)
     if step is None:
         return []
@@ -114,7 +114,7 @@ def _parts(definition: dict[str, Any], part: str) -> list[dict[str, Any]]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's table: each byte as one printable character."""
+    """Returns GPT-2's table: one printable character for each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -126,7 +126,7 @@ def _is_byte_level(definition: dict[str, Any]) -> bool:
 
 
 def _token_bytes(tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any], eos_id: int) -> list[bytes]:
-    """The byte string of each id; empty for end-of-sequence and for ids that no token has."""
+    """Returns the byte string of each id; empty for end-of-sequence and for ids without a token."""
     decoders = _parts(definition, "decoder")
     if lossy := [step["type"] for step in decoders if step["type"] in _LOSSY_DECODERS]:
         raise ConfigurationError(
@@ -159,7 +159,7 @@ def _token_bytes(tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any],
 
 
 def _byte_ids(plain: Tokenizer, table: Sequence[bytes], definition: dict[str, Any]) -> dict[int, int]:
-    """The id that stands for each single byte which is not a character of its own (0x80 and up), where there is one."""
+    """Returns, by byte, the ids that stand for single bytes which are not characters of their own (0x80 and up)."""
     if _is_byte_level(definition):
         names = {character: byte for character, byte in _byte_level_alphabet().items() if byte >= 0x80}
     else:
@@ -171,7 +171,7 @@ def _byte_ids(plain: Tokenizer, table: Sequence[bytes], definition: dict[str, An
 
 
 def _fingerprint(table: Sequence[bytes], definition: dict[str, Any], eos_id: int) -> bytes:
-    """SHA-256, cut to 16 bytes, over ids and their bytes, the parts that split text, and the end-of-sequence id."""
+    """Returns SHA-256[:16] over ids and their bytes, the parts that split text, and the end-of-sequence id."""
     digest = hashlib.sha256(b"starling/tokenizer/1\0")
     for token in table:
         digest.update(len(token).to_bytes(4, "big") + token)

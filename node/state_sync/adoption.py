@@ -1,9 +1,9 @@
-"""Starts a policy from the weights of peers: look, choose, fetch from all who have them, verify, adopt.
+"""Starts a policy from the weights of peers: look, choose, fetch from all that have them, verify, adopt.
 
-Guarantees: the policy's weights are exactly what they were, or exactly the announced state, never anything between;
-what fails is told and tried again, or another state is; whatever happens, ``join`` ends, with the reason. It waits for
-at most ``patience_seconds`` while nothing usable is announced, and as long as bytes come for a fetch. What was fetched
-in part is resumed, after a restart too. A peer whose state does not lead where it says loses reputation for it.
+Guarantees: the policy's weights are exactly those before or exactly the announced state, never anything between. A
+failure is reported, and the same or another state is tried. ``adopt_best`` always returns, with the reason reported. It
+waits at most ``patience_seconds`` while nothing usable is announced, and for a fetch as long as bytes arrive. A partial
+fetch is resumed, also after a restart. A peer whose state does not lead to the announced weights loses reputation.
 """
 
 from __future__ import annotations
@@ -20,25 +20,34 @@ from typing import Final, Protocol
 from torch import Tensor
 
 from node.events import Event, Stage, StateSyncing
-from node.state_sync.publishing import Held, family_peers
-from node.state_sync.rebuild import BadBlobError, adopt, rebuild
-from node.state_sync.state_choice import AnnouncedState, Chain, Ours, StopLooking, Take, Wait, choose, next_move
+from node.state_sync.publishing import HeldState, family_peers
+from node.state_sync.rebuild import BadBlobError, copy_into, rebuild
+from node.state_sync.state_choice import (
+    AnnouncedState,
+    Chain,
+    StateRequirements,
+    StopLooking,
+    Take,
+    Wait,
+    choose_state,
+    next_search_move,
+)
 from protocol.errors import StorageError, TransportError
 from protocol.messages import CATCHING_UP, Heartbeat
 from protocol.weights.tensor_layout import TensorLayout
 from swarm.api import Fetched, Judgement, PeerStatus, SeenState, Wanted
 
 LOOK_SECONDS: Final = 1.0
-TELL_SECONDS: Final = 2.0  # between two words about progress
+PROGRESS_SECONDS: Final = 2.0  # between two reports of progress
 FETCH_SECONDS: Final = 3600.0  # of one attempt; the next one resumes
 ATTEMPTS: Final = 3  # to fetch one state
-FETCHING: Final = "fetching weights"  # phase of the heartbeat meanwhile
+FETCHING: Final = "fetching weights"  # the heartbeat's phase during a fetch
 
 FetchResult = list[Fetched]
 
 
-class JoiningSwarm(Protocol):
-    """What is used of ``swarm.client.SwarmClient``."""
+class AdoptionSwarm(Protocol):
+    """The part of ``swarm.client.SwarmClient`` that adopting a state uses."""
 
     def peers(self) -> Sequence[PeerStatus]: ...
     def states(self, family: bytes) -> Sequence[SeenState]: ...
@@ -50,164 +59,171 @@ class JoiningSwarm(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """How time passes: passed in, so that tests need none."""
+class Timing:
+    """Clocks and sleep, passed in so that tests need no real time."""
 
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    poll_seconds: float = 0.5  # of real time, in which a request to end is noticed during a fetch
+    poll_seconds: float = 0.5  # of real time, between two checks for a stop request during a fetch
 
 
-class Joining:
-    """One attempt to start from peers. ``swarm`` answers at once; ``fetching`` is a client of its own that waits."""
+class StateAdoption:
+    """One attempt to start from peers. ``swarm`` answers at once; ``fetching`` is a separate client that waits."""
 
     def __init__(
         self,
-        swarm: JoiningSwarm,
-        fetching: JoiningSwarm,
+        swarm: AdoptionSwarm,
+        fetching: AdoptionSwarm,
         layout: TensorLayout,
-        ours: Ours,
+        ours: StateRequirements,
         *,
         heartbeat: Callable[[str], Heartbeat],
         report: Callable[[Event], None],
         should_stop: Callable[[], str | None],
-        waiting: Waiting | None = None,
+        timing: Timing | None = None,
     ) -> None:
-        """``heartbeat`` makes one of a phase."""
+        """``heartbeat`` makes a heartbeat with the given phase."""
         self._swarm, self._fetching, self._layout, self._ours = swarm, fetching, layout, ours
         self._heartbeat, self._report, self._should_stop = heartbeat, report, should_stop
-        self._waiting = waiting or Waiting()
+        self._timing = timing or Timing()
         self._family = heartbeat("").family
         self._attempts: Counter[Chain] = Counter()
         self._failed: set[Chain] = set()
-        self._began = self._waiting.clock()
-        self._told: tuple[str, str] | None = None
+        self._began = self._timing.clock()
+        self._reported: tuple[str, str] | None = None
 
-    def join(self, trained: Mapping[str, Tensor], *, patience_seconds: float) -> Held | None:
-        """The state that ``trained`` holds now; None, and nothing changed, if there was none to be had."""
+    def adopt_best(self, trained: Mapping[str, Tensor], *, patience_seconds: float) -> HeldState | None:
+        """Returns the state that ``trained`` holds now; None, with nothing changed, if none could be adopted."""
         since, first_heard = self._began, None
         while True:
             because = self._should_stop()
             if because is not None:
-                self._tell("given_up", f"the node is to end: {because}")
+                self._report_stage("given_up", f"the node is stopping: {because}")
                 return None
-            now = self._waiting.clock()
+            now = self._timing.clock()
             seen, family = self._look()
             if seen and first_heard is None:
                 first_heard = now
-            choice = choose(self._waiting.wall_clock(), seen, self._ours, self._failed)
+            choice = choose_state(self._timing.wall_clock(), seen, self._ours, self._failed)
             heard_seconds = now - first_heard if first_heard is not None else None
-            move = next_move(now - since, heard_seconds, choice, patience_seconds=patience_seconds, family_peers=family)
+            move = next_search_move(
+                now - since, heard_seconds, choice, patience_seconds=patience_seconds, family_peers=family
+            )
             match move:
                 case StopLooking(because):
-                    self._tell("given_up", because)
+                    self._report_stage("given_up", because)
                     return None
                 case Wait(because):
-                    self._tell("looking", because)
-                    self._waiting.sleep(LOOK_SECONDS)
+                    self._report_stage("looking", because)
+                    self._timing.sleep(LOOK_SECONDS)
                 case Take(state, because):
                     held = self._take(state, because, trained)
                     if held is not None:
                         return held
-                    self._waiting.sleep(LOOK_SECONDS)
-                    since = self._waiting.clock()
+                    self._timing.sleep(LOOK_SECONDS)
+                    since = self._timing.clock()
 
     def _look(self) -> tuple[Sequence[SeenState], int]:
-        """States announced, and how many peers of our family are there; nothing while the swarm process is silent."""
+        """Returns the announced states and the number of our family's peers; none while the swarm process is silent."""
         try:
             self._swarm.beat(self._heartbeat(CATCHING_UP))
             return self._swarm.states(self._family), family_peers(self._swarm.peers(), self._family)
         except TransportError as error:
-            self._tell("looking", f"the swarm process does not answer yet: {error}")
+            self._report_stage("looking", f"the swarm process does not answer yet: {error}")
             return (), 0
 
-    def _take(self, state: AnnouncedState, because: str, trained: Mapping[str, Tensor]) -> Held | None:
-        self._tell("fetching", because, state)
+    def _take(self, state: AnnouncedState, because: str, trained: Mapping[str, Tensor]) -> HeldState | None:
+        self._report_stage("fetching", because, state)
         failure, paths = self._fetch(state)
         if failure is None:
-            self._tell("verifying", f"{len(paths)} blobs are here", state)
+            self._report_stage("verifying", f"{len(paths)} blobs are here", state)
             failure, weights = self._rebuild(state, paths)
             if weights is not None:
-                adopt(self._layout, weights, trained)
-                self._tell("done", because, state)
-                return Held(state.advert, weights)
-        self._tell("failed", failure or "", state)
+                copy_into(trained, self._layout, weights)
+                self._report_stage("done", because, state)
+                return HeldState(state.advert, weights)
+        self._report_stage("failed", failure or "", state)
         self._attempts[state.advert.blobs] += 1
         if self._attempts[state.advert.blobs] == ATTEMPTS:
             self._failed.add(state.advert.blobs)
         return None
 
     def _rebuild(self, state: AnnouncedState, paths: Sequence[Path]) -> tuple[str | None, list[Tensor] | None]:
-        """Why not, or the weights."""
+        """Returns the reason for a failure, or the weights."""
         try:
             return None, rebuild(state.advert, paths, self._layout)
         except StorageError as error:
             return str(error), None
         except BadBlobError as error:
             self._failed.add(state.advert.blobs)
-            for peer in state.announcers:  # whoever announces a chain vouches for where it leads
+            for peer in state.announcers:  # a peer that announces a chain is responsible for where it leads
                 self._judge(peer, error)
             return str(error), None
 
     def _judge(self, peer: str, error: BadBlobError) -> None:
         try:
             self._swarm.judge(peer, error.blob, Judgement.UNFIT_WEIGHTS, str(error))
-        except TransportError as unheard:
-            self._tell("failed", f"{peer} could not be judged: {unheard}")
+        except TransportError as unsent:
+            self._report_stage("failed", f"{peer} could not be judged: {unsent}")
 
     def _fetch(self, state: AnnouncedState) -> tuple[str | None, list[Path]]:
-        """Why not, or the files in the order of use."""
+        """Returns the reason for a failure, or the files in the order of use."""
         with ThreadPoolExecutor(1, thread_name_prefix="fetching") as thread:
             fetch = thread.submit(self._fetching.fetch, state.wanted, deadline_seconds=FETCH_SECONDS)
             stopped = self._watch(fetch, state)
             if stopped is not None:
                 self._fetching.close()
-                return f"the node is to end: {stopped}; what is here is kept", []
+                return f"the node is stopping: {stopped}; the bytes that are here are kept", []
             try:
                 fetched = fetch.result()
             except (TransportError, StorageError) as error:
-                return f"the swarm process did not bring it: {error}", []
+                return f"the swarm process could not fetch it: {error}", []
         missing = [each for each in fetched if each.path is None]
         if missing:
             first = missing[0]
-            return f"{len(missing)} of {len(fetched)} blobs not had, {first.blob.hex()[:16]}: {first.reason}", []
+            return (
+                f"{len(missing)} of {len(fetched)} blobs could not be fetched, {first.blob.hex()[:16]}: {first.reason}",
+                [],
+            )
         return None, [Path(each.path) for each in fetched if each.path is not None]
 
     def _watch(self, fetch: Future[FetchResult], state: AnnouncedState) -> str | None:
-        """Tells of progress until the fetch has ended; why it is not waited for, if the node is to end."""
+        """Reports progress until the fetch ends and returns None; returns the reason early if the node is stopping."""
         blobs = [each.blob for each in state.wanted]
-        told_at = self._waiting.clock()
+        reported_at = self._timing.clock()
         while True:
             try:
-                fetch.exception(timeout=self._waiting.poll_seconds)
+                fetch.exception(timeout=self._timing.poll_seconds)
                 return None
             except FutureTimeoutError:
                 pass
             because = self._should_stop()
             if because is not None:
                 return because
-            if self._waiting.clock() - told_at < TELL_SECONDS:
+            if self._timing.clock() - reported_at < PROGRESS_SECONDS:
                 continue
-            told_at = self._waiting.clock()
+            reported_at = self._timing.clock()
             try:
                 here_bytes = sum(self._swarm.progress(blobs))
                 self._swarm.beat(self._heartbeat(FETCHING))
             except TransportError:
-                continue  # the fetch itself tells what became of the swarm process
-            self._tell("fetching", f"{here_bytes} of {state.size_bytes} bytes", state, here_bytes)
+                continue  # the fetch itself reports the swarm process's failure
+            self._report_stage("fetching", f"{here_bytes} of {state.size_bytes} bytes", state, here_bytes)
 
-    def _tell(self, stage: Stage, because: str, state: AnnouncedState | None = None, here_bytes: int = 0) -> None:
-        """Says what is new."""
-        if (stage, because) == self._told:
+    def _report_stage(
+        self, stage: Stage, because: str, state: AnnouncedState | None = None, here_bytes: int = 0
+    ) -> None:
+        """Reports a stage and its reason, unless they were reported last."""
+        if (stage, because) == self._reported:
             return
-        self._told = (stage, because)
+        self._reported = (stage, because)
         self._report(
             StateSyncing(
-                time_seconds=self._waiting.wall_clock(),
+                time_seconds=self._timing.wall_clock(),
                 stage=stage,
                 because=because,
-                seconds=self._waiting.clock() - self._began,
+                seconds=self._timing.clock() - self._began,
                 here_bytes=here_bytes,
                 total_bytes=state.size_bytes if state is not None else 0,
                 holders=len(state.holders) if state is not None else 0,

@@ -1,13 +1,13 @@
-"""Hands our weights to those of our family who join or return: an anchor rarely, lossless diffs often.
+"""Publishes our weights for peers of our family that join or return: an anchor rarely, lossless diffs often.
 
 A state is published every ``every_rounds`` rounds while a peer of our family is there, and at the end of the first
-round in which one is; alone, nothing is copied, written or kept. A state is an anchor and the diffs since; where a diff
-would make the chain longer than ``CHAIN_SHARE`` of the anchor or than ``limits.STATE_DIFFS``, the state becomes an
-anchor itself, so that catching up never costs more than 1 + ``CHAIN_SHARE`` times the weights.
+round in which one is; without such a peer nothing is copied, written or kept. A state is an anchor and the diffs since.
+If a diff would make the chain longer than ``CHAIN_SHARE`` of the anchor or than ``limits.STATE_DIFFS``, the state is
+published as a new anchor, so that state sync never costs more than 1 + ``CHAIN_SHARE`` times the weights.
 
-Guarantees: what is announced is what the policy held, rounded to bf16, at the end of a round; weights are copied there
-and everything else happens on a thread of its own. The base of the next diff advances only once a state was announced.
-What fails is told and tried again later.
+Guarantees: what is announced is what the policy held, rounded to bf16, at the end of a round; the weights are copied
+then, and everything else happens on a separate thread. The base of the next diff advances only after a state was
+announced. A failure is reported, and publishing is tried again later.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Final, Protocol
 from torch import Tensor
 
 from node.events import Event, Fault, StatePublished
-from node.kernels import weight_diff_kernels as weight_diff
-from node.state_sync.rebuild import bf16_copy, layout_of
+from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
+from node.policy.weight_layout import layout_of
+from node.state_sync.rebuild import bf16_copy
 from protocol import limits
 from protocol.errors import ProtocolError, StorageError, TransportError
 from protocol.messages import StateAdvert, StateBlob, TaskSuccess
@@ -32,15 +33,15 @@ from protocol.weights.tensor_layout import TensorLayout
 from swarm.api import PeerStatus
 
 CHAIN_SHARE: Final = 0.5
-ROOM_SHARE: Final = 0.5  # of the content store that our own state may take
-LOOK_SECONDS: Final = 5.0  # between two looks at who is there
-ABSENT_SECONDS: Final = 60.0  # a peer that said nothing for so long is not there
+ROOM_SHARE: Final = 0.5  # of the content store; the most that our own state may take
+LOOK_SECONDS: Final = 5.0  # between two looks for peers of the family
+ABSENT_SECONDS: Final = 60.0  # a peer silent for this long counts as absent
 
 Content = bytes | Sequence[bytes | memoryview]
 
 
 class PublishingSwarm(Protocol):
-    """What is used of ``swarm.client.SwarmClient``."""
+    """The part of ``swarm.client.SwarmClient`` that publishing uses."""
 
     def peers(self) -> Sequence[PeerStatus]: ...
     def put(self, content: Content) -> bytes: ...
@@ -48,16 +49,16 @@ class PublishingSwarm(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """A published state: what the next diff starts from."""
+class HeldState:
+    """A published or adopted state, the base of the next diff."""
 
     advert: StateAdvert
     weights: Sequence[Tensor]  # bf16, never written to
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
-    """How far the learner is, as a state tells it."""
+class LearnerProgress:
+    """The learner's counters and success, as a state announces them."""
 
     round: int
     policy_version: int
@@ -66,14 +67,14 @@ class Progressed:
 
 
 def is_due(round_number: int, published_round: int | None, *, every_rounds: int, has_audience: bool) -> bool:
-    """Whether the state after ``round_number`` rounds is to be published."""
+    """Returns whether the state after ``round_number`` rounds is to be published."""
     if not every_rounds or not has_audience:
         return False
     return published_round is None or round_number - published_round >= every_rounds
 
 
 def family_peers(peers: Sequence[PeerStatus], family: bytes) -> int:
-    """How many peers of ``family`` were heard of lately."""
+    """Returns how many peers of ``family`` sent a heartbeat in the last ``ABSENT_SECONDS``."""
     return sum(
         1
         for peer in peers
@@ -84,7 +85,7 @@ def family_peers(peers: Sequence[PeerStatus], family: bytes) -> int:
 
 
 def fits_chain(advert: StateAdvert, diff_bytes: int) -> bool:
-    """Whether a diff of this size is to extend the chain; otherwise an anchor is due."""
+    """Returns whether a diff of this size may extend the chain; otherwise an anchor is due."""
     chain_bytes = sum(each.size for each in advert.diffs) + diff_bytes
     return len(advert.diffs) < limits.STATE_DIFFS and chain_bytes <= CHAIN_SHARE * advert.anchor.size
 
@@ -102,9 +103,9 @@ class StatePublisher:
         store_bytes: int,
         report: Callable[[Event], None],
         clock: Callable[[], float],
-        held: Held | None = None,
+        held: HeldState | None = None,
     ) -> None:
-        """``held`` is the state that the policy was started from; it is announced for whoever comes next."""
+        """``held`` is the state that the policy was started from; it is announced again for later peers."""
         self._swarm, self._trained, self._family = swarm, trained, family
         self._layout: TensorLayout = layout_of(trained)
         self._every_rounds, self._room_bytes = every_rounds, ROOM_SHARE * store_bytes
@@ -116,14 +117,14 @@ class StatePublisher:
         self._working: Future[None] | None = None
         self._looked_at_seconds = -math.inf
         self._has_audience = False
-        self._told: str | None = None
+        self._reported: str | None = None
 
-    def after_round(self, round_number: int, progressed: Callable[[], Progressed]) -> None:
-        """Publishes the weights as they are now if it is time, unless the thread is still busy."""
+    def after_round(self, round_number: int, progressed: Callable[[], LearnerProgress]) -> None:
+        """Publishes the present weights if that is due, unless the thread is still busy."""
         if not self._every_rounds or (self._working is not None and not self._working.done()):
             return
         if self._working is not None:
-            self._working.result()  # a bug of ours is shown
+            self._working.result()  # raises what is a bug of ours
             self._working = None
         due = is_due(
             round_number, self._published_round, every_rounds=self._every_rounds, has_audience=self._has_audience
@@ -137,21 +138,21 @@ class StatePublisher:
             self._working = self._thread.submit(self._guarded, self._look, round_number)
 
     def settle(self, limit_seconds: float) -> None:
-        """Waits for what is under way."""
+        """Waits for the work under way."""
         if self._working is not None:
             self._working.result(limit_seconds)
 
     def close(self) -> None:
-        """Ends the thread once what it does is done; nobody waits for that."""
+        """Ends the thread after its present work, without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _guarded(self, work: Callable[[], None], round_number: int) -> None:
         try:
             work()
-            self._told = None
+            self._reported = None
         except (TransportError, StorageError, ProtocolError) as error:
-            if self._told != error.reason:  # told once, and again only after it was gone
-                self._told = error.reason
+            if self._reported != error.reason:  # once, and again only after a success
+                self._reported = error.reason
                 self._report(
                     Fault(
                         time_seconds=self._clock(),
@@ -165,14 +166,14 @@ class StatePublisher:
     def _look(self) -> None:
         self._has_audience = family_peers(self._swarm.peers(), self._family) > 0
         if self._held is not None and self._has_audience:
-            # Also after the swarm process was started again, which has forgotten it; else this changes nothing.
+            # A swarm process that was restarted has forgotten it; otherwise this changes nothing.
             self._swarm.share_state(self._held.advert)
 
-    def _publish(self, weights: list[Tensor], progressed: Progressed) -> None:
+    def _publish(self, weights: list[Tensor], progressed: LearnerProgress) -> None:
         began = time.monotonic()
-        arrays = weight_diff.patterns(weights)
+        arrays = patterns_of(weights)
         check_values(self._layout, arrays)
-        target = weight_diff.weights_hash(self._layout, weights)
+        target = weights_hash_fast(self._layout, weights)
         extended = self._extended(weights, target)
         if extended is None:
             size = dense_bytes(self._layout)
@@ -194,7 +195,7 @@ class StatePublisher:
         )
         self._swarm.share_state(advert)
         self._held, self._published_round, self._version = (
-            Held(advert, weights),
+            HeldState(advert, weights),
             progressed.round,
             progressed.policy_version,
         )
@@ -212,13 +213,13 @@ class StatePublisher:
         )
 
     def _extended(self, weights: list[Tensor], target: bytes) -> tuple[StateBlob, tuple[StateBlob, ...]] | None:
-        """The chain with one diff more, its blob in the store; None where an anchor is due."""
+        """Returns the chain with one more diff, its blob in the store; None if an anchor is due."""
         held = self._held
         if held is None:
             return None
         if target == held.advert.target:
             return held.advert.anchor, held.advert.diffs
-        diff = weight_diff.encode(self._layout, held.weights, weights, base_hash=held.advert.target, target_hash=target)
+        diff = encode_diff_fast(self._layout, held.weights, weights, base_hash=held.advert.target, target_hash=target)
         if not fits_chain(held.advert, len(diff)):
             return None
         return held.advert.anchor, (*held.advert.diffs, StateBlob(self._swarm.put(diff), len(diff), target))

@@ -1,9 +1,9 @@
-"""The weights that an anchor and a chain of diffs lead to, every step of it checked.
+"""Rebuilds weights from an anchor and a chain of diffs, and checks every step.
 
     hash of the anchor = advertised;  base of diff i = target of diff i − 1;  target of diff i = advertised
 
-Guarantees: what is returned has the announced hash, holds no value that is not finite or is beyond
-``limits.UPDATE_MAGNITUDE``, and was made apart from any weights in use. ``adopt`` then puts it in place as a whole.
+Guarantees: the returned weights have the announced hash, hold only finite values within ``limits.UPDATE_MAGNITUDE``,
+and share no memory with weights in use. ``copy_into`` then puts them in place as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.kernels import weight_diff_kernels as weight_diff
+from node.kernels.weight_diff_kernels import apply_diff_fast, patterns_of, weights_hash_fast
 from protocol.errors import IntegrityError, ProtocolError, StorageError
 from protocol.messages import StateAdvert, StateBlob
 from protocol.weights.dense_weights import check_values, open_dense
@@ -23,13 +23,8 @@ from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import open_diff
 
 
-def layout_of(trained: Mapping[str, Tensor]) -> TensorLayout:
-    """Of trained parameters by name."""
-    return TensorLayout.of({name: tuple(tensor.shape) for name, tensor in trained.items()})
-
-
 def bf16_copy(layout: TensorLayout, trained: Mapping[str, Tensor]) -> list[Tensor]:
-    """Their values rounded to bf16, in host memory and in the layout's order; nothing is shared with them."""
+    """Returns the values rounded to bf16, in host memory and in the layout's order; shares no memory."""
     return [
         trained[name].detach().to("cpu", torch.bfloat16, copy=True, memory_format=torch.contiguous_format)
         for name in layout.names
@@ -47,9 +42,9 @@ class BadBlobError(ProtocolError):
 
 
 def rebuild(advert: StateAdvert, paths: Sequence[Path], layout: TensorLayout) -> list[Tensor]:
-    """bf16 tensors in the layout's order. ``paths`` are the files of ``advert.blobs``.
+    """Returns bf16 tensors in the layout's order. ``paths`` are the files of ``advert.blobs``.
 
-    Raises ``BadBlobError``, and ``StorageError`` for a file that is gone.
+    Raises ``BadBlobError``, and ``StorageError`` for a file that does not exist any more.
     """
     weights: list[Tensor] = []
     at = bytes(32)
@@ -66,15 +61,15 @@ def rebuild(advert: StateAdvert, paths: Sequence[Path], layout: TensorLayout) ->
         except ProtocolError as error:
             raise BadBlobError(each.blob, error) from error
     try:
-        check_values(layout, weight_diff.patterns(weights))
+        check_values(layout, patterns_of(weights))
     except ProtocolError as error:
         raise BadBlobError(advert.blobs[-1].blob, error) from error
     return weights
 
 
 @torch.no_grad()
-def adopt(layout: TensorLayout, weights: Sequence[Tensor], trained: Mapping[str, Tensor]) -> None:
-    """Gives parameters the rebuilt values; those of float32 hold exactly the bf16 ones."""
+def copy_into(trained: Mapping[str, Tensor], layout: TensorLayout, weights: Sequence[Tensor]) -> None:
+    """Sets parameters to the rebuilt values; those of float32 then hold exactly the bf16 values."""
     for name, tensor in zip(layout.names, weights, strict=True):
         trained[name].copy_(tensor)
 
@@ -84,7 +79,7 @@ def _anchor(each: StateBlob, raw: bytes, layout: TensorLayout) -> tuple[list[Ten
     weights = [
         tensor.view(torch.bfloat16).reshape(shape) for tensor, (_, shape) in zip(tensors, layout.tensors, strict=True)
     ]
-    found = weight_diff.weights_hash(layout, weights)
+    found = weights_hash_fast(layout, weights)
     if found != each.weights:
         raise IntegrityError(f"an anchor of weights {found.hex()[:16]}; announced were {each.weights.hex()[:16]}")
     return weights, found
@@ -94,5 +89,5 @@ def _diff(each: StateBlob, raw: bytes, layout: TensorLayout, weights: Sequence[T
     target = open_diff(raw, layout).target
     if target != each.weights:
         raise IntegrityError(f"a diff to weights {target.hex()[:16]}; announced were {each.weights.hex()[:16]}")
-    weight_diff.apply(raw, layout, weights, current=at)
+    apply_diff_fast(raw, layout, weights, current=at)
     return target

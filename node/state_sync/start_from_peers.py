@@ -1,7 +1,7 @@
-"""``starling up --from-peers``, in the learner: whether peers have better weights than ours, and what is taken over.
+"""``starling up --from-peers``, in the learner: starts from a peer's weights if they are better than this node's.
 
-Taken over are the weights, the policy version and the count of outer steps. The optimizer's moments start anew, and so
-does averaging, from these weights. Rounds, success and what is known of tasks stay our own.
+The weights, the policy version and the count of outer steps come from the peer. The optimizer's moments and averaging
+start afresh from these weights. Rounds, success and the evidence on tasks stay this node's own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from node.home import Home
 from node.learner.persistence import LearnerState
 from node.learner.round_report import heartbeat
 from node.policy.policy import Policy
-from node.state_sync.adoption import Joining
-from node.state_sync.publishing import Held, StatePublisher
-from node.state_sync.rebuild import layout_of
-from node.state_sync.state_choice import Ours, claimed_success
+from node.policy.weight_layout import layout_of
+from node.state_sync.adoption import StateAdoption
+from node.state_sync.publishing import HeldState, StatePublisher
+from node.state_sync.state_choice import StateRequirements, claimed_success
 from protocol.messages import StateAdvert
 from protocol.weights.dense_weights import dense_bytes
 from swarm.client import SwarmClient
 
-FETCH_SHARE = 0.9  # of the content store, that a fetched state may take
+FETCH_SHARE = 0.9  # of the content store; the most that a fetched state may take
 
 
 def start_from_peers(
@@ -35,15 +35,15 @@ def start_from_peers(
     state: LearnerState,
     report: Callable[[Event], None],
     should_stop: Callable[[], str | None],
-) -> Held | None:
-    """The state of a peer that ``policy`` holds now; None, and nothing changed, if none is asked for or to be had.
+) -> HeldState | None:
+    """Returns the peer's state that ``policy`` holds now; None, with nothing changed, if not configured or not found.
 
-    With rounds behind it, which a checkpoint brought, a node takes only what is announced to be better than its own.
+    A node that has trained already (its checkpoint has rounds) adopts only a state announced as better than its own.
     """
     if not config.checkpoint.from_peers:
         return None
     layout = layout_of(policy.trainable())
-    ours = Ours(
+    ours = StateRequirements(
         layout.digest,
         tasks,
         dense_bytes(layout),
@@ -51,7 +51,7 @@ def start_from_peers(
         claimed_success(state.success.announced(), tasks) if state.round else None,
     )
     with SwarmClient(home.swarm_socket) as swarm, SwarmClient(home.swarm_socket) as fetching:
-        joining = Joining(
+        adoption = StateAdoption(
             swarm,
             fetching,
             layout,
@@ -60,11 +60,11 @@ def start_from_peers(
             report=report,
             should_stop=should_stop,
         )
-        return joining.join(policy.trainable(), patience_seconds=config.checkpoint.from_peers_seconds)
+        return adoption.adopt_best(policy.trainable(), patience_seconds=config.checkpoint.from_peers_seconds)
 
 
-def taken_over(state: LearnerState, advert: StateAdvert, policy: Policy) -> LearnerState:
-    """Our state, with what comes with the weights that ``policy`` now holds."""
+def with_adopted_state(state: LearnerState, advert: StateAdvert, policy: Policy) -> LearnerState:
+    """Returns our state with the counters of the adopted weights, which ``policy`` now holds."""
     outer = noloco.begin(policy.trainable(), steps=advert.outer_step) if advert.outer_step else None
     version = max(state.policy_version, advert.policy_version)
     return replace(state, policy_version=version, outer=outer, outer_round=state.round)
@@ -74,7 +74,7 @@ def publisher_of(
     swarm: SwarmClient,
     config: Config,
     policy: Policy,
-    held: Held | None,
+    held: HeldState | None,
     report: Callable[[Event], None],
     clock: Callable[[], float],
 ) -> StatePublisher:

@@ -1,14 +1,14 @@
-"""Which announced state to start from: the best by what its holders measured, of those that can be had and trusted.
+"""Chooses which announced state to start from: the best measured by its holders, of those available and trusted.
 
     success(claim)  = mean over our tasks of s_t · n_t / (n_t + 20), n_t at most 1000; a task not named counts 0
-    success(state)  = mean of its holders' claims; a holder that measured nothing speaks for the state, not for a value
-    trust(state)    = 1 − Π (1 − reputation) over the peers that announce the very same weights
+    success(state)  = mean of its holders' claims; a holder without measurements adds trust, not a value
+    trust(state)    = 1 − Π (1 − reputation) over the peers that announce exactly the same weights
 
-The best success wins; of states that lie within its sampling error, the one with most trust, then the longest trained.
-A claim may be a lie like any other, so that a state is only taken from a peer whose past does not speak against it, and
-what it leads to is verified by hash before it is used. That the success is real, the first rounds show.
+The best success wins; among states within its sampling error, the one with most trust, then the longest trained.
+A claim may be false. Therefore a state is taken only from peers with a sufficient reputation, and its weights are
+verified by hash before use. Whether the success is real shows in the first rounds.
 
-Everything here is a pure function of what is passed in and returns its reason. Text from peers does not get into it.
+Everything here is a pure function of its arguments and returns its reason. No text from peers enters a reason.
 """
 
 from __future__ import annotations
@@ -17,42 +17,54 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from protocol.messages import StateAdvert, StateBlob, TaskSuccess
 from swarm.api import SeenState, Wanted
 
-MIN_REPUTATION: Final = 0.35  # a stranger has ½; a proven fault makes it 0.17, two stalls 0.33
+MIN_REPUTATION: Final = 0.35  # an unknown peer has ½; one proven fault lowers it to 0.17, two stalls to 0.33
 FRESH_SECONDS: Final = 200.0  # an announcement is repeated every minute
-PRIOR_SAMPLES: Final = 20.0  # with which a claim is drawn towards 0
-MAX_SAMPLES: Final = 1000  # a claim weighs no more, whatever it says
-SETTLE_SECONDS: Final = 6.0  # from the first announcement, for the others to come: a heartbeat and a bit more
+PRIOR_SAMPLES: Final = 20.0  # they draw a claim towards 0
+MAX_SAMPLES: Final = 1000  # more samples give a claim no more weight
+SETTLE_SECONDS: Final = 6.0  # to wait for others after the first announcement: a little over one heartbeat
 
 Chain = tuple[StateBlob, ...]  # an anchor and its diffs
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """What a state must suit."""
+class StateRequirements:
+    """What a state must match to be usable here."""
 
     layout: bytes  # digest
     tasks: tuple[str, ...]
     anchor_bytes: int  # of any anchor of this layout
-    room_bytes: int  # that fetched blobs may take
+    room_bytes: int  # the most that fetched blobs may take
     success: float | None = None  # of our own weights, measured as ``claimed_success`` does; None: they are untrained
+
+
+class StateUnfit(StrEnum):
+    """Why an announced state is not considered; the values are shown to users."""
+
+    OTHER_LAYOUT = "another layout"
+    REPUTATION = "reputation too low"
+    OLD = "announced too long ago"
+    FAILED = "failed before"
+    ANCHOR_SIZE = "an anchor of impossible size"
+    TOO_LARGE = "too large for swarm.store_bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedState:
-    """Announced weights, and who says so."""
+    """Announced weights, and the peers that announce them."""
 
     advert: StateAdvert
     announcers: tuple[str, ...]  # peers that announce it with these very blobs, by reputation
-    holders: tuple[str, ...]  # peers that announce these weights, by whatever chain, by reputation
-    success: float | None  # None: nobody says that it measured it
-    error: float  # standard error of ``success`` from the samples that it rests on
+    holders: tuple[str, ...]  # peers that announce these weights by any chain, by reputation
+    success: float | None  # None: no holder measured it
+    error: float  # standard error of ``success``, from its samples
     trust: float
-    wanted: tuple[Wanted, ...]  # its blobs in the order of use, each with all who have it
+    wanted: tuple[Wanted, ...]  # its blobs in the order of use, each with all peers that have it
 
     @property
     def size_bytes(self) -> int:
@@ -63,11 +75,11 @@ class AnnouncedState:
 class StateChoice:
     chosen: AnnouncedState | None
     because: str
-    rejected: Counter[str]  # announcements not considered, by reason
+    rejected: Counter[StateUnfit]  # announcements not considered, by reason
 
 
 def claimed_success(claims: Sequence[TaskSuccess], tasks: Sequence[str]) -> float:
-    """Mean success on ``tasks``, few samples drawn towards 0."""
+    """Returns the mean success on ``tasks``; a claim with few samples is drawn towards 0."""
     by_task = {claim.task: claim for claim in claims}
     total = 0.0
     for task in tasks:
@@ -78,9 +90,11 @@ def claimed_success(claims: Sequence[TaskSuccess], tasks: Sequence[str]) -> floa
     return total / len(tasks) if tasks else 0.0
 
 
-def choose(now_seconds: float, seen: Sequence[SeenState], ours: Ours, failed: Collection[Chain]) -> StateChoice:
-    """``failed`` holds the chains that were tried in vain."""
-    rejected: Counter[str] = Counter()
+def choose_state(
+    now_seconds: float, seen: Sequence[SeenState], ours: StateRequirements, failed: Collection[Chain]
+) -> StateChoice:
+    """Returns the state to start from, or None, and why. ``failed`` holds the chains that failed before."""
+    rejected: Counter[StateUnfit] = Counter()
     usable: list[SeenState] = []
     for each in seen:
         reason = _unfit_because(now_seconds, each, ours, failed)
@@ -100,25 +114,27 @@ def choose(now_seconds: float, seen: Sequence[SeenState], ours: Ours, failed: Co
     return StateChoice(best, _why_this(best, len(states)), rejected)
 
 
-def _unfit_because(now_seconds: float, seen: SeenState, ours: Ours, failed: Collection[Chain]) -> str | None:
+def _unfit_because(
+    now_seconds: float, seen: SeenState, ours: StateRequirements, failed: Collection[Chain]
+) -> StateUnfit | None:
     advert = seen.advert
     if advert.layout != ours.layout:
-        return "another layout"
+        return StateUnfit.OTHER_LAYOUT
     if seen.reputation < MIN_REPUTATION:
-        return "reputation too low"
+        return StateUnfit.REPUTATION
     if now_seconds - seen.heard_at_seconds > FRESH_SECONDS:
-        return "announced too long ago"
+        return StateUnfit.OLD
     if advert.blobs in failed:
-        return "tried in vain"
+        return StateUnfit.FAILED
     if advert.anchor.size != ours.anchor_bytes:
-        return "an anchor of impossible size"
+        return StateUnfit.ANCHOR_SIZE
     if sum(each.size for each in advert.blobs) > ours.room_bytes:
-        return "too large for swarm.store_bytes"
+        return StateUnfit.TOO_LARGE
     return None
 
 
-def _states(usable: Sequence[SeenState], ours: Ours) -> list[AnnouncedState]:
-    """One for each chain: somebody who announces the same weights by a chain of junk spoils nobody else's."""
+def _states(usable: Sequence[SeenState], ours: StateRequirements) -> list[AnnouncedState]:
+    """Returns one state for each chain, so that a junk chain to the same weights does not spoil a sound one."""
     by_chain: dict[Chain, list[SeenState]] = {}
     by_reputation = sorted(usable, key=lambda s: -s.reputation)
     for each in by_reputation:
@@ -126,7 +142,9 @@ def _states(usable: Sequence[SeenState], ours: Ours) -> list[AnnouncedState]:
     return [_state(announced, by_reputation, ours) for announced in by_chain.values()]
 
 
-def _state(announced: Sequence[SeenState], by_reputation: Sequence[SeenState], ours: Ours) -> AnnouncedState:
+def _state(
+    announced: Sequence[SeenState], by_reputation: Sequence[SeenState], ours: StateRequirements
+) -> AnnouncedState:
     advert = announced[0].advert
     claims = [s for s in by_reputation if s.advert.target == advert.target]
     measured = [c.advert.tasks for c in claims if c.advert.tasks]
@@ -160,7 +178,9 @@ def _why_this(best: AnnouncedState, states: int) -> str:
     return f"the best of {states} announced: policy version {best.advert.policy_version}, {measured}, held by {holders}"
 
 
-def _why_none(seen: Sequence[SeenState], states: Sequence[AnnouncedState], ours: Ours, rejected: Counter[str]) -> str:
+def _why_none(
+    seen: Sequence[SeenState], states: Sequence[AnnouncedState], ours: StateRequirements, rejected: Counter[StateUnfit]
+) -> str:
     if not seen:
         return "no peer of our family announces a state"
     if states:
@@ -187,7 +207,7 @@ class StopLooking:
     because: str
 
 
-def next_move(
+def next_search_move(
     waited_seconds: float,
     heard_seconds: float | None,
     choice: StateChoice,
@@ -195,14 +215,14 @@ def next_move(
     patience_seconds: float,
     family_peers: int,
 ) -> Wait | Take | StopLooking:
-    """What to do after ``waited_seconds`` of looking, the first announcement having been heard ``heard_seconds`` ago.
+    """Returns what to do after ``waited_seconds`` of looking, ``heard_seconds`` after the first announcement.
 
-    One that comes early is not taken at once: others of the family may announce better ones in the next seconds.
+    An early announcement is not taken at once: other peers may announce better states in the next seconds.
     """
     if choice.chosen is not None and heard_seconds is not None:
         if heard_seconds >= SETTLE_SECONDS or waited_seconds >= patience_seconds:
             return Take(choice.chosen, choice.because)
-        return Wait("a state is announced; hearing others")
+        return Wait("a state is announced; waiting for others")
     there = f"; {family_peers} of our family {'is' if family_peers == 1 else 'are'} there" if family_peers else ""
     if waited_seconds >= patience_seconds:
         return StopLooking(f"{choice.because} (waited {waited_seconds:.0f} s{there})")

@@ -1,8 +1,10 @@
-"""One child process of the supervisor, from start to end: what it is told, what it tells, and that nothing of it stays.
+"""One child process of the supervisor, from start to end: its input, its output, and the removal of what it leaves.
 
-A child runs in a session of its own, so that a terminal's Ctrl-C reaches the supervisor alone. It gets one line of
-settings on standard input, and takes the end of that input as "the supervisor is gone". It holds the data directory's
-lock as long as it lives. Whatever processes it leaves behind are killed.
+A child runs in a session of its own, so that a terminal's Ctrl-C reaches only the supervisor. It reads one line of
+settings from standard input, and the end of that input means that the supervisor is gone. It holds the data directory's
+lock as long as it lives. Processes that it leaves behind are killed.
+
+The learner's side of this is ``node/learner/learner_process.py``, the swarm process's ``swarm/swarm_process.py``.
 """
 
 from __future__ import annotations
@@ -16,45 +18,45 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from node.compute_environment import compute_environment
-from node.supervision.restarts import End
+from node.supervision.restarts import ChildEnd
 from node.supervision.rolling_log import RollingLog
 
-MAX_LINE_BYTES = 1 << 20  # of an event; a longer line goes to the log in pieces
+MAX_LINE_BYTES = 1 << 20  # of an event; a longer line is logged in pieces
 LAST_LINES = 8
-DRAIN_SECONDS = 2.0  # for output that a dead child left in its pipes
+DRAIN_SECONDS = 2.0  # to read the output that a dead child left in its pipes
 POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What to start."""
+    """How to start a child, and how to stop it."""
 
     process: str  # "swarm", "learner"
     command: tuple[str, ...]
     first_line: bytes
     lock_descriptor: int
-    stop_line: bytes | None = None  # asks it to end; without one, the end of its input does
+    stop_line: bytes | None = None  # the line that asks it to end; None: the end of its input asks it
 
 
 class Child:
-    """One life of a child process."""
+    """One run of a child process, from its start to its end."""
 
     def __init__(self, spec: ChildSpec, log: RollingLog, on_line: Callable[[bytes], bool]) -> None:
-        """``on_line`` gets each line of standard output and says whether it was an event; others go to ``log``."""
+        """``on_line`` receives each line of standard output and returns whether it was an event; others are logged."""
         self._spec = spec
         self.log = log
         self._on_line = on_line
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._asked_to_end = False
-        self.useful = False  # it did what it is for; set by whoever reads its events
+        self.useful = False  # it has done its work at least once; set by the reader of its events
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
-    async def live(self) -> End:
-        """Starts it and returns once it has ended. Cancelled, it kills the child first."""
+    async def live(self) -> ChildEnd:
+        """Starts the child and returns when it has ended. If cancelled, kills it first."""
         clock = asyncio.get_running_loop().time
         began = clock()
         self._process = process = await asyncio.create_subprocess_exec(
@@ -68,8 +70,8 @@ class Child:
         )
         readers = [asyncio.create_task(self._read_events()), asyncio.create_task(self._read_log())]
         try:
-            self.tell(self._spec.first_line)
-            if self._asked_to_end:  # before it was there
+            self.send_line(self._spec.first_line)
+            if self._asked_to_end:  # before it had started
                 self.ask_to_end()
             await self._ended()
         finally:
@@ -80,29 +82,29 @@ class Child:
         for reader in readers:
             if not reader.cancelled() and reader.done():
                 reader.result()
-        return End(process.returncode or 0, clock() - began, self.useful, tuple(self._last_lines))
+        return ChildEnd(process.returncode or 0, clock() - began, self.useful, tuple(self._last_lines))
 
-    def tell(self, line: bytes) -> None:
-        """Writes one line to its standard input; a child that is gone hears nothing."""
+    def send_line(self, line: bytes) -> None:
+        """Writes one line to the child's standard input; does nothing if the child is gone."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._process.stdin.write(line + b"\n")
 
     def ask_to_end(self) -> None:
-        """It is to finish what it does and end."""
+        """Asks the child to finish its work and end."""
         self._asked_to_end = True
         if self._spec.stop_line is not None:
-            self.tell(self._spec.stop_line)
+            self.send_line(self._spec.stop_line)
         elif self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """Ends it and its descendants at once, if it still lives."""
+        """Kills the child and its descendants, if it still runs."""
         if self.pid is not None:
             self._kill_session()
 
     async def _ended(self) -> None:
-        # asyncio's wait() may also wait for the pipes to close, which a surviving grandchild can hold open for ever.
+        # asyncio's wait() may also wait for the pipes to close, which a surviving grandchild can keep open forever.
         assert self._process is not None
         waiting = asyncio.create_task(self._process.wait())
         try:
@@ -112,7 +114,7 @@ class Child:
             waiting.cancel()
 
     def _kill_session(self) -> None:
-        # The group keeps the child's number as long as any member lives, so this reaches nobody else.
+        # The group keeps the child's id as long as any member lives, so no other process is killed.
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -136,13 +138,13 @@ class Child:
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines without their ends; one over ``MAX_LINE_BYTES`` comes in pieces."""
+    """Yields lines without line ends; a line over ``MAX_LINE_BYTES`` comes in pieces."""
     pending = b""
     while part := await reader.read(1 << 16):
         *whole, pending = (pending + part).split(b"\n")
         for line in whole:
             yield line
-            await asyncio.sleep(0)  # a burst of lines must not hold up what else the supervisor does
+            await asyncio.sleep(0)  # a burst of lines must not block the supervisor's other work
         if len(pending) > MAX_LINE_BYTES:
             yield pending
             pending = b""

@@ -1,8 +1,7 @@
-"""``starling up --join``: makes the data directory that of a member, before anything of the node is started.
+"""``starling up --join``: makes the data directory a member of a private cluster before the node is started.
 
-The work is done by a process of its own (``swarm.cluster.joining``), since the supervisor holds no libp2p. A directory
-that has joined by this invite already is left as it is, so that a unit file or a compose file may name the invite for
-ever.
+A separate process does the work (``swarm.cluster.joining``), since the supervisor does not import libp2p. A directory
+that has already joined by this invite is left as it is, so that a unit file or a compose file may keep the invite.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class NotJoined(msgspec.Struct, frozen=True, tag_field="event", tag="refused"):
 
 
 def invite_text(given: str) -> str:
-    """The invite itself, or what the file of that name holds. Raises ``ConfigurationError``."""
+    """Returns ``given`` if it is an invite, otherwise the content of that file. Raises ``ConfigurationError``."""
     if SCHEME in given.lower():
         return given
     try:
@@ -58,10 +57,10 @@ def invite_text(given: str) -> str:
 
 
 def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
-    """What came of it; None where the directory is that of a member by this invite already.
+    """Joins the cluster of an invite. Returns None if the directory has already joined by this invite.
 
-    Raises ``RefusedError`` where the invite or the cluster does not let this node in, ``UnreachableError`` where nobody
-    of the cluster answers, ``ConfigurationError`` for a directory of another cluster, ``IdentityError`` for its files.
+    Raises ``RefusedError`` if the invite or the cluster does not admit this node, ``UnreachableError`` if no node of
+    the cluster answers, ``ConfigurationError`` for a directory of another cluster, ``IdentityError`` for its files.
     """
     files = cluster_files(home.path)
     if _has_joined_by(files, text):
@@ -78,22 +77,22 @@ def ensure_joined(home: Home, config: Config, text: str) -> Joined | None:
         check=False,
     )
     try:
-        said = msgspec.json.decode(done.stdout, type=Joined | NotJoined)
+        reply = msgspec.json.decode(done.stdout, type=Joined | NotJoined)
     except msgspec.DecodeError:
         last = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
         raise UnreachableError(f"joining failed with exit code {done.returncode}: {last}") from None
-    if isinstance(said, Joined):
-        return said
-    message = printable(said.message, MESSAGE_CHARACTERS)
+    if isinstance(reply, Joined):
+        return reply
+    message = printable(reply.message, MESSAGE_CHARACTERS)
     if done.returncode == ExitCode.REFUSED:
-        raise _not_let_in(said.reason, message)
+        raise _not_let_in(reply.reason, message)
     raise UnreachableError(message) if done.returncode == ExitCode.UNREACHABLE else StorageError(message)
 
 
 def credentials_of(home: Home, key: NodeKey) -> ClusterCredentials | None:
-    """The credentials of the private cluster that the directory belongs to, if it does.
+    """Returns the credentials of the private cluster that the directory belongs to, None if it belongs to none.
 
-    Raises ``RefusedError`` where they say themselves that the node is no member any more, ``IdentityError`` for files
+    Raises ``RefusedError`` if the credentials show that the node is no longer a member, ``IdentityError`` for files
     that cannot be used.
     """
     files = cluster_files(home.path)
@@ -114,7 +113,7 @@ def _has_joined_by(files: ClusterFiles, text: str) -> bool:
     try:
         invite = decode_invite(text)
     except ProtocolError:
-        return False  # said in full by ``read_invite``
+        return False  # ``read_invite`` reports the reason
     cluster = read_cluster(files)
     if cluster.swarm_id != invite.invitation.swarm_id:
         raise ConfigurationError(

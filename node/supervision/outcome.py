@@ -12,4 +12,4 @@ class RunOutcome:
     """The exit code of ``starling up``, and why."""
 
     exit_code: ExitCode
-    because: str  # "rounds", "tokens", or in words; safe to print
+    because: str  # "rounds", "tokens", or a sentence; safe to print

@@ -1,7 +1,7 @@
-"""What memory of this machine processes hold, from the kernel's own account; None where it does not tell.
+"""Resident memory of processes in bytes, as reported by the kernel; None if it reports nothing.
 
-Resident bytes. Pages that processes share count in each; of a child and its descendants the sum is told, so it may be
-above what they take together.
+Pages shared by several processes count in each. For a child and its descendants the sum is returned, so it may exceed
+what they use together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int, proc: Path = PROC) -> int | None:
-    """Of one process."""
+    """Returns the resident bytes of one process."""
     try:
         return int((proc / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
     except (OSError, IndexError, ValueError):  # it has ended, or this system has no /proc
@@ -23,7 +23,7 @@ def resident_bytes(pid: int, proc: Path = PROC) -> int | None:
 
 
 def resident_bytes_of_session(leader: int, proc: Path = PROC) -> int | None:
-    """Of a session's leader and its members: a child of the supervisor, and all that it started."""
+    """Returns the sum over a session: a child of the supervisor and all processes that it started."""
     own = resident_bytes(leader, proc)
     if own is None:
         return None

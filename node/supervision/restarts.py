@@ -1,4 +1,4 @@
-"""Whether a child process that ended is started again, when, and how its end is told in words. Pure functions."""
+"""Decides whether and when a child process that ended is restarted, and describes its end. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from node.printable import printable
 from swarm.exit_codes import FINAL, ExitCode
 
-SHORT_LIFE_SECONDS = 60.0  # a child that lived longer was not ended by what ended the one before
-SHORT_LIVES = 5  # in a row: something is wrong that another start does not mend
+SHORT_LIFE_SECONDS = 60.0  # a longer life means that the previous cause of failure is gone
+MAX_SHORT_LIVES = 5  # in a row; after these, another restart would not help
 FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 30.0
+MAX_DELAY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How one life of a child process ended."""
+class ChildEnd:
+    """How one run of a child process ended."""
 
     returncode: int  # negative: the signal that ended it
     lived_seconds: float
-    useful: bool  # it did what it is for: the learner finished a round, the swarm process came up
+    useful: bool  # it had done its work: the learner finished a round, the swarm process was ready
     last_lines: tuple[str, ...]  # of its log
 
 
@@ -36,8 +36,8 @@ class GiveUp:
     because: str
 
 
-def decide(process: str, ends: Sequence[End]) -> Restart | GiveUp:
-    """What follows from the ``ends`` of a child so far, oldest first, none of which was asked for."""
+def decide(process: str, ends: Sequence[ChildEnd]) -> Restart | GiveUp:
+    """Decides what follows the unrequested ``ends`` of a child so far, oldest first."""
     last = ends[-1]
     if last.returncode in FINAL and not last.useful:
         return GiveUp(ExitCode(last.returncode), describe(process, last))
@@ -46,17 +46,21 @@ def decide(process: str, ends: Sequence[End]) -> Restart | GiveUp:
         if end.useful or end.lived_seconds > SHORT_LIFE_SECONDS:
             break
         in_a_row += 1
-    if in_a_row >= SHORT_LIVES:
-        return GiveUp(ExitCode.FAULT, f"{describe(process, last)}\nIt ended so {in_a_row} times in a row: giving up.")
-    return Restart(min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** max(0, in_a_row - 1)))
+    if in_a_row >= MAX_SHORT_LIVES:
+        return GiveUp(
+            ExitCode.FAULT, f"{describe(process, last)}\nIt has ended early {in_a_row} times in a row: giving up."
+        )
+    return Restart(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** max(0, in_a_row - 1)))
 
 
-def describe(process: str, end: End) -> str:
-    """One line on how it ended, then the last lines of its log where it ended with a fault."""
-    said = f"{process} {_cause(end.returncode)} after {end.lived_seconds:.0f} s"
+def describe(process: str, end: ChildEnd) -> str:
+    """Returns one line on how the child ended, and after a fault the last lines of its log."""
+    headline = f"{process} {_cause(end.returncode)} after {end.lived_seconds:.0f} s"
     if end.returncode == 0 or not end.last_lines:
-        return said
-    return "\n".join([f"{said}; its last words:", *(f"    {printable(line)}" for line in end.last_lines)])
+        return headline
+    return "\n".join(
+        [f"{headline}; the last lines of its log:", *(f"    {printable(line)}" for line in end.last_lines)]
+    )
 
 
 def _cause(returncode: int) -> str:

@@ -1,4 +1,4 @@
-"""A file that is appended to and never grows beyond a bound: the older half lies beside it as NAME.1."""
+"""A log file of bounded size: the older half is kept beside it as NAME.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 class RollingLog:
     """Appends whole records; ``path`` and ``path.1`` hold at most ``max_bytes`` together.
 
-    A disk that takes no more must not end the process that logs: ``append`` drops the record, and ``failure`` says why
+    A full disk must not end the process that logs: ``append`` then drops the record, and ``failure`` holds the reason
     until a record is written again.
     """
 

@@ -1,4 +1,8 @@
-"""From a data directory and a configuration to a running node: directory, lock, key, swarm, then the supervisor."""
+"""From a data directory and a configuration to a running node: directory, lock, key, cluster, then the supervisor.
+
+``_supervise`` names the two child processes: the learner (``node/learner/learner_process.py``), which trains, and the
+swarm process (``swarm/swarm_process.py``), which holds the connections to peers.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ from swarm.cluster.membership import ClusterCredentials
 from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.settings import ServiceSettings
 
-PREDECESSOR_SECONDS = 60.0  # for the children of a killed supervisor to checkpoint and end
+PREDECESSOR_SECONDS = 60.0  # to wait until a killed supervisor's children have checkpointed and ended
 LOCK_POLL_SECONDS = 0.2
-MODEL_NAME_CHARACTERS = 12  # four bytes each at most: within the 64 bytes of a name
+MODEL_NAME_CHARACTERS = 12  # at most four bytes each: within the 64 bytes of a name
 INPUT_BYTES = 1 << 12
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,26 +43,26 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_node(
     home: Home, config: Config, observer: Observer, *, until_input_ends: bool = False, invite: str | None = None
 ) -> RunOutcome:
-    """Runs a node in ``home`` until it ends. Blocks. Signals ask it to end, and so does the end of standard input for
-    a program that started it and asked for that. With an ``invite`` it joins that private cluster first.
+    """Runs a node in ``home`` and returns when it has ended. ``STOP_SIGNALS`` ask it to end; with
+    ``until_input_ends``, the end of standard input does too. With an ``invite`` it joins that private cluster first.
 
     Raises ``ConfigurationError``, ``StorageError`` or ``IdentityError`` before anything is started.
     """
     home.prepare()
     lock = _take_lock(home, observer)
     if isinstance(lock, LockHeld):
-        who = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
+        holder = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
         return RunOutcome(
             ExitCode.TRY_AGAIN,
-            f"the data directory {home.path} is in use by another node ({who}); "
+            f"the data directory {home.path} is in use by another node ({holder}); "
             "end that one with starling down, or start this one elsewhere with --home",
         )
     try:
         used_before = home.metrics.exists()
         if used_before and not home.key.exists():
             observer.on_note(
-                f"There is no key at {home.key}, though this directory was used before: the node starts under a new "
-                "identity. To keep the former one, stop, put its key back, and start again."
+                f"There is no key at {home.key}, although this directory was used before: the node starts under a new "
+                "identity. To keep the former identity, stop, restore its key file, and start again."
             )
         key = NodeKey.load_or_create(home.key)
         try:
@@ -67,7 +71,9 @@ def run_node(
         except TransportError as error:
             return RunOutcome(exit_code_of(error), str(error))
         if joined is not None:
-            observer.on_note(f"Joined the private cluster {printable(joined.cluster)} by {joined.welcomed_by}.")
+            observer.on_note(
+                f"Joined the private cluster {printable(joined.cluster)}, admitted by {joined.welcomed_by}."
+            )
         if not config.name:
             config = config.model_copy(update={"name": name_for(config.policy.model, key.peer_id)})
         return asyncio.run(_supervise(home, config, key, lock, observer, until_input_ends, credentials))
@@ -76,8 +82,8 @@ def run_node(
 
 
 def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials | None = None) -> ServiceSettings:
-    """What the swarm process is told. An open swarm is named by the configuration and made of the default tasks: a node
-    that trains on some of them, or on tasks of its own besides, is still a member. A private one is that of
+    """Returns the swarm process's settings. An open swarm is identified by the configured name and the default tasks: a
+    node that trains on some of them, or also on tasks of its own, is still a member. A private swarm is that of
     ``credentials``.
     """
     section = config.swarm
@@ -103,7 +109,7 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
 
 
 def name_for(model: str, peer: str) -> str:
-    """A name for a node that was given none: what it trains, and the end of its peer id."""
+    """Returns the name of a node without a configured one: its model and the end of its peer id."""
     return f"{re.split('[:/]', model.rstrip('/'))[-1][:MODEL_NAME_CHARACTERS]}-{peer[-5:]}"
 
 
@@ -139,26 +145,26 @@ async def _supervise(
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, supervisor.request_stop, signal.Signals(number).name)
     if until_input_ends:
-        loop.add_reader(sys.stdin.fileno(), _read_until_end, loop, supervisor)
-    gc.freeze()  # what was imported stays; looking through it would hold up the API for a tenth of a second, each time
+        loop.add_reader(sys.stdin.fileno(), _on_input, loop, supervisor)
+    gc.freeze()  # imported modules stay; scanning them would block the API for a tenth of a second each time
     return await supervisor.run()
 
 
-def _read_until_end(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
+def _on_input(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
     if not os.read(sys.stdin.fileno(), INPUT_BYTES):
         loop.remove_reader(sys.stdin.fileno())
         supervisor.request_stop("standard input ended")
 
 
 def _take_lock(home: Home, observer: Observer) -> Lock | LockHeld:
-    """The lock; waits for what a killed supervisor left behind to end, since that ends by itself."""
+    """Takes the lock. Waits for the children of a killed supervisor, which end by themselves."""
     deadline = time.monotonic() + PREDECESSOR_SECONDS
-    told = False
+    reported = False
     while True:
         lock = lock_home(home)
         if isinstance(lock, Lock) or lock.supervisor is not None or time.monotonic() > deadline:
             return lock
-        if not told:
+        if not reported:
             observer.on_note("Waiting for the processes of the node that ran here before to checkpoint and end.")
-            told = True
+            reported = True
         time.sleep(LOCK_POLL_SECONDS)

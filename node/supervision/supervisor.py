@@ -1,10 +1,10 @@
-"""Keeps one node up: starts the swarm process and the learner, restarts what dies, says why, and ends both in order.
+"""Keeps one node up: starts the swarm process and the learner, restarts a child that dies, and ends both in order.
 
     starting → training ⇄ recovering → stopping → ended
 
-It imports no torch and waits for nothing but events, so it answers and stops at any time. Its first stop request lets
-the learner finish its step and checkpoint, then the swarm process say goodbye; the second one ends everything at once.
-If the supervisor itself is killed, its children read the end of their input and end by themselves.
+It does not import torch and never blocks, so it answers and stops at any time. After the first stop request the learner
+finishes its step and checkpoints, then the swarm process says goodbye to its peers; a second request ends everything at
+once. If the supervisor itself is killed, its children read the end of their input and end by themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
 from node.supervision.outcome import RunOutcome
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
-from node.supervision.restarts import End, GiveUp
+from node.supervision.restarts import ChildEnd, GiveUp
 from node.supervision.rolling_log import RollingLog
 from node.version import VERSION
 from protocol.errors import TransportError
@@ -59,34 +59,34 @@ METRICS_BYTES = 256 << 20
 POLL_SECONDS = 1.0  # between two looks at the swarm process
 POLL_TIMEOUT_SECONDS = 5.0
 LEARNER_STOP_SECONDS = 300.0  # to finish a step and checkpoint; a large model's step takes minutes
-SWARM_STOP_SECONDS = 10.0  # to say goodbye
+SWARM_STOP_SECONDS = 10.0  # to say goodbye to peers
 NOTES_KEPT = 20
 REFUSAL_CHARACTERS = 2000
 USAGE_SECONDS = 5.0  # between two reports of memory and traffic
-FIRST_USAGE_SECONDS = 1.0  # until both processes are there
+FIRST_USAGE_SECONDS = 1.0  # until both processes have started
 
 
 class Observer(Protocol):
-    """Shows a node to whoever started it. Must not block, and raises nothing."""
+    """Shows a node to the user who started it. Must not block or raise."""
 
     def on_event(self, line: bytes, event: Event) -> None:
-        """The learner said something; ``line`` is its JSON."""
+        """Called for each event of the learner; ``line`` is its JSON."""
 
     def on_note(self, text: str) -> None:
-        """The supervisor has something to say, in one or more lines that are safe to print."""
+        """Called for each message of the supervisor: one or more lines that are safe to print."""
 
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
-        """About once a second."""
+        """Called about once a second."""
 
 
-class _Kept:
-    """A child process over all its lives."""
+class _KeptChild:
+    """A child process over all its restarts."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
         self.child: Child | None = None
-        self.ends: list[End] = []  # unasked ones
-        self.ready = False  # in its present life
+        self.ends: list[ChildEnd] = []  # those that were not requested
+        self.ready = False  # in its present run
 
     def status(self) -> ChildStatus:
         last_end = restarts.describe(self.spec.process, self.ends[-1]) if self.ends else None
@@ -94,7 +94,7 @@ class _Kept:
 
 
 class Supervisor:
-    """One node, from start to end. Not for reuse."""
+    """One node, from start to end; ``run`` may be called once."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class Supervisor:
     ) -> None:
         self._home, self._config, self._observer = home, config, observer
         self._peer = peer
-        self._swarm, self._learner = _Kept(swarm), _Kept(learner)
+        self._swarm, self._learner = _KeptChild(swarm), _KeptChild(learner)
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
-        self._averaged: Averaged | None = None  # the last with a partner
+        self._averaged: Averaged | None = None  # the newest one with a partner
         self._notes: list[str] = []
         self._began = time.monotonic()
         self._swarm_status: SwarmStatus | None = None
@@ -125,16 +125,16 @@ class Supervisor:
         self._stop_now = asyncio.Event()
 
     async def run(self) -> RunOutcome:
-        """Returns once nothing of the node runs any more. Raises ``StorageError``, ``UnreachableError`` or
+        """Runs the node and returns when all its processes have ended. Raises ``StorageError``, ``UnreachableError`` or
         ``IdentityError`` if it cannot serve its API."""
         ports = self._config.api.ports
         token = load_or_create_token(self._home.api_token) if ports else ""
         async with served(self, self._feed, self._home.supervisor_socket, ports=ports, token=token) as port:
             if port is not None:
                 self._page = f"http://127.0.0.1:{port}/"
-                self._note(f"To be looked at on {self._page}")
-            learner = asyncio.create_task(self._keep(self._learner, self._on_learner_line))
-            swarm = asyncio.create_task(self._keep(self._swarm, self._on_swarm_line))
+                self._note(f"Web page: {self._page}")
+            learner = asyncio.create_task(self._keep_running(self._learner, self._on_learner_line))
+            swarm = asyncio.create_task(self._keep_running(self._swarm, self._on_swarm_line))
             watch = asyncio.create_task(self._watch())
             remember = asyncio.create_task(self._keep_record(time.time()))
             tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember}
@@ -143,7 +143,7 @@ class Supervisor:
                 await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
                     if task.done():
-                        task.result()  # a bug of ours ends the node and is shown
+                        task.result()  # a bug of ours ends the node and is raised
                 await self._end(self._learner, learner, LEARNER_STOP_SECONDS)
                 await self._end(self._swarm, swarm, SWARM_STOP_SECONDS)
             finally:
@@ -152,15 +152,17 @@ class Supervisor:
                     task.cancel()
                 await asyncio.gather(*tasks, stop, return_exceptions=True)
         assert self._outcome is not None
-        return RunOutcome(ExitCode.INTERRUPTED, "told twice to stop") if self._stop_now.is_set() else self._outcome
+        return RunOutcome(ExitCode.INTERRUPTED, "asked twice to stop") if self._stop_now.is_set() else self._outcome
 
     def request_stop(self, because: str) -> None:
-        """The first request ends the node in order, the second one at once."""
+        """The first request ends the node in order, the second at once."""
         if self._stop.is_set():
             self._note("Ending now.")
             self._stop_now.set()
             return
-        self._note(f"Stopping ({because}): the learner finishes its step and checkpoints. Once more ends it now.")
+        self._note(
+            f"Stopping ({because}): the learner finishes its step and checkpoints. A second request ends it now."
+        )
         self._finish(RunOutcome(ExitCode.DONE, because))
 
     def status(self) -> NodeStatus:
@@ -205,8 +207,8 @@ class Supervisor:
             self._outcome = outcome
             self._stop.set()
 
-    async def _keep(self, kept: _Kept, on_line: Callable[[bytes], bool]) -> None:
-        """Runs lives of a child until the node stops, the child ends on purpose, or another start is of no use."""
+    async def _keep_running(self, kept: _KeptChild, on_line: Callable[[bytes], bool]) -> None:
+        """Runs and restarts a child until the node stops, the child ends on purpose, or restarting is given up."""
         log = RollingLog(self._home.log(kept.spec.process), max_bytes=LOG_BYTES)
         while not self._stop.is_set():
             kept.child, kept.ready = Child(kept.spec, log, on_line), False
@@ -224,21 +226,21 @@ class Supervisor:
             if isinstance(decision, GiveUp):
                 self._finish(RunOutcome(decision.exit_code, decision.because))
                 return
-            said = restarts.describe(kept.spec.process, end)
-            self._note(f"{said}\nStarting it again in {decision.after_seconds:g} s.")
+            description = restarts.describe(kept.spec.process, end)
+            self._note(f"{description}\nStarting it again in {decision.after_seconds:g} s.")
             await asyncio.wait([stopping := asyncio.create_task(self._stop.wait())], timeout=decision.after_seconds)
             stopping.cancel()
 
-    def _judge_last_end(self, kept: _Kept, end: End) -> None:
-        """A child that was to end in order and did not: the node did not end well either."""
-        said_already = self._outcome is not None and self._outcome.exit_code == end.returncode
-        if end.returncode != 0 and not said_already and not self._stop_now.is_set():
-            said = restarts.describe(kept.spec.process, end)
-            self._note(f"While stopping, {said}")
+    def _judge_last_end(self, kept: _KeptChild, end: ChildEnd) -> None:
+        """Turns the outcome into a fault if a child that was asked to end failed instead."""
+        reported = self._outcome is not None and self._outcome.exit_code == end.returncode
+        if end.returncode != 0 and not reported and not self._stop_now.is_set():
+            description = restarts.describe(kept.spec.process, end)
+            self._note(f"While stopping, {description}")
             if self._outcome is not None and self._outcome.exit_code is ExitCode.DONE:
-                self._outcome = RunOutcome(ExitCode.FAULT, f"while stopping, {said}")
+                self._outcome = RunOutcome(ExitCode.FAULT, f"while stopping, {description}")
 
-    async def _end(self, kept: _Kept, life: asyncio.Task[None], limit_seconds: float) -> None:
+    async def _end(self, kept: _KeptChild, life: asyncio.Task[None], limit_seconds: float) -> None:
         if kept.child is not None and not life.done():
             kept.child.ask_to_end()
             at_once = asyncio.create_task(self._stop_now.wait())
@@ -251,7 +253,7 @@ class Supervisor:
         await life
 
     async def _watch(self) -> None:
-        """Looks at the swarm process every second, for as long as the node is up."""
+        """Polls the swarm process every second while the node is up."""
         with SwarmClient(self._home.swarm_socket, timeout_seconds=POLL_TIMEOUT_SECONDS) as client:
             while True:
                 try:
@@ -259,7 +261,7 @@ class Supervisor:
                     seen = await asyncio.to_thread(client.peers)
                     outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
                     self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
-                except TransportError:  # not up yet, or being started again: its own end is told by _keep
+                except TransportError:  # not up yet or restarting: _keep_running reports its end
                     self._swarm_status = None
                 status = self.status()
                 self._observer.on_tick(status, self.peers())
@@ -268,7 +270,7 @@ class Supervisor:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _keep_record(self, began_seconds: float) -> None:
-        """Brings back what earlier starts recorded, then tells memory and traffic for as long as the node is up."""
+        """Restores what earlier runs recorded, then reports memory and traffic while the node is up."""
         earlier = await asyncio.to_thread(recorded_history, self._home.metrics, before_seconds=began_seconds)
         self.record.history = self.record.history.appended_to(earlier)
         await asyncio.sleep(FIRST_USAGE_SECONDS)
@@ -300,7 +302,7 @@ class Supervisor:
         try:
             event = escaped_event(decode_event(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return False  # something that a library printed: it goes to the log
+            return False  # a library printed it: it is logged
         self._newest[type(event)] = event
         if isinstance(event, Averaged) and event.partner is not None:
             self._averaged = event
@@ -320,9 +322,9 @@ class Supervisor:
             return False
         if event.get("event") == "ready" and self._swarm.child is not None:
             self._swarm.child.useful = self._swarm.ready = True
-        if event.get("event") == "refused":  # by the private cluster: another start would end the same way
-            said = printable(f"not let in ({event.get('reason')}): {event.get('message')}", REFUSAL_CHARACTERS)
-            self._finish(RunOutcome(ExitCode.REFUSED, said))
+        if event.get("event") == "refused":  # by the private cluster: a restart would end the same way
+            reason = printable(f"not let in ({event.get('reason')}): {event.get('message')}", REFUSAL_CHARACTERS)
+            self._finish(RunOutcome(ExitCode.REFUSED, reason))
         return False  # its events are part of its log
 
     def _note(self, text: str) -> None:
@@ -332,6 +334,6 @@ class Supervisor:
 
 
 def _resident(learner: int | None, swarm: int | None) -> tuple[int | None, int | None, int | None]:
-    """Bytes of the supervisor, of the learner with its workers, and of the swarm process."""
+    """Returns resident bytes of the supervisor, of the learner with its workers, and of the swarm process."""
     of_children = [resident_bytes_of_session(pid) if pid is not None else None for pid in (learner, swarm)]
     return resident_bytes(os.getpid()), of_children[0], of_children[1]

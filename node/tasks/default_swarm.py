@@ -1,12 +1,12 @@
 """The default swarm's tasks: six reasoning-gym generators, small enough for models of half a million parameters.
 
-Each has a short question, an answer of at most nine characters, and no constant answer right more often than one time
-in ten. Three are among SAPO's nine (arXiv 2509.08721): ``base_conversion``, ``basic_arithmetic`` and
+Each has a short question and an answer of at most nine characters; no constant answer is right more often than one
+time in ten. Three are among SAPO's nine (arXiv 2509.08721): ``base_conversion``, ``basic_arithmetic`` and
 ``fraction_simplification``.
 
-They are made easy: words of three or four letters, one rotation of a 2 × 2 matrix, sums of two digits. Three have few
-questions: 121 of ``basic_arithmetic``, 62 of ``base_conversion``, 138 of ``fraction_simplification``; seeds that were
-never trained on repeat questions that were, so there success shows recall as much as understanding. The other three
+They are easy: words of three or four letters, one rotation of a 2 × 2 matrix, sums of two digits. Three have few
+questions: 121 in ``basic_arithmetic``, 62 in ``base_conversion``, 138 in ``fraction_simplification``. There, seeds
+never used in training repeat questions that were, so success shows recall as much as understanding. The other three
 have thousands. Changing any line of this table makes another swarm: raise the task's version with it.
 """
 
@@ -48,7 +48,7 @@ DEFAULT_TASKS: Final = (
         },
         question_template="sort {direction:.3} {original_numbers:}=",
         answer_template="[{sorted_numbers:,}]",
-        is_exact=True,  # its score_answer lets every number be wrong by one
+        is_exact=True,  # its score_answer accepts numbers that are wrong by one
     ),
     ReasoningTask(
         name="basic_arithmetic",

@@ -1,9 +1,9 @@
-"""reasoning-gym's ``create_dataset``, importing only the generators that may be a task.
+"""reasoning-gym's ``create_dataset``, which imports only the generators that may be a task.
 
-The library's own ``import`` brings all of its hundred generators, and with them matplotlib and sympy: over a second of
-CPU time and a hundred megabytes in every process that makes prompts or scores answers. Its packages are therefore
-entered here without running their ``__init__``, and what was imported is kept out of ``sys.modules``: whoever imports
-reasoning-gym by its name has it whole.
+``import reasoning_gym`` imports all of its hundred generators, and with them matplotlib and sympy: over a second of CPU
+time and a hundred megabytes in every process that makes prompts or scores answers. Its packages are therefore imported
+here without running their ``__init__``, and these modules are kept out of ``sys.modules``, so that other code that
+imports reasoning-gym by its name gets the whole library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Final
 
 LIBRARY: Final = "reasoning_gym"
-# A generator's scoring has been read, and evaluates nothing -> the package of the library that has it.
+# Generators whose scoring was read and evaluates nothing → the library's package that contains each.
 AUDITED: Final = {
     "base_conversion": "algorithmic",
     "basic_arithmetic": "arithmetic",
@@ -28,11 +28,11 @@ AUDITED: Final = {
     "spell_backward": "algorithmic",
 }
 _lock = threading.Lock()
-_ours: dict[str, ModuleType] = {}  # what of the library was imported here, by its full names
+_ours: dict[str, ModuleType] = {}  # the library's modules imported here, by full name
 
 
 def create_dataset(generator: str, **config: Any) -> Any:
-    """The data set of one of ``AUDITED``. The first call imports them all."""
+    """Returns the data set of one of ``AUDITED``. The first call imports them all."""
     with _lock, _library_is_ours():
         if not _ours:
             _import()
@@ -41,7 +41,7 @@ def create_dataset(generator: str, **config: Any) -> Any:
 
 @contextmanager
 def _library_is_ours() -> Iterator[None]:
-    """Inside it the library's names mean what was imported here, outside whatever others made of them."""
+    """Within the context ``sys.modules`` has our modules of the library; outside it has those of other code."""
     others = _taken_out()
     sys.modules.update(_ours)
     try:

@@ -1,7 +1,7 @@
 """A task over a fixed data set: a JSONL file whose rows have a ``prompt`` and, for the built-in rewards, an ``answer``.
 
-Peers refer to a row by the hash of the file's content, the name of the reward, and the row number, so that two nodes
-agree exactly when they hold the same bytes, wherever the file lies. Other fields reach reward plug-ins as columns.
+Peers refer to a row by a hash of the file's content and the reward's name, and by the row number, so that two nodes
+agree exactly if they hold the same bytes, wherever the file lies. Reward plug-ins receive other fields as columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from node.tasks.matching import BUILT_IN, reward_function
 from node.tasks.plugins import RewardFunction
-from node.tasks.task import Prompt, check_ref
+from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
 from protocol.messages import PromptRef
@@ -25,7 +25,7 @@ FILE_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True)
 class JsonlTask:
-    """One JSONL file as a ``Task``; its name is the file's, without the suffix."""
+    """One JSONL file as a ``Task``, named like the file without its suffix."""
 
     name: str
     version: int
@@ -36,7 +36,7 @@ class JsonlTask:
 
     @classmethod
     def load(cls, path: Path, *, reward: str, max_new_tokens: int) -> JsonlTask:
-        """Reads the whole file. Raises ConfigurationError, with the line's number, for what it cannot use."""
+        """Reads the whole file. Raises ConfigurationError, with the line's number, for content that it cannot use."""
         function = reward_function(reward)
         content = _content(path)
         needed = ("prompt", "answer") if reward in BUILT_IN else ("prompt",)
@@ -50,12 +50,10 @@ class JsonlTask:
             "reward": reward,
             "max_new_tokens": max_new_tokens,
         }
-        canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
-        config_hash = hashlib.sha256(canonical.encode()).digest()[:16]
-        return cls(path.stem, 1, config_hash, max_new_tokens, rows, function)
+        return cls(path.stem, 1, config_hash_of(shape), max_new_tokens, rows, function)
 
     def ref(self, seed: int) -> PromptRef:
-        """The row that ``seed`` falls on, counting round and round."""
+        """Returns the reference to row ``seed`` modulo the number of rows."""
         row = seed % len(self.rows)
         return PromptRef(task=self.name, version=self.version, config_hash=self.config_hash, seed=row)
 

@@ -1,8 +1,8 @@
-"""How an answer is compared with the reference: exactly, or as mathematics (optional package math-verify).
+"""The built-in rewards compare an answer with the reference: exactly, or as mathematics (optional: math-verify).
 
-Both have TRL's reward signature and read the column ``answer``. Exact matching ignores white space around either.
-``math`` takes the last LaTeX or plain expression of the completion and asks whether it equals the reference; the
-package bounds what it parses to mathematics, and the scorer bounds its time.
+Both have TRL's reward signature and read the column ``answer``. Exact matching ignores surrounding white space.
+``math`` takes the last LaTeX or plain expression of the completion and checks whether it equals the reference; the
+package parses nothing but mathematics, and the scorer bounds its time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from protocol.errors import ConfigurationError
 
 
 def exact(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]) -> list[float]:
-    """1 where the completion is the column ``answer``, else 0."""
+    """Returns 1 for each completion equal to the column ``answer``, otherwise 0."""
     answers = columns["answer"]
     return [float(text.strip() == str(answer).strip()) for text, answer in zip(completions, answers, strict=True)]
 
 
 def math(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]) -> list[float]:
-    """1 where the completion's last expression equals the column ``answer`` as mathematics, else 0."""
+    """Returns 1 for each completion whose last expression equals ``answer`` as mathematics, otherwise 0."""
     parse, verify = _math_verify()
     rewards = []
     for text, answer in zip(completions, columns["answer"], strict=True):
-        # No timeouts of its own: they take SIGALRM, which the scoring worker guards itself with.
+        # Without the package's own timeouts: they use SIGALRM, which the scoring worker needs for its guard.
         reference = parse(str(answer), parsing_timeout=None)
         found = parse(text, parsing_timeout=None)
         rewards.append(float(bool(reference) and bool(verify(reference, found, timeout_seconds=None))))
@@ -49,7 +49,7 @@ BUILT_IN: Final[dict[str, RewardFunction]] = {"exact": exact, "math": math}
 
 
 def reward_function(name: str) -> RewardFunction:
-    """The reward called ``name``: built in, or a plug-in's. Raises ConfigurationError when there is none of use."""
+    """Returns the reward called ``name``, built in or a plug-in's. Raises ConfigurationError if it cannot be used."""
     if name == "math":
         _math_verify()
     return BUILT_IN[name] if name in BUILT_IN else load_reward(name)

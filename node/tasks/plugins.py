@@ -1,8 +1,7 @@
-"""Rewards and tasks from installed packages, by entry point.
+"""Loads rewards and tasks of installed packages by their entry points. Plug-ins import ``starling.plugins``.
 
-``starling.rewards`` names reward functions with TRL's signature, ``f(prompts, completions, **columns) -> list[float]``:
-equally long lists of text, and every column of the data set as a list beside them. ``starling.tasks`` names functions
-without arguments that return a ``Task`` of the same name. A plug-in is imported only when the configuration names it.
+Group ``starling.rewards``: reward functions. Group ``starling.tasks``: functions without arguments that return a
+``Task`` with the entry point's name. A plug-in is imported only when the configuration names it.
 """
 
 from __future__ import annotations
@@ -20,22 +19,19 @@ TASKS_GROUP: Final = "starling.tasks"
 
 
 class RewardFunction(Protocol):
-    """TRL's signature."""
+    """TRL's signature: texts of equal number, and every other column of the data set as a list of the same length."""
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]) -> Sequence[float]:
-        """One reward a completion."""
+        """Returns one reward per completion, 0 to 1 as a rule."""
 
 
 def task_names() -> list[str]:
+    """Returns the names of all installed task plug-ins."""
     return sorted(entry_points(group=TASKS_GROUP).names)
 
 
-def reward_names() -> list[str]:
-    return sorted(entry_points(group=REWARDS_GROUP).names)
-
-
 def load_reward(name: str) -> RewardFunction:
-    """Raises ConfigurationError when no installed package offers it, or when it cannot be imported or called."""
+    """Raises ConfigurationError if no installed package has it, or if it cannot be imported or called."""
     function = _load(REWARDS_GROUP, name)
     if not callable(function):
         raise ConfigurationError(f"reward plug-in {name!r} is a {type(function).__name__}, wanted a function")
@@ -43,13 +39,13 @@ def load_reward(name: str) -> RewardFunction:
 
 
 def load_task(name: str) -> Task:
-    """Raises ConfigurationError when no installed package offers it, or when it makes no task of this name."""
+    """Raises ConfigurationError if no installed package has it, or if it does not make a task of this name."""
     factory = _load(TASKS_GROUP, name)
     if not callable(factory):
         raise ConfigurationError(f"task plug-in {name!r} is a {type(factory).__name__}, wanted a function")
     try:
         task = factory()
-    except Exception as error:  # foreign code: anything may come out of it
+    except Exception as error:  # a plug-in may raise anything
         raise ConfigurationError(f"task plug-in {name!r} failed: {type(error).__name__}: {error}") from error
     if getattr(task, "name", None) != name:
         raise ConfigurationError(f"task plug-in {name!r} made a task called {getattr(task, 'name', None)!r}")
@@ -66,5 +62,5 @@ def _load(group: str, name: str) -> object:
     entry: EntryPoint = next(iter(found))
     try:
         return entry.load()
-    except Exception as error:  # importing foreign code: anything may come out of it
+    except Exception as error:  # a plug-in's import may raise anything
         raise ConfigurationError(f"plug-in {name!r} ({entry.value}) failed: {type(error).__name__}: {error}") from error

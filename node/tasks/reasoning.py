@@ -2,19 +2,18 @@
 
 A task is a generator, its whole configuration, and a compact rendering of the question. One seed is one entry:
 ``dataset[seed]`` with the data set's own seed at 0, which every generator in the table computes from
-``random.Random(seed)`` alone, in microseconds. The rendering exists because time per token is what a small machine pays
-for; the entry, the answer and ``score_answer`` stay reasoning-gym's own.
+``random.Random(seed)`` alone, in microseconds. The rendering saves tokens, which are what costs time on a small
+machine; the entry, the answer and ``score_answer`` are reasoning-gym's own.
 
-Reward is 1 for full marks and 0 otherwise: partial marks pay for nearly right answers that a constant earns too.
+Reward is 1 for full marks and 0 otherwise: partial marks would reward nearly right answers, which a constant earns too.
 
-Some generators' ``score_answer`` calls ``eval`` on the answer, which here may be a stranger's text, so a generator can
-be a task only once its scoring has been read: ``AUDITED`` (generators.py) lists those; the constructor refuses others.
+Some generators' ``score_answer`` calls ``eval`` on the answer, which here may be a stranger's text. Therefore only a
+generator whose scoring has been read can be a task: ``AUDITED`` (generators.py) lists these; the constructor refuses
+others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from importlib.metadata import version as distribution_version
 from typing import Any, Final
 
 from node.tasks.generators import AUDITED, create_dataset
-from node.tasks.task import Prompt, check_ref
+from node.tasks.task import Prompt, check_ref, config_hash_of
 from node.tasks.templates import render
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
@@ -33,21 +32,21 @@ FULL_MARKS: Final = 0.999
 
 @dataclass(frozen=True)
 class ReasoningTask:
-    """One reasoning-gym generator as a ``Task``. The library is imported when the first prompt is made, not before."""
+    """One reasoning-gym generator as a ``Task``. The library is imported when the first prompt is made."""
 
     name: str
     version: int
     max_new_tokens: int
     generator: str
-    generator_config: Mapping[str, Any]  # every field but ``seed`` and ``size``, so that no default can change unseen
+    generator_config: Mapping[str, Any]  # all fields but ``seed`` and ``size``, so that no default can change unnoticed
     question_template: str
-    answer_template: str | None = None  # a shorter answer with full marks, where reasoning-gym's own is long
-    is_exact: bool = False  # full marks are not enough, where ``score_answer`` gives them to nearly right answers too
+    answer_template: str | None = None  # a shorter answer that gets full marks, if reasoning-gym's is long
+    is_exact: bool = False  # the text must be equal too, if ``score_answer`` gives full marks to wrong answers
 
     def __post_init__(self) -> None:
         if self.generator not in AUDITED:
             raise ConfigurationError(
-                f"task {self.name!r}: nobody has checked that scoring reasoning-gym's {self.generator!r} is safe on "
+                f"task {self.name!r}: scoring reasoning-gym's {self.generator!r} has not been checked to be safe on "
                 f"answers of strangers; use one of {', '.join(sorted(AUDITED))}, or read its score_answer and add it"
             )
 
@@ -62,19 +61,18 @@ class ReasoningTask:
             "is_exact": self.is_exact,
             "max_new_tokens": self.max_new_tokens,
         }
-        canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).digest()[:16]
+        return config_hash_of(shape)
 
     @cached_property
     def _dataset(self) -> Any:
         return create_dataset(self.generator, seed=0, size=SEEDS, **self.generator_config)
 
     def ref(self, seed: int) -> PromptRef:
-        """The prompt that ``seed``, any number from 0 up, falls on, counting round and round."""
+        """Returns the reference of prompt ``seed`` modulo ``SEEDS``."""
         return PromptRef(self.name, self.version, self.config_hash, seed % SEEDS)
 
     def prompt(self, ref: PromptRef) -> Prompt:
-        """Raises MalformedError for a reference that this task, in this version and configuration, does not have."""
+        """Raises MalformedError for a reference that this version and configuration of the task does not have."""
         check_ref(self, ref, SEEDS)
         entry = self._dataset[ref.seed]
         answer = entry["answer"]

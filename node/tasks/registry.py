@@ -1,4 +1,4 @@
-"""Which tasks this node has: the default swarm's, the plug-ins' that the configuration names, and JSONL data sets."""
+"""The tasks of this node: those of the default swarm, configured plug-ins, and JSONL data sets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ManifestTask = tuple[str, int, bytes]  # name, version, configuration hash
 
 
 def load_tasks(section: TasksSection) -> dict[str, Task]:
-    """The tasks of ``section`` by name. No generator is imported yet; plug-ins that are not named are not either.
+    """Returns the tasks of ``section`` by name. Imports no generator yet, and no plug-in that is not named.
 
-    Raises ConfigurationError for a name that nobody knows (naming the nearest known one), for two tasks of one name,
-    and for a data set or plug-in that cannot be loaded.
+    Raises ConfigurationError for an unknown name (with the nearest known one), for two tasks of one name, and for a
+    data set or plug-in that cannot be loaded.
     """
     defaults: dict[str, Task] = {task.name: task for task in DEFAULT_TASKS}
     chosen: list[Task] = [_named(name, defaults) for name in section.names] or list(defaults.values())
@@ -49,10 +49,10 @@ def _named(name: str, defaults: dict[str, Task]) -> Task:
 
 
 def manifest_tasks(tasks: Iterable[Task]) -> tuple[ManifestTask, ...]:
-    """What a swarm's manifest says of its tasks, in order of their names."""
+    """Returns the entries of a swarm's manifest for these tasks, sorted by name."""
     return tuple(sorted((task.name, task.version, task.config_hash) for task in tasks))
 
 
 def default_manifest_tasks() -> tuple[ManifestTask, ...]:
-    """The default swarm's tasks, for its manifest. Imports neither reasoning-gym nor torch."""
+    """Returns the default swarm's entries of its manifest. Imports neither reasoning-gym nor torch."""
     return manifest_tasks(DEFAULT_TASKS)

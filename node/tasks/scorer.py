@@ -1,7 +1,7 @@
-"""Rewards, recomputed in worker processes: a reward function that raises, hangs, dies or returns nonsense costs that
-completion its reward, is counted by reason, and never stops the run.
+"""Recomputes rewards in worker processes. If a reward function raises, hangs, dies or returns an invalid value, that
+completion gets reward 0, the fault is counted by reason, and the run continues.
 
-The time limit of a completion is enforced from outside: a worker that is silent for longer is killed and another one
+The time limit of a completion is enforced from outside: a worker that is silent for longer is killed, and a new one
 continues with the next completion. Only plain MessagePack crosses the pipes. Workers start in the background when the
 scorer is made, since they take a moment to load.
 """
@@ -39,14 +39,14 @@ from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
 STARTUP_SECONDS: Final = 120.0
-GOODBYE_SECONDS: Final = 2.0
+CLOSE_SECONDS: Final = 2.0
 _READ_BYTES: Final = 65_536
 _M = TypeVar("_M", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringFault:
-    """Why a completion got no reward of its own; ``detail`` is for people: at most 200 characters, not trusted."""
+    """Why a completion has no reward of its own; ``detail``, at most 200 characters, is for people and not trusted."""
 
     reason: FaultReason
     detail: str
@@ -54,14 +54,14 @@ class ScoringFault:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """One group's rewards, and a fault beside each reward of 0 that the reward function did not give itself."""
+    """One group's rewards, with a fault for each reward of 0 that did not come from the reward function."""
 
     rewards: tuple[float, ...]
     faults: tuple[ScoringFault | None, ...]
 
 
 class _SilentError(Exception):
-    """The worker said nothing until the deadline."""
+    """The worker sent nothing before the deadline."""
 
 
 class _DiedError(Exception):
@@ -69,7 +69,7 @@ class _DiedError(Exception):
 
 
 class _Worker:
-    """One worker process. Started at once, awaited at its first job, replaced when it was ended."""
+    """One worker process: started at once, awaited at its first job, replaced when it has ended."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -84,7 +84,7 @@ class _Worker:
         os.set_blocking(self._stdin.fileno(), False)
         self._received = bytearray()
         self._ready = False
-        with contextlib.suppress(_SilentError, _DiedError):  # _await_ready says so
+        with contextlib.suppress(_SilentError, _DiedError):  # _await_ready reports it
             self._send(self._setup, STARTUP_SECONDS)
 
     @property
@@ -92,12 +92,12 @@ class _Worker:
         return self._process.pid
 
     def score(self, ref: PromptRef, completions: Sequence[str]) -> list[ScoringVerdict]:
-        """One verdict a completion. Raises ConfigurationError when no worker can be started at all."""
+        """Returns one verdict per completion. Raises ConfigurationError if no worker can be started."""
         encoded = [text.encode("utf-8", "replace") for text in completions]
         verdicts: list[ScoringVerdict] = []
         while len(verdicts) < len(encoded):
             if self._process.poll() is not None:
-                self._replace()  # it was ended between jobs: no completion's fault
+                self._replace()  # it ended between jobs, which is no completion's fault
             self._await_ready()
             limit = self._setup.completion_seconds
             try:
@@ -170,10 +170,10 @@ class _Worker:
         self._stdout.close()
 
     def close(self) -> None:
-        """Ends the worker by closing its stdin, and by force when it does not listen."""
+        """Ends the worker by closing its stdin, and kills it if it does not end."""
         self._stdin.close()
         try:
-            self._process.wait(GOODBYE_SECONDS if self._ready else 0.0)
+            self._process.wait(CLOSE_SECONDS if self._ready else 0.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -193,7 +193,7 @@ class Scorer:
         self.fault_counts: Counter[FaultReason] = Counter()
 
     def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
-        """The scores of each prompt's completions, in order. Raises ConfigurationError when no worker can start."""
+        """Returns each prompt's scores, in order. Raises ConfigurationError if no worker can be started."""
         scored = list(self._threads.map(self._score_group, items))
         for scores in scored:
             self.fault_counts.update(fault.reason for fault in scores.faults if fault is not None)
@@ -209,11 +209,11 @@ class Scorer:
         return Scores(tuple(verdict.reward for verdict in verdicts), faults)
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers as they are now; a worker that is replaced gets another."""
+        """Returns the present process ids of the workers; a replacement has another id."""
         return [worker.pid for worker in self._workers]
 
     def close(self) -> None:
-        """Ends every worker; waits for what is being scored."""
+        """Waits for the jobs under way and ends every worker."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in self._workers:
             worker.close()

@@ -1,7 +1,9 @@
-"""What a task is: prompts that any node can regenerate from a reference, and a reward that any node can recompute."""
+"""The interface of a task: prompts that any node regenerates from a reference, and rewards that any node recomputes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,43 +14,51 @@ from protocol.messages import PromptRef
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A regenerated prompt: what the policy reads, and what its reward function needs to judge an answer."""
+    """A regenerated prompt: the text for the policy, and what the reward function needs."""
 
     ref: PromptRef
     text: str
-    answer: str | None  # the reference answer where there is one
-    entry: Mapping[str, Any]  # task-private, from the generator, never from a peer
+    answer: str | None  # the reference answer, if there is one
+    entry: Mapping[str, Any]  # private to the task: what ``rewards`` needs; never from a peer
 
 
 class Task(Protocol):
-    """Deterministic: equal ``ref`` gives equal prompts and rewards on every node that has this task at this version."""
+    """Deterministic: equal references give equal prompts and rewards on every node with this task at this version."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """At most 64 bytes of UTF-8; unique among a node's tasks."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Raised with every change of prompts or rewards."""
 
     @property
     def config_hash(self) -> bytes:
-        """16 bytes over the canonical JSON of everything that shapes prompts and rewards."""
+        """16 bytes that differ if anything differs that shapes prompts or rewards: see ``config_hash_of``."""
 
     @property
     def max_new_tokens(self) -> int:
-        """Bound on the length of a completion, in tokens of the generating policy."""
+        """The most tokens of a completion, in tokens of the generating policy."""
 
     def ref(self, seed: int) -> PromptRef:
-        """The reference of a prompt; any number from 0 up is taken, round and round over what the task has."""
+        """Returns the reference of a prompt for any seed from 0 up, as a rule modulo the number of prompts."""
 
     def prompt(self, ref: PromptRef) -> Prompt:
-        """Raises ``protocol.errors.MalformedError`` for a seed or version that this task does not have."""
+        """Returns the prompt. Raises ``MalformedError`` for a reference that the task lacks (``check_ref``)."""
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
-        """One reward a completion, 0 to 1 as a rule. May raise, hang or return NaN: the scorer guards against each."""
+        """Returns one reward per completion, 0 to 1 as a rule. May raise, hang or return NaN: the scorer guards it."""
+
+
+def config_hash_of(shape: Mapping[str, Any]) -> bytes:
+    """Returns SHA-256[:16] of the canonical JSON of ``shape``: everything that shapes prompts and rewards."""
+    canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).digest()[:16]
 
 
 def check_ref(task: Task, ref: PromptRef, seeds: int) -> None:
-    """Raises MalformedError, naming what differs, unless ``ref`` is one of the ``seeds`` prompts of ``task`` here."""
+    """Raises MalformedError, naming the difference, unless ``ref`` is one of the ``seeds`` prompts of ``task``."""
     if ref.task != task.name:
         raise MalformedError(f"prompt of task {ref.task!r} given to task {task.name!r}")
     if ref.version != task.version:

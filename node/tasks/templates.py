@@ -1,8 +1,8 @@
 """Compact prompts: ``str.format`` over a generator's metadata, with lists joined by the separators named in the format.
 
-``{matrix: /}`` joins the innermost lists by a blank and the next level by a slash; ``{numbers:}`` joins by nothing. A
-number that is whole is written without its decimals, so that ``7.0`` costs one character. Everything else is
-``str.format``'s own: ``{direction:.3}`` takes three letters.
+``{matrix: /}`` joins the innermost lists by a space and the next level by a slash; ``{numbers:}`` joins by nothing. A
+whole number is written without decimals, so that ``7.0`` costs one character. Everything else is as in ``str.format``:
+``{direction:.3}`` takes three letters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _Joined:
-    """A list that formats itself by separators, innermost first."""
+    """A list whose format specification is its separators, innermost first."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
@@ -30,5 +30,5 @@ def _compact(value: Any) -> Any:
 
 
 def render(template: str, metadata: Mapping[str, Any]) -> str:
-    """The template filled with ``metadata``. Raises KeyError for a field that the generator does not have."""
+    """Returns the template filled with ``metadata``. Raises KeyError for a field that ``metadata`` lacks."""
     return template.format_map({name: _compact(value) for name, value in metadata.items()})

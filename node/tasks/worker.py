@@ -1,13 +1,13 @@
-"""The scoring worker: a process that recomputes rewards, so that a reward function can fail and take nothing with it.
+"""The scoring worker: a process that recomputes rewards, so that a failing reward function affects nothing else.
 
-Frames on stdin and stdout, each a big-endian u32 length and MessagePack. First comes ``Setup``, answered by
-``WorkerReady`` once every task is loaded; then ``ScoringJob`` after ``ScoringJob``, each answered by one
-``ScoringVerdict`` a completion, in order and as soon as it is known, so that the parent sees which completion hangs.
-End of stdin ends the worker.
+Frames on stdin and stdout are a big-endian u32 length and MessagePack. ``Setup`` comes first and is answered by
+``WorkerReady`` when every task is loaded. Then each ``ScoringJob`` is answered by one ``ScoringVerdict`` for each
+completion, in order and as soon as it is known, so that the parent sees which one hangs. The end of stdin ends the
+worker.
 
-It guards itself as well: a timer with the default action of SIGALRM kills it when one completion takes far longer than
-the limit, even if the parent is gone and the reward function hangs inside C. Reward functions that print write to
-stderr. Never imports torch.
+A timer with the default action of SIGALRM kills the worker if one completion takes far longer than the limit, even if
+the parent is gone and the reward function hangs inside C. What reward functions print goes to stderr. The worker never
+imports torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class FaultReason(StrEnum):
-    """Why a completion got no reward of its own."""
+    """Why a completion has no reward of its own."""
 
     RAISED = "raised"
     TIMEOUT = "timeout"
@@ -43,7 +43,7 @@ class FaultReason(StrEnum):
     WRONG_TYPE = "wrong_type"
     OUT_OF_RANGE = "out_of_range"
     DIED = "died"  # the worker process ended while it scored this completion
-    PROMPT = "prompt"  # the prompt reference names no prompt of this node's tasks
+    PROMPT = "prompt"  # this node's tasks have no prompt with this reference
 
 
 class Setup(msgspec.Struct, tag="setup"):
@@ -80,7 +80,7 @@ PREFIX_BYTES: Final = _LENGTH.size
 
 
 def judged(reward: object) -> ScoringVerdict:
-    """What a reward function returned, as a verdict: a finite number within bounds, or a named fault."""
+    """Returns the verdict on a reward function's result: a finite number within bounds, or a named fault."""
     scalar = getattr(reward, "item", lambda: reward)()  # numpy's and torch's scalars
     if not isinstance(scalar, (int, float)):
         return ScoringVerdict(0.0, FaultReason.WRONG_TYPE, f"reward of type {type(reward).__name__}, wanted a number")
@@ -94,13 +94,13 @@ def judged(reward: object) -> ScoringVerdict:
 
 
 def score_one(task: Task, prompt: Prompt, completion: str) -> ScoringVerdict:
-    """One completion's verdict. Whatever the reward function raises is a fault of this completion alone."""
+    """Returns one completion's verdict. Anything that the reward function raises is a fault of this completion only."""
     try:
         rewards: Sequence[object] = task.rewards(prompt, [completion])
         if len(rewards) != 1:
             return ScoringVerdict(0.0, FaultReason.WRONG_TYPE, f"{len(rewards)} rewards for one completion")
         return judged(rewards[0])
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a stranger's text met foreign code
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a plug-in may raise anything
         return ScoringVerdict(0.0, FaultReason.RAISED, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
 
 
@@ -113,7 +113,7 @@ def _receive(source: BinaryIO, type_: type[msgspec.Struct]) -> msgspec.Struct | 
 
 
 def _arm(seconds: float) -> None:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # again each time: a reward function may have set its own
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # each time: a reward function may have set its own
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
@@ -136,13 +136,13 @@ def _answer(job: ScoringJob, tasks: dict[str, Task], guard_seconds: float, sink:
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """Serves one parent until ``source`` ends."""
+    """Answers one parent until ``source`` ends."""
     setup = _receive(source, Setup)
     if not isinstance(setup, Setup):
         return
     tasks = load_tasks(TasksSection.model_validate_json(setup.section_json))
     for task in tasks.values():
-        task.prompt(task.ref(0))  # loads what the task needs now, not within the first completion's time
+        task.prompt(task.ref(0))  # loads what the task needs before the first completion's time starts
     sink.write(frame(WorkerReady()))
     sink.flush()
     while isinstance(job := _receive(source, ScoringJob), ScoringJob):
@@ -150,7 +150,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when we end: it closes our stdin
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends the worker by closing its stdin
         signal.signal(number, signal.SIG_IGN)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

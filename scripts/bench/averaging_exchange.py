@@ -38,9 +38,9 @@ from hivemind_environment import prepare_hivemind  # noqa: E402
 from report import Figure, add_json_flag, report  # noqa: E402
 from slow_network import RefusedError, slow_network  # noqa: E402
 
-from node.averaging.rules import CompressedRule, Dense, Rule  # noqa: E402
+from node.averaging.rules import AveragingRule, CompressedRule, DenseRule  # noqa: E402
 
-OURS: Final[dict[str, Rule]] = {"dense bf16": Dense(), "compressed": CompressedRule()}
+OURS: Final[dict[str, AveragingRule]] = {"dense bf16": DenseRule(), "compressed": CompressedRule()}
 THEIRS: Final = ("hivemind float32", "hivemind float16")
 
 Measured = dict[tuple[str, int], list[Round]]  # by contender and N

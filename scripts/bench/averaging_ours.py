@@ -23,7 +23,17 @@ from swarm_processes import SwarmProcess
 from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedState
 from node.averaging.noloco import Weights
-from node.averaging.rules import COMPRESSED, RELEASED, Dense, Offering, Rule, State, from_bf16_bits, snapshot
+from node.averaging.rules import (
+    COMPRESSED,
+    RELEASED,
+    AveragingRule,
+    DenseRule,
+    Offering,
+    State,
+    averaging_snapshot,
+    from_bf16_bits,
+)
+from node.policy.weight_layout import layout_of
 from protocol.messages import Heartbeat
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import open_dense
@@ -49,7 +59,7 @@ class WrongResultError(Exception):
 
 
 def starling_rounds(
-    places: Sequence[SlowPeer], rule: Rule, parameters: int, rounds: int, directory: Path
+    places: Sequence[SlowPeer], rule: AveragingRule, parameters: int, rounds: int, directory: Path
 ) -> list[Round]:
     """As many rounds, the peers in pairs that they find by themselves."""
     with ExitStack() as stack:
@@ -81,7 +91,7 @@ def _acquaint(swarm: Sequence[SwarmProcess]) -> None:
 def _round(
     swarm: Sequence[SwarmProcess],
     places: Sequence[SlowPeer],
-    rule: Rule,
+    rule: AveragingRule,
     number: int,
     parameters: int,
     learners: ThreadPoolExecutor,
@@ -92,7 +102,7 @@ def _round(
     def learner(process: SwarmProcess, own: Replica) -> tuple[str | None, float, str]:
         go.wait()
         offering = _offering(rule, own)
-        layout = compressed.layout_of(own.weights)
+        layout = layout_of(own.weights)
         found = process.client.average(
             offering.content, FAMILY, layout, rule.encoding, own.state.steps, deadline_seconds=EXCHANGE_SECONDS
         )
@@ -112,10 +122,10 @@ def _round(
     return Round(max(ended for _, ended, _ in results) - began, bytes_sent, 1.0)
 
 
-def _replica(rule: Rule, number: int, peer: int, parameters: int) -> Replica:
+def _replica(rule: AveragingRule, number: int, peer: int, parameters: int) -> Replica:
     """Dense: all with one φ, so that both of a pair must end alike. Compressed: each with its own, as they have."""
     common, own = (weights_of(number, which, parameters) for which in (START, peer))
-    if isinstance(rule, Dense):
+    if isinstance(rule, DenseRule):
         return Replica(noloco.begin(_as_weights(common), steps=number), _as_weights(own))
     outer, residual = common + np.float32(DRIFT) * own, np.zeros_like(common)
     away = np.full(1, 2**0.5 * DRIFT * float(own.std()), np.float32)
@@ -123,12 +133,12 @@ def _replica(rule: Rule, number: int, peer: int, parameters: int) -> Replica:
     return Replica(state, _as_weights(outer + np.float32(LEARNT) * weights_of(number + START, peer, parameters)))
 
 
-def _offering(rule: Rule, own: Replica) -> Offering:
+def _offering(rule: AveragingRule, own: Replica) -> Offering:
     return rule.offer(own.weights, own.state, afresh=False, random=Random(own.state.steps))
 
 
 def _check(
-    rule: Rule, replicas: Sequence[Replica], names: Sequence[str], results: Sequence[tuple[str | None, str]]
+    rule: AveragingRule, replicas: Sequence[Replica], names: Sequence[str], results: Sequence[tuple[str | None, str]]
 ) -> None:
     """Raises ``WrongResultError`` unless all are paired, and each result is that of the formula on the two blobs."""
     for own, (partner, digest) in enumerate(results):
@@ -137,16 +147,16 @@ def _check(
         other = names.index(partner)
         if results[other][0] != names[own] or digest != _digest(_formula(rule, replicas[own], replicas[other])):
             raise WrongResultError(f"peers {own} and {other} have results that are not the formula's: {results}")
-        if isinstance(rule, Dense) and results[other][1] != digest:
+        if isinstance(rule, DenseRule) and results[other][1] != digest:
             raise WrongResultError(f"peers {own} and {other} have equal outer weights and end with unequal ones")
 
 
-def _formula(rule: Rule, own: Replica, other: Replica) -> State:
-    layout = compressed.layout_of(own.weights)
+def _formula(rule: AveragingRule, own: Replica, other: Replica) -> State:
+    layout = layout_of(own.weights)
     theirs = b"".join(_offering(rule, other).content)
     if isinstance(own.state, CompressedState):
         phase = Random(own.state.steps).randrange(COMPRESSED.stride)
-        sent = compressed.compress(own.state, own.weights, phase, COMPRESSED)
+        sent = compressed.make_offer(own.state, own.weights, phase, COMPRESSED)
         return compressed.outer_step(own.state, sent, decode_compressed(theirs, layout), COMPRESSED)
     found = from_bf16_bits(open_dense(theirs, layout), layout)
     return noloco.outer_step(own.state, [own.weights, found], RELEASED)
@@ -154,7 +164,7 @@ def _formula(rule: Rule, own: Replica, other: Replica) -> State:
 
 def _digest(state: State) -> str:
     hashed = hashlib.sha256()
-    for _, tensor in sorted(snapshot(state).items()):
+    for _, tensor in sorted(averaging_snapshot(state).items()):
         hashed.update(tensor.reshape(-1).numpy().view(np.uint8).data)
     return hashed.hexdigest()
 

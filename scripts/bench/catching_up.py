@@ -21,10 +21,11 @@ from swarm_processes import SwarmProcess, wait_for_peers
 from torch import Tensor
 
 from node.events import Event, StateSyncing
-from node.kernels import weight_diff_kernels as weight_diff
-from node.state_sync.adoption import Joining
-from node.state_sync.rebuild import bf16_copy, layout_of
-from node.state_sync.state_choice import Ours
+from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
+from node.policy.weight_layout import layout_of
+from node.state_sync.adoption import StateAdoption
+from node.state_sync.rebuild import bf16_copy
+from node.state_sync.state_choice import StateRequirements
 from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes, dense_parts
 from protocol.weights.tensor_layout import TensorLayout
@@ -47,8 +48,8 @@ def weights_of(parameters: int) -> dict[str, Tensor]:
 def published(store: ContentStore, trained: dict[str, Tensor], layout: TensorLayout) -> StateAdvert:
     """An anchor and two diffs in ``store``; ``trained`` ends as the state."""
     before = bf16_copy(layout, trained)
-    at = weight_diff.weights_hash(layout, before)
-    anchor = StateBlob(store.put(dense_parts(layout, weight_diff.patterns(before))), dense_bytes(layout), at)
+    at = weights_hash_fast(layout, before)
+    anchor = StateBlob(store.put(dense_parts(layout, patterns_of(before))), dense_bytes(layout), at)
     diffs = []
     generator = torch.Generator().manual_seed(1)
     for _ in range(2):
@@ -56,8 +57,8 @@ def published(store: ContentStore, trained: dict[str, Tensor], layout: TensorLay
             changed = torch.randint(tensor.numel(), (tensor.numel() // 100,), generator=generator)
             tensor[changed] *= 1.01
         after = bf16_copy(layout, trained)
-        target = weight_diff.weights_hash(layout, after)
-        raw = weight_diff.encode(layout, before, after, base_hash=at, target_hash=target)
+        target = weights_hash_fast(layout, after)
+        raw = encode_diff_fast(layout, before, after, base_hash=at, target_hash=target)
         diffs.append(StateBlob(store.put(raw), len(raw), target))
         before, at = after, target
     return StateAdvert(FAMILY, layout.digest, 1, 0, (TaskSuccess(TASK, 0.5, 1000),), anchor, tuple(diffs))
@@ -105,18 +106,18 @@ def seconds_to_catch_up(
         stack.callback(joiner.close)
         wait_for_peers([joiner], donors, at_most_seconds=30.0)
         fetching = stack.enter_context(SwarmClient(joiner.home / "swarm.sock"))
-        joining = Joining(
+        adoption = StateAdoption(
             joiner.client,
             fetching,
             layout,
-            Ours(layout.digest, (TASK,), dense_bytes(layout), STORE_BYTES),
+            StateRequirements(layout.digest, (TASK,), dense_bytes(layout), STORE_BYTES),
             heartbeat=heartbeat,
             report=note,
             should_stop=lambda: None,
         )
-        held = joining.join(trained, patience_seconds=60.0)
+        held = adoption.adopt_best(trained, patience_seconds=60.0)
     assert held is not None
-    assert weight_diff.weights_hash(layout, bf16_copy(layout, trained)) == advert.target
+    assert weights_hash_fast(layout, bf16_copy(layout, trained)) == advert.target
     return at["done"] - at["fetching"]
 
 

@@ -1,8 +1,8 @@
 """Sparse updates with error feedback: bytes and time, against templar's way in plain torch, in the same run.
 
 The tensors are those of a transformer with 125 M parameters. Ours is everything from residual and delta to the bytes
-that travel and the residual that is left (``node.kernels.sparse_update_kernels.encode``). The contender accumulates,
-takes ``torch.topk`` of the magnitudes of the same chunks, quantises to two bits by the authors' rule, and takes what is
+that travel and the residual that is left (``node.kernels.sparse_update_kernels``). The contender accumulates, takes
+``torch.topk`` of the magnitudes of the same chunks, quantises to two bits by the authors' rule, and takes what is
 sent off the residual; it neither sorts nor packs. Both in ``--threads`` threads, in turn, best of ``--repeats``.
 """
 
@@ -17,7 +17,7 @@ import torch
 from report import Figure, add_json_flag, report
 from torch import Tensor
 
-from node.kernels.sparse_update_kernels import encode, scatter_mean, sparsify
+from node.kernels.sparse_update_kernels import encode_update_fast, scatter_mean_fast, sparsify_fast
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor
 from protocol.weights.tensor_layout import TensorLayout
@@ -106,7 +106,7 @@ def main() -> None:
     blobs: list[bytes] = []
 
     def ours() -> None:
-        blobs.append(encode(layout, residuals, deltas, decay=DECAY, kept=options.kept))
+        blobs.append(encode_update_fast(layout, residuals, deltas, decay=DECAY, kept=options.kept))
 
     def theirs() -> None:
         for residual, delta in whole:
@@ -121,11 +121,12 @@ def main() -> None:
     decode_seconds, mean_seconds = best_seconds(
         options.repeats,
         lambda: decode_update(blob, layout),
-        lambda: [scatter_mean([tensor] * PEERS) for tensor in tensors],
+        lambda: [scatter_mean_fast([tensor] * PEERS) for tensor in tensors],
     )
     largest = max(range(len(layout.sizes)), key=lambda index: layout.sizes[index])
     losses = quantisation_losses(
-        sparsify(torch.zeros_like(deltas[largest]), deltas[largest], decay=DECAY, kept=options.kept), deltas[largest]
+        sparsify_fast(torch.zeros_like(deltas[largest]), deltas[largest], decay=DECAY, kept=options.kept),
+        deltas[largest],
     )
     sent = int(np.sum([len(tensor.indices) for tensor in tensors]))
     ratio_bar = "≥ 146 at 64 kept" if options.kept == 64 else None

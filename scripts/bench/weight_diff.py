@@ -18,7 +18,13 @@ import torch
 import zstandard
 from report import Figure, add_json_flag, report
 
-from node.kernels.weight_diff_kernels import encode, pack_fast, patterns, unpack_fast, weights_hash
+from node.kernels.weight_diff_kernels import (
+    encode_diff_fast,
+    pack_diff_fast,
+    patterns_of,
+    unpack_diff_fast,
+    weights_hash_fast,
+)
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import Patterns
 
@@ -52,7 +58,7 @@ def tensors_of(arrays: list[Patterns]) -> list[torch.Tensor]:
 
 
 def blob_bytes(layout: TensorLayout, base: list[torch.Tensor], target: list[torch.Tensor]) -> int:
-    return len(encode(layout, base, target, base_hash=weights_hash(layout, base), target_hash=bytes(32)))
+    return len(encode_diff_fast(layout, base, target, base_hash=weights_hash_fast(layout, base), target_hash=bytes(32)))
 
 
 def main() -> None:
@@ -75,11 +81,11 @@ def main() -> None:
     real_bytes = blob_bytes(layout, base_tensors, updated)
     del updated
 
-    base = patterns(base_tensors)
+    base = patterns_of(base_tensors)
     target = stepped(base, random)
     changed = TENSORS * (each // 100)
     diff_bytes = blob_bytes(layout, base_tensors, tensors_of(target))
-    sections = [pack_fast(old, new) for old, new in zip(base, target, strict=True)]
+    sections = [pack_diff_fast(old, new) for old, new in zip(base, target, strict=True)]
     compressor, decompressor = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
     frames = [compressor.compress((old ^ new).data) for old, new in zip(base, target, strict=True)]
     room, weights = np.empty(each, np.uint16), [tensor.copy() for tensor in base]
@@ -94,17 +100,17 @@ def main() -> None:
 
     def patch() -> None:
         for tensor, section in zip(weights, sections, strict=True):
-            unpack_fast(section, each).move(tensor, 1)
+            unpack_diff_fast(section, each).move(tensor, 1)
 
     seconds = best_seconds(
         options.repeats,
-        lambda: [pack_fast(old, new) for old, new in zip(base, target, strict=True)],
+        lambda: [pack_diff_fast(old, new) for old, new in zip(base, target, strict=True)],
         patch,
         xor_diff,
         xor_patch,
         lambda: [np.array_equal(old, new) for old, new in zip(base, target, strict=True)],
         lambda: [np.copyto(tensor, old) for tensor, old in zip(weights, base, strict=True)],
-        lambda: weights_hash(layout, base_tensors),
+        lambda: weights_hash_fast(layout, base_tensors),
     )
     pack, unpack, xor, unxor, compare, copy, hashing = (dense_bytes / second / 1e9 for second in seconds)
     figures = [

@@ -30,13 +30,13 @@ from torch import Tensor
 
 from node.averaging import noloco
 from node.averaging.noloco import OuterState, Weights
-from node.averaging.rules import RELEASED, Dense, bf16_bits
+from node.averaging.rules import RELEASED, DenseRule, bf16_bits
 from protocol.weights.dense_weights import encode_dense
 from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.weights_difference import ENCODINGS, Difference
 
 LIAR: Final = 0
-DENSE: Final = Dense()
+DENSE: Final = DenseRule()
 Lie = Callable[[Weights, Weights, torch.Generator], dict[str, Tensor]]  # (θ, φ, generator)
 
 # What honest replicas did with what they were offered, as it is counted; weights of what was taken are summed up.

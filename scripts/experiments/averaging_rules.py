@@ -18,17 +18,18 @@ import torch
 
 from node.averaging import compressed, noloco
 from node.averaging.compressed import CompressedConstants
-from node.averaging.noloco import Constants, Weights
+from node.averaging.noloco import NolocoConstants, Weights
 from node.averaging.rules import bf16_bits, from_bf16_bits
-from node.kernels import sparse_update_kernels as sparse_update
+from node.kernels.sparse_update_kernels import encode_update_fast, scatter_mean_fast
+from node.policy.weight_layout import layout_of
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.weight_slice import elements
 
-DILOCO: Final = Constants(outer_rate=0.7, consensus_rate=0.7, momentum=0.3)  # with one φ γ pulls at nothing
-DILOCO_PAIRS: Final = Constants(outer_rate=0.7, consensus_rate=0.0, momentum=0.3)
-NOLOCO: Final = Constants()
+DILOCO: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.7, momentum=0.3)  # with one φ γ pulls at nothing
+DILOCO_PAIRS: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.0, momentum=0.3)
+NOLOCO: Final = NolocoConstants()
 HEADER_BYTES: Final = 64  # reckoned for the candidates, which have no format
 
 
@@ -43,7 +44,7 @@ class Rule(ABC):
 
     def __init__(self, weights: Weights, count: int, random: Random) -> None:
         self.count, self.random = count, random
-        self.layout = compressed.layout_of(weights)
+        self.layout = layout_of(weights)
         self.received_bytes = 0.0
         self.honest = list(range(count))
         self.verdicts: defaultdict[str, float] = defaultdict(float)
@@ -73,7 +74,7 @@ class DiLoCo(Rule):
     i XOR 2, i XOR 4, …, bf16 across the wire, both sides the same two rounded vectors. After log₂ n such exchanges all
     hold the mean, to the bit, and so one φ: what an all-reduce gives, and like it to be had from all n alone."""
 
-    def __init__(self, weights: Weights, count: int, random: Random, constants: Constants = DILOCO) -> None:
+    def __init__(self, weights: Weights, count: int, random: Random, constants: NolocoConstants = DILOCO) -> None:
         if count & (count - 1):
             raise ValueError(f"{count} replicas; this gossip is among a power of two")
         super().__init__(weights, count, random)
@@ -139,7 +140,7 @@ class Compressed(Rule):
 
     def outer(self, offered: Sequence[Weights]) -> list[Weights]:
         sent = [
-            compressed.compress(state, weights, self.random.randrange(self._constants.stride), self._constants)
+            compressed.make_offer(state, weights, self.random.randrange(self._constants.stride), self._constants)
             for state, weights in zip(self._states, offered, strict=True)
         ]
         for pair in random_pairs(self.count, self.random):
@@ -163,14 +164,14 @@ class SparseLoCo(Rule):
         updates = []
         for residuals, weights in zip(self._residuals, offered, strict=True):
             deltas = [(weights[name] - self._outer[name]).reshape(-1) for name in self.layout.names]
-            blob = sparse_update.encode(
+            blob = encode_update_fast(
                 self.layout, residuals, deltas, decay=self._constants.residual_decay, kept=self._constants.kept
             )
             updates.append(decode_update(blob, self.layout))
             for _ in range(self.count - 1):
                 self.took(len(blob))
         for index, (name, shape) in enumerate(self.layout.tensors):
-            mean = sparse_update.scatter_mean([update[index] for update in updates])
+            mean = scatter_mean_fast([update[index] for update in updates])
             self._outer[name] = self._outer[name] + self._constants.outer_rate * mean.reshape(shape)
         return [self._outer] * self.count
 
@@ -220,7 +221,7 @@ class KnownCopies(Rule):
                     offered[sender][name].reshape(-1) - c for name, c in zip(self.layout.names, copy, strict=True)
                 ]
                 nothing = [torch.zeros_like(delta) for delta in deltas]
-                blob = sparse_update.encode(self.layout, nothing, deltas, decay=1.0, kept=self._kept)
+                blob = encode_update_fast(self.layout, nothing, deltas, decay=1.0, kept=self._kept)
                 for tensor, update in zip(copy, decode_update(blob, self.layout), strict=True):
                     tensor.numpy()[update.positions] += update.values
                 self.took(len(blob))

@@ -90,10 +90,10 @@ class PatientReplica(WeightAverager):
 
     def _rest(self) -> None:
         """Until the thread is done, or waits for the network."""
-        coming = self._coming
-        if coming is None:
+        pending = self._pending
+        if pending is None:
             return
-        wait([coming, self._waiting.asked], return_when=FIRST_COMPLETED)
+        wait([pending, self._waiting.asked], return_when=FIRST_COMPLETED)
         if not self._waiting.is_waiting:
-            coming.exception()  # waits
+            pending.exception()  # waits
             self._waiting.again()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from node.checkpoints.checkpoints import read_newest
-from node.kernels import weight_diff_kernels as weight_diff
-from node.state_sync.rebuild import bf16_copy, layout_of
+from node.kernels.weight_diff_kernels import weights_hash_fast
+from node.policy.weight_layout import layout_of
+from node.state_sync.rebuild import bf16_copy
 from protocol.limits import CHUNK_BYTES
 from swarm.client import SwarmClient
 
@@ -28,7 +29,7 @@ def hash_of_checkpoint(home: Path) -> str:
     assert snapshot is not None
     weights = {name.removeprefix(PREFIX): t for name, t in snapshot.tensors.items() if name.startswith(PREFIX)}
     layout = layout_of(weights)
-    return weight_diff.weights_hash(layout, bf16_copy(layout, weights)).hex()
+    return weights_hash_fast(layout, bf16_copy(layout, weights)).hex()
 
 
 def sent_bytes(home: Path) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Engine
-from node.kernels import weight_diff_kernels as weight_diff
+from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
 from protocol.errors import ProtocolError
 from protocol.weights.dense_weights import dense_bytes, encode_dense
 from protocol.weights.tensor_layout import TensorLayout
@@ -87,11 +87,11 @@ class EngineWeights:
     def _send(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
         present = self._rounded(layout, weights)
-        target = weight_diff.weights_hash(layout, present)
+        target = weights_hash_fast(layout, present)
         held, self._held = self._held, None  # until the engine has taken this, nothing is known
         blob = b""
         if held is not None:
-            blob = weight_diff.encode(layout, held[1], present, base_hash=held[0], target_hash=target)
+            blob = encode_diff_fast(layout, held[1], present, base_hash=held[0], target_hash=target)
         form = form_of(in_process=False, dense_bytes=dense_bytes(layout), diff_bytes=len(blob) if held else None)
         if form.kind == "diff":
             try:
@@ -100,7 +100,7 @@ class EngineWeights:
                 form = Form("dense", f"the engine refused a diff ({error.reason}): {error}")
                 log.warning("version %d goes to the engine whole: %s", version, form.reason)
         if form.kind == "dense":
-            blob = encode_dense(layout, weight_diff.patterns(present))
+            blob = encode_dense(layout, patterns_of(present))
             self._engine.load_weights(version, EncodedWeights(target, blob))
         self._held, self._spare = (target, present), held[1] if held is not None else None
         return EngineUpdate(form, len(blob))

@@ -1,4 +1,4 @@
-"""Both rules behind their interface: an offer that leads to nothing leaves no trace, a hostile blob changes nothing."""
+"""Both rules behind their interface: an offer without a result leaves no trace, a hostile blob changes nothing."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 from node.averaging import compressed, noloco
-from node.averaging.compressed import FARTHEST, CompressedState, layout_of
+from node.averaging.compressed import MAX_DISTANCE_RATIO, CompressedState
 from node.averaging.noloco import OuterState
 from node.averaging.rules import (
     COMPRESSED,
     MAX_DENSE_WEIGHTS,
+    AveragingRule,
     CompressedOffering,
     CompressedRule,
-    Dense,
-    Rule,
+    DenseRule,
     State,
-    restore,
+    averaging_snapshot,
+    restore_averaging,
     rule_of,
-    snapshot,
 )
 from node.configuration import AveragingSection
+from node.policy.weight_layout import layout_of
 from protocol.errors import IntegrityError, ProtocolError, StorageError
 from protocol.weights.compressed_weights import decode_compressed, encode_compressed
 from protocol.weights.sparse_update import encode_update
@@ -99,27 +100,27 @@ def test_a_compressed_exchange_is_the_formula_for_both() -> None:
         found = ours.averaged(memoryview(content(theirs)), 1.0)
         received = decode_compressed(content(theirs), layout_of(weights(0)))
         expected = compressed.outer_step(ours.start, ours.sent, received, COMPRESSED)
-        assert digest(snapshot(found.state)) == digest(snapshot(expected))
+        assert digest(averaging_snapshot(found.state)) == digest(averaging_snapshot(expected))
         assert found.state.steps == 4
         apart = norm(minus(one.start.outer, other.start.outer)) / norm(ours.start.outer)
         assert found.distance == pytest.approx(apart, rel=0.25)  # told from one element in 18
 
 
-@pytest.mark.parametrize("rule", [Dense(), CompressedRule()])
+@pytest.mark.parametrize("rule", [DenseRule(), CompressedRule()])
 @pytest.mark.parametrize("afresh", [False, True])
-def test_an_offer_of_which_nothing_comes_leaves_no_trace(rule: Rule, afresh: bool) -> None:
+def test_an_offer_of_which_nothing_comes_leaves_no_trace(rule: AveragingRule, afresh: bool) -> None:
     before: State = going_on(1) if isinstance(rule, CompressedRule) else noloco.begin(weights(1), steps=3)
     learnt = plus(before.outer, weights(2, 0.1))
-    told = digest(snapshot(before), learnt)
+    told = digest(averaging_snapshot(before), learnt)
     first = rule.offer(learnt, before, afresh=afresh, random=Random(1))
-    assert digest(snapshot(before), learnt) == told
+    assert digest(averaging_snapshot(before), learnt) == told
     again = rule.offer(learnt, before, afresh=afresh, random=Random(1))
     assert b"".join(first.content) == b"".join(again.content)  # the residual too is where it was
     assert first.size_bytes == len(b"".join(first.content))
 
 
 def forged(seed: int, **changes: object) -> bytes:
-    """A blob of this replica with a slice that says something else."""
+    """A blob of this replica with another slice."""
     layout = layout_of(weights(0))
     found = decode_compressed(content(offered(seed)), layout)
     return encode_compressed(layout, encode_update(layout, found.update), replace(found.part, **changes))  # type: ignore[arg-type]
@@ -142,12 +143,12 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_blob_is_refused_and_the_next_exchange_is_as_if_it_had_never_come(kind: str) -> None:
     ours, good = offered(1), content(offered(2))
-    before = digest(snapshot(ours.start))
-    expected = digest(snapshot(offered(1).averaged(memoryview(good), 1.0).state))
+    before = digest(averaging_snapshot(ours.start))
+    expected = digest(averaging_snapshot(offered(1).averaged(memoryview(good), 1.0).state))
     with pytest.raises(ProtocolError):
         ours.averaged(memoryview(HOSTILE[kind](good)), 1.0)
-    assert digest(snapshot(ours.start)) == before
-    assert digest(snapshot(ours.averaged(memoryview(good), 1.0).state)) == expected
+    assert digest(averaging_snapshot(ours.start)) == before
+    assert digest(averaging_snapshot(ours.averaged(memoryview(good), 1.0).state)) == expected
 
 
 def test_a_slice_with_enormous_steps_moves_us_no_further_than_distances_that_we_know_of() -> None:
@@ -156,15 +157,15 @@ def test_a_slice_with_enormous_steps_moves_us_no_further_than_distances_that_we_
     found = ours.averaged(memoryview(forged(2, steps=np.full(3, 65_536.0, np.float32))), 1.0).state
     assert isinstance(found, CompressedState) and isinstance(usual, CompressedState)
     in_slice = sum(tensor.numel() for tensor in weights(0).values()) / COMPRESSED.stride
-    assert norm(minus(found.outer, usual.outer)) < FARTHEST * 0.1 * in_slice**0.5
-    assert (found.spread <= np.float32(FARTHEST * 0.1)).all()
+    assert norm(minus(found.outer, usual.outer)) < MAX_DISTANCE_RATIO * 0.1 * in_slice**0.5
+    assert (found.spread <= np.float32(MAX_DISTANCE_RATIO * 0.1)).all()
 
 
 def test_weights_that_are_not_finite_are_offered_by_neither_rule() -> None:
     bad = weights(1)
     bad["tail"][3] = float("inf")
-    for rule in (Dense(), CompressedRule()):
-        with pytest.raises(IntegrityError, match="not fit to be offered"):
+    for rule in (DenseRule(), CompressedRule()):
+        with pytest.raises(IntegrityError, match="our own weights"):
             rule.offer(bad, None, afresh=False, random=Random(1))
 
 
@@ -193,19 +194,19 @@ def test_a_first_offer_has_nothing_to_tell_and_the_first_step_only_begins() -> N
 
 @pytest.mark.parametrize("state", [noloco.begin(weights(1), steps=4), going_on(2)])
 def test_either_state_comes_back_from_a_checkpoint(state: State) -> None:
-    found = restore({"other": torch.zeros(1), **snapshot(state)}, weights(5))
+    found = restore_averaging({"other": torch.zeros(1), **averaging_snapshot(state)}, weights(5))
     assert type(found) is type(state) and found is not None
-    assert digest(snapshot(found)) == digest(snapshot(state))
-    assert restore({"other": torch.zeros(1)}, weights(5)) is None
-    with pytest.raises(StorageError, match="does not fit"):
-        restore(snapshot(state), {"tail": torch.zeros(2)})
+    assert digest(averaging_snapshot(found)) == digest(averaging_snapshot(state))
+    assert restore_averaging({"other": torch.zeros(1)}, weights(5)) is None
+    with pytest.raises(StorageError):
+        restore_averaging(averaging_snapshot(state), {"tail": torch.zeros(2)})
 
 
 def test_a_node_that_changes_its_rule_goes_on_from_the_same_outer_weights() -> None:
     dense, sparse = noloco.begin(weights(1), steps=4), going_on(2)
     learnt = plus(weights(1), weights(3, 0.1))
     to_sparse = CompressedRule().offer(learnt, dense, afresh=False, random=Random(1))
-    to_dense = Dense().offer(learnt, sparse, afresh=False, random=Random(1))
+    to_dense = DenseRule().offer(learnt, sparse, afresh=False, random=Random(1))
     assert isinstance(to_dense.start, OuterState)
     assert digest(to_sparse.start.outer) == digest(dense.outer) and to_sparse.start.steps == 4
     assert digest(to_dense.start.outer) == digest(sparse.outer) and to_dense.start.steps == 3

@@ -1,4 +1,4 @@
-"""What a node says of averaging weights: on the screen, in its status, for Prometheus."""
+"""How a node shows averaging: on the screen, in its status, for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed averaging is the formula, leaves no trace where it is not done, and draws replicas together."""
+"""Compressed averaging follows the formula, leaves no trace if it is not done, and draws replicas together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from node.averaging import compressed, noloco
-from node.averaging.compressed import CompressedConstants, CompressedOffer, CompressedState, layout_of, mean_update
+from node.averaging.compressed import CompressedConstants, CompressedOffer, CompressedState, mean_update
+from node.policy.weight_layout import layout_of
 from protocol.errors import StorageError
 from protocol.weights import sparsify
 from protocol.weights.compressed_weights import Compressed, decode_compressed
@@ -51,8 +52,8 @@ def distance(one: CompressedState, other: CompressedState) -> float:
 def exchanged(
     one: CompressedState, other: CompressedState, constants: CompressedConstants = USUAL, *, phase: int = 0
 ) -> tuple[CompressedState, CompressedState]:
-    """Both after an exchange between which nothing was learnt."""
-    ours, theirs = (compressed.compress(s, s.outer, phase, constants) for s in (one, other))
+    """Both states after an exchange, with nothing learnt before it."""
+    ours, theirs = (compressed.make_offer(s, s.outer, phase, constants) for s in (one, other))
     return (
         compressed.outer_step(one, ours, received(theirs), constants),
         compressed.outer_step(other, theirs, received(ours), constants),
@@ -65,8 +66,8 @@ def test_the_step_is_the_formula() -> None:
     other = replace(compressed.begin(plus(base, weights(2, 0.05))), spread=np.full(3, 0.1, np.float32))
     learnt, theirs_learnt = weights(3, 0.1), weights(4, 0.1)
     learnt["scale"] = -theirs_learnt["scale"]  # of one length: neither is scaled down
-    ours = compressed.compress(one, plus(one.outer, learnt), 2, constants)
-    theirs = compressed.compress(other, plus(other.outer, theirs_learnt), 3, constants)
+    ours = compressed.make_offer(one, plus(one.outer, learnt), 2, constants)
+    theirs = compressed.make_offer(other, plus(other.outer, theirs_learnt), 3, constants)
     after = compressed.outer_step(one, ours, received(theirs), constants)
     where = elements(layout_of(base), 7, 3)
     for index, name in enumerate(sorted(SHAPES)):
@@ -107,7 +108,7 @@ def test_both_sides_add_the_same_to_the_bit(seed: int, kept: int, scale: float) 
 
 
 def sparse(values: list[float]) -> SparseTensor:
-    """Of two elements, both sent."""
+    """An update of two elements, both sent."""
     book = np.array([*values, 0.0, 0.0], np.float32)
     return SparseTensor(2, 4096, np.array([0, 1], np.uint16), np.array([0, 1], np.uint8), book)
 
@@ -129,10 +130,10 @@ def test_a_lost_exchange_loses_nothing_that_was_learnt() -> None:
     start = compressed.begin(weights(1))
     before = digest(start)
     first = plus(start.outer, weights(2, 0.1))
-    compressed.compress(start, first, 0, USUAL)  # offered, and never averaged
+    compressed.make_offer(start, first, 0, USUAL)  # offered, and never averaged
     assert digest(start) == before
     second = plus(first, weights(3, 0.1))
-    ours = compressed.compress(start, second, 0, USUAL)
+    ours = compressed.make_offer(start, second, 0, USUAL)
     for index, name in enumerate(sorted(SHAPES)):
         told = torch.zeros(start.outer[name].numel())
         told[torch.from_numpy(ours.update[index].positions)] = torch.from_numpy(ours.update[index].values)
@@ -143,8 +144,8 @@ def test_a_lost_exchange_loses_nothing_that_was_learnt() -> None:
 def test_nothing_passed_in_is_written_to() -> None:
     one, other = compressed.begin(weights(1)), compressed.begin(weights(2))
     before = digest(one), digest(other)
-    ours = compressed.compress(one, plus(one.outer, weights(3)), 0, USUAL)
-    theirs = received(compressed.compress(other, plus(other.outer, weights(4)), 0, USUAL))
+    ours = compressed.make_offer(one, plus(one.outer, weights(3)), 0, USUAL)
+    theirs = received(compressed.make_offer(other, plus(other.outer, weights(4)), 0, USUAL))
     residual = {name: tensor.clone() for name, tensor in ours.residual.items()}
     steps = [compressed.outer_step(one, ours, theirs, USUAL) for _ in range(2)]
     assert digest(steps[0]) == digest(steps[1])
@@ -185,8 +186,8 @@ def test_a_partner_that_counts_less_moves_us_less() -> None:
     base = weights(1)
     one = replace(compressed.begin(base), spread=np.full(3, 0.1, np.float32))
     other = replace(compressed.begin(plus(base, weights(2, 0.05))), spread=np.full(3, 0.1, np.float32))
-    ours = compressed.compress(one, one.outer, 0, USUAL)
-    theirs = received(compressed.compress(other, plus(other.outer, weights(3, 0.1)), 0, USUAL))
+    ours = compressed.make_offer(one, one.outer, 0, USUAL)
+    theirs = received(compressed.make_offer(other, plus(other.outer, weights(3, 0.1)), 0, USUAL))
     whole, half, none = (compressed.outer_step(one, ours, theirs, USUAL, share=share) for share in (1.0, 0.5, 0.0))
     assert distance(one, none) == 0
     assert distance(one, half) == pytest.approx(0.5 * distance(one, whole), rel=1e-3)
@@ -195,7 +196,7 @@ def test_a_partner_that_counts_less_moves_us_less() -> None:
 def test_what_was_learnt_during_an_exchange_is_kept() -> None:
     state = compressed.begin(weights(1))
     offered = plus(state.outer, weights(2, 0.1))
-    ours = compressed.compress(state, offered, 0, USUAL)
+    ours = compressed.make_offer(state, offered, 0, USUAL)
     after = compressed.outer_step(state, ours, received(ours), USUAL)
     since = weights(3, 0.1)
     moved = noloco.overlapped(plus(offered, since), offered, after.outer)
@@ -210,12 +211,12 @@ def test_an_exchange_takes_a_fiftieth_of_bf16() -> None:
     state = compressed.begin(big)
     offered = {name: tensor + 0.01 * torch.randn(tensor.shape) for name, tensor in big.items()}
     parameters = sum(tensor.numel() for tensor in big.values())
-    assert 2 * parameters / len(compressed.compress(state, offered, 0, USUAL).blob) >= 50
+    assert 2 * parameters / len(compressed.make_offer(state, offered, 0, USUAL).blob) >= 50
 
 
 def test_a_checkpoint_gives_the_state_back() -> None:
     state = compressed.begin(weights(1), steps=3)
-    ours = compressed.compress(state, plus(state.outer, weights(2)), 0, USUAL)
+    ours = compressed.make_offer(state, plus(state.outer, weights(2)), 0, USUAL)
     after = compressed.outer_step(state, ours, received(ours), USUAL)
     found = compressed.restore({"other": torch.zeros(1), **compressed.snapshot(after)}, weights(5))
     assert found is not None
@@ -226,9 +227,9 @@ def test_a_checkpoint_gives_the_state_back() -> None:
 
 def test_a_checkpoint_of_another_policy_or_a_damaged_one_is_refused() -> None:
     tensors = compressed.snapshot(compressed.begin(weights(1)))
-    with pytest.raises(StorageError, match="does not fit"):
+    with pytest.raises(StorageError):
         compressed.restore(tensors, {"head": torch.zeros(3)})
     for name in tensors:
         if name != compressed.STEPS_KEY:
-            with pytest.raises(StorageError, match="does not fit"):
+            with pytest.raises(StorageError):
                 compressed.restore({key: value for key, value in tensors.items() if key != name}, weights(1))

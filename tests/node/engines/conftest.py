@@ -73,7 +73,7 @@ CONFIGURATIONS: dict[str, PretrainedConfig] = {
 
 
 def save_tokenizer(folder: Path) -> None:
-    """One character a token: <pad>, <eos>, then letters from '!' on."""
+    """One character per token: <pad>, <eos>, then letters from '!' on."""
     vocabulary = {"<pad>": 0, "<eos>": EOS} | {chr(31 + token): token for token in range(2, VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")

@@ -1,4 +1,4 @@
-"""Generation that is interrupted and gone on with, under the same weights and under newer ones."""
+"""Generation that is interrupted and resumed, under the same weights and under newer ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def requests(count: int = 6, completions: int = 3, longest: int = 24) -> list[Ge
 
 
 class After:
-    """Enough after so many tokens of the batch."""
+    """Returns True after so many tokens of the batch."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -184,13 +184,13 @@ def test_begun_completion_that_has_all_its_tokens_is_ended_and_not_sampled(load_
     reached = engine.advance([at_limit, at_context, nearly], Sampling())
     assert [len(p.samples[0].token_ids) for p in reached] == [8, 6, 6]
     assert reached[0].samples[0].finish is FinishReason.LENGTH
-    with pytest.raises(ConfigurationError, match="prompt of 96 tokens leaves no room"):
+    with pytest.raises(ConfigurationError, match="96"):
         engine.advance([GenerationRequest([5] * 96, 1, 8, GenerationProgress(partials=(partial(2),)))], Sampling())
 
 
 def test_more_begun_than_asked_for_is_refused(load_policy: Load) -> None:
     sample = Sample(np.array([5]), np.zeros(1, np.float32), FinishReason.LENGTH, (Segment(0, 1),))
-    with pytest.raises(ValueError, match="1 completions has begun 2"):
+    with pytest.raises(ValueError, match=r"1.*2"):
         TorchEngine(load_policy("llama"), rows=4, seed=0).advance(
             [GenerationRequest([5], 1, 8, GenerationProgress((sample, sample)))], Sampling()
         )

@@ -46,7 +46,7 @@ class Case:
         return cls(normal(n, d), normal(v, d), targets, bias, normal(n), normal(n))
 
     def reference(self, temperature: float) -> tuple[Tensor, Tensor]:
-        """Straight from the definition, in float64."""
+        """The definition, in float64."""
         logits = self.hidden.double() @ self.weight.double().T
         if self.bias is not None:
             logits = logits + self.bias.double()
@@ -230,7 +230,7 @@ def test_no_tokens_give_empty_outputs_and_zero_gradients(vocabulary: int) -> Non
 
 
 class LargestOutput(TorchDispatchMode):
-    """Watches every tensor that any operation makes."""
+    """Records the largest tensor that any operation makes."""
 
     elements = 0
 

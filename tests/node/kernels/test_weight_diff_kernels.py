@@ -1,4 +1,4 @@
-"""The fast weight diff makes the reference's bytes and takes what it takes; weights end as base or target, by hash."""
+"""The fast weight diff makes and accepts the reference's bytes; afterwards weights are base or target, by hash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.kernels import weight_diff_kernels as weight_diff
+from node.kernels.weight_diff_kernels import (
+    apply_diff_fast,
+    changes_between,
+    encode_diff_fast,
+    pack_diff_fast,
+    patterns_of,
+    unpack_diff_fast,
+    weights_hash_fast,
+)
 from protocol.errors import IntegrityError, MalformedError, StaleBaseError
 from protocol.weights import weight_diff as reference
 from protocol.weights.tensor_layout import TensorLayout
@@ -43,8 +51,8 @@ def tensors(arrays: Sequence[Patterns]) -> list[Tensor]:
 
 
 def encoded(base: Sequence[Patterns], target: Sequence[Patterns]) -> bytes:
-    hashes = [weight_diff.weights_hash(LAYOUT, tensors(weights)) for weights in (base, target)]
-    return weight_diff.encode(LAYOUT, tensors(base), tensors(target), base_hash=hashes[0], target_hash=hashes[1])
+    hashes = [weights_hash_fast(LAYOUT, tensors(weights)) for weights in (base, target)]
+    return encode_diff_fast(LAYOUT, tensors(base), tensors(target), base_hash=hashes[0], target_hash=hashes[1])
 
 
 def same(left: Sequence[Patterns], right: Sequence[Patterns]) -> bool:
@@ -58,16 +66,16 @@ def test_bytes_are_those_of_the_reference_and_lead_to_the_target(rate: float) ->
     blob = encoded(base, target)
     assert blob == reference.encode_diff(LAYOUT, base, target)
     current = reference.weights_hash(LAYOUT, base)
-    assert weight_diff.apply(blob, LAYOUT, tensors(base), current=current) is (rate > 0)
+    assert apply_diff_fast(blob, LAYOUT, tensors(base), current=current) is (rate > 0)
     assert same(base, target)
-    assert weight_diff.apply(blob, LAYOUT, tensors(base), current=reference.weights_hash(LAYOUT, base)) is False
+    assert apply_diff_fast(blob, LAYOUT, tensors(base), current=reference.weights_hash(LAYOUT, base)) is False
 
 
 def test_weights_that_have_nothing_in_common_travel_whole() -> None:
     base, target = patterns(0), patterns(1)
     blob = encoded(base, target)
     assert blob == reference.encode_diff(LAYOUT, base, target)
-    weight_diff.apply(blob, LAYOUT, tensors(base), current=reference.weights_hash(LAYOUT, base))
+    apply_diff_fast(blob, LAYOUT, tensors(base), current=reference.weights_hash(LAYOUT, base))
     assert same(base, target)
 
 
@@ -77,7 +85,7 @@ def test_changes_at_both_ends_and_everywhere_are_found(size: int) -> None:
     for where in ([0], [size - 1], range(size)):
         target = base.copy()
         target[list(where)] = 1
-        positions, zigzags = weight_diff.find_changes(base, target)
+        positions, zigzags = changes_between(base, target)
         assert positions.tolist() == list(where)
         assert (zigzags == 2).all()
 
@@ -86,10 +94,10 @@ def test_a_stale_base_and_a_wrong_target_leave_every_weight_as_it_was() -> None:
     base = patterns(0)
     blob = encoded(base, changed(base, 0.01))
     with pytest.raises(StaleBaseError):
-        weight_diff.apply(blob, LAYOUT, tensors(base), current=bytes(32))
+        apply_diff_fast(blob, LAYOUT, tensors(base), current=bytes(32))
     other = patterns(3)
     with pytest.raises(IntegrityError, match="does not lead"):
-        weight_diff.apply(blob, LAYOUT, tensors(other), current=reference.weights_hash(LAYOUT, base))
+        apply_diff_fast(blob, LAYOUT, tensors(other), current=reference.weights_hash(LAYOUT, base))
     assert same(base, patterns(0))
     assert same(other, patterns(3))
 
@@ -99,7 +107,7 @@ def test_a_stale_base_and_a_wrong_target_leave_every_weight_as_it_was() -> None:
 def test_a_hostile_section_is_refused_by_both_or_means_the_same_to_both(data: st.DataObject) -> None:
     base = patterns(0)[LAYOUT.names.index("frozen")]
     target = np.where(np.random.default_rng(1).random(300) < 0.1, base + np.uint16(3), base)
-    sound = weight_diff.pack_fast(base, target)
+    sound = pack_diff_fast(base, target)
     content = bytearray(sound.content)
     for _ in range(data.draw(st.integers(0, 2))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -111,7 +119,7 @@ def test_a_hostile_section_is_refused_by_both_or_means_the_same_to_both(data: st
     )
     fast, expected = base.copy(), base.copy()
     with contextlib.suppress(MalformedError):
-        weight_diff.unpack_fast(section, len(base)).move(fast, 1)
+        unpack_diff_fast(section, len(base)).move(fast, 1)
     with contextlib.suppress(MalformedError):
         reference.patch(expected, reference.unpack_tensor(section, base))
     np.testing.assert_array_equal(fast, expected)
@@ -120,4 +128,4 @@ def test_a_hostile_section_is_refused_by_both_or_means_the_same_to_both(data: st
 @pytest.mark.parametrize("tensor", [torch.zeros(4), torch.zeros(4, 4, dtype=torch.bfloat16).T[1:]])
 def test_weights_of_another_kind_are_refused(tensor: Tensor) -> None:
     with pytest.raises(ValueError, match="contiguous bfloat16"):
-        weight_diff.patterns([tensor])
+        patterns_of([tensor])

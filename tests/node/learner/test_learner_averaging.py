@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
-from node.averaging.rules import CompressedRule, Dense, Rule, bf16_bits, snapshot
+from node.averaging.rules import AveragingRule, CompressedRule, DenseRule, averaging_snapshot, bf16_bits
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import AveragingSection, CheckpointSection, Config, LearnerSection, PolicySection, TasksSection
@@ -107,7 +107,9 @@ class WatchedEngine(TorchEngine):
 class Node:
     """A learner with checkpoints in ``folder`` and, unless ``every_rounds`` is 0, a partner."""
 
-    def __init__(self, folder: Path, *, every_rounds: int = 2, seed: int = 0, rule: Rule | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, every_rounds: int = 2, seed: int = 0, rule: AveragingRule | None = None
+    ) -> None:
         self.events: list[Event] = []
         self.policy = Policy.load(PolicySection(device="cpu"), seed=0)
         config = Config(name="ann", seed=seed, learner=SECTION, checkpoint=CheckpointSection(every_rounds=1000))
@@ -122,7 +124,7 @@ class Node:
             self.optimizer,
             self.policy.family,
             section,
-            rule or Dense(),
+            rule or DenseRule(),
             report=self.events.append,
             clock=lambda: 0.0,
             random=Steady(),
@@ -161,7 +163,7 @@ class Node:
 
     def outer(self) -> str:
         assert self.state.outer is not None
-        return digest(snapshot(self.state.outer))
+        return digest(averaging_snapshot(self.state.outer))
 
     def averaged(self) -> list[Averaged]:
         return [event for event in self.events if isinstance(event, Averaged)]
@@ -179,8 +181,8 @@ def test_averaged_weights_are_a_new_version_for_the_engine_also_where_no_step_wa
     assert node.engine.version == third.policy_version
 
 
-@pytest.mark.parametrize("rule", [Dense(), CompressedRule()])
-def test_the_state_of_averaging_comes_back_from_a_checkpoint_bit_by_bit(tmp_path: Path, rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [DenseRule(), CompressedRule()])
+def test_the_state_of_averaging_comes_back_from_a_checkpoint_bit_by_bit(tmp_path: Path, rule: AveragingRule) -> None:
     first = Node(tmp_path, rule=rule)
     first.rounds(4)
     first.stop()

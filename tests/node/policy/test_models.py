@@ -42,7 +42,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 
 def card_of(name: str) -> dict[str, tuple[bool, float, float]]:
-    """By task: whether it is the model's own, and the percentages right, greedy and sampled, as its card has them."""
+    """By task: whether it is the model's own, and the card's percentages of right answers, greedy and sampled."""
     card = (BUILTIN_MODELS / name / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| (yes|) ?\| ([\d.]+)% \| ([\d.]+)% \|$", card, re.MULTILINE)
     return {task: (own == "yes", float(greedy), float(sampled)) for task, own, greedy, sampled in rows}
@@ -114,7 +114,7 @@ def test_the_tokenizers_cut_text_differently() -> None:
 
 @every_model
 def test_the_cards_figures_are_measured_again(name: str, script: ModuleType) -> None:
-    """Over fewer prompts than the card's, so within four standard errors of a share of half: 0.15."""
+    """Uses fewer prompts than the card, so agreement is within four standard errors of a share of half: 0.15."""
     folder = BUILTIN_MODELS / name
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from node.events import Event, Fault, StatePublished
-from node.kernels import weight_diff_kernels as weight_diff
-from node.state_sync.publishing import CHAIN_SHARE, Held, Progressed, StatePublisher, fits_chain, is_due
-from node.state_sync.rebuild import bf16_copy, layout_of, rebuild
+from node.kernels.weight_diff_kernels import weights_hash_fast
+from node.policy.weight_layout import layout_of
+from node.state_sync.publishing import CHAIN_SHARE, HeldState, LearnerProgress, StatePublisher, fits_chain, is_due
+from node.state_sync.rebuild import bf16_copy, rebuild
 from protocol import limits
 from protocol.errors import StorageError, UnreachableError
 from protocol.messages import Heartbeat, StateAdvert, StateBlob
@@ -29,7 +30,7 @@ def peer(family: bytes = FAMILY, age_seconds: float = 1.0) -> PeerStatus:
 
 
 class Recorder:
-    """A swarm process that keeps blobs in a real store and remembers what it was told to announce."""
+    """A swarm process that keeps blobs in a real store and records what it was asked to announce."""
 
     def __init__(self, directory: Path) -> None:
         self.store = ContentStore(directory)
@@ -54,7 +55,9 @@ class Recorder:
 class Trained:
     """A policy that learns a little every round, and its publisher."""
 
-    def __init__(self, directory: Path, *, every_rounds: int = 2, store_bytes: int = 1 << 30, held: Held | None = None):
+    def __init__(
+        self, directory: Path, *, every_rounds: int = 2, store_bytes: int = 1 << 30, held: HeldState | None = None
+    ):
         generator = torch.Generator().manual_seed(0)
         self.weights: dict[str, Tensor] = {
             "a": torch.randn(4000, generator=generator),
@@ -81,18 +84,18 @@ class Trained:
             changed = max(1, int(share * 4000))
             self.weights["a"][self.round : self.round + changed] *= 1.5
             for _ in range(2):  # a look at who is there, and then what follows from it
-                self.publisher.after_round(self.round, lambda: Progressed(self.round, self.round, 0, ()))
+                self.publisher.after_round(self.round, lambda: LearnerProgress(self.round, self.round, 0, ()))
                 self.publisher.settle(HANG_SECONDS)
 
     def published(self) -> list[str]:
         return [event.kind for event in self.events if isinstance(event, StatePublished)]
 
     def rebuilt(self) -> bool:
-        """Whether what is announced leads to what the policy holds."""
+        """Returns whether the announced state leads to the policy's weights."""
         advert = self.swarm.announced[-1]
         paths = [self.swarm.store.path(each.blob) for each in advert.blobs]
         rebuilt = rebuild(advert, paths, self.layout)
-        return weight_diff.weights_hash(self.layout, rebuilt) == weight_diff.weights_hash(
+        return weights_hash_fast(self.layout, rebuilt) == weights_hash_fast(
             self.layout, bf16_copy(self.layout, self.weights)
         )
 
@@ -186,12 +189,12 @@ def test_an_anchor_that_would_fill_the_store_is_refused_with_the_remedy(tmp_path
 def test_a_learner_that_was_started_from_peers_hands_on_what_it_took_and_then_extends_it(tmp_path: Path) -> None:
     first = Trained(tmp_path)
     first.learn(3)
-    held = Held(first.swarm.announced[-1], bf16_copy(first.layout, first.weights))
+    held = HeldState(first.swarm.announced[-1], bf16_copy(first.layout, first.weights))
     second = Trained(tmp_path, held=held)
     with torch.no_grad():
         for name, tensor in zip(second.layout.names, held.weights, strict=True):
             second.weights[name].copy_(tensor)
-    second.publisher.after_round(0, lambda: Progressed(0, held.advert.policy_version, 0, ()))
+    second.publisher.after_round(0, lambda: LearnerProgress(0, held.advert.policy_version, 0, ()))
     second.publisher.settle(HANG_SECONDS)
     assert second.swarm.announced == [held.advert]
     second.round = 10

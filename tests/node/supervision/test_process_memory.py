@@ -1,4 +1,4 @@
-"""Memory of processes, from the kernel's account."""
+"""Memory of processes, as reported by the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a child that ended is started again, and how its end is told."""
+"""When a child that ended is restarted, and how its end is described."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import signal
 
 import pytest
 
-from node.supervision.restarts import LONGEST_DELAY_SECONDS, SHORT_LIVES, End, GiveUp, Restart, decide, describe
+from node.supervision.restarts import MAX_DELAY_SECONDS, MAX_SHORT_LIVES, ChildEnd, GiveUp, Restart, decide, describe
 from swarm.exit_codes import ExitCode
 
 
-def end(returncode: int = 1, lived: float = 5.0, useful: bool = False, words: tuple[str, ...] = ()) -> End:
-    return End(returncode, lived, useful, words)
+def end(returncode: int = 1, lived: float = 5.0, useful: bool = False, words: tuple[str, ...] = ()) -> ChildEnd:
+    return ChildEnd(returncode, lived, useful, words)
 
 
 def test_the_first_ends_are_followed_by_starts_that_wait_longer_and_longer() -> None:
     delays = []
-    for number in range(1, SHORT_LIVES):
+    for number in range(1, MAX_SHORT_LIVES):
         decision = decide("learner", [end()] * number)
         assert isinstance(decision, Restart)
         delays.append(decision.after_seconds)
-    assert delays == sorted(set(delays)) and delays[-1] <= LONGEST_DELAY_SECONDS
+    assert delays == sorted(set(delays)) and delays[-1] <= MAX_DELAY_SECONDS
 
 
 def test_the_fifth_short_life_in_a_row_ends_the_node_with_the_reason() -> None:
-    decision = decide("learner", [end(words=("RuntimeError: no",))] * SHORT_LIVES)
+    decision = decide("learner", [end(words=("RuntimeError: no",))] * MAX_SHORT_LIVES)
     assert isinstance(decision, GiveUp) and decision.exit_code is ExitCode.FAULT
     assert "exit code 1" in decision.because and "RuntimeError: no" in decision.because
 
 
 @pytest.mark.parametrize("good", [end(useful=True), end(lived=3600.0)])
-def test_a_life_that_was_of_use_or_long_begins_the_count_anew(good: End) -> None:
-    assert decide("learner", [end()] * (SHORT_LIVES - 1) + [good]) == Restart(0.5)
-    assert isinstance(decide("learner", [end()] * (SHORT_LIVES - 1) + [good, end()]), Restart)
+def test_a_life_that_was_of_use_or_long_begins_the_count_anew(good: ChildEnd) -> None:
+    assert decide("learner", [end()] * (MAX_SHORT_LIVES - 1) + [good]) == Restart(0.5)
+    assert isinstance(decide("learner", [end()] * (MAX_SHORT_LIVES - 1) + [good, end()]), Restart)
 
 
 @pytest.mark.parametrize("code", [69, 77, 78])

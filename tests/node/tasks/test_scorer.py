@@ -1,4 +1,4 @@
-"""The scorer: a reward function that raises, hangs, dies or returns nonsense costs one completion, never the run."""
+"""The scorer: a reward function that raises, hangs, dies or returns an invalid value affects one completion only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
 ROOT = Path(node.__file__).parents[1]
-HANG_GUARD_SECONDS = 300.0
+HANG_GUARD_SECONDS = 120.0
 
 REWARD_PLUGIN = r"""
 import os, re, signal, time
@@ -54,6 +54,7 @@ def act(text):
     if text == "sleep":
         time.sleep(3600)
     if text == "hang in C":
+        open(os.environ["HANGING_MARK"], "w").close()
         re.match(r"(a*)*b", "a" * 64)
     if text == "nan":
         return float("nan")
@@ -70,7 +71,7 @@ def act(text):
 
 
 class FixedRewards:
-    """A task whose rewards are what it is told."""
+    """A task with the given rewards."""
 
     name = "fixed"
     version = 1
@@ -118,7 +119,7 @@ def test_a_task_that_returns_another_number_of_rewards_gives_none() -> None:
 
 
 def served(*messages: msgspec.Struct) -> list[ScoringVerdict]:
-    """What a worker answers to these messages, after ``WorkerReady``, run in this process."""
+    """Returns a worker's answers to these messages, after ``WorkerReady``, run in this process."""
     sink = io.BytesIO()
     serve(io.BytesIO(b"".join(frame(message) for message in messages)), sink)
     raw, answers = sink.getvalue(), []
@@ -265,15 +266,21 @@ with Scorer(section) as scorer:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("completion", ["fine", "hang in C"])
-def test_parent_killed_and_the_worker_ends_by_itself(obeying: TasksSection, completion: str) -> None:
-    command = [sys.executable, "-c", PARENT, obeying.model_dump_json(), completion]
+def test_parent_killed_and_the_worker_ends_by_itself(
+    obeying: TasksSection, completion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "hanging"
+    monkeypatch.setenv("HANGING_MARK", str(mark))
+    section = obeying.model_copy(update={"scoring_seconds": 1.0})
+    command = [sys.executable, "-c", PARENT, section.model_dump_json(), completion]
+    deadline = time.monotonic() + HANG_GUARD_SECONDS
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
-        time.sleep(0.5)  # lets the second job reach the worker, where it hangs
+        while completion == "hang in C" and not mark.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + HANG_GUARD_SECONDS
     while is_alive(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_alive(worker)

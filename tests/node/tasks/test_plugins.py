@@ -1,0 +1,143 @@
+"""Plug-ins: the examples of docs/plugins.md load and score, and the public surface is the documented one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import starling.plugins
+from node.configuration import TasksSection
+from node.tasks.matching import reward_function
+from node.tasks.registry import load_tasks
+from node.tasks.scorer import Scorer
+from protocol.errors import ConfigurationError, MalformedError
+from starling.plugins import PromptRef, Task
+
+ROOT = Path(starling.plugins.__file__).parents[1]
+PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def install(site: Path, module: str, source: str, entry_points: dict[str, dict[str, str]]) -> None:
+    """A module and its metadata in ``site``, as an installer leaves them."""
+    metadata = site / f"{module}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / f"{module}.py").write_text(source)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    sections = [[f"[{group}]", *(f"{n} = {v}" for n, v in names.items())] for group, names in entry_points.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(line for section in sections for line in section) + "\n")
+
+
+@pytest.fixture
+def page_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TasksSection:
+    """The page's package, installed, its data set, and the configuration that uses both."""
+    site = tmp_path / "site"
+    [project] = blocks("toml")
+    [row] = blocks("json")
+    install(site, "my_starling_plugins", "\n".join(blocks("python")), tomllib.loads(project)["project"]["entry-points"])
+    (tmp_path / "sums.jsonl").write_text(row)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
+    return TasksSection(names=("letters",), jsonl=(tmp_path / "sums.jsonl",), jsonl_reward="closeness")
+
+
+def test_the_pages_reward_and_task_load_and_judge(page_section: TasksSection) -> None:
+    tasks = load_tasks(page_section)
+    assert set(tasks) == {"letters", "sums"}
+    sums = tasks["sums"].prompt(tasks["sums"].ref(0))
+    assert tasks["sums"].rewards(sums, ["56", "57", "no number"]) == [1.0, 0.5, 0.0]
+    letters = tasks["letters"]
+    prompt = letters.prompt(letters.ref(1_000_003))
+    assert prompt == letters.prompt(letters.ref(3))
+    assert prompt.answer is not None
+    assert letters.rewards(prompt, [prompt.answer, "?"]) == [1.0, 0.0]
+    with pytest.raises(MalformedError):
+        letters.prompt(PromptRef("letters", 2, letters.config_hash, 3))
+
+
+@pytest.mark.processes
+def test_the_pages_reward_and_task_are_scored_by_workers(page_section: TasksSection) -> None:
+    tasks = load_tasks(page_section)
+    ref = tasks["letters"].ref(3)
+    with Scorer(page_section) as scorer:
+        letters, sums = scorer.score(
+            [(ref, [str(tasks["letters"].prompt(ref).answer), "?"]), (tasks["sums"].ref(0), ["56", "57"])]
+        )
+    assert letters.rewards == (1.0, 0.0)
+    assert sums.rewards == (1.0, 0.5)
+
+
+def test_the_public_surface_is_documented_whole_and_needs_no_torch(page_section: TasksSection) -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)) == set(starling.plugins.__all__)
+    assert all(hasattr(starling.plugins, name) for name in starling.plugins.__all__)
+    task: Task = load_tasks(page_section)["letters"]
+    assert {name for name in dir(Task) if not name.startswith("_")} <= set(dir(task))
+    code = "import sys, starling.plugins; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("package", ["protocol", "swarm", "node", "starling"])
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+# Plug-ins that cannot be used
+
+SOURCE = """
+from dataclasses import replace
+from node.tasks.default_swarm import DEFAULT_TASKS
+
+def make_echo():
+    return replace(DEFAULT_TASKS[0], name="echo")
+
+def make_wrong():
+    return replace(DEFAULT_TASKS[0], name="something else")
+
+def make_broken():
+    raise OSError("no such thing")
+
+constant = 3
+"""
+ENTRY_POINTS: dict[str, Any] = {
+    "starling.rewards": {name: f"plugin_under_test:{name}" for name in ("constant", "absent")},
+    "starling.tasks": {name: f"plugin_under_test:make_{name}" for name in ("echo", "wrong", "broken")},
+}
+
+
+@pytest.fixture
+def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "site", "plugin_under_test", SOURCE, ENTRY_POINTS)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("installed_plugin")
+def test_an_installed_task_is_found_by_its_name() -> None:
+    assert set(load_tasks(TasksSection(names=("echo", "basic_arithmetic")))) == {"echo", "basic_arithmetic"}
+
+
+@pytest.mark.usefixtures("installed_plugin")
+@pytest.mark.parametrize(
+    ("name", "message"), [("wrong", "something else"), ("broken", "no such thing"), ("ecko", "'echo'")]
+)
+def test_an_unusable_task_plugin_is_a_configuration_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_tasks(TasksSection(names=(name,)))
+
+
+@pytest.mark.usefixtures("installed_plugin")
+@pytest.mark.parametrize(
+    ("name", "message"), [("constant", "int"), ("absent", "AttributeError"), ("constent", "'constant'")]
+)
+def test_an_unusable_reward_plugin_is_a_configuration_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        reward_function(name)
