@@ -1,1 +1,1 @@
-"""Getting it there: peers, gossip, blobs. anyio only; trio and libp2p appear in ``swarm.hosts`` alone. No torch."""
+"""Transport: peers, gossip, blobs, averaging. On anyio; trio and libp2p appear in ``swarm.hosts`` alone. No torch."""

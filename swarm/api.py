@@ -1,6 +1,6 @@
-"""What the swarm process and its clients say to each other over the Unix socket: plain structs, MessagePack frames.
+"""Requests and replies between the swarm process and its clients on the Unix socket: structs in MessagePack frames.
 
-Both ends are ours and of one version, yet frames are bounded all the same. Blobs pass as files in the content store.
+Both ends are ours and of one version; frames are bounded nevertheless. Blobs pass as files in the content store.
 """
 
 from __future__ import annotations
@@ -17,40 +17,38 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 
 class Judgement(StrEnum):
-    """What the learner found when it checked what a peer sent."""
+    """The result of the learner's check of what a peer sent."""
 
-    USED = "used"  # every claim held; the group was learnt from
-    UNUSED = "unused"  # every claim held; not learnt from, for a reason of ours
+    USED = "used"  # every claim held, and the group was used for training
+    UNUSED = "unused"  # every claim held; not used for training, for a reason of our own
     FALSE_REWARD = "false_reward"  # a recomputed reward differs from the claim
     MALFORMED = "malformed"  # undecodable, inconsistent with its advert, or impossible numbers
-    UNFIT_WEIGHTS = "unfit_weights"  # an announced state that does not lead where it says, or to impossible numbers
+    UNFIT_WEIGHTS = "unfit_weights"  # an announced state with other weights than named, or impossible numbers
 
 
 class ExchangeStatus(Struct, frozen=True):
-    """One exchange of weights, decided."""
+    """One exchange of weights that was decided."""
 
     partner: str
     at_seconds: float  # Unix time by our clock
     seconds: float
     committed: bool
     because: str  # "committed", or why not, in words
-    sent_bytes: int  # of our blob, once the partner said that it holds it
-    received_bytes: int  # of theirs, once it was here
-    encoding: str = ""  # of both
+    sent_bytes: int  # of our blob, once the partner confirmed that it holds it
+    received_bytes: int  # of the partner's blob, once it was here
+    encoding: str = ""  # of both blobs
 
 
 class AveragingStatus(Struct, frozen=True):
-    """Exchanges of weights since the swarm process started. Of no learner that averages, all is empty."""
+    """Exchanges of weights since the swarm process started. If no learner averages, every field is empty."""
 
     running: bool = False
-    exchanges: dict[
-        str, int
-    ] = {}  # decided, by outcome: "committed", or one of ``swarm.averaging.averaging_requests.ABANDONED``
+    exchanges: dict[str, int] = {}  # decided, by ``swarm.averaging.weight_averaging.ExchangeOutcome``
     last: ExchangeStatus | None = None
 
 
 class PeerStatus(Struct, frozen=True):
-    """One peer as this node sees it. Strings that came from the peer are shown escaped."""
+    """One peer as this node sees it. Strings received from the peer are to be shown escaped."""
 
     peer: str
     connected: bool
@@ -61,14 +59,14 @@ class PeerStatus(Struct, frozen=True):
     groups_received: int  # adverts of groups seen
     groups_used: int
     groups_rejected: int
-    reputation: float  # 1 trusted, 0 banned
+    reputation: float  # 0 banned, ½ unknown, toward 1 with every claim that held
     banned_because: str | None
-    clock_offset_seconds: float | None = None  # its clock at its last heartbeat minus ours at the arrival
+    clock_offset_seconds: float | None = None  # the peer's clock at its last heartbeat minus ours at the arrival
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
-    groups_given: int = 0  # times that a rollout group was sent to it in full
-    conduct: dict[str, int] = {}  # what it was seen to do, by ``swarm.peers.reputation.Conduct``
+    groups_given: int = 0  # times that a rollout group was sent in full to the peer
+    conduct: dict[str, int] = {}  # what the peer did, counted by ``swarm.peers.reputation.Conduct``
 
 
 class SwarmStatus(Struct, frozen=True, tag="status"):
@@ -78,20 +76,20 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     addresses: tuple[str, ...]
     uptime_seconds: float
     connected_peers: int
-    alone_because: str | None  # None while at least one peer is connected; else what was tried and when we try next
+    alone_because: str | None  # None while a peer is connected; otherwise what was tried, and when the node tries next
     sent_bytes: int
     received_bytes: int
     store_bytes: int
     accepted: dict[str, int]  # announcements by kind
     rejected: dict[str, int]  # by reason
     averaging: AveragingStatus = AveragingStatus()
-    private: bool = False  # others come in by an invite
+    private: bool = False  # a private cluster, which is joined with an invite
 
 
 class SeenGroup(Struct, frozen=True):
     """One advertised group, as the pool of the swarm process keeps it for the learner."""
 
-    cursor: int  # rises by one with each group seen; pass the last one to ask for newer ones
+    cursor: int  # rises by one with each group seen; pass the last one to get newer groups
     peer: str
     seen_at_seconds: float  # Unix time by our clock
     family: bytes
@@ -101,7 +99,7 @@ class SeenGroup(Struct, frozen=True):
 
 
 class SeenState(Struct, frozen=True):
-    """A state that a peer announces, and what the peer's past says of it."""
+    """A state that a peer announces, and the peer's reputation."""
 
     peer: str
     heard_at_seconds: float  # Unix time by our clock
@@ -112,18 +110,18 @@ class SeenState(Struct, frozen=True):
 class Wanted(Struct, frozen=True):
     blob: bytes
     size: int
-    peers: tuple[str, ...]  # who is known to have it, best first
+    peers: tuple[str, ...]  # that are known to have it, best first
 
 
 class Fetched(Struct, frozen=True):
-    """The outcome for one wanted blob: a path in the content store, or the reason why not."""
+    """The outcome for one wanted blob: a path in the content store, or the reason why there is none."""
 
     blob: bytes
     path: str | None
     reason: str | None
 
 
-# What a client asks. One outstanding request a connection; every request gets exactly one reply.
+# Requests of clients: one outstanding request per connection; every request gets exactly one reply.
 
 
 class AskStatus(Struct, frozen=True, tag="status"):
@@ -135,7 +133,7 @@ class AskPeers(Struct, frozen=True, tag="peers"):
 
 
 class Share(Struct, frozen=True, tag="share"):
-    """Announces groups whose blobs are in the content store already. Answered by ``Done``."""
+    """Announces groups whose blobs are already in the content store. Answered by ``Done``."""
 
     family: Hash16
     tokenizer: Hash16
@@ -158,10 +156,10 @@ class Fetch(Struct, frozen=True, tag="fetch"):
 
 
 class Average(Struct, frozen=True, tag="average"):
-    """Seeks one peer of the family to average weights with; ``offer.blob`` lies in the content store already.
+    """Seeks one peer of the family to average weights with; ``offer.blob`` is already in the content store.
 
-    Answered by ``AverageReply`` once an exchange was committed or the search is over, which an exchange that runs at
-    the deadline may outlast. The exchange is abandoned when the client closes its connection.
+    Answered by ``AverageReply`` once an exchange was committed or the search is over; an exchange that runs at the
+    deadline is finished first. The exchange is abandoned when the client closes its connection.
     """
 
     offer: Offer
@@ -176,25 +174,25 @@ class AskProgress(Struct, frozen=True, tag="progress"):
 
 
 class ShareState(Struct, frozen=True, tag="share_state"):
-    """Announces from now on a state whose blobs are in the content store; keeps them there. Answered by ``Done``."""
+    """Announces a state from now on, and keeps its blobs in the content store. Answered by ``Done``."""
 
     advert: StateAdvert
 
 
 class AskStates(Struct, frozen=True, tag="states"):
-    """Answered by ``States``: those that peers of this family announce now."""
+    """Answered by ``States``: the states that peers of this family announce now."""
 
     family: Hash16
 
 
 class Beat(Struct, frozen=True, tag="beat"):
-    """What the node says of itself from now on, until the next beat. Answered by ``Done``."""
+    """Sets the node's heartbeat from now on, until the next beat. Answered by ``Done``."""
 
     heartbeat: Heartbeat
 
 
 class Judge(Struct, frozen=True, tag="judge"):
-    """Answered by ``Done``."""
+    """Reports the learner's judgement of a peer. Answered by ``Done``."""
 
     peer: str
     blob: Hash32
@@ -203,7 +201,7 @@ class Judge(Struct, frozen=True, tag="judge"):
 
 
 class Decree(Struct, frozen=True, tag="decree"):
-    """What the owner of the private cluster signed, for all members. Answered by ``Done``."""
+    """Spreads a document that the owner of the private cluster signed to all members. Answered by ``Done``."""
 
     kind: Literal["revocations", "key_change"]
     document: bytes
@@ -248,19 +246,18 @@ class FetchedList(Struct, frozen=True, tag="fetched"):
 
 
 class AverageReply(Struct, frozen=True, tag="averaged"):
-    """What came of the search. With a partner, ``theirs`` is to be averaged with our offer, exactly once."""
+    """The result of the search. With a partner, ``theirs`` is to be averaged with our offer, exactly once."""
 
     partner: str | None
     theirs: Offer | None
-    path: str | None  # their blob: decodes, finite, bounded; stays for a minute, so open it at once
-    # of their difference from us: 1, or below it where that is unusually long (``swarm.averaging.averaging_requests``)
-    weight: float
-    because: str  # what came of every proposal and exchange, in words
+    path: str | None  # the partner's blob: decodes, finite, bounded; stays for a minute, so open it at once
+    weight: float  # of the difference from ours: 1, or less if it is unusually long (``swarm.averaging.norm_history``)
+    because: str  # how every proposal and exchange ended, in words
     seconds: float
 
 
 class FetchProgress(Struct, frozen=True, tag="progress"):
-    here_bytes: tuple[int, ...]  # of each blob, verified and on disk; 0 while nobody fetches it and it is not here
+    here_bytes: tuple[int, ...]  # of each blob, verified and on disk; 0 if it is neither here nor being fetched
 
 
 class States(Struct, frozen=True, tag="states"):
@@ -268,11 +265,11 @@ class States(Struct, frozen=True, tag="states"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Asked for and done; there is nothing to tell."""
+    """The request was carried out; it has no result."""
 
 
 class RequestRefused(Struct, frozen=True, tag="refused"):
-    """The request could not be served. ``reason`` is one of ``protocol.errors``."""
+    """The request could not be carried out. ``reason`` is one of ``protocol.errors``, or "busy"."""
 
     reason: str
     message: str

@@ -1,4 +1,4 @@
-"""A small file that a reader sees whole, old or new, and never in between."""
+"""Writes a small file so that a reader sees the old content or the new, never a mixture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.errors import StorageError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces ``path`` with ``content``, mode 0600. Raises ``StorageError``, and the old content stays."""
+    """Replaces ``path`` with ``content``, mode 0600. Raises ``StorageError``; the old content stays then."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,7 +1,7 @@
-"""How the learner and the supervisor reach the swarm process: a blocking client over its Unix socket.
+"""A blocking client of the swarm process on its Unix socket, for the learner and the supervisor.
 
 A frame is a 4-byte big-endian length and that many bytes of MessagePack, one of ``swarm.api``'s structs. One request is
-outstanding at a time; use one client a thread. Blobs pass as files in the content store beside the socket.
+outstanding at a time; use one client per thread. Blobs pass as files in the content store beside the socket.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from swarm.blobs.store import ContentStore
 R = TypeVar("R", bound=api.Reply)
 _LENGTH = struct.Struct(">I")
 _ERRORS: dict[str, type[StarlingError]] = {e.reason: e for e in (DeadlineError, StorageError, UnreachableError)}
-_GRACE_SECONDS = 10.0  # beyond the deadline that the service was given, for its answer to arrive
+_GRACE_SECONDS = 10.0  # after the deadline of a request, for its reply to arrive
 
 
 class SwarmClient:
     """Blocking calls to the swarm process of one data directory.
 
-    Connects on the first call and again after a failure, so that a restarted swarm process is found by the next call.
-    Every call raises ``TransportError`` when the service is gone or silent for ``timeout_seconds``.
+    It connects on the first call and again after a failure, so that the next call reaches a restarted swarm process.
+    Every call raises ``TransportError`` if the process is gone or does not answer for ``timeout_seconds``.
     """
 
     def __init__(self, socket_path: Path | str, *, timeout_seconds: float = 30.0) -> None:
@@ -49,13 +49,13 @@ class SwarmClient:
         return self._ask(api.AskStatus(), api.SwarmStatus)
 
     def peers(self) -> list[api.PeerStatus]:
-        """Every peer known now, connected ones first."""
+        """Returns every peer known now, connected ones first."""
         return list(self._ask(api.AskPeers(), api.PeerList).peers)
 
     def share(self, groups: Sequence[Group]) -> None:
-        """Puts each group's blob into the content store, then has them announced: one advert for each policy version.
+        """Stores each group's blob in the content store, then announces them: one advert per policy version.
 
-        Raises ``StorageError`` when the disk is full; nothing is announced then.
+        Raises ``StorageError`` if the disk is full; nothing is announced then.
         """
         adverts: dict[tuple[bytes, bytes, int], list[GroupAdvert]] = {}
         for group in groups:
@@ -67,14 +67,14 @@ class SwarmClient:
             self._ask(api.Share(family, tokenizer, version, tuple(of_policy)), api.Done)
 
     def seen_groups(self, after: int, limit: int) -> list[api.SeenGroup]:
-        """Groups advertised by others with a cursor above ``after``, oldest first; 0 asks from the beginning.
+        """Returns groups of other nodes with a cursor above ``after``, oldest first; 0 starts from the beginning.
 
-        Cursors start again at 1 when the swarm process restarts: a cursor above the newest one is read as 0.
+        Cursors start again at 1 when the swarm process restarts; a cursor above the newest one is read as 0.
         """
         return list(self._ask(api.AskSeenGroups(after, limit), api.SeenGroups).groups)
 
     def fetch(self, wanted: Sequence[api.Wanted], *, deadline_seconds: float) -> list[api.Fetched]:
-        """One outcome for each wanted blob, in order: the path of the verified file, or the reason why not."""
+        """Returns one outcome per wanted blob, in order: the path of the verified file, or why there is none."""
         request = api.Fetch(tuple(wanted), deadline_seconds)
         timeout_seconds = max(self._timeout_seconds, deadline_seconds + _GRACE_SECONDS)
         return list(self._ask(request, api.FetchedList, timeout_seconds).fetched)
@@ -89,12 +89,12 @@ class SwarmClient:
         *,
         deadline_seconds: float,
     ) -> api.AverageReply:
-        """Offers weights, a blob whole or in parts, to the peers of the family, and waits for what comes of it.
+        """Offers weights, a blob whole or in parts, to the peers of the family, and waits for the outcome.
 
         Returns at most ``MAX_SECONDS_AFTER_DEADLINE`` after the deadline: an exchange that runs then is finished.
-        Closing the client from another thread, or the end of this process, abandons it. Raises ``StorageError`` when
-        the disk is full, ``TransportError`` also when an exchange of this node runs already or the blob is not what it
-        should be.
+        Closing the client from another thread, or the end of this process, abandons it. Raises ``StorageError`` if the
+        disk is full, ``TransportError`` also if an exchange of this node runs already or the blob does not fit the
+        layout and encoding.
         """
         stored = self._store.put(blob)
         offer = Offer(family, layout.digest, encoding, step, stored, self._store.size(stored))
@@ -102,47 +102,47 @@ class SwarmClient:
         return self._ask(request, api.AverageReply, deadline_seconds + MAX_SECONDS_AFTER_DEADLINE + _GRACE_SECONDS)
 
     def progress(self, blobs: Sequence[bytes]) -> list[int]:
-        """Bytes of each blob that are here and verified, while another client's ``fetch`` brings them."""
+        """Returns the verified bytes of each blob, also while another client's ``fetch`` runs."""
         return list(self._ask(api.AskProgress(tuple(blobs)), api.FetchProgress).here_bytes)
 
     def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
-        """Stores a blob of our own, whole or in parts; its id. Raises ``StorageError``."""
+        """Stores a blob of our own, whole or in parts; returns its id. Raises ``StorageError``."""
         return self._store.put(content)
 
     def share_state(self, advert: StateAdvert) -> None:
-        """Has a state announced from now on, and its blobs, which are in the store already, kept there.
+        """Announces a state from now on, and keeps its blobs, which are already in the store, there.
 
-        Raises ``StorageError`` if one is not there; what was announced before stays.
+        Raises ``StorageError`` if a blob is not there; the state announced before then stays.
         """
         self._ask(api.ShareState(advert), api.Done)
 
     def states(self, family: bytes) -> list[api.SeenState]:
-        """States that peers of ``family`` announce now, the latest heard first."""
+        """Returns the states that peers of ``family`` announce now, the latest heard first."""
         return list(self._ask(api.AskStates(family), api.States).states)
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Sets what the node says of itself; the swarm process repeats it on its own schedule."""
+        """Sets the node's heartbeat; the swarm process repeats it on its own schedule."""
         self._ask(api.Beat(heartbeat), api.Done)
 
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
-        """Tells what checking a peer's group showed; reputation and bans follow from it."""
+        """Reports the result of checking a peer's group or state; reputation and bans follow from it."""
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
 
     def decree(self, kind: Literal["revocations", "key_change"], document: bytes) -> None:
-        """Hands on what the owner of the private cluster signed; raises ``TransportError`` where it is refused."""
+        """Spreads a document that the cluster's owner signed. Raises ``TransportError`` if it is refused."""
         self._ask(api.Decree(kind, document), api.Done)
 
     def leave(self, reason: str) -> None:
-        """Has the swarm process say goodbye to the peers and end."""
+        """Ends the swarm process, which says goodbye to its peers."""
         self._ask(api.Leave(reason), api.Done)
         self.close()
 
     def close(self) -> None:
-        """From another thread too: a call that waits there ends with ``UnreachableError``."""
+        """Closes the connection. May be called from another thread; a waiting call raises ``UnreachableError``."""
         connection, self._socket = self._socket, None
         if connection is not None:
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # closing alone would not wake who reads from it
+                connection.shutdown(socket.SHUT_RDWR)  # close() alone would not wake a thread that reads from it
             connection.close()
 
     def __enter__(self) -> SwarmClient:
@@ -171,7 +171,7 @@ class SwarmClient:
         except msgspec.DecodeError as error:
             self.close()
             raise TransportError(
-                f"the swarm process on {self._path} is of another version ({error}): restart it"
+                f"the swarm process on {self._path} has another version ({error}): restart it"
             ) from error
         if isinstance(reply, api.RequestRefused):
             raise _ERRORS.get(reply.reason, TransportError)(reply.message)

@@ -1,4 +1,4 @@
-"""What the exit code of every starling process means; ``sysexits.h`` where that has a number."""
+"""The exit codes of every starling process, from ``sysexits.h`` where that has one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ class ExitCode(IntEnum):
     DONE = 0
     FAULT = 1
     USAGE = 2
-    UNREACHABLE = 69  # nobody answers where somebody should, or the address to listen on cannot be had
+    UNREACHABLE = 69  # no peer answers at the given addresses, or the address to listen on cannot be taken
     TRY_AGAIN = 75  # the data directory is in use
-    REFUSED = 77  # the key file is not usable, or a private cluster does not let this node in
+    REFUSED = 77  # the key file cannot be used, or a private cluster does not admit this node
     BAD_CONFIGURATION = 78
     INTERRUPTED = 130
 
 
 FINAL = frozenset(
     {ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN, ExitCode.REFUSED, ExitCode.BAD_CONFIGURATION}
-)  # of a child process: starting it again would end the same way
+)  # a child process that ends with one of these would end the same way if it were started again
 
 
 def exit_code_of(error: StarlingError) -> ExitCode:
-    """The code with which a process ends when ``error`` is why."""
+    """Returns the code with which a process ends because of ``error``."""
     if isinstance(error, ConfigurationError):
         return ExitCode.BAD_CONFIGURATION
     if isinstance(error, IdentityError | RefusedError):

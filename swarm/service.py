@@ -1,8 +1,8 @@
-"""One member of a swarm, composed from its parts over any host; ``service.py`` runs it as a process.
+"""One member of a swarm, composed from its parts over any host; ``swarm_process`` runs it as a process.
 
-Guarantees: what the learner judges reaches reputation at once, and a ban takes the peer's groups, connection and gossip
-with it; a peer that says goodbye is forgotten at once; leaving says goodbye. Clock and randomness are passed in, so
-that all of it runs in virtual time on the simulated host.
+Guarantees: a judgement of the learner changes the peer's reputation at once; a ban drops the peer's groups, its
+connection and its gossip; a peer that says goodbye is forgotten at once; a node that leaves says goodbye. Clock and
+randomness are passed in, so that all of it runs in virtual time on the simulated host.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
 from swarm.announcements.gossip import Gossip, split_adverts
-from swarm.announcements.group_pool import SeenPool
+from swarm.announcements.group_pool import GroupPool
 from swarm.announcements.state_sharing import StateSharing
-from swarm.averaging.averaging_requests import Measure, WeightAveraging, measured_in_thread
+from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
@@ -41,18 +41,18 @@ log = logging.getLogger(__name__)
 MAINTENANCE_SECONDS = 30.0
 CONNECTIVITY_CHECK_SECONDS = 2.0
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
-LEARNER_SILENT_SECONDS = 300.0  # after its last beat, heartbeats say so
-HEARTBEATS_MISSED = 6  # before a connected peer is no longer asked to average weights
+LEARNER_SILENT_SECONDS = 300.0  # after the learner's last beat; heartbeats then say that it is silent
+HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
-MAX_PEERS_LISTED = 700  # whose longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
+MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
-_NOBODY = bytes(16)  # family and tokenizer before the learner told its own
+_UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
 
 
 class SwarmService:
-    """Call ``run`` once; meanwhile ``answer`` serves clients, side by side."""
+    """Call ``run`` once; while it runs, ``answer`` serves clients concurrently."""
 
     def __init__(
         self,
@@ -63,26 +63,26 @@ class SwarmService:
         wall_clock: Callable[[], float],
         random: Random,
         emit: Emit = lambda event, fields: None,
-        measured: Measure = measured_in_thread,
+        measure: Measure = measure_in_thread,
         membership: Membership | None = None,
     ) -> None:
         home = settings.home_path
         self.started = anyio.Event()
         self.host = host
         self.store = ContentStore(home / "blobs", budget_bytes=settings.store_bytes, wall_clock=wall_clock)
-        self.trust = ReputationBook(home / "trust.json")
+        self.reputations = ReputationBook(home / "trust.json")  # another name would lift the bans kept on disk
         self._settings = settings
         self._wall_clock = wall_clock
         self._emit = emit
-        self._pool = SeenPool()
+        self._groups = GroupPool()
         self._table = PeerTable()
         self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat = Heartbeat(
-            settings.name, settings.software, "", _NOBODY, _NOBODY, 0, 0, "starting", 0.0, 0, 0, ()
+            settings.name, settings.software, "", _UNKNOWN, _UNKNOWN, 0, 0, "starting", 0.0, 0, 0, ()
         )
         self._beaten_at_seconds = wall_clock()
         self._started_at_seconds = wall_clock()
-        self._changed = anyio.Event()  # what we are; peers shall know at once
+        self._heartbeat_due = anyio.Event()  # the model changed, which peers should hear at once
         self._leaving = anyio.Event()
         self._goodbye = "left"
         self._tasks: TaskGroup | None = None
@@ -95,7 +95,7 @@ class SwarmService:
             is_banned=self._is_banned,
             is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
         )
-        self.gossip.listen(self._heard)
+        self.gossip.listen(self._on_announcement)
         self.peering = Peering(
             host,
             settings.swarm_id_bytes,
@@ -103,7 +103,7 @@ class SwarmService:
             remembered=home / "peers.json",
             random=random,
             is_banned=self._is_banned,
-            on_refused=membership.note_refusal if membership is not None else lambda peer, error: None,
+            on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         self._members = (
             MemberExchange(host, membership, random=random, is_trying=self.peering.is_trying)
@@ -114,29 +114,32 @@ class SwarmService:
             host,
             self.store,
             upload_bytes_per_second=settings.upload_bytes_per_second,
-            report=self._report,
-            given=self._gave,
+            report=self._on_conduct,
+            given=self._on_blob_given,
         )
-        self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.trust.reputation)
-        self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._report)
+        self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
+        self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._on_conduct)
         self._averaging = WeightAveraging(
             host,
             self.store,
             self._fetcher,
             self._table,
-            report=self._report,
-            family=self._connected_of,
+            report=self._on_conduct,
+            candidates=self._averaging_candidates,
             store_bytes=settings.store_bytes,
             wall_clock=wall_clock,
             random=random,
-            measured=measured,
+            measure=measure,
         )
 
     async def run(self) -> None:
-        """Until ``leave``, or cancelled. Raises ``TransportError`` if the port is in use, ``RefusedError`` once this
-        node is no member of its private cluster any more."""
+        """Runs until ``leave``, or cancelled.
+
+        Raises ``TransportError`` if the port is in use, ``RefusedError`` once this node is no longer a member of its
+        private cluster.
+        """
         async with self.host.run():
-            for peer in self.trust.banned(self._wall_clock()):
+            for peer in self.reputations.banned(self._wall_clock()):
                 self.host.block(peer)
             await self.gossip.start()
             async with anyio.create_task_group() as tasks:
@@ -158,7 +161,7 @@ class SwarmService:
                 await self._say(Goodbye(self._goodbye))
                 await anyio.sleep(GOODBYE_SEND_SECONDS)
                 tasks.cancel_scope.cancel()
-            self._tasks = None  # others' goodbyes may still be heard until the host is down
+            self._tasks = None  # other nodes' goodbyes may still arrive until the host is down
         self._save()
         self._emit("left", {"reason": self._goodbye})
 
@@ -168,7 +171,7 @@ class SwarmService:
         self._leaving.set()
 
     async def answer(self, request: api.Request) -> api.Reply:
-        """The reply to one request of a client. Raises ``StarlingError`` for what cannot be served."""
+        """Returns the reply to one request of a client. Raises ``StarlingError`` if it cannot be served."""
         match request:
             case api.AskStatus():
                 return self._status()
@@ -177,7 +180,7 @@ class SwarmService:
             case api.Share():
                 await self._share(request)
             case api.AskSeenGroups(after, limit):
-                return api.SeenGroups(tuple(self._pool.after(after, limit, self._wall_clock())))
+                return api.SeenGroups(tuple(self._groups.after(after, limit, self._wall_clock())))
             case api.Fetch():
                 return await self._fetch(request)
             case api.AskProgress(blobs):
@@ -190,7 +193,7 @@ class SwarmService:
                 return await self._averaging.average(request)
             case api.Beat(heartbeat):
                 if heartbeat.model != self._heartbeat.model:
-                    self._changed.set()
+                    self._heartbeat_due.set()
                 self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
             case api.Judge(peer, _, judgement, detail):
                 self._judge(peer, judgement, detail)
@@ -202,7 +205,7 @@ class SwarmService:
 
     def _decree(self, request: api.Decree) -> None:
         if self._membership is None:
-            raise ConfigurationError("this node is in no private cluster: the document is for another node")
+            raise ConfigurationError("this node is not in a private cluster: the document is for another node")
         take = self._membership.take_revocations if request.kind == "revocations" else self._membership.take_key_change
         refused = take(request.document)
         if refused is not None:
@@ -219,9 +222,9 @@ class SwarmService:
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
         for each in request.wanted:
-            trusted = [p for p in each.peers if not self._is_banned(p)]
-            trusted.sort(key=lambda peer: -self.trust.reputation(peer, self._wall_clock()))
-            wanted.append(api.Wanted(each.blob, each.size, tuple(trusted)))
+            peers = [p for p in each.peers if not self._is_banned(p)]
+            peers.sort(key=lambda peer: -self.reputations.of(peer, self._wall_clock()))
+            wanted.append(api.Wanted(each.blob, each.size, tuple(peers)))
         deadline_seconds = min(request.deadline_seconds, MAX_FETCH_SECONDS)
         return api.FetchedList(tuple(await self._fetcher.fetch(wanted, deadline_seconds=deadline_seconds)))
 
@@ -231,27 +234,27 @@ class SwarmService:
             notes.groups_used += 1
         elif judgement in (api.Judgement.FALSE_REWARD, api.Judgement.MALFORMED):
             notes.groups_rejected += 1
-        self._report(peer, Conduct(judgement), detail)
+        self._on_conduct(peer, Conduct(judgement), detail)
 
-    def _gave(self, peer: PeerId, blob: bytes) -> None:
+    def _on_blob_given(self, peer: PeerId, blob: bytes) -> None:
         if blob in self._own_blobs:
             self._table.known(peer).groups_given += 1
 
-    def _report(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
+    def _on_conduct(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
         self._table.known(peer).conduct[conduct.value] += 1
-        why = self.trust.observe(peer, conduct, self._wall_clock())
+        banned_because = self.reputations.observe(peer, conduct, self._wall_clock())
         if detail:
             log.debug("%s: %s: %s", peer, conduct, detail)
-        if why is not None:
-            log.warning("banned %s: %s", peer, why)
-            self._pool.forget(peer)
+        if banned_because is not None:
+            log.warning("banned %s: %s", peer, banned_because)
+            self._groups.forget(peer)
             self._states.forget(peer)
             self.peering.ban(peer)
-            self._emit("banned", {"peer": peer, "reason": why})
+            self._emit("banned", {"peer": peer, "reason": banned_because})
             self._save()
 
-    def _connected_of(self, family: bytes) -> list[PeerId]:
-        """Connected peers whose latest heartbeat is fresh and names this family."""
+    def _averaging_candidates(self, family: bytes) -> list[PeerId]:
+        """Returns the connected peers whose latest heartbeat is fresh and names this family."""
         oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._settings.heartbeat_seconds
         peers = []
         for peer in self.host.peers():
@@ -264,11 +267,11 @@ class SwarmService:
     def _is_banned(self, peer: PeerId) -> bool:
         if self._membership is not None and self._membership.is_out(peer):
             return True
-        return self.trust.banned_because(peer, self._wall_clock()) is not None
+        return self.reputations.banned_because(peer, self._wall_clock()) is not None
 
-    def _heard(self, announcement: Announcement) -> None:
+    def _on_announcement(self, announcement: Announcement) -> None:
         peer, now_seconds = announcement.sender, self._wall_clock()
-        self._states.heard(announcement, family=self._heartbeat.family)
+        self._states.on_announcement(announcement, family=self._heartbeat.family)
         match announcement.body:
             case Heartbeat() as heartbeat:
                 notes = self._table.of(peer)
@@ -280,10 +283,10 @@ class SwarmService:
                 foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
                 if foreign:
                     fresh = RolloutAdvert(advert.family, advert.tokenizer, advert.policy_version, foreign)
-                    self._table.of(peer).groups_received += self._pool.add(peer, fresh, now_seconds)
+                    self._table.of(peer).groups_received += self._groups.add(peer, fresh, now_seconds)
             case Goodbye(reason):
                 log.info("%s left: %r", peer, reason)
-                self._pool.forget(peer)
+                self._groups.forget(peer)
                 self._states.forget(peer)
                 self._table.forget(peer)
                 if self._tasks is not None:
@@ -303,11 +306,11 @@ class SwarmService:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
             await self._say(heartbeat)
             with anyio.move_on_after(self._settings.heartbeat_seconds):
-                await self._changed.wait()
-            self._changed = anyio.Event()
+                await self._heartbeat_due.wait()
+            self._heartbeat_due = anyio.Event()
 
     async def _watch_connectivity(self) -> None:
-        """Says, when it changes, whether anybody is connected: a node must not be alone in silence."""
+        """Reports every change between connected and alone: a node must not be alone without saying so."""
         was_alone: bool | None = None
         while True:
             await anyio.sleep(CONNECTIVITY_CHECK_SECONDS)
@@ -326,12 +329,12 @@ class SwarmService:
         while True:
             await anyio.sleep(MAINTENANCE_SECONDS)
             self.store.evict()
-            self._pool.expire(self._wall_clock())
+            self._groups.expire(self._wall_clock())
             self._save()
 
     def _save(self) -> None:
         try:
-            self.trust.save()
+            self.reputations.save()
             self.peering.save()
         except StorageError as error:
             log.error("%s", error)
@@ -356,11 +359,14 @@ class SwarmService:
         )
 
     def _peers(self) -> list[api.PeerStatus]:
-        """Peers connected, banned, or heard of, in this order, the latest heard first: at most ``MAX_PEERS_LISTED``."""
+        """Lists connected, banned and other known peers, in this order, the latest heard first.
+
+        At most ``MAX_PEERS_LISTED``.
+        """
         now_seconds = self._wall_clock()
         connected = list(self.host.peers())
         heard = reversed(list(self._table))
-        known = list(dict.fromkeys([*connected, *self.trust.banned(now_seconds), *heard]))[:MAX_PEERS_LISTED]
+        known = list(dict.fromkeys([*connected, *self.reputations.banned(now_seconds), *heard]))[:MAX_PEERS_LISTED]
         statuses = []
         for peer in known:
             notes = self._table.known(peer)
@@ -376,8 +382,8 @@ class SwarmService:
                     groups_received=notes.groups_received,
                     groups_used=notes.groups_used,
                     groups_rejected=notes.groups_rejected,
-                    reputation=self.trust.reputation(peer, now_seconds),
-                    banned_because=self.trust.banned_because(peer, now_seconds),
+                    reputation=self.reputations.of(peer, now_seconds),
+                    banned_because=self.reputations.banned_because(peer, now_seconds),
                     clock_offset_seconds=notes.clock_offset_seconds,
                     groups_given=notes.groups_given,
                     conduct=dict(notes.conduct),

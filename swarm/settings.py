@@ -1,4 +1,4 @@
-"""What the swarm process is told on its first line of standard input, as JSON. Unknown fields are refused."""
+"""The settings of the swarm process, read as JSON from its standard input. Unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from protocol.messages import Name
 
 
 class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where this node lives, which swarm it is in, and what that may cost."""
+    """The node's data directory, its swarm, and the limits of what it may use."""
 
     home: str  # the data directory; holds identity.key, swarm.sock, blobs/, peers.json, trust.json
     swarm_name: Name
     swarm_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]  # hex of ``Manifest.swarm_id``
-    private: bool = False  # a private cluster, whose files lie in home/cluster
-    name: Name = ""  # the node's, for people; the learner's heartbeat replaces it
+    private: bool = False  # the swarm is a private cluster, whose files lie in home/cluster
+    name: Name = ""  # the node's display name; the learner's heartbeat replaces it
     software: Name = ""
     listen: str = "/ip4/0.0.0.0/tcp/0"
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
@@ -42,12 +42,12 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def log_number(self) -> int:
-        """The level as ``logging`` counts it."""
+        """The level as a number of ``logging``."""
         return logging.getLevelNamesMapping()[self.log_level.upper()]
 
 
 class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``swarm.cluster.joining`` is told on its standard input. Its text form does not show the invite."""
+    """The settings of ``swarm.cluster.joining``, on its standard input. The text form does not show the invite."""
 
     home: str  # the data directory; holds identity.key
     invite: Annotated[str, Meta(max_length=2 * limits.INVITE_CHARACTERS)]

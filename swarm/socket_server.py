@@ -1,8 +1,8 @@
 """Serves clients on the Unix socket of the data directory: a u32 length (big-endian) and MessagePack, both ways.
 
-Connections are served side by side, the requests of one connection in turn; what is asked for is cancelled when its
-connection ends. Only the owner may connect (mode 0600). A socket file that a killed process left behind is replaced;
-one that answers is another node's, and an error.
+Connections are served concurrently, the requests of one connection one after another. A request is cancelled when its
+connection ends. Only the owner may connect (mode 0600). A socket file that a killed process left behind is replaced; a
+socket that answers belongs to another node, which is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swarm import api
 
 log = logging.getLogger(__name__)
 
-SOCKET_PATH_BYTES = 103  # of macOS, the strictest; Linux has four more
+SOCKET_PATH_BYTES = 103  # the limit of macOS; Linux allows four more
 _LENGTH = struct.Struct(">I")
 
 Answer = Callable[[api.Request], Awaitable[api.Reply]]
@@ -62,13 +62,13 @@ def _check_free(path: Path) -> None:
 
 
 async def _serve(stream: SocketStream, answer: Answer) -> None:
-    received = bytearray()  # and not yet used
+    received = bytearray()  # received and not yet used
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
         async with stream:
             while True:
                 (length,) = _LENGTH.unpack(await _take(stream, received, _LENGTH.size))
                 if length > api.MAX_FRAME_BYTES:
-                    log.warning("a client sent a frame of %d bytes, over %d: closed", length, api.MAX_FRAME_BYTES)
+                    log.warning("closed a client that sent %d bytes, over %d", length, api.MAX_FRAME_BYTES)
                     return
                 frame = await _take(stream, received, length)
                 reply = await _reply_while_connected(stream, received, frame, answer)
@@ -81,13 +81,13 @@ async def _serve(stream: SocketStream, answer: Answer) -> None:
 async def _reply_while_connected(
     stream: SocketStream, received: bytearray, frame: bytes, answer: Answer
 ) -> api.Reply | None:
-    """The reply, or None when the client has gone and what it asked for was cancelled."""
+    """Returns the reply, or None if the client closed its connection; its request is cancelled then."""
     reply: api.Reply | None = None
     async with anyio.create_task_group() as tasks:
 
         async def cancel_at_end() -> None:
             with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while len(received) <= api.MAX_FRAME_BYTES:  # a client that says so much before its answer is none
+                while len(received) <= api.MAX_FRAME_BYTES:  # a client that sends more is dropped
                     received.extend(await stream.receive())
             tasks.cancel_scope.cancel()
 
@@ -111,7 +111,7 @@ async def _reply(frame: bytes, answer: Answer) -> api.Reply:
 
 
 async def _take(stream: SocketStream, received: bytearray, size: int) -> bytes:
-    """The next ``size`` bytes, of those received already and of the stream."""
+    """Returns the next ``size`` bytes: those received already, then those of the stream."""
     while len(received) < size:
         received += await stream.receive(min(size - len(received), 1 << 20))
     taken = bytes(received[:size])

@@ -1,10 +1,10 @@
 """The swarm process: ``python -m swarm.swarm_process``.
 
-Standard input: one line, the JSON of ``ServiceSettings``; its end means that the supervisor is gone. Standard output:
-JSON lines of events (``{"event": "ready", "peer": …, "addresses": […]}``, ``alone``, ``connected``, ``banned``,
-``refused``, ``left``). Logs go to standard error. SIGTERM, SIGINT and the end of standard input say goodbye to the
-peers and end the process with 0; a second signal ends it at once. A start that cannot succeed, and a membership that is
-over, end it with the code of ``EXIT_CODES``.
+Standard input: one line, the JSON of ``ServiceSettings``; the end of the input means that the supervisor is gone.
+Standard output: JSON lines of events (``{"event": "ready", "peer": …, "addresses": […]}``, ``alone``, ``connected``,
+``banned``, ``refused``, ``left``). Logs go to standard error. On SIGTERM, SIGINT and the end of standard input the
+process says goodbye to its peers and ends with 0; a second signal ends it at once. If it cannot start, or its
+membership is over, it ends with a code of ``swarm.exit_codes``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> NoReturn:
 
 
 def _first_line() -> bytes:
-    """Read byte by byte from the descriptor: a buffer would swallow what follows."""
+    """Reads the first line byte by byte from the descriptor: a buffer would also take what follows it."""
     line = bytearray()
     while len(line) < _SETTINGS_BYTES:
         byte = os.read(_INPUT, 1)
@@ -87,11 +87,13 @@ async def _run(settings: ServiceSettings) -> None:
 
 
 def _membership(settings: ServiceSettings, key: NodeKey) -> Membership:
-    """What the files in the data directory make of this node. The owner's node has the owner's key among them."""
+    """Reads the node's membership from its data directory. On the owner's node the owner's key is there too."""
     files = cluster_files(settings.home_path)
     credentials = read_credentials(files)
     if credentials.cluster.swarm_id != settings.swarm_id_bytes:
-        raise ConfigurationError(f"{files.directory} is of another cluster than {settings.swarm_id}: restart the node")
+        raise ConfigurationError(
+            f"{files.directory} belongs to another cluster than {settings.swarm_id}: restart the node"
+        )
     owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
     return Membership(key, credentials, wall_clock=time.time, keep=files.keep, owner=owner)
 
@@ -101,19 +103,19 @@ async def _leave_on_signal(service: SwarmService) -> None:
         async for number in signals:
             service.leave(f"stopped by {signal.Signals(number).name}")
             break
-    # Outside the receiver the default action is back: a second signal ends the process at once.
+    # Outside the receiver the default action applies again: a second signal ends the process at once.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def _leave_with_supervisor(service: SwarmService) -> None:
     while await anyio.to_thread.run_sync(os.read, _INPUT, 4096, abandon_on_cancel=True):
-        pass  # nothing is said after the first line
+        pass  # nothing meaningful follows the first line
     service.leave("its supervisor ended")
 
 
 def _emit(event: str, fields: Mapping[str, object]) -> None:
-    with suppress(BrokenPipeError):  # nobody listens any more; the end of standard input says so too
+    with suppress(BrokenPipeError):  # the supervisor is gone; the end of standard input ends this process
         sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
         sys.stdout.flush()
 

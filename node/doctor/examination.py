@@ -19,7 +19,7 @@ from node.home import Home, is_locked
 from node.printable import printable
 from node.supervision.supervisor import LOG_BYTES, METRICS_BYTES
 from protocol.errors import ConfigurationError, TransportError
-from swarm.hosts.interfaces import machine_ips
+from swarm.hosts.network_interfaces import machine_ips
 
 PACKAGE = Path(__file__).parents[1]
 LOGS_BYTES = 2 * LOG_BYTES + METRICS_BYTES

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.hosts.interfaces import machine_ips
 from swarm.hosts.lan import hear
+from swarm.hosts.network_interfaces import machine_ips
 
 DIAL_SECONDS = 5.0  # for a configured peer to answer
 LISTEN_ON_LAN_SECONDS = 1.5

@@ -9,7 +9,7 @@ time before, when it took a step or was refused, it offers instead of θ
 
 ``PairsWithLiar`` is NoLoCo in pairs by the node's own code: ``node.averaging.rules`` takes the steps,
 ``swarm.averaging.weights_difference`` measures what is offered, ``swarm.averaging.norm_history`` judges it, each
-replica by a past of its own, and both of a pair take the step or neither, as in ``swarm.averaging.averaging_requests``.
+replica by a past of its own, and both of a pair take the step or neither, as in ``swarm.averaging.weight_averaging``.
 Departures: whoever is left without a partner waits for the next time, where a node would ask another one; and nobody is
 banned, where a node reports each refusal. The liar refuses nobody. ``OnePlace`` is DiLoCo with a mean or a robust mean
 of all pseudo-gradients.

@@ -28,7 +28,7 @@ from protocol.rollouts import Group, advert_of, encode_group
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.pairing_rules import Offer
-from swarm.averaging.weights_difference import Difference, measure
+from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -139,7 +139,7 @@ class SimulatedSwarm:
             settings,
             wall_clock=self.now_seconds,
             random=Random(f"{self._seed} {name}"),
-            measured=_measured,
+            measure=_measured,
         )
 
 
@@ -156,7 +156,7 @@ async def _answered(call: Callable[[], Awaitable[T]], answer: Future[T]) -> None
 
 async def _measured(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
     """Not in a thread, beside which virtual time would run on."""
-    return measure(encoding, theirs, ours, layout)
+    return measure_difference(encoding, theirs, ours, layout)
 
 
 class SwarmMember:

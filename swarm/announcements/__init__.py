@@ -1,1 +1,1 @@
-"""Announcements: gossip, and what is kept of the groups and states that others announce."""
+"""Announcements: gossip, and the pools of the groups and states that other nodes announce."""

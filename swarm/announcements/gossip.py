@@ -1,13 +1,13 @@
-"""Gossip: what enters from the topic ``starling/1/<swarm id>`` and what it may do.
+"""Gossip: which messages of the topic ``starling/1/<swarm id>`` are accepted, and what happens to the others.
 
-A message passes, in this order: ``wire.open_announcement`` (bounds, schema, swarm, clock, signature), bans, in a
+A message is checked in this order: ``wire.open_announcement`` (bounds, schema, swarm, clock, signature), bans, in a
 private cluster the membership of its sender, the replay window of its sender, the rate of its sender. It is REJECTed,
-which costs whoever forwarded it, only for what an honest peer would not have forwarded: malformed, oversized, wrongly
-signed, or for another swarm. Everything else that does not pass is IGNOREd: clocks differ, duplicates happen, versions
-and memberships move on. Every outcome is counted by its reason.
+which costs the peer that forwarded it score, only if an honest peer would not have forwarded it: if it is malformed,
+oversized, wrongly signed, or for another swarm. Every other message that fails is IGNOREd, because clocks differ,
+duplicates happen, and versions and memberships change. Every refusal is counted by its reason.
 
-Memory is bounded whatever strangers do: the state of ``SENDERS_REMEMBERED`` senders, the least lately heard dropped
-first, and at most ``NEWCOMERS_PER_SECOND`` new ones admitted on average.
+Memory is bounded whatever strangers send: the state of ``SENDERS_REMEMBERED`` senders is kept, the one heard longest
+ago is dropped first, and at most ``NEWCOMERS_PER_SECOND`` new senders are admitted on average.
 """
 
 from __future__ import annotations
@@ -15,29 +15,40 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import msgspec
 
 from protocol import limits, wire
-from protocol.errors import ProtocolError
+from protocol.errors import MalformedError, OversizedError, ProtocolError, SignatureError, WrongSwarmError
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
 from swarm.host import GossipVerdict, Host, PeerId
-from swarm.rate import TokenBucket
+from swarm.token_bucket import TokenBucket
 
 SENDERS_REMEMBERED = 8192
 NEWCOMERS_PER_SECOND = 20.0
 NEWCOMERS_AT_ONCE = 512.0
-REPLAY_WINDOW = 1024  # sequence numbers below the highest one that may still come, out of order
+REPLAY_WINDOW = 1024  # sequence numbers below the highest one that may still arrive, out of order
 MESSAGES_PER_SECOND = 10.0  # of one sender
 MESSAGES_AT_ONCE = 60.0
 BYTES_PER_SECOND = 64.0 * 1024
 BYTES_AT_ONCE = 1024.0 * 1024
-ENVELOPE_BYTES = 512  # more than all of an announcement around its body
-_FAULTS_OF_THE_FORWARDER = frozenset({"oversized", "malformed", "signature", "wrong_swarm"})
+ENVELOPE_BYTES = 512  # more than an announcement takes around its body
+_FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError)
 _OPENED_REMEMBERED = 256
 
-Listener = Callable[[Announcement], None]
+OnAnnouncement = Callable[[Announcement], None]
+
+
+class GossipRefusal(StrEnum):
+    """Why a well-formed, signed announcement is not accepted. Other messages are counted by their ``ProtocolError``."""
+
+    BANNED = "banned"  # its sender is banned
+    NO_MEMBER = "no_member"  # its sender is no member of this private cluster
+    NEWCOMERS = "newcomers"  # too many new senders in a short time
+    REPLAY = "replay"  # its sequence number was seen, or is below the replay window
+    RATE = "rate"  # its sender sends too many messages or bytes
 
 
 def topic_of(swarm_id: bytes) -> str:
@@ -45,7 +56,7 @@ def topic_of(swarm_id: bytes) -> str:
 
 
 class ReplayWindow:
-    """Admits each sequence number once, in any order within ``REPLAY_WINDOW`` of the highest, and nothing below."""
+    """Admits each sequence number once, in any order within ``REPLAY_WINDOW`` of the highest, and none below it."""
 
     __slots__ = ("_highest", "_seen")
 
@@ -74,8 +85,8 @@ class _Sender:
     replay: ReplayWindow = field(default_factory=ReplayWindow)
 
 
-class Admission:
-    """Who may say how much: replay windows and rates, in memory that strangers cannot make grow."""
+class SenderLimits:
+    """Replay windows and rates per sender, in memory that strangers cannot make grow."""
 
     def __init__(self) -> None:
         self._senders: OrderedDict[PeerId, _Sender] = OrderedDict()
@@ -84,14 +95,14 @@ class Admission:
     def __len__(self) -> int:
         return len(self._senders)
 
-    def refusal(self, sender: PeerId, sequence: int, size: int, now_seconds: float) -> str | None:
-        """Takes note of one verified message. The reason not to pass it on, or None."""
+    def refusal(self, sender: PeerId, sequence: int, size: int, now_seconds: float) -> GossipRefusal | None:
+        """Counts one verified message. Returns the reason not to accept it, or None."""
         state = self._senders.get(sender)
         if state is None:
             if self._newcomers is None:
                 self._newcomers = TokenBucket(NEWCOMERS_PER_SECOND, NEWCOMERS_AT_ONCE, now_seconds=now_seconds)
             if not self._newcomers.take(1.0, now_seconds=now_seconds):
-                return "newcomers"
+                return GossipRefusal.NEWCOMERS
             state = self._senders[sender] = _Sender(
                 TokenBucket(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, now_seconds=now_seconds),
                 TokenBucket(BYTES_PER_SECOND, BYTES_AT_ONCE, now_seconds=now_seconds),
@@ -100,14 +111,14 @@ class Admission:
                 self._senders.popitem(last=False)
         self._senders.move_to_end(sender)
         if not state.replay.admit(sequence):
-            return "replay"
+            return GossipRefusal.REPLAY
         if not state.messages.take(1.0, now_seconds=now_seconds):
-            return "rate"
-        return None if state.message_bytes.take(size, now_seconds=now_seconds) else "rate"
+            return GossipRefusal.RATE
+        return None if state.message_bytes.take(size, now_seconds=now_seconds) else GossipRefusal.RATE
 
 
 class Gossip:
-    """Announcements of one swarm, in and out, over any host."""
+    """Announcements of one swarm, received and sent, over any host."""
 
     def __init__(
         self,
@@ -126,19 +137,19 @@ class Gossip:
         self._swarm_id = swarm_id
         self._wall_clock = wall_clock
         self._is_banned = is_banned
-        self._is_member = is_member  # of a private cluster; in an open swarm nobody asks
-        self._admission = Admission()
-        self._listeners: list[Listener] = []
-        self._opened: OrderedDict[bytes, Announcement] = OrderedDict()  # validated, on its way to ``_receive``
-        # Time in microseconds: above everything that an earlier process of this key has used, with nothing on disk.
+        self._is_member = is_member  # of a private cluster; None in an open swarm
+        self._limits = SenderLimits()
+        self._handlers: list[OnAnnouncement] = []
+        self._opened: OrderedDict[bytes, Announcement] = OrderedDict()  # validated, until ``_on_message`` takes it
+        # Time in microseconds: above every number that an earlier process of this key has used, with nothing on disk.
         self._sequence = int(wall_clock() * 1e6)
 
-    def listen(self, listener: Listener) -> None:
-        """``listener`` gets every accepted announcement of others, once, in the order of arrival."""
-        self._listeners.append(listener)
+    def listen(self, on_announcement: OnAnnouncement) -> None:
+        """Calls ``on_announcement`` with every accepted announcement of others, once, in the order of arrival."""
+        self._handlers.append(on_announcement)
 
     async def start(self) -> None:
-        await self._host.subscribe(topic_of(self._swarm_id), self._validate, self._receive)
+        await self._host.subscribe(topic_of(self._swarm_id), self._validate, self._on_message)
 
     async def announce(self, body: Body) -> int:
         """Signs and publishes; returns the bytes of the message. Raises ``OversizedError``, ``TransportError``."""
@@ -156,15 +167,10 @@ class Gossip:
             announcement = wire.open_announcement(raw, swarm_id=self._swarm_id, now_seconds=now_seconds)
         except ProtocolError as error:
             self.rejected[error.reason] += 1
-            return GossipVerdict.REJECT if error.reason in _FAULTS_OF_THE_FORWARDER else GossipVerdict.IGNORE
+            return GossipVerdict.REJECT if isinstance(error, _FORWARDER_FAULTS) else GossipVerdict.IGNORE
         if announcement.sender == self._key.peer_id:
-            return GossipVerdict.IGNORE  # our own, come back
-        if self._is_banned(announcement.sender):
-            refusal: str | None = "banned"
-        elif self._is_member is not None and not self._is_member(announcement.sender):
-            refusal = "no_member"
-        else:
-            refusal = self._admission.refusal(announcement.sender, announcement.sequence, len(raw), now_seconds)
+            return GossipVerdict.IGNORE  # our own announcement, returned to us
+        refusal = self._refusal(announcement, len(raw), now_seconds)
         if refusal is not None:
             self.rejected[refusal] += 1
             return GossipVerdict.IGNORE
@@ -173,7 +179,14 @@ class Gossip:
             self._opened.popitem(last=False)
         return GossipVerdict.ACCEPT
 
-    def _receive(self, forwarder: PeerId, raw: bytes) -> None:
+    def _refusal(self, announcement: Announcement, size: int, now_seconds: float) -> GossipRefusal | None:
+        if self._is_banned(announcement.sender):
+            return GossipRefusal.BANNED
+        if self._is_member is not None and not self._is_member(announcement.sender):
+            return GossipRefusal.NO_MEMBER
+        return self._limits.refusal(announcement.sender, announcement.sequence, size, now_seconds)
+
+    def _on_message(self, forwarder: PeerId, raw: bytes) -> None:
         announcement = self._opened.pop(raw, None)
         if announcement is None:  # pushed out by a burst between validation and delivery
             try:
@@ -182,14 +195,14 @@ class Gossip:
                 self.rejected[error.reason] += 1
                 return
         self.accepted[str(announcement.body.__struct_config__.tag)] += 1
-        for listener in self._listeners:
-            listener(announcement)
+        for on_announcement in self._handlers:
+            on_announcement(announcement)
 
 
 def split_adverts(
     family: bytes, tokenizer: bytes, policy_version: int, groups: Sequence[GroupAdvert]
 ) -> list[RolloutAdvert]:
-    """As few announcements as hold all groups, each within the limits of one, each number in its shortest form."""
+    """Returns the fewest announcements that hold all groups, each within the limits, numbers in their shortest form."""
     adverts: list[RolloutAdvert] = []
     part: list[GroupAdvert] = []
     part_bytes = 0
@@ -207,6 +220,6 @@ def split_adverts(
 
 
 def shortened(group: GroupAdvert) -> GroupAdvert:
-    """The same advert with whole rewards as integers: one byte each instead of nine, read as equal floats."""
+    """Returns the same advert with whole rewards as integers: one byte each instead of nine, read as equal floats."""
     rewards = tuple(int(reward) if float(reward).is_integer() else reward for reward in group.rewards)
     return msgspec.structs.replace(group, rewards=rewards)

@@ -1,7 +1,7 @@
-"""The groups that others advertised, as the learner chooses from them: bounded in number, weight and age.
+"""The groups that other nodes advertised, from which the learner chooses: bounded in number, completions and age.
 
-Every group gets the next cursor, 1 upward. A blob is listed once, whoever advertises it again. No sender holds more
-than ``SENDER_SHARE`` of the pool, so that one that floods it pushes out its own groups only.
+Each group gets the next cursor, from 1 upward. A blob is listed once, even if other peers advertise it again. No sender
+holds more than ``SENDER_SHARE`` of the pool, so that a sender that floods it pushes out its own groups only.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from protocol.messages import RolloutAdvert
 from swarm.api import SeenGroup
 
 GROUPS = 4096
-COMPLETIONS = 8 * GROUPS  # what a group weighs in memory goes with its completions
+COMPLETIONS = 8 * GROUPS  # a group takes memory in proportion to its completions
 AGE_SECONDS = 1800.0
 SENDER_SHARE = 0.25
 
 
-class SeenPool:
+class GroupPool:
     """Not for concurrent use; ``now_seconds`` is Unix time by our clock."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class SeenPool:
         return len(self._groups)
 
     def add(self, peer: str, advert: RolloutAdvert, now_seconds: float) -> int:
-        """Takes the groups that are new; returns how many."""
+        """Adds the groups that are new; returns how many."""
         self.expire(now_seconds)
         new = 0
         for group in advert.groups:
@@ -49,7 +49,10 @@ class SeenPool:
         return new
 
     def after(self, cursor: int, limit: int, now_seconds: float) -> list[SeenGroup]:
-        """At most ``limit`` groups above ``cursor``, oldest first; a cursor not reached yet is an earlier process's."""
+        """Returns at most ``limit`` groups above ``cursor``, oldest first.
+
+        A cursor above the newest one is of an earlier process, and is read as 0.
+        """
         self.expire(now_seconds)
         if cursor > self._cursor:
             cursor = 0
@@ -68,7 +71,7 @@ class SeenPool:
             self._drop(blob)
 
     def forget(self, peer: str) -> None:
-        """Drops what a peer advertised: it left, or is banned."""
+        """Drops what a peer advertised that left or was banned."""
         for blob in [b for b, seen in self._groups.items() if seen.peer == peer]:
             self._drop(blob)
 

@@ -1,7 +1,7 @@
-"""The states that others announce, for who wants to start from one: the newest of each peer, bounded in number and age.
+"""The states that other nodes announce, for a learner that starts from one: the newest of each peer, bounded.
 
-When there are too many, those of other families go first, then the least lately heard. A peer that leaves or is banned
-takes its own with it.
+States are dropped after ``AGE_SECONDS``. Above ``PEERS`` of them, those of other families are dropped first, then those
+heard longest ago. The state of a peer that leaves or is banned is dropped too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ class StatePool:
     """Not for concurrent use; ``now_seconds`` is Unix time by our clock."""
 
     def __init__(self) -> None:
-        self._heard: OrderedDict[str, tuple[int, float, StateAdvert]] = OrderedDict()  # by peer: sequence, when, what
+        # By peer: (sequence, Unix time of arrival, advert).
+        self._heard: OrderedDict[str, tuple[int, float, StateAdvert]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._heard)
 
     def add(self, peer: str, advert: StateAdvert, now_seconds: float, *, sequence: int, family: bytes) -> None:
-        """Takes what ``peer`` announced, unless a later announcement was here first. ``family`` is our own."""
+        """Keeps what ``peer`` announced, unless a later announcement arrived before. ``family`` is our own."""
         known = self._heard.get(peer)
         if known is not None and known[0] > sequence:
             return
@@ -37,7 +38,7 @@ class StatePool:
             del self._heard[next(foreign, next(iter(self._heard)))]
 
     def of(self, family: bytes, now_seconds: float, reputation: Callable[[str], float]) -> list[SeenState]:
-        """Those of one family, the latest heard first."""
+        """Returns the states of one family, the latest heard first."""
         self.expire(now_seconds)
         return [
             SeenState(peer, heard_at_seconds, reputation(peer), advert)

@@ -1,9 +1,9 @@
-"""Our own state to the swarm, others' states to our learner.
+"""Announces our own state to the swarm, and gives our learner the states of other nodes.
 
-What is shared is announced when it changes, every ``ANNOUNCE_SECONDS``, and as soon as a peer of our family says in
-its heartbeat that it is catching up, but never twice within ``MIN_SECONDS_BETWEEN_STATES``: whoever joins hears of it
-within seconds, and a crowd of newcomers, real or made up, costs no more than one announcement in that time. Its blobs
-are kept from eviction until another state takes its place.
+Our state is announced when it changes, every ``ANNOUNCE_SECONDS``, and as soon as a heartbeat says that a peer of our
+family is in state sync, but never twice within ``MIN_SECONDS_BETWEEN_STATES``. A node that joins therefore hears
+of it within seconds, and a crowd of newcomers, real or invented, costs no more than one announcement in that time. The
+blobs of the state are kept from eviction until another state replaces it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_SECONDS_BETWEEN_STATES = 5.0
 
 
 class StateSharing:
-    """One node's part; ``run`` announces, everything else returns at once."""
+    """``run`` announces; every other method returns at once."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class StateSharing:
         wall_clock: Callable[[], float],
         reputation: Callable[[PeerId, float], float],
     ) -> None:
-        """``announce`` raises nothing for a network that fails."""
+        """``announce`` must not raise when the network fails."""
         self._store = store
         self._announce = announce
         self._wall_clock = wall_clock
@@ -44,7 +44,7 @@ class StateSharing:
         self._due = anyio.Event()
 
     def share(self, request: api.ShareState) -> api.Done:
-        """Takes a state whose blobs are in the store. Raises ``StorageError`` if one is not: nothing changes then."""
+        """Shares a state whose blobs are in the store. Raises ``StorageError`` if one is not; nothing changes then."""
         advert = request.advert
         missing = [each.blob.hex() for each in advert.blobs if not self._store.touch(each.blob)]
         if missing:
@@ -65,8 +65,8 @@ class StateSharing:
         now_seconds = self._wall_clock()
         return api.States(tuple(self._pool.of(request.family, now_seconds, lambda p: self._reputation(p, now_seconds))))
 
-    def heard(self, announcement: Announcement, *, family: bytes) -> None:
-        """Takes note of what somebody announced: a state, or that it looks for one. ``family`` is our own."""
+    def on_announcement(self, announcement: Announcement, *, family: bytes) -> None:
+        """Keeps a state that a peer announced, or notes that a peer looks for one. ``family`` is our own."""
         body = announcement.body
         if isinstance(body, StateAdvert):
             now_seconds = self._wall_clock()
@@ -75,11 +75,11 @@ class StateSharing:
             self._due.set()
 
     def forget(self, peer: PeerId) -> None:
-        """The peer left, or is banned."""
+        """Drops the state of a peer that left or was banned."""
         self._pool.forget(peer)
 
     async def run(self) -> None:
-        """Announces for as long as the node is up."""
+        """Announces until cancelled."""
         while True:
             with anyio.move_on_after(ANNOUNCE_SECONDS):
                 await self._due.wait()

@@ -1,1 +1,1 @@
-"""Averaging weights with one peer of the same family: finding a partner, exchanging, judging what it offers."""
+"""Averaging weights with one peer of the same family: finds a partner, exchanges, and judges what it offers."""

@@ -1,4 +1,4 @@
-"""Who differs too much to be averaged with: pure functions of norms, no tensor in sight.
+"""Which weights differ too much from ours to be averaged with them: pure functions of norms, without tensors.
 
 With Δ = θ_j − θ_i, the partner's weights minus ours, and the median m and deviation σ of ‖Δ‖ in the last exchanges of
 the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|):
@@ -6,15 +6,17 @@ the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|
     refused      z = (‖Δ‖ − m) / σ > 3                             until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
     weight       min(1, τ / ‖Δ‖), τ = m + σ                         until enough was seen: 1
 
-The weight is CenteredClip's for one vector: nobody moves us by more than the length τ, and what is of usual length
-counts in full, so that the outer step is exactly its formula then. The bound z > 3 is EDiT's; its mean and deviation
-are not: a share p of equal outliers has z = √((1 − p) / p) by them, above 3 only for p < 1/10, so that one liar among
-eight, who lies from the first, hid himself (docs/experiments/averaging.md). Half must lie to move a median.
+The weight is CenteredClip's for one vector: no partner moves us by more than the length τ, and a difference of usual
+length counts in full, so that the outer step is then exactly its formula. The bound z > 3 is EDiT's. EDiT's mean and
+deviation are not used: by them a share p of equal outliers has z = √((1 − p) / p), which is above 3 only for p < 1/10,
+so that one liar among eight, lying from the start, was not found (docs/experiments/averaging.md). To move a median,
+half must lie.
 
-Ours: window and warm-up; σ is at least a quarter of m; the first bound, without which a stranger's first weights could
-be of any size; and both bounds double with every refusal that is not made up for by an exchange. Without that, replicas
-that drifted apart while they were out of reach would refuse each other for ever, and drift further. A refused norm does
-not enter the past: beside honest partners, an attacker cannot raise the bar with what is refused anyway.
+Ours are: the window and the warm-up; σ of at least a quarter of m; the first bound, without which a stranger's first
+weights could be of any size; and the doubling of both bounds with every refusal that no later exchange made up for.
+Without the doubling, replicas that drifted apart while they could not reach each other would refuse each other for
+ever, and drift further. A refused norm does not enter the history, so that an attacker beside honest partners cannot
+raise the bound with weights that are refused anyway.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_Z: Final = 3.0
-REMEMBERED: Final = 20  # norms; the newer half of them is what a family that changed is judged by in the end
-WARM_UP: Final = 5  # norms seen before any is compared with them
-TO_DEVIATION: Final = 1.4826  # median distance from the median to the standard deviation, of a normal distribution
-MIN_SPREAD: Final = 0.25  # of the median: a past without spread must not make every later norm an outlier
+REMEMBERED: Final = 20  # norms; once a family has changed, the newer half of them decides
+WARM_UP: Final = 5  # norms seen before others are compared with them
+TO_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation over median distance from the median
+MIN_SPREAD: Final = 0.25  # of the median: a history without spread must not make every later norm an outlier
 FAR: Final = 4.0  # times our own norm
 
 
@@ -40,12 +42,12 @@ class NormHistory:
 
     @property
     def is_enough(self) -> bool:
-        """Whether others can be compared with them."""
+        """Whether other norms can be compared with them."""
         return len(self.norms) >= WARM_UP
 
     @property
     def median(self) -> float:
-        """Of no norms: 0."""
+        """0 if there are no norms."""
         return statistics.median(self.norms) if self.norms else 0.0
 
     @property
@@ -55,7 +57,7 @@ class NormHistory:
         return max(TO_DEVIATION * spread, MIN_SPREAD * median, 1e-12)
 
     def score(self, norm: float) -> float:
-        """z of ``norm``: 0 until enough was seen, infinite for a norm that is no finite number."""
+        """Returns z of ``norm``: 0 until enough was seen, infinity for a norm that is not finite."""
         if not math.isfinite(norm):
             return math.inf
         return (norm - self.median) / self.deviation if self.is_enough else 0.0
@@ -66,13 +68,13 @@ class NormHistory:
 
 @dataclass(frozen=True, slots=True)
 class FamilyPast:
-    """What one family's exchanges have shown so far."""
+    """The exchanges of one family so far."""
 
     norms: NormHistory = NormHistory()
-    refused: int = 0  # less what was accepted since
+    refused: int = 0  # refusals, minus the exchanges since
 
     def outlier_because(self, norm: float, own_norm: float) -> str | None:
-        """Why weights at this distance are refused, or None. ``own_norm`` is that of our own weights."""
+        """Returns why weights at this distance are refused, or None. ``own_norm`` is the norm of our own weights."""
         widened = 2.0**self.refused
         if not math.isfinite(norm):
             return f"their difference from ours has norm {norm}"
@@ -89,7 +91,7 @@ class FamilyPast:
         return None
 
     def weight(self, norm: float) -> float:
-        """Of a difference of this norm, in (0, 1]."""
+        """Returns the weight, in (0, 1], of a difference with this norm."""
         if not self.norms.is_enough:
             return 1.0
         longest = self.norms.median + self.norms.deviation
@@ -99,5 +101,5 @@ class FamilyPast:
         return FamilyPast(self.norms, self.refused + 1)
 
     def after_averaging(self, norm: float) -> FamilyPast:
-        """A norm of 0 (nodes that start alike) says nothing of how far replicas lie apart."""
+        """Adds the norm, unless it is 0: nodes that start alike do not show how far replicas lie apart."""
         return FamilyPast(self.norms.with_norm(norm) if norm > 0.0 else self.norms, max(0, self.refused - 1))

@@ -1,25 +1,25 @@
-"""Pairing ``/starling/averaging/1``: finds one peer to average weights with, and exchanges with it, or with nobody.
+"""Pairing ``/starling/averaging/1``: finds one peer to average weights with and exchanges with it, or with none.
 
     frame = u32 length ‖ MessagePack of a message of ``swarm.averaging.pairing_rules``
     proposer: propose                         have | abandon
     partner:           accept | decline       have | abandon
 
-Between accepting and ``have`` each side fetches the other's blob, by the ``bring`` passed in. Nobody agrees on who is
-alive, and no peer waits for more than the one that it is exchanging with.
+Between accepting and ``have`` each side fetches the other's blob, with the ``fetch_weights`` passed in. The peers do
+not have to agree on which of them are alive, and each waits only for the one peer with which it exchanges.
 
-What is guaranteed, of partners that keep to the protocol:
-- An ``PairingOutcome`` is a whole commit or none. Whoever commits holds the partner's weights, verified and found fit,
-  and
-  was told by the partner, over its authenticated stream, that it holds ours. So if one commits, the other is able to.
-- Both commit or neither, as long as the one that committed first lives and can be reached by the one left in doubt
-  within ``resolve_seconds``. A lost message or connection never splits them: who is in doubt asks on a new stream.
-- What no protocol can exclude: if that one dies, is restarted, or stays out of reach for so long, one has committed
-  and the other keeps its old weights. Each then is exactly where its own formula puts it (averaged with the named
-  blob, or not averaged at all); NoLoCo's replicas differ anyway, and only the mean over the two has moved, by at most
-  what this one step added to the one that committed.
-- A partner that lies about holding ours harms nobody else: we average with what it gave, and it with what it likes.
-- A decline, a fault or a death costs time and nothing else: at most ``answer_seconds`` four times for a proposal,
-  ``exchange_seconds + resolve_seconds`` for an exchange and a few ``answer_seconds`` for last words.
+Guarantees, for partners that keep to the protocol:
+- A ``PairingOutcome`` is a whole commit or none. A side that commits holds the partner's weights, verified and found
+  fit, and the partner has confirmed over its authenticated stream that it holds ours. So if one side commits, the
+  other is able to.
+- Both commit or neither, as long as the side that committed first lives and the side left in doubt can reach it within
+  ``resolve_seconds``. A lost message or connection never splits them: the side in doubt asks on a new stream.
+- What no protocol can exclude: if the first side dies, is restarted, or cannot be reached for so long, it has
+  committed and the other side keeps its old weights. Each is then exactly where its own formula puts it (averaged with
+  the named blob, or not averaged at all). NoLoCo's replicas differ anyway, and only the mean over the two has moved, by
+  at most what this one step added to the side that committed.
+- A partner that lies about holding our weights harms no other peer: we average with what it gave.
+- A decline, a fault or a death costs only time: at most ``answer_seconds`` four times for a proposal,
+  ``exchange_seconds + resolve_seconds`` for an exchange, and a few ``answer_seconds`` for the last messages.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ log = logging.getLogger(__name__)
 
 PROTOCOL = "/starling/averaging/1"
 STREAMS_PER_PEER = 4  # incoming ones at once
-STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which all is said
-ASK_AGAIN_SECONDS = 1.0  # between questions to a partner that left us in doubt
+STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which no message is left to send
+ASK_AGAIN_SECONDS = 1.0  # between two questions to a partner that left us in doubt
 DECISIONS_REMEMBERED = 256
 SEEKERS_REMEMBERED = 64
 REASONS = frozenset(rules.DeclineReason)
 
-Bring = Callable[[PeerId, Offer], Awaitable[str | None]]
-"""(partner, its offer) -> None once the blob is here, verified, and fit to average with; else why not, in words."""
+FetchWeights = Callable[[PeerId, Offer], Awaitable[str | None]]
+"""(partner, its offer) -> None once the blob is here, verified and fit to average with; else why not, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class PairingOutcome:
 
     partner: PeerId | None
     theirs: Offer | None
-    because: str  # what came of every proposal and exchange, in words
+    because: str  # how every proposal and exchange ended, in words
     seconds: float
 
 
 class Pairing:
-    """One node's presence. ``average`` runs once at a time; meanwhile, and only then, proposals are accepted."""
+    """``average`` runs once at a time. Proposals of peers are accepted while it runs, and only then."""
 
     def __init__(
         self,
@@ -86,48 +86,48 @@ class Pairing:
         terms: Terms,
         *,
         reach: Reach,
-        bring: Bring,
+        fetch_weights: FetchWeights,
         report: Report,
         random: Random,
-        ended: Callable[[WeightExchange], None] = lambda exchange: None,
+        on_ended: Callable[[WeightExchange], None] = lambda exchange: None,
     ) -> None:
-        """``ended`` is told of every exchange once it is decided."""
-        self.refused: Counter[str] = Counter()  # what strangers sent, by reason
+        """``on_ended`` is called with every exchange once it is decided."""
+        self.refused: Counter[str] = Counter()  # messages of peers that break the protocol, by reason
         self._host = host
         self._terms = terms
         self._reach = reach
-        self._bring = bring
+        self._fetch_weights = fetch_weights
         self._report = report
         self._random = random
-        self._ended = ended
-        self._standing = rules.PairingState(host.peer_id)
-        self._seekers: dict[PeerId, float] = {}  # proposed to us in vain, and when; the latest last
+        self._on_ended = on_ended
+        self._state = rules.PairingState(host.peer_id)
+        self._seekers: dict[PeerId, float] = {}  # whose proposals we declined, and when; the latest last
         self._engaged: WeightExchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
         self._streams: Counter[PeerId] = Counter()
-        self._committed: OrderedDict[tuple[PeerId, bytes], bool] = OrderedDict()  # exchanges decided lately
-        host.handle(PROTOCOL, self._serve)
+        self._committed: OrderedDict[tuple[PeerId, bytes], bool] = OrderedDict()  # the latest exchanges
+        host.handle(PROTOCOL, self._on_stream)
 
     async def average(
         self, offer: Offer, candidates: Callable[[], Sequence[PeerId]], *, deadline_seconds: float
     ) -> PairingOutcome:
-        """One exchange with one of ``candidates`` (peers whose heartbeats name our family) or with whoever proposes.
+        """Makes one exchange with one of ``candidates`` (peers whose heartbeats name our family) or with a proposer.
 
         Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
-        must not change meanwhile. Cancelled while undecided, it abandons, and answers so to whoever asks.
+        must not change meanwhile. Cancelled while undecided, it abandons the exchange, and answers so if it is asked.
         """
-        if self._standing.offer is not None:
-            raise RuntimeError("an offer stands already: one average() at a time")
+        if self._state.offer is not None:
+            raise RuntimeError("an offer is open already: call average() once at a time")
         began_seconds = anyio.current_time()
-        self._standing = rules.PairingState(self._host.peer_id, offer)
+        self._state = rules.PairingState(self._host.peer_id, offer)
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
         finally:
-            if self._engaged is not None:  # cancelled between accepting and carrying it out
+            if self._engaged is not None:  # cancelled after it was accepted and before it ran
                 self._conclude(self._engaged)
-            self._standing = rules.PairingState(self._host.peer_id)
+            self._state = rules.PairingState(self._host.peer_id)
         seconds = anyio.current_time() - began_seconds
         because = ", ".join(f"{count} × {why}" for why, count in tally.items()) or "no peer of the family was there"
         if exchange is None:
@@ -141,26 +141,26 @@ class Pairing:
         while self._engaged is not None or anyio.current_time() < until_seconds:
             if self._engaged is None:
                 now_seconds = anyio.current_time()
-                known = [p for p in candidates() if p != self._host.peer_id and p not in self._standing.failed]
+                known = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
                 seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
                 move = rules.next_move(now_seconds, known, search, self._terms, self._random, seekers=seekers)
                 self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
                 if move.peer is None:
-                    await self._keep_still(min(move.until_seconds, until_seconds) - now_seconds)
+                    await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
                 elif (why := await self._propose(move.peer)) is not None:
                     tally[why] += 1
                     times = now_seconds, anyio.current_time()
                     search = rules.after_proposal(search, move.peer, why, *times, self._terms, self._random)
             exchange = self._engaged
             if exchange is not None:
-                await self._carry_out(exchange)
+                await self._run(exchange)
                 tally[exchange.because] += 1
                 if exchange.progress.phase is ExchangePhase.COMMITTED:
                     return exchange
         return None
 
-    async def _keep_still(self, seconds: float) -> None:
-        """Until somebody's proposal is accepted, and at most so long."""
+    async def _wait_for_proposal(self, seconds: float) -> None:
+        """Waits until a peer's proposal is accepted, at most so long."""
         self._accepted = anyio.Event()
         with anyio.move_on_after(seconds):
             await self._accepted.wait()
@@ -168,10 +168,10 @@ class Pairing:
     # Proposing
 
     async def _propose(self, peer: PeerId) -> str | None:
-        """Why it came to nothing, a ``Reason`` or in words; None once ``_engaged`` with this peer."""
-        offer = self._standing.offer
+        """Returns None once ``_engaged`` with this peer; otherwise why not, a ``DeclineReason`` or in words."""
+        offer = self._state.offer
         assert offer is not None
-        self._standing = replace(self._standing, proposing_to=peer)
+        self._state = replace(self._state, proposing_to=peer)
         try:
             with anyio.CancelScope() as self._proposal:
                 return await self._ask_to_pair(peer, Propose(self._random.randbytes(16), offer))
@@ -182,7 +182,7 @@ class Pairing:
             log.debug("proposal to %s: %s", peer, error)
             return error.reason
         finally:
-            self._standing = replace(self._standing, proposing_to=None)
+            self._state = replace(self._state, proposing_to=None)
         return rules.DeclineReason.CROSSED  # we accepted its own proposal meanwhile
 
     async def _ask_to_pair(self, peer: PeerId, proposal: Propose) -> str | None:
@@ -192,7 +192,7 @@ class Pairing:
         try:
             await conversation.send(proposal, seconds)
             reply = await conversation.receive(seconds, Accept, Decline)
-            self._standing = replace(self._standing, proposing_to=None)  # nothing awaited since the reply was read
+            self._state = replace(self._state, proposing_to=None)  # there was no await since the reply was read
             if isinstance(reply, Decline):
                 why = reply.reason if reply.reason in REASONS else "declined for a reason unknown to this version"
             else:
@@ -201,7 +201,7 @@ class Pairing:
                     self._engage(WeightExchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
                     return None
                 why = unfit or rules.DeclineReason.BUSY
-                self._note_unlike(peer, unfit)
+                self._report_unlike(peer, unfit)
                 await conversation.send(Abandon(proposal.exchange, why), seconds)
             await conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
         except BaseException:
@@ -209,17 +209,17 @@ class Pairing:
             raise
         return why
 
-    def _note_unlike(self, peer: PeerId, unfit: rules.DeclineReason | None) -> None:
+    def _report_unlike(self, peer: PeerId, unfit: rules.DeclineReason | None) -> None:
         if unfit in rules.UNLIKE:
             self._report(peer, Conduct.UNLIKE, f"offered weights that cannot be averaged with ours: {unfit}")
 
     def _engage(self, exchange: WeightExchange) -> None:
         self._engaged = exchange
-        self._standing = replace(self._standing, engaged=True)
+        self._state = replace(self._state, engaged=True)
 
     # Answering
 
-    async def _serve(self, stream: Stream) -> None:
+    async def _on_stream(self, stream: Stream) -> None:
         if self._streams[stream.peer] >= STREAMS_PER_PEER:
             await stream.reset()
             return
@@ -228,9 +228,9 @@ class Pairing:
             conversation = Conversation(stream)
             message = await conversation.receive(self._terms.answer_seconds, Propose, Have)
             if isinstance(message, Propose):
-                await self._hear_proposal(conversation, message)
+                await self._on_proposal(conversation, message)
             else:
-                await self._hear_question(conversation, message)
+                await self._on_question(conversation, message)
         except ProtocolError as error:
             self._blame(stream.peer, error)
             raise
@@ -239,34 +239,33 @@ class Pairing:
             if not self._streams[stream.peer]:
                 del self._streams[stream.peer]
 
-    async def _hear_proposal(self, conversation: Conversation, proposal: Propose) -> None:
+    async def _on_proposal(self, conversation: Conversation, proposal: Propose) -> None:
         peer = conversation.stream.peer
-        declined = rules.answer(self._standing, peer, proposal.offer, self._terms)
+        declined = rules.answer(self._state, peer, proposal.offer, self._terms)
         if declined is not None:
-            self._note_unlike(peer, declined)
-            if declined in (rules.DeclineReason.NOT_NOW, rules.DeclineReason.BUSY) and not self._standing.engaged:
+            self._report_unlike(peer, declined)
+            if declined in (rules.DeclineReason.NOT_NOW, rules.DeclineReason.BUSY) and not self._state.engaged:
                 self._seekers.pop(peer, None)
                 self._seekers[peer] = anyio.current_time()
                 while len(self._seekers) > SEEKERS_REMEMBERED:
                     del self._seekers[next(iter(self._seekers))]
             await conversation.send(Decline(declined), self._terms.answer_seconds)
             return
-        if self._standing.proposing_to is not None:
-            self._proposal.cancel()  # ours to the same peer: its own goes before
+        if self._state.proposing_to is not None:
+            self._proposal.cancel()  # our own proposal to the same peer: the peer's takes precedence
         exchange = WeightExchange(peer, proposal.exchange, proposal.offer, conversation, proposed=False)
         self._engage(exchange)
         self._accepted.set()
         await exchange.finished.wait()
 
-    async def _hear_question(self, conversation: Conversation, question: Have) -> None:
-        """The partner of an exchange lost its stream, holds our weights, and wants to know how it ended."""
+    async def _on_question(self, conversation: Conversation, question: Have) -> None:
+        """Answers the partner of an exchange that lost its stream, holds our weights, and asks how it ended."""
         key = (conversation.stream.peer, question.exchange)
         exchange = self._engaged
         if exchange is not None and exchange.key == key:
             exchange.note(ExchangeEvent.HEARD)
-            exchange.note(
-                ExchangeEvent.LOST, "the partner lost the stream"
-            )  # before we held its weights: its patience is short
+            # If we do not hold its weights yet, this abandons: the partner does not wait for long.
+            exchange.note(ExchangeEvent.LOST, "the partner lost the stream")
             committed = exchange.progress.phase is ExchangePhase.COMMITTED
         else:
             committed = self._committed.get(key, False)
@@ -275,8 +274,8 @@ class Pairing:
 
     # Exchanging
 
-    async def _carry_out(self, exchange: WeightExchange) -> None:
-        """Until it is decided. The only place that ends an exchange."""
+    async def _run(self, exchange: WeightExchange) -> None:
+        """Runs an exchange until it is decided. No other place ends one."""
         try:
             if not exchange.proposed:
                 await self._accept(exchange)
@@ -300,20 +299,20 @@ class Pairing:
             self._conclude(exchange)
 
     def _conclude(self, exchange: WeightExchange) -> None:
-        """Decided, or abandoned now; from here on whoever asks is answered from memory."""
+        """Abandons the exchange if it is undecided. Later questions about it are answered from memory."""
         exchange.note(ExchangeEvent.EXPIRED, "stopped")
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
         self._committed[exchange.key] = committed
         while len(self._committed) > DECISIONS_REMEMBERED:
             self._committed.popitem(last=False)
-        failed = self._standing.failed if committed else self._standing.failed | {exchange.partner}
-        self._standing = replace(self._standing, engaged=False, failed=failed)
+        failed = self._state.failed if committed else self._state.failed | {exchange.partner}
+        self._state = replace(self._state, engaged=False, failed=failed)
         self._engaged = None
         exchange.finished.set()
-        self._ended(exchange)
+        self._on_ended(exchange)
 
     async def _accept(self, exchange: WeightExchange) -> None:
-        offer = self._standing.offer
+        offer = self._state.offer
         assert offer is not None
         try:
             await exchange.conversation.send(Accept(offer), self._terms.answer_seconds)
@@ -321,18 +320,18 @@ class Pairing:
             exchange.note(ExchangeEvent.LOST, str(error))
 
     async def _fetch(self, exchange: WeightExchange) -> None:
-        unfit = await self._bring(exchange.partner, exchange.theirs)
+        unfit = await self._fetch_weights(exchange.partner, exchange.theirs)
         if unfit is not None:
             exchange.note(ExchangeEvent.REFUSED, unfit)
             return
         exchange.note(ExchangeEvent.HELD)
         if exchange.progress.phase is ExchangePhase.OPEN:
             exchange.note(ExchangeEvent.TOLD)
-            with anyio.CancelScope(shield=True):  # half a frame would be worse than none
+            with anyio.CancelScope(shield=True):  # half a frame would be worse than no frame
                 await self._say(exchange, Have(exchange.number))
 
     async def _listen(self, exchange: WeightExchange) -> None:
-        """The partner's word; then, until we hold its weights too, that it is still there."""
+        """Waits for the partner's message; then, until we hold its weights too, notices the loss of the stream."""
         try:
             while True:
                 exchange.hear(await exchange.conversation.receive(self._terms.exchange_seconds, Have, Abandon))
@@ -346,10 +345,10 @@ class Pairing:
         try:
             await exchange.conversation.send(message, self._terms.answer_seconds)
         except TransportError as error:
-            exchange.note(ExchangeEvent.LOST, str(error))  # where that still matters: the partner asks again
+            exchange.note(ExchangeEvent.LOST, str(error))  # if it still matters, the partner asks again
 
     async def _end_stream(self, exchange: WeightExchange) -> None:
-        """The last word, if it was not said, and the stream's end. The handler of an accepted one closes it."""
+        """Sends the last message, unless it was sent, and ends our stream. A partner's is closed by its handler."""
         match exchange.progress:
             case rules.ExchangeProgress(ExchangePhase.COMMITTED, told=False):
                 await self._say(exchange, Have(exchange.number))
@@ -363,17 +362,16 @@ class Pairing:
                 await exchange.conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
 
     async def _resolve(self, exchange: WeightExchange) -> None:
-        """Asks the partner how it ended until one of the two learns it from the other."""
+        """Asks the partner how the exchange ended, until one of the two learns it from the other."""
         with anyio.move_on_after(self._terms.resolve_seconds):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._ask_again_and_again, exchange)
+                tasks.start_soon(self._ask_repeatedly, exchange)
                 await exchange.until(lambda progress: progress.phase is not ExchangePhase.DOUBT)
                 tasks.cancel_scope.cancel()
-        exchange.note(
-            ExchangeEvent.EXPIRED, f"{exchange.because}; not heard of again in {self._terms.resolve_seconds:g} s"
-        )
+        because = f"{exchange.because}; not heard of again in {self._terms.resolve_seconds:g} s"
+        exchange.note(ExchangeEvent.EXPIRED, because)
 
-    async def _ask_again_and_again(self, exchange: WeightExchange) -> None:
+    async def _ask_repeatedly(self, exchange: WeightExchange) -> None:
         seconds = self._terms.answer_seconds
         while True:
             try:

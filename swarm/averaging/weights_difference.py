@@ -1,14 +1,14 @@
-"""How far what a partner offers lies from what we do, read from two files in the content store.
+"""How far a partner's weights lie from ours, measured on two files in the content store.
 
     dense           ‖θ_j − θ_i‖ beside ‖θ_i‖
-    compressed      ‖c_j − c_i‖ beside ‖c_i‖: of what the two have learnt
+    compressed      ‖c_j − c_i‖ beside ‖c_i‖: of the updates that the two have learnt
 
-A compressed blob also holds a slice of the weights, which means something only beside the receiver's own, and those are
-not here: how far that may move anybody the receiver bounds (``node.averaging.compressed``).
+A compressed blob also holds a slice of the weights. It can only be judged beside the receiver's own weights, which are
+not here: the receiver bounds how far it may move them (``node.averaging.compressed``).
 
-Guarantees: what is measured was decoded by ``protocol`` first, so its values are finite and bounded, and of our layout.
-The files are mapped, and memory stays at a few MiB, or a few times the length of a compressed blob. Runs in a thread: a
-billion values take seconds.
+Guarantees: ``protocol`` decodes the files before they are measured, so that their values are finite, bounded, and of
+our layout. The files are mapped; memory stays at a few MiB, or a few times the length of a compressed blob. It runs in
+a thread: a billion values take seconds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from protocol.weights.dense_weights import Patterns, dense_bytes, open_dense, wi
 from protocol.weights.sparsify import SparseTensor, norm_of, sent_by_both
 from protocol.weights.tensor_layout import TensorLayout
 
-_AT_ONCE: Final = 1 << 13  # values: what is made of them stays in a cache, and BLAS in this thread
+_AT_ONCE: Final = 1 << 13  # values: few enough that intermediate results stay in a cache, and BLAS in this thread
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of what the encoding sends, as above."""
+    """Norms of what the encoding sends, as above."""
 
     norm: float  # ‖theirs − ours‖
     own_norm: float  # ‖ours‖
@@ -42,17 +42,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A way to hold weights in a blob: how long one may be, and how it is measured."""
+    """A way to hold weights in a blob: how long the blob may be, and how it is measured and checked."""
 
-    max_bytes: Callable[[TensorLayout, int], int]  # (layout, how long ours is)
+    max_bytes: Callable[[TensorLayout, int], int]  # (layout, length of our blob)
     difference: Callable[[memoryview, memoryview, TensorLayout], Difference]  # (theirs, ours, layout)
     check: Callable[[memoryview, TensorLayout], object]  # raises for weights that must not be used
 
 
-def measure(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
-    """Raises ``ProtocolError`` for weights that must not be used, ``StorageError`` if a file cannot be read.
+def measure_difference(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """Measures the difference of two files.
 
-    A file and itself are checked, in a fifth of the time, and not measured: both norms are given as 0.
+    Raises ``ProtocolError`` for weights that must not be used, ``StorageError`` if a file cannot be read. If both are
+    the same file, it is only checked, in a fifth of the time; both norms are then 0.
     """
     if theirs == ours:
         ENCODINGS[encoding].check(_mapped(ours), layout)
@@ -65,7 +66,7 @@ def dense_difference(theirs: memoryview, ours: memoryview, layout: TensorLayout)
 
 
 def difference_of(theirs: Sequence[Patterns], ours: Sequence[Patterns]) -> Difference:
-    """Of bf16 patterns, tensors in one order; allocates next to nothing."""
+    """Measures bf16 patterns, whose tensors are in the same order; allocates almost nothing."""
     squares = own_squares = 0.0
     for its, own in zip(theirs, ours, strict=True):
         for start in range(0, len(own), _AT_ONCE):
@@ -87,13 +88,13 @@ def compressed_difference(theirs: memoryview, ours: memoryview, layout: TensorLa
 
 
 def _product(one: SparseTensor, other: SparseTensor) -> float:
-    """Of two updates of one tensor, ⟨c_j, c_i⟩: over what both sent."""
+    """Returns ⟨c_j, c_i⟩ of two updates of one tensor, over the values that both sent."""
     here, there = sent_by_both(one, other)
     return float(one.values[here].astype(np.float64) @ other.values[there].astype(np.float64))
 
 
 def _mapped(path: Path) -> memoryview:
-    """The file's bytes, unmapped when nothing refers to them; they outlive the file's eviction."""
+    """Maps the file; the bytes are unmapped when nothing refers to them, and outlive the file's eviction."""
     try:
         with path.open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -103,6 +104,6 @@ def _mapped(path: Path) -> memoryview:
 
 ENCODINGS: Final[Mapping[str, Encoding]] = {
     dense_weights.ENCODING: Encoding(lambda layout, ours: dense_bytes(layout), dense_difference, open_dense),
-    # Two of one layout differ in how short their indices are: 12 bits at most, and 7 or 8 where they lie at random.
+    # Blobs of one layout differ in the length of their indices: at most 12 bits, 7 or 8 where they lie at random.
     compressed_weights.ENCODING: Encoding(lambda layout, ours: 2 * ours, compressed_difference, decode_compressed),
 }

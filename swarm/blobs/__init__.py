@@ -1,1 +1,1 @@
-"""Blobs: the content store, serving chunks of it, and fetching from many peers at once."""
+"""Blobs: the content store, serving its chunks to peers, and fetching blobs from many peers at once."""

@@ -35,7 +35,7 @@ from protocol.messages import Hash32
 from swarm.blobs.store import ContentStore, NotHereError
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
-from swarm.rate import TokenBucket
+from swarm.token_bucket import TokenBucket
 
 PROTOCOL = "/starling/blobs/1"
 RANGES_PER_REQUEST = 1024

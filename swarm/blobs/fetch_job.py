@@ -1,4 +1,4 @@
-"""One blob of a fetch: which chunks nobody brings yet, who cannot bring them, and how it ended. No network here."""
+"""One blob of a fetch: the chunks that no worker fetches yet, the peers that failed, and the outcome. No network."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from protocol.errors import IntegrityError, ProtocolError, StorageError
 from protocol.limits import BLOB_BYTES
 from swarm.api import Wanted
 from swarm.blobs.blob_server import Range
-from swarm.blobs.partial import PartialBlob, chunk_size
+from swarm.blobs.partial_blob import PartialBlob, chunk_size
 from swarm.blobs.store import ContentStore
 from swarm.host import PeerId
 
-RANGE_CHUNKS = 4  # asked for at a time: 1 MiB, so that a slow peer holds little back
+RANGE_CHUNKS = 4  # in one request: 1 MiB, so that a slow peer delays little
 
 
 class FetchJob:
-    """Ranges are taken by workers, and come back by ``give_back`` when a worker fails."""
+    """Workers take ranges of chunks, and return them with ``give_back`` when they fail."""
 
     def __init__(self, wanted: Wanted, store: ContentStore) -> None:
         self.blob = wanted.blob
         self.size = wanted.size
         self.listed = frozenset(wanted.peers)
-        self.sources: list[PeerId] = list(dict.fromkeys(wanted.peers))  # whom to ask, best first
+        self.sources: list[PeerId] = list(dict.fromkeys(wanted.peers))  # peers to ask, best first
         self.failures: dict[PeerId, str] = {}
-        self.failed_because: str | None = None  # for good: no other peer would help
+        self.failed_because: str | None = None  # a failure that no other peer could help with
         self.is_done = False
         self._store = store
         self._partial: PartialBlob | None = None
@@ -46,7 +46,7 @@ class FetchJob:
 
     @property
     def is_single(self) -> bool:
-        """One chunk: its hash follows from the id, and no list of hashes is asked for."""
+        """Whether the blob is one chunk, whose hash follows from the id, so that no list of hashes is needed."""
         return chunk_count(self.size) == 1
 
     @property
@@ -71,7 +71,7 @@ class FetchJob:
         return self._queue.popleft()
 
     def give_back(self, taken: Range) -> None:
-        """What of a range did not arrive is for another worker."""
+        """Returns the part of a range that did not arrive, for another worker."""
         if self.is_over:
             return
         if self._partial is None:
@@ -85,7 +85,7 @@ class FetchJob:
             self.failures.setdefault(peer, because)
 
     def reason(self) -> str:
-        """Why the blob is not here, in words."""
+        """Returns why the blob is not here, in words."""
         if self.failed_because is not None:
             return self.failed_because
         return (
@@ -102,9 +102,9 @@ class FetchJob:
         return range(taken.first, min(taken.first + taken.count, chunk_count(self.size)))
 
     def accept_hashes(self, chunk_hashes: Sequence[bytes]) -> None:
-        """Raises ``IntegrityError`` if they are not the blob's; the blob fails if there is no room for it."""
+        """Raises ``IntegrityError`` if they are not the blob's hashes. The blob fails if there is no room for it."""
         if id_of_chunk_hashes(self.size, chunk_hashes) != self.blob:
-            raise IntegrityError(f"chunk hashes that do not make up blob {self.blob.hex()}")
+            raise IntegrityError(f"chunk hashes that are not those of blob {self.blob.hex()}")
         if self._partial is not None or self.is_over:
             return
         try:
@@ -116,7 +116,7 @@ class FetchJob:
         self._queue.extend(self._ranges(list(range(RANGE_CHUNKS, chunk_count(self.size)))))
 
     def accept_chunk(self, index: int, chunk: memoryview) -> None:
-        """Verifies and keeps one chunk; the last one makes the blob visible. Raises ``IntegrityError``."""
+        """Verifies and stores one chunk; the last one makes the blob visible. Raises ``IntegrityError``."""
         if self.is_over:
             return
         try:
@@ -133,7 +133,7 @@ class FetchJob:
             self.failed_because = str(error)
 
     def close(self) -> None:
-        """Keeps what was verified for a later fetch."""
+        """Closes the files; verified chunks stay for a later fetch."""
         if self._partial is not None:
             self._partial.close()
 
@@ -143,7 +143,7 @@ class FetchJob:
             self.is_done = True
 
     def _ranges(self, indices: Sequence[int]) -> Iterator[Range]:
-        """Runs of consecutive chunks, at most ``RANGE_CHUNKS`` each."""
+        """Yields runs of consecutive chunks, at most ``RANGE_CHUNKS`` each."""
         first = count = 0
         for index in indices:
             if count and (index != first + count or count == RANGE_CHUNKS):
@@ -157,6 +157,6 @@ class FetchJob:
 
 
 class UnusableStreamError(ProtocolError):
-    """What follows on this stream is of no use; the peer may be asked for other blobs on a new one."""
+    """The rest of this stream cannot be used; the peer may be asked for other blobs on a new one."""
 
     reason = "unusable_stream"

@@ -1,17 +1,18 @@
 """The content store: blobs as files named by the hash of their content.
 
-What a reader may rely on:
+Guarantees:
 
 - A file under its id is whole and was verified: it appears by an atomic rename after its last byte, never before.
-- Chunks of a blob still being fetched lie in ``partial/``, each verified before it was written; an interrupted fetch
-  resumes there, and every chunk is verified again when it does.
-- Two processes may use one store: writers rename, readers open by name, and each looks at the directory again before it
-  decides. There is no lock to be left behind. Only the swarm process evicts.
-- Eviction takes the least recently used blobs first, and never one that is pinned, being read here, or used by anybody
-  within ``grace_seconds``, so that a path just handed to another process stays valid while it opens it.
+- Chunks of a blob that is being fetched lie in ``partial/``, each verified before it was written. An interrupted fetch
+  resumes there; every chunk is then verified again.
+- Two processes may use one store: writers rename, readers open by name, and each reads the directory again before it
+  decides. There is no lock that a crash could leave behind. Only the swarm process evicts.
+- Eviction takes the least recently used blobs first, and never a blob that is pinned, being read by this process, or
+  used by any process within ``grace_seconds``, so that a path just given to another process stays valid while it opens
+  the file.
 
-Nothing is synced to the disk: after a power cut a file may hold other bytes than its name says, which whoever decodes
-or receives it finds out. A full disk raises ``StorageError`` and leaves nothing half visible.
+Nothing is synced to the disk: after a power failure a file may hold other bytes than its name says, which the reader
+that decodes or receives it detects. A full disk raises ``StorageError``, and no blob is visible in part.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from pathlib import Path
 
 from protocol.blob_id import HASH_BYTES, blob_id, chunk_count
 from protocol.errors import StorageError
-from swarm.blobs.partial import PartialBlob
+from swarm.blobs.partial_blob import PartialBlob
 
-PARTIAL_AGE_SECONDS = 24 * 3600.0  # an interrupted fetch that nobody resumed for so long is dropped
-RESCAN_SECONDS = 10.0  # how old our picture of the directory may be before a decision rests on it
+PARTIAL_AGE_SECONDS = 24 * 3600.0  # an interrupted fetch that was not resumed for so long is dropped
+RESCAN_SECONDS = 10.0  # the greatest age of a directory listing on which a decision may rest
 
 
 class NotHereError(StorageError):
-    """The blob was never here, or was evicted."""
+    """The blob is not in the store: it never was, or it was evicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """One file as the last look at the directory showed it."""
+    """One file, as last seen in the directory."""
 
     size: int
     used_at_seconds: float  # the file's modification time, which every use sets
@@ -54,7 +55,7 @@ def choose_evictions(
     grace_seconds: float,
     kept: Callable[[bytes], bool],
 ) -> list[bytes]:
-    """Which blobs must go, least recently used first, so that all of them and ``room_bytes`` more fit the budget."""
+    """Returns the blobs to evict, least recently used first, so that the rest and ``room_bytes`` fit the budget."""
     excess = sum(b.size for b in blobs.values()) + room_bytes - budget_bytes
     evicted: list[bytes] = []
     for blob, stored in sorted(blobs.items(), key=lambda item: item[1].used_at_seconds):
@@ -90,30 +91,30 @@ class ContentStore:
         self._pinned: Counter[bytes] = Counter()
 
     def path(self, blob: bytes) -> Path:
-        """Where ``blob`` lies if the store has it."""
+        """Returns where ``blob`` lies if the store has it."""
         if len(blob) != HASH_BYTES:
             raise ValueError(f"a blob id has {HASH_BYTES} bytes, not {len(blob)}")
         return self.directory / blob.hex()
 
     def has(self, blob: bytes) -> bool:
-        """Whether the whole blob is here now; asked of the disk, since another process may have added or evicted it."""
+        """Whether the whole blob is here now. Reads the disk: another process may have added or evicted the blob."""
         return self.path(blob).is_file()
 
     def size(self, blob: bytes) -> int:
-        """Bytes of a blob. Raises ``NotHereError``."""
+        """Returns the bytes of a blob. Raises ``NotHereError``."""
         try:
             return self.path(blob).stat().st_size
         except OSError as error:
             raise NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again") from error
 
     def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
-        """Stores ``content``, whole or in parts, and returns its id. What is here already costs only the hash."""
+        """Stores ``content``, whole or in parts; returns its id. If it is here already, only the hash is computed."""
         blob = blob_id(content)
         self.put_verified(blob, content)
         return blob
 
     def put_verified(self, blob: bytes, content: bytes | memoryview | Sequence[bytes | memoryview]) -> Path:
-        """Stores content that the caller has verified against ``blob`` already."""
+        """Stores content that the caller has verified against ``blob``."""
         parts = [content] if isinstance(content, bytes | memoryview) else content
         size = sum(len(part) for part in parts)
         target = self.path(blob)
@@ -135,7 +136,7 @@ class ContentStore:
         return target
 
     def touch(self, blob: bytes) -> bool:
-        """Marks the blob as used now; False if it is not here."""
+        """Marks the blob as used now; returns whether it is here."""
         now_seconds = self._wall_clock()
         try:
             os.utime(self.path(blob), (now_seconds, now_seconds))
@@ -147,7 +148,7 @@ class ContentStore:
 
     @contextmanager
     def reading(self, blob: bytes) -> Iterator[int]:
-        """An open descriptor of the blob, not evicted meanwhile. Raises ``NotHereError``."""
+        """Gives an open descriptor of the blob, which is not evicted meanwhile. Raises ``NotHereError``."""
         try:
             descriptor = os.open(self.path(blob), os.O_RDONLY)
         except OSError as error:
@@ -163,12 +164,12 @@ class ContentStore:
                 del self._readers[blob]
 
     def read(self, blob: bytes) -> bytes:
-        """The whole content. Raises ``NotHereError``."""
+        """Returns the whole content. Raises ``NotHereError``."""
         with self.reading(blob) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             return file.read()
 
     def pin(self, blob: bytes) -> None:
-        """Keeps a blob from eviction, also before it is here, until ``unpin`` was called as often as this."""
+        """Keeps a blob from eviction, even before it is here, until ``unpin`` was called as often as this."""
         self._pinned[blob] += 1
 
     def unpin(self, blob: bytes) -> None:
@@ -177,10 +178,11 @@ class ContentStore:
             del self._pinned[blob]
 
     def resume(self, blob: bytes, size: int, chunk_hashes: Sequence[bytes] | None = None) -> PartialBlob | None:
-        """The place where verified chunks of a blob being fetched are gathered.
+        """Returns the place where the verified chunks of a blob are gathered.
 
-        Without ``chunk_hashes`` (verified against ``blob`` by the caller) only an interrupted
-        fetch of the same blob is found, None if there is none. Raises ``StorageError`` if there is no room.
+        An interrupted fetch of the blob is continued. If there is none, a new one is started with ``chunk_hashes``,
+        which the caller has verified against ``blob``; without them None is returned. Raises ``StorageError`` if there
+        is no room.
         """
         partial = PartialBlob.resume(self._partial, blob, size)
         if partial is not None or chunk_hashes is None:
@@ -191,12 +193,12 @@ class ContentStore:
             return PartialBlob.create(self._partial, blob, size, chunk_hashes)
 
     def write_chunk(self, partial: PartialBlob, index: int, chunk: bytes | memoryview) -> bool:
-        """Verifies, then writes; False if it is not the blob's. Raises ``StorageError`` when the disk is full."""
+        """Verifies, then writes; returns False for a chunk that is not the blob's. Raises ``StorageError``."""
         with self._storing(self.path(partial.blob)):
             return partial.write(index, chunk)
 
     def finish(self, partial: PartialBlob) -> Path:
-        """Makes a blob visible whose chunks are all there. Raises ``StorageError`` if some are missing."""
+        """Makes a blob visible once all its chunks are there. Raises ``StorageError`` if some are missing."""
         if not partial.is_whole:
             of = f"{len(partial.missing())} of {chunk_count(partial.size)}"
             raise StorageError(f"{of} chunks of {partial.blob.hex()} are missing: fetch them first")
@@ -209,12 +211,15 @@ class ContentStore:
         return target
 
     def total_bytes(self) -> int:
-        """Bytes of all blobs and unfinished fetches, at most ``RESCAN_SECONDS`` old where another process adds."""
+        """Returns the bytes of all blobs and unfinished fetches.
+
+        What another process added counts after at most ``RESCAN_SECONDS``.
+        """
         self._rescan(RESCAN_SECONDS)
         return sum(b.size for b in self._blobs.values()) + self._partial_bytes
 
     def evict(self, *, room_bytes: int = 0) -> list[bytes]:
-        """Brings the store within its budget, with ``room_bytes`` to spare where it can. Returns what went."""
+        """Evicts until the store is within its budget with ``room_bytes`` to spare, if it can. Returns the evicted."""
         if self._budget_bytes is None:
             return []
         self._rescan(0.0)

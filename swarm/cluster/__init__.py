@@ -1,1 +1,1 @@
-"""A private cluster: its documents on disk, its handshake, its members."""
+"""A private cluster: its files on disk, its handshake, its members."""

@@ -1,12 +1,12 @@
-"""The files of a private cluster in a data directory, each mode 0600 and checked whenever it is read.
+"""The files of a private cluster in a data directory, each with mode 0600 and checked whenever it is read.
 
-    cluster/manifest     the signed manifest: no secret, the same on every member
+    cluster/manifest     the signed manifest: not secret, the same on every member
     cluster/psk          the pre-shared key in hexadecimal, as it came with the invite
-    cluster/credential   what makes this node a member
-    cluster/members      the credentials of the others that this node knows
+    cluster/credential   the credential that makes this node a member
+    cluster/members      the credentials of the other members that this node knows
     cluster/revocations  the latest list of revocations, once there is one
     cluster/key-change   the latest change of the pre-shared key, once there is one; holds that key
-    cluster/owner.key    the owner's key: on the machine that founded the cluster, or wherever its owner keeps it
+    cluster/owner.key    the owner's key: on the machine that founded the cluster, or where its owner keeps it
 
 A cluster is founded once, and a directory belongs to one cluster.
 """
@@ -54,7 +54,7 @@ class ClusterFiles:
 
 
 def cluster_files(home: Path, owner_key: Path | None = None) -> ClusterFiles:
-    """The cluster of a data directory."""
+    """Returns the paths of the cluster of a data directory."""
     return ClusterFiles(home / "cluster", owner_key or home / "cluster" / "owner.key")
 
 
@@ -66,8 +66,10 @@ def has_cluster(files: ClusterFiles) -> bool:
 def found_cluster(
     files: ClusterFiles, manifest: ClusterManifest, *, owner: NodeKey, node: NodeKey, psk: bytes
 ) -> Cluster:
-    """Signs the manifest, makes ``node`` its first member, and writes it all. Raises ``ConfigurationError`` where a
-    cluster is."""
+    """Signs the manifest, makes ``node`` the first member, and writes all files.
+
+    Raises ``ConfigurationError`` if there is a cluster already.
+    """
     for path in (files.manifest, files.psk):
         if path.exists():
             raise ConfigurationError(
@@ -85,7 +87,7 @@ def found_cluster(
 
 
 def write_credentials(files: ClusterFiles, credentials: ClusterCredentials) -> None:
-    """What a newcomer was given, over what is there; the manifest last, since with it the node is a member."""
+    """Writes a newcomer's credentials over the files there; the manifest last, since it makes the node a member."""
     for name, content in (
         ("psk", credentials.psk.hex().encode()),
         ("credential", credentials.credential),
@@ -102,7 +104,7 @@ def write_credentials(files: ClusterFiles, credentials: ClusterCredentials) -> N
 
 
 def read_credentials(files: ClusterFiles) -> ClusterCredentials:
-    """Raises as ``read_cluster``."""
+    """Reads what makes this node a member. Raises as ``read_cluster``."""
     return ClusterCredentials(
         cluster=read_cluster(files),
         psk=read_psk(files),
@@ -114,9 +116,9 @@ def read_credentials(files: ClusterFiles) -> ClusterCredentials:
 
 
 def read_cluster(files: ClusterFiles) -> Cluster:
-    """Raises ``ConfigurationError`` where there is none, ``IdentityError`` for a file that cannot be used."""
+    """Raises ``ConfigurationError`` if there is no cluster, ``IdentityError`` for a file that cannot be used."""
     if not has_cluster(files):
-        raise ConfigurationError(f"no private cluster here: there is no {files.manifest}; {_FOUND}")
+        raise ConfigurationError(f"there is no private cluster here: {files.manifest} does not exist; {_FOUND}")
     raw = _read(files.manifest, limits.MANIFEST_BYTES)
     try:
         return open_manifest(raw)
@@ -125,17 +127,17 @@ def read_cluster(files: ClusterFiles) -> Cluster:
 
 
 def read_owner(files: ClusterFiles, cluster: Cluster) -> NodeKey:
-    """The owner's key. Raises ``IdentityError`` where it is not at hand, ``ConfigurationError`` for another key."""
+    """Reads the owner's key. Raises ``IdentityError`` if it is missing, ``ConfigurationError`` if it is another key."""
     owner = NodeKey.load(files.owner_key)
     if owner.public_bytes != cluster.manifest.owner:
         raise ConfigurationError(
-            f"{files.owner_key} is not the key of this cluster's owner: give that with --owner-key"
+            f"{files.owner_key} is not the key of this cluster's owner: name the right file with --owner-key"
         )
     return owner
 
 
 def read_psk(files: ClusterFiles) -> bytes:
-    """The pre-shared key. Raises as ``read_cluster``; no error repeats the file's content."""
+    """Reads the pre-shared key. Raises as ``read_cluster``; no error shows the file's content."""
     try:
         psk = bytes.fromhex(_read(files.psk, 4 * PSK_BYTES).decode("ascii"))
     except ValueError:
@@ -146,7 +148,7 @@ def read_psk(files: ClusterFiles) -> bytes:
 
 
 def read_revocations(files: ClusterFiles, cluster: Cluster) -> Revocations | None:
-    """The latest list here."""
+    """Reads the latest list of revocations, if there is one."""
     path = files.directory / "revocations"
     raw = _read_if_there(path, limits.REVOCATIONS_BYTES)
     try:
@@ -156,7 +158,7 @@ def read_revocations(files: ClusterFiles, cluster: Cluster) -> Revocations | Non
 
 
 def read_key_change(files: ClusterFiles, cluster: Cluster) -> KeyChange | None:
-    """The latest change of the pre-shared key here."""
+    """Reads the latest change of the pre-shared key, if there is one."""
     path = files.directory / "key-change"
     raw = _read_if_there(path, limits.DOCUMENT_BYTES)
     try:
@@ -166,7 +168,7 @@ def read_key_change(files: ClusterFiles, cluster: Cluster) -> KeyChange | None:
 
 
 def current_psk(files: ClusterFiles, cluster: Cluster) -> bytes:
-    """The pre-shared key that members use now."""
+    """Returns the pre-shared key that members use now."""
     change = read_key_change(files, cluster)
     return change.psk if change is not None else read_psk(files)
 
@@ -193,13 +195,13 @@ def _read(path: Path, max_bytes: int) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(max_bytes + 1)
     except FileNotFoundError as error:
-        raise IdentityError(f"there is no {path}; restore it from a backup, or join again with a new invite") from error
+        raise IdentityError(f"{path} is missing; restore it from a backup, or join again with a new invite") from error
     except OSError as error:
-        raise IdentityError(f"{path} cannot be read ({error.strerror}); make it this user's own file") from error
+        raise IdentityError(f"{path} cannot be read ({error.strerror}); give it to this user (chown)") from error
     if mode & _OTHERS:
         raise IdentityError(
-            f"{path} has mode {stat.S_IMODE(mode):04o}, so that others may read or change it; if you trust that nobody "
-            f"did: chmod 600 {path}"
+            f"{path} has mode {stat.S_IMODE(mode):04o}, so that other users may read or change it; if you are sure "
+            f"that none did: chmod 600 {path}"
         )
     return content
 

@@ -1,9 +1,10 @@
 """Joining a private cluster: ``python -m swarm.cluster.joining``, once, before the node is started.
 
 Standard input: the JSON of ``JoinSettings``. Standard output: one JSON line, ``{"event": "joined", "cluster": …,
-"welcomed_by": …}`` or ``{"event": "refused", "reason": …, "message": …}``. Every address of the invite is dialled until
-one lets the newcomer in; a refusal by all of them is final. Exit codes: 0 joined, 69 nobody of the cluster answers, 77
-refused, 1 any other failure. What the cluster gives is written to the data directory, its addresses to ``peers.json``.
+"welcomed_by": …}`` or ``{"event": "refused", "reason": …, "message": …}``. The addresses of the invite are dialled
+until one of them admits the newcomer; a refusal by all of them is final. Exit codes: 0 joined, 69 no member answers, 77
+refused, 1 any other failure. The credentials that the cluster gives are written to the data directory, the addresses of
+the invite to ``peers.json``.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from swarm.cluster.cluster_files import cluster_files, write_credentials
 from swarm.cluster.handshake import HandshakeAnswer, HandshakeGreeting, decode_frame, encode_frame
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.exit_codes import exit_code_of
-from swarm.host import Host, PeerId, Said
+from swarm.host import HandshakeReply, Host, PeerId
 from swarm.hosts.lan import hear
 from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
 from swarm.settings import JoinSettings
 
 DIAL_SECONDS = 10.0
-LAN_SECONDS = 3.0  # to hear of a member on the local network, where no address of the invite answers
+LAN_SECONDS = 3.0  # to hear of members on the local network, if no address of the invite answers
 
 Hear = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Newcomer:
-    """The ``Handshake`` of a host that dials members with an invite and is dialled by nobody."""
+    """The ``Handshake`` of a host that dials members with an invite and accepts no connections."""
 
     def __init__(self, key: NodeKey, invite: Invite, *, wall_clock: Callable[[], float]) -> None:
-        self.credentials: ClusterCredentials | None = None  # once it is a member
+        self.credentials: ClusterCredentials | None = None  # set once the node is a member
         self._key = key
         self._invite = invite
         self._wall_clock = wall_clock
@@ -62,17 +63,17 @@ class Newcomer:
             HandshakeGreeting(swarm_id, int(self._wall_clock()), self._credential, 0, 0, wants_manifest=True)
         )
 
-    def answer(self, peer: PeerId, greeting: bytes) -> Said:
-        raise UnreachableError("this node is only just joining, and lets nobody in yet")
+    def answer(self, peer: PeerId, greeting: bytes) -> HandshakeReply:
+        raise UnreachableError("this node is still joining, and admits no peer yet")
 
     def confirm(self, peer: PeerId, conclusion: bytes) -> None:
-        raise UnreachableError("this node is only just joining, and lets nobody in yet")
+        raise UnreachableError("this node is still joining, and admits no peer yet")
 
     def refusal(self, peer: PeerId) -> AdmissionRefused | None:
         return None
 
-    def conclude(self, peer: PeerId, answer: bytes) -> Said:
-        """Checks the manifest, then does what every member does."""
+    def conclude(self, peer: PeerId, answer: bytes) -> HandshakeReply:
+        """Checks the manifest, then continues as every member does."""
         said, now_seconds = decode_frame(answer, HandshakeAnswer), self._wall_clock()
         if said.refusal is not None or said.documents is None:
             reason = said.refusal.reason if said.refusal is not None else RefusalReason.DAMAGED
@@ -88,7 +89,7 @@ class Newcomer:
         try:
             membership = Membership(self._key, credentials, wall_clock=self._wall_clock, keep=kept.__setitem__)
         except RefusedError as error:
-            return Said(b"", error)
+            return HandshakeReply(b"", error)
         concluded = membership.conclude(peer, answer)
         if concluded.refused is None:
             self.credentials = ClusterCredentials(
@@ -102,16 +103,15 @@ class Newcomer:
         return concluded
 
 
-def _no(refused: AdmissionRefused) -> Said:
-    return Said(b"", RefusedError(refused.message, refused.reason))
+def _no(refused: AdmissionRefused) -> HandshakeReply:
+    return HandshakeReply(b"", RefusedError(refused.message, refused.reason))
 
 
 async def join(host: Host, addresses: Sequence[str], *, hear: Hear | None = None) -> PeerId:
-    """Who let the newcomer in that is the handshake of ``host``, which runs. ``hear`` tells who is on the local
-    network.
+    """Joins over ``host``, which runs with a ``Newcomer`` as its handshake; returns the member that admitted it.
 
-    Raises ``RefusedError``, the first one, where a member of the invite refuses and none lets it in; ``TransportError``
-    where none answers.
+    ``hear`` returns addresses on the local network. Raises the first ``RefusedError`` if a member refuses and none
+    admits the newcomer, ``TransportError`` if no member answers.
     """
     refusal: RefusedError | None = None
     failures: list[str] = []
@@ -126,16 +126,16 @@ async def join(host: Host, addresses: Sequence[str], *, hear: Hear | None = None
         for address in await hear():
             try:
                 return await host.connect(address, deadline_seconds=DIAL_SECONDS)
-            except RefusedError as error:  # somebody with another key is of another swarm
+            except RefusedError as error:  # a peer with another key is in another swarm
                 refusal = refusal or (error if error.reason != RefusalReason.WRONG_PSK else None)
             except TransportError as error:
                 failures.append(str(error))
     if refusal is not None:
         raise refusal
-    tried = "; ".join(failures) or "the invite names none"
+    tried = "; ".join(failures) or "the invite names no address"
     raise UnreachableError(
-        f"no member of the cluster answers at the addresses of the invite ({tried}): see that one of those nodes runs "
-        "and can be reached, or ask for an invite that names a node which does (starling invite --address)"
+        f"no member of the cluster answers at the addresses of the invite ({tried}): make sure that one of those nodes "
+        "runs and can be reached, or ask for an invite that names such a node (starling invite --address)"
     )
 
 
@@ -168,14 +168,14 @@ async def _run(settings: JoinSettings) -> dict[str, str]:
     async with host.run():
         peer = await join(host, invite.addresses, hear=listen if settings.lan_discovery else None)
     if newcomer.credentials is None:
-        raise UnreachableError(f"{peer} let this node in and gave it nothing")
+        raise UnreachableError(f"{peer} admitted this node and gave it no credentials")
     write_credentials(cluster_files(home), newcomer.credentials)
     _remember(home / "peers.json", invite.addresses)
     return {"event": "joined", "cluster": newcomer.credentials.cluster.manifest.name, "welcomed_by": peer}
 
 
 def _remember(path: Path, addresses: Sequence[str]) -> None:
-    """Puts the addresses of the invite among those that the node dials when it starts."""
+    """Adds the addresses of the invite to those that the node dials when it starts."""
     known = msgspec.json.decode(path.read_bytes(), type=list[str]) if path.exists() else []
     write_atomically(path, msgspec.json.encode(list(dict.fromkeys([*addresses, *known]))))
 

@@ -1,9 +1,9 @@
-"""One member's view of its private cluster, and the one place that says who is in: the ``Handshake`` of its host.
+"""One member's view of its private cluster, and the only place that decides who is a member: its host's ``Handshake``.
 
-Guarantees: nobody is let in whose credential ``protocol.cluster.admission`` does not admit now; ``refusal`` tells of
-any peer and at any time whether it still is a member; the later list of revocations and the later change of key win,
-whoever brings them; what is learnt is kept (``keep``) before it is acted on. It never waits, and reads no clock but the
-one that it is given.
+Guarantees: a peer is admitted only if ``protocol.cluster.admission`` admits its credential now; ``refusal`` answers for
+any peer and at any time whether it is still a member; the later list of revocations and the later change of key win,
+from whichever peer they come; a document is kept (``keep``) before it is acted on. It never waits, and reads only the
+clock that it is given.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from swarm.cluster.handshake import (
     encode_frame,
 )
 from swarm.cluster.roster import Roster
-from swarm.host import PeerId, Said
+from swarm.host import HandshakeReply, PeerId
 
 log = logging.getLogger(__name__)
 
-RENEWAL_SHARE = 0.5  # of a membership: with less than this left, the owner's node certifies anew
-WORTH_NOTING_SHARE = 0.25  # of a membership: by how much a newer credential must last longer
+RENEWAL_SHARE = 0.5  # of a membership: when less is left, the owner's node renews it
+WORTH_NOTING_SHARE = 0.25  # of a membership: by this much a newer credential must last longer
 NOT_SHOWN = AdmissionRefused(RefusalReason.NO_MEMBER, "it has shown nothing that makes it a member of this cluster")
-_NEVER_OTHERWISE = frozenset(
+_FINAL_REFUSALS = frozenset(
     {RefusalReason.TAKEN, RefusalReason.WRONG_KEY, RefusalReason.WRONG_SWARM, RefusalReason.DAMAGED}
 )
 
@@ -61,18 +61,18 @@ Keep = Callable[[str, bytes], None]  # (name of the file, content)
 
 @dataclass(frozen=True, slots=True)
 class ClusterCredentials:
-    """What a member keeps. Text forms show no key."""
+    """What a member keeps. The text form shows no key."""
 
     cluster: Cluster
-    psk: bytes = field(repr=False)  # as it came with the invite; a change of key replaces it
+    psk: bytes = field(repr=False)  # as received with the invite; a change of key replaces it
     credential: bytes  # our own, encoded
     revocations: bytes = b""
     key_change: bytes = field(default=b"", repr=False)
-    members: tuple[bytes, ...] = ()  # credentials of others
+    members: tuple[bytes, ...] = ()  # credentials of other members
 
 
 class Membership:
-    """Raises ``RefusedError`` where the credentials themselves no longer make us a member."""
+    """Raises ``RefusedError`` if the credentials no longer make this node a member."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class Membership:
         self.revocations: Revocations | None = None
         self.key_change: KeyChange | None = None
         self.documents = HandshakeDocuments(revocations=credentials.revocations, key_change=credentials.key_change)
-        self.refusals: Counter[str] = Counter()  # of others, by reason
-        self.welcomed = False  # by anybody, since start
-        self.version = 0  # rises with all that others should hear of
+        self.refusals: Counter[str] = Counter()  # of other peers, by reason
+        self.welcomed = False  # by any member, since start
+        self.version = 0  # rises with every change that other members should hear of
         self._key = key
         self._psk = credentials.psk
         self._wall_clock = wall_clock
@@ -113,7 +113,7 @@ class Membership:
             self._note(credential, now_seconds)
 
     def renew(self) -> None:
-        """The owner's node certifies anew, in time, who is still a member; itself also after it was off for long."""
+        """Renews memberships in time; only the owner's node does. It renews its own even after a long absence."""
         if self._owner is None:
             return
         now_seconds, cluster = self._wall_clock(), self.cluster
@@ -138,31 +138,32 @@ class Membership:
     def greet(self, peer: PeerId) -> bytes:
         return encode_frame(self._greeting())
 
-    def answer(self, peer: PeerId, greeting: bytes) -> Said:
+    def answer(self, peer: PeerId, greeting: bytes) -> HandshakeReply:
         theirs, now_seconds = decode_frame(greeting, HandshakeGreeting), self._wall_clock()
         admitted, certificate = self._judge_greeting(theirs, peer, now_seconds)
         if isinstance(admitted, AdmissionRefused):
-            return Said(encode_frame(HandshakeAnswer(self._no(admitted), None, None)), self._refuse(peer, admitted))
+            frame = encode_frame(HandshakeAnswer(self._no(admitted), None, None))
+            return HandshakeReply(frame, self._refuse(peer, admitted))
         manifest = self.cluster.document if theirs.wants_manifest else b""
         documents = self._documents_for(theirs, manifest=manifest, certificate=certificate)
-        return Said(encode_frame(HandshakeAnswer(None, self._greeting(), documents)))
+        return HandshakeReply(encode_frame(HandshakeAnswer(None, self._greeting(), documents)))
 
-    def conclude(self, peer: PeerId, answer: bytes) -> Said:
+    def conclude(self, peer: PeerId, answer: bytes) -> HandshakeReply:
         said, now_seconds = decode_frame(answer, HandshakeAnswer), self._wall_clock()
         if said.refusal is not None or said.greeting is None or said.documents is None:
-            return Said(
+            return HandshakeReply(
                 b"", self._turned(peer, said.refusal or HandshakeRefusal(RefusalReason.DAMAGED, int(now_seconds)))
             )
         self._take_from(said.documents)
         self._take_certificate(said.documents.certificate, now_seconds)
         admitted, _ = self._judge_greeting(said.greeting, peer, now_seconds)
         if isinstance(admitted, AdmissionRefused):
-            return Said(
+            return HandshakeReply(
                 encode_frame(HandshakeConclusion(self._no(admitted), HandshakeDocuments())),
                 self._refuse(peer, admitted),
             )
         self.welcomed = True
-        return Said(encode_frame(HandshakeConclusion(None, self._documents_for(said.greeting))))
+        return HandshakeReply(encode_frame(HandshakeConclusion(None, self._documents_for(said.greeting))))
 
     def confirm(self, peer: PeerId, conclusion: bytes) -> None:
         said = decode_frame(conclusion, HandshakeConclusion)
@@ -185,22 +186,22 @@ class Membership:
     # What the rest of the swarm process asks
 
     def is_out(self, peer: PeerId) -> bool:
-        """Whether the peer is known to be no member any more. Of one that is not known nothing is said."""
+        """Whether the peer is known to be no longer a member; False for an unknown peer."""
         return bool(self.roster.of(peer)) and self.refusal(peer) is not None
 
     def own_refusal(self) -> AdmissionRefused | None:
-        """Why this node is no member any more, as the documents here prove."""
+        """Returns why this node is no longer a member, as its documents prove, or None."""
         return self.refusal(self._key.peer_id)
 
-    def note_refusal(self, peer: PeerId, error: RefusedError) -> None:
-        """A member that we know did not let us in, or does not hold our pre-shared key."""
+    def on_refused(self, peer: PeerId, error: RefusedError) -> None:
+        """Notes that a known member did not admit us, or does not hold our pre-shared key."""
         owner_holds = error.reason == RefusalReason.WRONG_PSK and self._owner is not None
         if error.reason in (RefusalReason.WRONG_PSK, RefusalReason.CLOCK) and self.roster.of(peer) and not owner_holds:
             self._turned_away = AdmissionRefused(RefusalReason(error.reason), str(error))
 
     @property
     def turned_away(self) -> AdmissionRefused | None:
-        """Why nobody let us in since start: another pre-shared key, or a clock. Once welcomed it says nothing."""
+        """Why no member has admitted us since start: another pre-shared key, or a clock. None once welcomed."""
         return None if self.welcomed else self._turned_away
 
     def take_revocations(self, raw: bytes) -> AdmissionRefused | None:
@@ -226,7 +227,7 @@ class Membership:
         return None
 
     def take_credentials(self, credentials: Iterable[bytes]) -> None:
-        """What other members show of others."""
+        """Adds credentials that other members sent."""
         now_seconds = self._wall_clock()
         if sum(self._note(credential, now_seconds) for credential in credentials):
             self.version += 1
@@ -242,9 +243,9 @@ class Membership:
     def _judge_greeting(
         self, theirs: HandshakeGreeting, peer: PeerId, now_seconds: float
     ) -> tuple[Admitted | AdmissionRefused, bytes]:
-        """Whom we let in, and the certificate that we sign as the owner's node; empty where there is no need."""
+        """Returns whom we admit, and the certificate that the owner's node signs; empty if none is needed."""
         if theirs.swarm_id != self.cluster.swarm_id:
-            return AdmissionRefused(RefusalReason.WRONG_SWARM, f"it is of swarm {theirs.swarm_id.hex()}"), b""
+            return AdmissionRefused(RefusalReason.WRONG_SWARM, f"it is in swarm {theirs.swarm_id.hex()}"), b""
         clocks = judge_clocks(now_seconds, theirs.time_seconds)
         if clocks is not None:
             return clocks, b""
@@ -283,14 +284,14 @@ class Membership:
             if judged.certified and judged.peer == self._key.public_bytes:
                 self._adopt(credential)
             return True
-        if not isinstance(judged, AdmissionRefused) or judged.reason in _NEVER_OTHERWISE:
+        if not isinstance(judged, AdmissionRefused) or judged.reason in _FINAL_REFUSALS:
             self.roster.refuse(credential)
         return False
 
     def _add(self, admitted: Admitted, credential: bytes) -> bool:
         return self.roster.add(admitted, credential, WORTH_NOTING_SHARE * self.cluster.manifest.membership_seconds)
 
-    # What is said and taken
+    # Documents sent and received
 
     def _greeting(self) -> HandshakeGreeting:
         return HandshakeGreeting(
@@ -346,11 +347,11 @@ class Membership:
 
     def _refuse(self, peer: PeerId, refused: AdmissionRefused) -> RefusedError:
         self.refusals[refused.reason] += 1
-        log.info("%s is not let in: %s", peer, refused.message)
-        return RefusedError(f"{peer} is not let in: {refused.message}", refused.reason)
+        log.info("%s is not admitted: %s", peer, refused.message)
+        return RefusedError(f"{peer} is not admitted: {refused.message}", refused.reason)
 
     def _turned(self, peer: PeerId, refusal: HandshakeRefusal) -> RefusedError:
-        """Takes the list that proves a revocation; whatever else it says is one peer's word."""
+        """Takes the list that proves a revocation; everything else in the refusal is one peer's claim."""
         if refusal.revocations:
             self._take_from(HandshakeDocuments(revocations=refusal.revocations))
         refused = self.own_refusal() or told(refusal.reason, self._wall_clock(), refusal.time_seconds)
@@ -361,7 +362,7 @@ class Membership:
 
 
 def encode_members(credentials: list[bytes]) -> bytes:
-    """The file in which a member keeps the credentials of all."""
+    """Encodes the file in which a member keeps the credentials of all members."""
     return msgspec.msgpack.encode(credentials)
 
 

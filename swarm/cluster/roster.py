@@ -1,8 +1,8 @@
-"""Which peers a member knows to be, or to have been, members, by the credentials that it has judged.
+"""The peers that a member knows to be, or to have been, members, by the credentials that it has judged.
 
-Guarantees: a seat of an invitation, once taken, stays taken by that peer, also when it was revoked or its time is over;
-of one seat the credential that lasts longest counts. Credentials are known to others by
-the first eight bytes of their SHA-256. Bounded by what the owner signs: seats and the members that the manifest allows.
+Guarantees: a seat of an invitation, once taken, stays taken by that peer, even if the peer is revoked or its membership
+is over; the credential that lasts longest counts for a seat. In messages a credential is named by the first eight bytes
+of its SHA-256. Bounded by what the owner signs: seats, and the members that the manifest allows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Member:
+    """One membership that was admitted: a seat and the credential for it."""
+
     admitted: Admitted
     credential: bytes
 
@@ -35,12 +37,14 @@ def digest_of(credential: bytes) -> bytes:
 
 
 class Roster:
+    """The members by seat, by peer and by digest. The best membership of a peer is certified, then lasts longest."""
+
     def __init__(self) -> None:
         self._by_seat: dict[tuple[bytes, bytes], Member] = {}  # (peer, invitation)
         self._of_peer: dict[PeerId, list[Member]] = {}  # the best first
         self._taken: dict[bytes, set[bytes]] = {}
         self._by_digest: dict[bytes, bytes] = {}
-        self._refused: OrderedDict[bytes, None] = OrderedDict()  # digests of what needs not be shown to us again
+        self._refused: OrderedDict[bytes, None] = OrderedDict()  # digests, not to be sent to us again
 
     def __iter__(self) -> Iterator[Member]:
         return iter([members[0] for members in self._of_peer.values()])
@@ -53,16 +57,19 @@ class Roster:
         return self._taken
 
     def of(self, peer: PeerId) -> Sequence[Member]:
-        """What is known of a peer, one of each invitation, the best first."""
+        """Returns the peer's memberships, one per invitation, the best first."""
         return self._of_peer.get(peer, ())
 
     def credentials(self) -> list[bytes]:
-        """Every credential that holds a seat, the newest of each."""
+        """Returns the newest credential of every seat."""
         return [member.credential for member in self._by_seat.values()]
 
     def add(self, admitted: Admitted, credential: bytes, renewal_seconds: float) -> bool:
-        """Whether it was worth noting. One that lasts less than ``renewal_seconds`` longer than what is known of the
-        same seat is not, so that nobody can keep a swarm busy with ever newer ones."""
+        """Adds a credential; returns whether it was worth adding.
+
+        One that lasts less than ``renewal_seconds`` longer than the known one of its seat is not, so that no peer can
+        keep a swarm busy with ever newer credentials.
+        """
         seat = (admitted.peer, admitted.invitation)
         member, known = Member(admitted, credential), self._by_seat.get(seat)
         if known is not None and not _is_news(known.admitted, admitted, renewal_seconds):
@@ -77,17 +84,17 @@ class Roster:
         return True
 
     def refuse(self, credential: bytes) -> None:
-        """Notes that it need not be given to us again."""
+        """Notes that a credential need not be sent to us again."""
         self._refused[digest_of(credential)] = None
         if len(self._refused) > limits.MEMBERS:
             self._refused.popitem(last=False)
 
     def digests(self) -> set[bytes]:
-        """Of all that need not be given to us."""
+        """Returns the digests of all credentials that need not be sent to us."""
         return {*self._by_digest, *self._refused}
 
     def beyond(self, digests: set[bytes], most: int) -> list[bytes]:
-        """At most so many credentials that are not among ``digests``."""
+        """Returns at most ``most`` credentials that are not among ``digests``."""
         lacking = [credential for digest, credential in self._by_digest.items() if digest not in digests]
         return lacking[:most]
 

@@ -1,4 +1,4 @@
-"""No call to a peer waits without end: a block that outlives its deadline raises ``DeadlineError``."""
+"""Deadlines for calls to peers: a block that takes longer raises ``DeadlineError``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.errors import DeadlineError
 
 @contextmanager
 def deadline(seconds: float, attempt: str) -> Iterator[None]:
-    """Cancels the block after ``seconds`` and raises ``DeadlineError`` that says what was attempted."""
+    """Cancels the block after ``seconds`` and raises a ``DeadlineError`` that names ``attempt``."""
     with anyio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:

@@ -2,9 +2,9 @@
 
 A host announces its addresses in TXT records ``dnsaddr=<multiaddr>/p2p/<peer id>`` of a service with a random name, and
 keeps the addresses that others announce. It multicasts on every IPv4 interface from ``start`` to ``stop``; both block
-for up to a second and belong into a thread. What others announce is bounded, and is a hint to dial, nothing more.
+for up to a second, so call them in a thread. The announcements of others are bounded and are only hints to dial.
 
-The library's own mDNS announces wildcard addresses as they are and blocks the event loop, hence this module.
+The library's own mDNS is not used, because it announces wildcard addresses as they are and blocks the event loop.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from swarm.host import Address
 
 SERVICE_TYPE = "_p2p._udp.local."
 QUERY_SECONDS = 3.0
-HEARD_SERVICES = 256
+MAX_SERVICES = 256
 ADDRESSES_PER_SERVICE = 16
 TXT_BYTES = 255  # of one string in a TXT record
 
 
 class LanDiscovery(ServiceListener):
-    """Tells the local network about one host, and hears of others."""
+    """Announces one host on the local network, and keeps the addresses that other hosts announce."""
 
     def __init__(self, peer_id: str, addresses: Sequence[Address]) -> None:
         self._peer_id = peer_id
@@ -49,7 +49,7 @@ class LanDiscovery(ServiceListener):
         ServiceBrowser(self._zeroconf, SERVICE_TYPE, listener=self)
 
     def stop(self) -> None:
-        """Says goodbye to the local network, so that others forget this host at once."""
+        """Withdraws the announcement, so that others forget this host at once."""
         if self._zeroconf is not None:
             self._zeroconf.unregister_all_services()
             self._zeroconf.close()
@@ -66,7 +66,7 @@ class LanDiscovery(ServiceListener):
             return
         addresses = decode_txt(info.text, exclude=self._peer_id)
         with self._lock:
-            if addresses and (name in self._heard or len(self._heard) < HEARD_SERVICES):
+            if addresses and (name in self._heard or len(self._heard) < MAX_SERVICES):
                 self._heard[name] = addresses
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
@@ -78,8 +78,10 @@ class LanDiscovery(ServiceListener):
 
 
 def hear(seconds: float, *, ourselves: str) -> list[Address]:
-    """What others on the local network announce within ``seconds``; announces nothing. Raises ``OSError`` where
-    multicast is not to be had."""
+    """Returns the addresses that others announce on the local network within ``seconds``; announces nothing.
+
+    Raises ``OSError`` if multicast cannot be used.
+    """
     discovery = LanDiscovery(ourselves, [])
     listening = Zeroconf(ip_version=IPVersion.V4Only)
     try:
@@ -91,13 +93,13 @@ def hear(seconds: float, *, ourselves: str) -> list[Address]:
 
 
 def encode_txt(addresses: Sequence[Address]) -> bytes:
-    """One string ``dnsaddr=…`` an address, each behind its length; those that do not fit are left out."""
+    """Encodes one string ``dnsaddr=…`` per address, each after its length; those that do not fit are left out."""
     strings = [f"dnsaddr={address}".encode() for address in addresses[:ADDRESSES_PER_SERVICE]]
     return b"".join(bytes([len(string)]) + string for string in strings if len(string) <= TXT_BYTES)
 
 
 def decode_txt(text: bytes, *, exclude: str) -> tuple[Address, ...]:
-    """The addresses in a TXT record, except those of the peer ``exclude``. Anything else in it is skipped."""
+    """Returns the addresses in a TXT record, except those of the peer ``exclude``; skips everything else in it."""
     addresses: list[Address] = []
     start = 0
     while start < len(text) and len(addresses) < ADDRESSES_PER_SERVICE:

@@ -1,11 +1,12 @@
 """A real host: py-libp2p over TCP + Noise + Yamux, with GossipSub and Kad-DHT.
 
-Guarantees beyond ``swarm.host``: every wait for a peer ends at its deadline with an error of ours; what a peer makes
-the library raise is counted in ``failures`` and ends no more than that peer's stream or connection; what our own
-handlers, validators and receivers raise comes out of ``run``. It must run on trio: ``anyio.run(main, backend="trio")``.
+Guarantees beyond ``swarm.host``: every wait for a peer ends at its deadline with an error of ours; an exception that a
+peer causes in the library is counted in ``failures`` and ends at most that peer's stream or connection; an exception of
+our own handlers, validators and receivers is raised out of ``run``. It must run on trio:
+``anyio.run(main, backend="trio")``.
 
-py-libp2p is pinned to 0.8.1 and touched in ``swarm.hosts.libp2p*`` alone; the modules beside this one say, at their
-top, what they change of it and why.
+py-libp2p is pinned to 0.8.1 and used in ``swarm.hosts.libp2p*`` alone. The header of each of those modules says what it
+changes of the library and why.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ from protocol.errors import RefusedError, StarlingError, TransportError, Unreach
 from protocol.identity import NodeKey
 from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
-from swarm.hosts.interfaces import Interfaces, dialable
 from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
 from swarm.hosts.libp2p_dht import find_providers
@@ -50,6 +50,7 @@ from swarm.hosts.libp2p_gossip import Mesh, VerdictPubsub
 from swarm.hosts.libp2p_private import PrivateNetworkError
 from swarm.hosts.libp2p_streams import Libp2pStream
 from swarm.hosts.libp2p_transport import Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
 log = logging.getLogger(__name__)
@@ -59,14 +60,14 @@ CONNECTIONS_PER_PEER = 3
 INCOMING_STREAMS_PER_PEER = 128
 STREAM_END_SECONDS = 5.0  # for a peer to end its direction after our handler returned
 HANDSHAKE_SECONDS = 10.0
-FLUSH_SECONDS = 0.5  # at a normal exit, for what was just published (a goodbye) to reach the sockets
-ADDRESS_SECONDS = 3600  # how long the address of a peer that we dialled is remembered for the DHT
+FLUSH_SECONDS = 0.5  # at a normal exit, for messages just published (a goodbye) to reach the sockets
+ADDRESS_SECONDS = 3600  # for which the address of a peer that we dialled is kept for the DHT
 
 quieten_library_logs()
 
 
 class NoAutoConnector(AutoConnector):
-    """Whom to dial is discovery's to decide; the library would dial everyone whose address it ever heard."""
+    """Never dials: ``swarm.peers.discovery`` decides that. The library would dial every address that it ever heard."""
 
     async def maybe_connect(self) -> None:
         return
@@ -76,7 +77,7 @@ class NoAutoConnector(AutoConnector):
 
 
 class IdentifyingHost(BasicHost):
-    """The library's host, whose identification of new peers runs in our tasks and tells the DHT of them."""
+    """The library's host; the identification of new peers runs in our tasks, and adds them to the DHT."""
 
     dht: KadDHT
     failures: Failures
@@ -91,16 +92,16 @@ class IdentifyingHost(BasicHost):
         try:
             await self._identify_task_entry(peer_id, reason)
             await self.dht.add_peer(peer_id)
-        except Exception as error:  # noqa: BLE001  the library reading what a stranger says of itself
+        except Exception as error:  # noqa: BLE001  the library, reading what a stranger sent
             self.failures.note("identify", error)
 
 
 class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
-    ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free one. ``mesh_degree`` is how many peers
-    a gossiped message is forwarded to. ``handshake`` is that of a private cluster. ``faults`` counts, by reason,
-    failures of peers that stream handlers met.
+    ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free port. ``mesh_degree`` is the number of
+    peers to which a gossiped message is forwarded. ``handshake`` is that of a private cluster. ``faults`` counts, by
+    reason, the failures of peers that stream handlers met.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Libp2pHost:
         self._tasks: TaskGroup | None = None
         self._lan: LanDiscovery | None = None
         self._listening: list[Listener] = []
-        self._interfaces = Interfaces()
+        self._interfaces = NetworkInterfaces()
         self._handshake = handshake
         self._network, self._host = self._build(key, connections)
         self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
@@ -153,7 +154,7 @@ class Libp2pHost:
         )
         network.auto_connector = NoAutoConnector(network)
         host = IdentifyingHost(network, addrs_factory=self._advertised, disable_identify_address_discovery=True)
-        network.set_stream_handler(self._accept_stream)
+        network.set_stream_handler(self._on_stream)
         return network, host
 
     @property
@@ -163,7 +164,7 @@ class Libp2pHost:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         if self._tasks is not None:
-            raise RuntimeError("run() once a host: make another with the same key")
+            raise RuntimeError("run() a host once: make another with the same key")
         await self._take_addresses()
         with unwrapped():
             async with anyio.create_task_group() as self._tasks:
@@ -175,7 +176,7 @@ class Libp2pHost:
 
     async def _take_addresses(self) -> None:
         for address in self._listen:
-            listener = Listener(self._accept_connection, self._meter, self.failures)
+            listener = Listener(self._on_connection, self._meter, self.failures)
             try:
                 await listener.listen(address)
             except OSError as error:
@@ -301,16 +302,16 @@ class Libp2pHost:
         self._pubsub.blacklisted_peers.add(_peer_id(peer))
         self._running().start_soon(self._network.close_peer, _peer_id(peer))
 
-    async def _accept_connection(self, socket: TrioTCPStream) -> None:
+    async def _on_connection(self, socket: TrioTCPStream) -> None:
         await self._network._handle_inbound_connection(socket, self._listen[0])
 
     # Streams
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        async def serve(stream: INetStream) -> None:
+        async def on_stream(stream: INetStream) -> None:
             await self._serve(handler, Libp2pStream(cast(NetStream, stream), str(stream.muxed_conn.peer_id)))
 
-        self._host.set_stream_handler(TProtocol(protocol), serve)
+        self._host.set_stream_handler(TProtocol(protocol), on_stream)
 
     async def _serve(self, handler: StreamHandler, stream: Libp2pStream) -> None:
         try:
@@ -324,17 +325,17 @@ class Libp2pHost:
         else:
             await stream.finish(linger_seconds=STREAM_END_SECONDS)
 
-    async def _accept_stream(self, stream: INetStream) -> None:
-        """Between the library's multiplexer and its negotiation of protocols: bounds and contains."""
+    async def _on_stream(self, stream: INetStream) -> None:
+        """Bounds incoming streams and contains failures, between the library's multiplexer and its negotiation."""
         peer = stream.muxed_conn.peer_id
-        is_out = self._handshake is not None and self._handshake.refusal(str(peer)) is not None
-        if is_out or self._incoming[peer] >= INCOMING_STREAMS_PER_PEER:
+        refused = self._handshake is not None and self._handshake.refusal(str(peer)) is not None
+        if refused or self._incoming[peer] >= INCOMING_STREAMS_PER_PEER:
             await stream.reset()
             return
         self._incoming[peer] += 1
         try:
             await self._host._swarm_stream_handler(stream)
-        except Exception as error:  # noqa: BLE001  the library serving a stranger
+        except Exception as error:  # noqa: BLE001  the library, serving a stranger
             self.failures.note("incoming stream", error)
             await stream.reset()
         finally:
@@ -346,7 +347,7 @@ class Libp2pHost:
         if self._connection(_peer_id(peer)) is None:
             raise UnreachableError(f"not connected to {peer}")
         if self._handshake is not None and self._handshake.refusal(peer) is not None:
-            raise UnreachableError(f"{peer} is no member of this cluster any more")
+            raise UnreachableError(f"{peer} is no longer a member of this cluster")
         with deadline(deadline_seconds, f"opening {protocol} to {peer}"):
             try:
                 stream = await self._host.new_stream(_peer_id(peer), [TProtocol(protocol)])
@@ -357,12 +358,12 @@ class Libp2pHost:
     # Gossip and provider records
 
     def gossip_score(self, peer: PeerId, topic: str) -> float:
-        """What the mesh thinks of a peer: first deliveries add, rejected messages subtract, both decay."""
+        """Returns a peer's score in the mesh: first deliveries add, rejected messages subtract, both decay."""
         return self._pubsub.mesh.peer_scorer.topic_score(_peer_id(peer), topic)
 
-    async def subscribe(self, topic: str, validate: Validator, receive: Receiver) -> None:
+    async def subscribe(self, topic: str, validate: Validator, on_message: Receiver) -> None:
         self._running()
-        await self._pubsub.receive_topic(topic, validate, receive)
+        await self._pubsub.receive_topic(topic, validate, on_message)
 
     async def publish(self, topic: str, message: bytes) -> None:
         if len(message) > limits.ANNOUNCEMENT_BYTES:
@@ -382,14 +383,14 @@ class Libp2pHost:
 
 
 def _parse(address: Address) -> tuple[Multiaddr, ID]:
-    """The part to dial, and the peer expected there."""
+    """Splits an address into the part to dial and the peer expected there."""
     where, separator, peer = address.rpartition("/p2p/")
     if not separator:
         raise UnreachableError(f"{address} names no peer; an address ends in /p2p/<peer id>")
     try:
         return Multiaddr(where), _peer_id(peer)
     except (MultiaddrError, ValueError) as error:
-        raise UnreachableError(f"{address} is no address: {error}") from error
+        raise UnreachableError(f"{address} is not an address: {error}") from error
 
 
 def _peer_id(peer: PeerId) -> ID:
@@ -401,18 +402,18 @@ def _is_loopback(address: Address) -> bool:
 
 
 def _connection_failure(address: Address, error: BaseException) -> UnreachableError:
-    """What to make of a dial that failed, with the remedy where the failure tells one."""
+    """Returns the error for a dial that failed, with a remedy where the failure shows one."""
     cause = innermost_cause(error)
     if isinstance(cause, RefusedError):
         return RefusedError(f"{address}: {cause}", cause.reason)
     if isinstance(cause, PrivateNetworkError):
         return RefusedError(
-            f"cannot connect to {address}: {cause}. It is in no private cluster, in another one, or the key was "
+            f"cannot connect to {address}: {cause}. It is in no private cluster or in another one, or the key was "
             "changed: ask the cluster's owner for a new invite",
             RefusalReason.WRONG_PSK,
         )
     greeting = isinstance(error.__cause__, SecurityUpgradeFailure)
-    hint = " (so answers a host of a private cluster, which takes an invite, or one that is full)" if greeting else ""
+    hint = " (a host of a private cluster, which needs an invite, answers so, as does a full host)" if greeting else ""
     return UnreachableError(f"cannot connect to {address}: {_reasons(error)}{hint}")
 
 

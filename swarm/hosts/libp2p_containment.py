@@ -1,9 +1,9 @@
-"""Keeps what goes wrong inside py-libp2p inside py-libp2p.
+"""Contains failures inside py-libp2p.
 
-The library runs its work in service managers that cancel the whole service when one task raises, and one malformed
-frame of a stranger is enough for that. Here a failure of a library task is counted, logged at debug level and ends that
-task alone; a task that must go on (a heartbeat) is started again. Exceptions of our own code never come this way: they
-are taken out where the library calls us (see ``Libp2pHost``).
+The library runs its work in service managers that cancel the whole service when one task raises; one malformed frame of
+a stranger is enough for that. Here a failure of a library task is counted, logged at debug level, and ends that task
+alone; a task that must continue (a heartbeat) is started again. Exceptions of our own code do not get here: they are
+caught where the library calls us (see ``Libp2pHost``).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from libp2p.tools.anyio_service.utils import get_task_name
 
 log = logging.getLogger(__name__)
 
-# What calls of the library raise when a peer or the network fails. EOFError and OSError come up from the transport.
+# What library calls raise when a peer or the network fails. EOFError and OSError come from the transport.
 PEER_FAILURES = (BaseLibp2pError, OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError)
 RESTART_SECONDS = 1.0
 
 
 def innermost_cause(error: BaseException) -> BaseException:
-    """What first went wrong: the library wraps it in general words."""
+    """Returns the first cause of an error, which the library wraps in general messages."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 class Failures:
-    """Counts, by the place they surfaced in, exceptions that library tasks raised."""
+    """Counts the exceptions of library tasks by the place where they were raised."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -47,7 +47,7 @@ class Failures:
 
 
 class ContainedManager(TrioManager):
-    """A service manager whose tasks fail one by one."""
+    """A service manager in which a failure ends one task only."""
 
     def __init__(self, service: Service, failures: Failures) -> None:
         super().__init__(service)
@@ -68,13 +68,13 @@ class ContainedManager(TrioManager):
                 try:
                     await async_fn(*args)
                     return
-                except Exception as error:  # noqa: BLE001  whatever the library raises in its own task
+                except Exception as error:  # noqa: BLE001  anything that the library raises in its own task
                     self._failures.note(task_name, error)
                 if not daemon:
                     return
                 await trio.sleep(RESTART_SECONDS)
 
-        if _internal:  # the service itself: without it nothing works, so its failure is raised to the owner
+        if _internal:  # the service itself: nothing works without it, so its failure is raised to the caller
             super().run_task(async_fn, *args, daemon=daemon, name=task_name, _internal=True)
         else:
             super().run_task(contained, daemon=daemon, name=task_name)
@@ -96,14 +96,14 @@ async def run_contained(service: Service, failures: Failures) -> AsyncIterator[N
 
 
 class _Demote(logging.Handler):
-    """Hands the library's log lines on at debug level: what it calls an error is mostly a peer that left."""
+    """Logs the library's records at debug level: most of its errors are peers that left."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.debug("%s: %s", record.name, record.getMessage())
 
 
 def quieten_library_logs() -> None:
-    """The library's lines reach our log at debug level only. Without a handler Python would print them on stderr."""
+    """Logs the library's records at debug level only. Without a handler Python would print them on stderr."""
     for name in ("libp2p", "multiaddr"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [_Demote()]

@@ -1,7 +1,7 @@
 """Provider records in Kad-DHT.
 
-The library's own look-up stops at the local store as soon as that knows one provider, which for a key that everybody
-provides (a swarm's meeting point) is always oneself. Here the closest peers to the key are always asked.
+The library's own look-up stops at the local store as soon as that knows one provider. For a key that every member
+provides (the key of a swarm) that is always this host itself. Here the closest peers to the key are always asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ADDRESSES_PER_PROVIDER = 4
 
 
 async def find_providers(dht: KadDHT, key: bytes, *, limit: int) -> list[Address]:
-    """Addresses of at most ``limit`` providers other than this host, the first ``ADDRESSES_PER_PROVIDER`` of each."""
+    """Returns addresses of at most ``limit`` other providers, the first ``ADDRESSES_PER_PROVIDER`` of each."""
     found: dict[ID, PeerInfo] = {}
     closest = await dht.peer_routing.find_closest_peers_network(key, ASKED_PEERS)
     slots = trio.Semaphore(ALPHA)

@@ -1,13 +1,14 @@
 """GossipSub with verdicts, on py-libp2p's router.
 
-A message is known by the hash of its topic and content, so that the same announcement from two publishers is one
-message. In the order of checks: a message already seen is dropped; a wrong signature of the publisher, more than one
+The id of a message is the hash of its topic and content, so that the same announcement from two publishers is one
+message. The checks in order: a message that was seen is dropped; a wrong signature of the publisher, more than one
 topic or too many bytes is a REJECT; then the topic's validator decides. ACCEPT delivers and forwards, IGNORE does
-neither, REJECT does neither and costs the forwarding peer one point; below ``MUTE_SCORE`` the peer is neither heard nor
-sent to until the points decay. A message counts as seen once its signature held, whatever the verdict.
+neither, REJECT does neither and costs the forwarding peer one point. Below ``MUTE_SCORE`` nothing is accepted from the
+peer and nothing sent to it until the points decay. A message counts as seen once its signature is valid, whatever the
+verdict.
 
-Departures from the library: its message cache and its ids for IHAVE are by publisher and number whatever the message id
-is set to; its validators know no IGNORE; it delivers through a channel that drops bursts; it attaches a signed address
+Departures from the library: its message cache and its ids for IHAVE use publisher and number, whatever the message id
+is set to; its validators have no IGNORE; it delivers through a channel that drops bursts; it attaches a signed address
 record to every message; its mesh maintenance leaves peers without a mesh. All five are replaced here.
 """
 
@@ -32,12 +33,12 @@ from protocol import limits
 from swarm.host import GossipVerdict, Receiver, Validator
 
 MUTE_SCORE = -10.0
-SCORE_DECAY = 0.99  # per heartbeat of one second: a mute ends after a minute or so
+SCORE_DECAY = 0.99  # per heartbeat of one second: a peer is muted for about a minute
 SCORE_CAP = 40.0
-QUEUED_MESSAGES = 512  # to one peer; the library's 32 lose bursts, which then wait for a heartbeat to be repaired
+QUEUED_MESSAGES = 512  # to one peer; the library's 32 lose bursts, which are repaired only at a heartbeat
 HEARTBEAT_SECONDS = 1
-HISTORY_HEARTBEATS = 10  # a slow node asks for what it missed within these
-PRUNE_SECONDS = 10  # before two peers that parted may mesh again
+HISTORY_HEARTBEATS = 10  # within which a slow node can ask for messages that it missed
+PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
 GOSSIPED_HEARTBEATS = 3
 CONTROL_PER_SECOND = 50.0  # IHAVE and IWANT taken from one peer
 SEEN_SECONDS = 120
@@ -46,13 +47,13 @@ RPC_BYTES = 1024 * 1024
 
 
 def message_id(message: rpc_pb2.Message) -> bytes:
-    """Text, since IHAVE carries ids as text; 144 bits of a hash."""
+    """Returns 144 bits of a hash as text, since IHAVE carries ids as text."""
     content = b"\0".join([*(topic.encode() for topic in message.topicIDs), bytes(message.data)])
     return b64encode(sha256(content).digest()[:18])
 
 
 class ContentCache(MessageCache):
-    """The router's cache of recent messages, by ``message_id``."""
+    """The router's cache of recent messages, keyed by ``message_id``."""
 
     def put(self, msg: rpc_pb2.Message) -> None:
         key = message_id(msg)
@@ -62,7 +63,7 @@ class ContentCache(MessageCache):
 
 
 class Mesh(GossipSub):
-    """The library's mesh, publishing without its extras."""
+    """The library's mesh, without its extras."""
 
     def __init__(self, mesh_degree: int) -> None:
         self.peer_scorer = PeerScorer(_score_params())
@@ -75,10 +76,10 @@ class Mesh(GossipSub):
             gossip_window=GOSSIPED_HEARTBEATS,
             gossip_history=HISTORY_HEARTBEATS,
             prune_back_off=PRUNE_SECONDS,
-            do_px=False,  # addresses come from the DHT; a pruning stranger should not choose whom we dial
+            do_px=False,  # addresses come from the DHT; a stranger that prunes must not choose which peers we dial
             adaptive_gossip_enabled=False,
-            spam_protection_enabled=False,  # rates are the validator's, which knows who wrote a message
-            eclipse_protection_enabled=False,  # it wants several addresses in a mesh; one NAT or loopback has one
+            spam_protection_enabled=False,  # the validator limits rates; it knows the sender of a message
+            eclipse_protection_enabled=False,  # it requires several addresses in a mesh; behind one NAT there is one
         )
         self.scorer = self.peer_scorer
         self.mcache = ContentCache(GOSSIPED_HEARTBEATS, HISTORY_HEARTBEATS)
@@ -96,10 +97,10 @@ class Mesh(GossipSub):
                 self.send_rpc(peer, rpc)
 
     def _perform_opportunistic_grafting(self, topic: str, peers_to_graft: defaultdict[ID, list[str]]) -> int:
-        return 0  # the library grafts whom it has just pruned; both then back off, again and again, and a mesh runs dry
+        return 0  # the library grafts a peer that it just pruned; both back off repeatedly, and the mesh becomes empty
 
     async def _maintain_mesh_quality(self, topic: str) -> None:
-        return  # likewise
+        return  # for the same reason
 
     async def _emit_control_msgs(
         self,
@@ -107,7 +108,7 @@ class Mesh(GossipSub):
         peers_to_prune: dict[ID, list[str]],
         peers_to_gossip: dict[ID, dict[str, list[bytes]]],
     ) -> None:
-        """To each peer its own control messages; the library hands those of one peer to the next as well."""
+        """Sends each peer its own control messages; the library also sends those of one peer to the next."""
         for peer in {*peers_to_graft, *peers_to_prune, *peers_to_gossip}:
             pruned = peers_to_prune.get(peer, [])
             for topic in pruned:
@@ -123,7 +124,7 @@ class Mesh(GossipSub):
         self.send_rpc(to_peer, rpc_pb2.RPC(control=control_msg), priority=True)
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
-        """To a peer that has just subscribed; by its queue, as the library writes beside it and frames interleave."""
+        """Sends them to a new subscriber through its queue; the library bypasses the queue, and frames interleave."""
         for key in self.mcache.window(topic):
             message = self.mcache.get(key)
             if message is not None and self.peer_scorer.allow_publish(peer_id, [topic]):
@@ -144,7 +145,7 @@ def _score_params() -> ScoreParams:
 
 
 class VerdictPubsub(Pubsub):
-    """Publish and subscribe with our validators. ``on_bug`` gets what a validator or receiver of ours raised."""
+    """Publish and subscribe with our validators. ``on_bug`` is called with what our validators and receivers raise."""
 
     def __init__(self, host: IHost, mesh: Mesh, on_bug: Callable[[Exception], None]) -> None:
         super().__init__(
@@ -161,19 +162,19 @@ class VerdictPubsub(Pubsub):
         self._on_bug = on_bug
         self._receivers: dict[str, tuple[Validator, Receiver]] = {}
 
-    async def receive_topic(self, topic: str, validate: Validator, receive: Receiver) -> None:
-        self._receivers[topic] = (validate, receive)
+    async def receive_topic(self, topic: str, validate: Validator, on_message: Receiver) -> None:
+        self._receivers[topic] = (validate, on_message)
         await self.subscribe(topic)
 
-    async def flush(self, longest_seconds: float) -> None:
-        """Waits until nothing is queued to any peer."""
-        with anyio.move_on_after(longest_seconds):
-            while any(len(queue) for queue in self.peer_queues.values()):  # noqa: ASYNC110  no event says it
+    async def flush(self, max_seconds: float) -> None:
+        """Waits until nothing is queued to any peer, at most ``max_seconds``."""
+        with anyio.move_on_after(max_seconds):
+            while any(len(queue) for queue in self.peer_queues.values()):  # noqa: ASYNC110  there is no event for it
                 await anyio.sleep(0.01)
-            await anyio.sleep(0.02)  # the last one taken from a queue is still being written
+            await anyio.sleep(0.02)  # the last message taken from a queue is still being written
 
     def stop_cache(self) -> None:
-        """Ends the thread that the library starts to sweep its cache of seen messages."""
+        """Ends the library's thread that sweeps its cache of seen messages."""
         self.seen_messages.stop()
 
     async def _handle_new_peer(self, peer_id: ID) -> None:
@@ -182,7 +183,7 @@ class VerdictPubsub(Pubsub):
             self.peer_queues[peer_id]._queue.max_size = QUEUED_MESSAGES
 
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
-        """Called by the library for every message, those of this host among them."""
+        """Handles every message; the library calls it, also for those of this host."""
         if self._is_msg_seen(msg):
             return
         if msg_forwarder == self.my_id:
@@ -196,19 +197,19 @@ class VerdictPubsub(Pubsub):
             await self.router.publish(msg_forwarder, msg)
 
     def _judge(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
-        """Validates, scores and delivers; whether to forward."""
+        """Validates, scores and delivers a message; returns whether to forward it."""
         scorer, topics = self.mesh.peer_scorer, list(message.topicIDs)
         if len(topics) != 1 or len(message.data) > limits.ANNOUNCEMENT_BYTES or not _is_signed(message):
             for topic in topics[:1]:
                 scorer.on_invalid_message(forwarder, topic)
             return False
         self._mark_msg_seen(message)
-        validate, receive = self._receivers[topics[0]]
+        validate, on_message = self._receivers[topics[0]]
         try:
             verdict = validate(str(forwarder), bytes(message.data))
             if verdict is GossipVerdict.ACCEPT:
-                receive(str(forwarder), bytes(message.data))
-        except Exception as bug:  # noqa: BLE001  ours, raised again where it is not the library's to swallow
+                on_message(str(forwarder), bytes(message.data))
+        except Exception as bug:  # noqa: BLE001  ours, raised again where the library cannot swallow it
             self._on_bug(bug)
             return False
         if verdict is GossipVerdict.REJECT:
@@ -221,5 +222,5 @@ class VerdictPubsub(Pubsub):
 def _is_signed(message: rpc_pb2.Message) -> bool:
     try:
         return bool(signature_validator(message))
-    except Exception:  # noqa: BLE001  whatever a stranger's key makes the library raise, it is no valid signature
+    except Exception:  # noqa: BLE001  a key that makes the library raise has no valid signature
         return False

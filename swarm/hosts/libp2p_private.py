@@ -1,13 +1,13 @@
-"""A private network for py-libp2p: who does not hold the pre-shared key is refused at the first bytes, on both sides.
+"""A private network for py-libp2p: a peer without the pre-shared key is refused at the first bytes, on both sides.
 
     each direction = nonce (8 bytes) ‖ Salsa20(key, nonce) ⊕ what would be sent without a key
 
-as the library has it (its cipher and nonce are not those of go-libp2p's private networks). The library reads on when
-the key is wrong: decrypted noise is mostly a length that never fills, and both ends wait for their deadlines. Here the
-first bytes are compared with the greeting that every libp2p connection begins with, and the connection ends with the
-first one that differs. Who was dialled sends nothing before that: it takes any of several keys (one that was changed
-still lets members in who were away), and answers under the one that it was shown. A key keeps strangers out; who a peer
-is it cannot show: Noise, which runs inside, does.
+as in the library (whose cipher and nonce are not those of go-libp2p's private networks). With a wrong key the library
+continues to read: decrypted noise is mostly a length that never fills, and both ends wait for their deadlines. Here the
+first bytes are compared with the greeting that every libp2p connection begins with, and the connection ends at the
+first byte that differs. The side that was dialled sends nothing before that. It accepts any of several keys (a former
+key still admits members that were away when it changed), and answers under the key that it was shown. The key keeps
+strangers out; Noise, which runs inside, proves which peer it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from libp2p.security.pnet.psk_conn import PskConn
 
 PSK_BYTES: Final = 32
 GREETING: Final = b"\x13/multistream/1.0.0\n"  # what both ends of a libp2p connection send first
-PROOF_SECONDS: Final = 5.0  # for the other end to show it; a silent one must not hold a slot for long
+PROOF_SECONDS: Final = 5.0  # for the other end to send it; a silent one must not hold a slot for long
 _NONCE_BYTES: Final = 8
 
 
@@ -33,9 +33,9 @@ class PrivateNetworkError(RawConnError):
 
 
 class PrivateConnection(PskConn):
-    """A connection under a pre-shared key (32 bytes) that ends where the other end shows not to hold it.
+    """A connection under a pre-shared key (32 bytes), which ends as soon as the other end turns out not to hold it.
 
-    Who dials uses the first of ``psks``; who was dialled accepts any of them.
+    The dialling side uses the first of ``psks``; the other side accepts any of them.
     """
 
     def __init__(self, connection: IRawConnection, psks: Sequence[bytes]) -> None:
@@ -46,8 +46,8 @@ class PrivateConnection(PskConn):
         self.is_initiator = connection.is_initiator
         self._psks = tuple(psks[:1]) if self.is_initiator else tuple(psks)
         self._proven = False
-        self._unread = b""  # decrypted and not handed out yet
-        self._unsent = b""  # until the other end has shown its key
+        self._unread = b""  # decrypted and not read yet
+        self._unsent = b""  # held back until the other end has shown its key
 
     async def write(self, data: bytes) -> None:
         if self._proven or self.is_initiator:
@@ -76,11 +76,11 @@ class PrivateConnection(PskConn):
         with anyio.move_on_after(PROOF_SECONDS):
             nonce = b""
             while len(nonce) < _NONCE_BYTES:
-                nonce += await self._some(_NONCE_BYTES - len(nonce))
+                nonce += await self._read_some(_NONCE_BYTES - len(nonce))
             possible = [(psk, Salsa20.new(key=psk, nonce=nonce)) for psk in self._psks]
             shown = 0
             while shown < len(GREETING):
-                received = await self._some(len(GREETING) - shown)
+                received = await self._read_some(len(GREETING) - shown)
                 expected = GREETING[shown : shown + len(received)]
                 possible = [(psk, cipher) for psk, cipher in possible if cipher.decrypt(received) == expected]
                 if not possible:
@@ -90,7 +90,7 @@ class PrivateConnection(PskConn):
             return
         raise PrivateNetworkError(f"the other end showed no pre-shared key within {PROOF_SECONDS:g} s")
 
-    async def _some(self, max_bytes: int) -> bytes:
+    async def _read_some(self, max_bytes: int) -> bytes:
         try:
             received = await self._conn.read(max_bytes)
         except IOException as error:

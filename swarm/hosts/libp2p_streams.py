@@ -1,8 +1,8 @@
 """``swarm.host.Stream`` over a py-libp2p stream.
 
-What the library leaves to its caller is done here: waiting for the peer's window without its limit of five seconds,
-telling a reset or a lost connection from the end of the stream (the library reports all three as the end), and giving
-back the stream's slot once both directions have ended.
+It does what the library leaves to its caller: it waits for the peer's window without the library's limit of five
+seconds, tells a reset or a lost connection from the end of the stream (the library reports all three as the end), and
+releases the stream's slot once both directions have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.hosts.libp2p_containment import PEER_FAILURES
 from swarm.hosts.libp2p_yamux import PAYLOAD_BYTES
 
 DISCARDED_BYTES = 1 << 16  # at a time
-POLL_SECONDS = (0.001, 0.02)  # first and longest wait for the peer's window; the library signals no change
+POLL_SECONDS = (0.001, 0.02)  # first and longest wait for the peer's window; the library has no event for it
 
 
 class Libp2pStream:
@@ -47,13 +47,13 @@ class Libp2pStream:
             start += len(piece)
 
     async def _window(self) -> int:
-        """How many bytes the peer takes now; waits until it is at least one, or the stream is dead."""
-        wait_seconds, longest_seconds = POLL_SECONDS
+        """Returns how many bytes the peer accepts now; waits until it is at least one, or the stream is dead."""
+        wait_seconds, max_seconds = POLL_SECONDS
         while self._yamux.send_window <= 0:
             if self._yamux.closed or self._yamux.reset_received or self._is_connection_down():
                 raise self._gone()
             await anyio.sleep(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, longest_seconds)
+            wait_seconds = min(2 * wait_seconds, max_seconds)
         return self._yamux.send_window
 
     async def receive(self, max_bytes: int) -> bytes:
@@ -97,7 +97,7 @@ class Libp2pStream:
             await self.reset()
 
     async def _release_if_done(self) -> None:
-        """The library forgets an outgoing stream only when told; both directions have ended, so nothing is lost."""
+        """Closes the stream, which the library would otherwise keep. Both directions ended, so nothing is lost."""
         if self._sent_all and self._received_all:
             with anyio.CancelScope(shield=True):
                 await self._stream.close()

@@ -1,17 +1,17 @@
 """TCP + Noise + Yamux for py-libp2p, with what the library's own classes lack.
 
-- Every byte over the sockets is counted, handshakes and all overhead included (``Meter``).
-- A port that is taken is an error. The library listens with SO_REUSEPORT, under which a second node on the same port
-  would silently take half of the first one's connections.
-- An incoming connection gives back its slot when it ends. The library holds the slot for as long as the host runs, and
-  so would accept no more connections after the first three hundred.
+- Every byte over the sockets is counted, including handshakes and all overhead (``Meter``).
+- A port that is taken is an error. The library listens with SO_REUSEPORT, with which a second node on the same port
+  would silently receive half of the first node's connections.
+- An incoming connection releases its slot when it ends. The library holds the slot as long as the host runs, and so
+  would accept no more connections after the first three hundred.
 - Only Noise and Yamux are offered; the library's default would also accept plaintext.
-- With a handshake (``swarm.cluster.handshake``), everything runs inside ``libp2p_private``, and the handshake comes
-  after Noise and before Yamux: a peer that is not let in becomes no connection, so that no service of the library ever
-  hears of it. Refusals are counted as "private network" and "handshake".
-- No read asks for more than ``READ_BYTES`` at once. The library asks for as many as a stranger's length claims, and the
-  buffer is made before the first byte is there.
-- Blocked peers are refused inside the handshake, so that their dial fails instead of succeeding for a moment.
+- With a handshake (``swarm.cluster.handshake``), everything runs inside ``libp2p_private``, and the handshake runs
+  after Noise and before Yamux: a peer that is not admitted never becomes a connection, so that no service of the
+  library hears of it. Refusals are counted as "private network" and "handshake".
+- No read asks for more than ``READ_BYTES`` at once. The library asks for as many bytes as a stranger's length claims,
+  and allocates the buffer before the first byte arrives.
+- Blocked peers are refused during the upgrade, so that their dial fails instead of succeeding for a moment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from swarm.hosts.libp2p_yamux import SteadyYamux
 
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
-NEVER_LESS_BYTES = 2048  # what asks for so much needs all of it
+WHOLE_READ_BYTES = 2048  # a read of so many bytes or more needs all of them
 NOISE_PAYLOAD_BYTES = 1 << 15  # of one message of Noise, which holds 65,519 at most
 CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
 
@@ -70,7 +70,7 @@ class Meter:
 
 
 class MeteredSocket(TrioTCPStream):
-    """A socket that counts its bytes and says when it was closed."""
+    """A socket that counts its bytes; ``closed`` is set once it is closed."""
 
     def __init__(self, stream: trio.SocketStream, meter: Meter) -> None:
         super().__init__(stream)
@@ -90,15 +90,15 @@ class MeteredSocket(TrioTCPStream):
         return data
 
     def _wake_for(self, n: int | None) -> None:
-        """Of a message that is on its way, the system wakes us for ``WAKE_BYTES``, and not for every packet.
+        """Sets after how many bytes the system wakes us: up to ``WAKE_BYTES`` of a long read, not every packet.
 
-        Everything from 2 kB on is the rest of one message of Noise, all of which the caller waits for; the end of the
+        A read of 2 kB or more is the rest of one Noise message, all of which the caller waits for. The end of the
         connection wakes us too.
         """
-        wake_bytes = 1 if n is None or n < NEVER_LESS_BYTES else min(n, WAKE_BYTES)
+        wake_bytes = 1 if n is None or n < WHOLE_READ_BYTES else min(n, WAKE_BYTES)
         if wake_bytes != self._wake_bytes:
             self._wake_bytes = wake_bytes
-            with suppress(OSError):  # closed: what reads it says so
+            with suppress(OSError):  # closed: the read that follows raises
                 self.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVLOWAT, wake_bytes)
 
     async def close(self) -> None:
@@ -128,15 +128,15 @@ class Listener(IListener):
         self._addresses: tuple[Multiaddr, ...] = ()
 
     async def listen(self, maddr: Multiaddr) -> None:
-        """Raises OSError if the address cannot be had."""
+        """Raises ``OSError`` if the address cannot be taken."""
         self._sockets = await trio.open_tcp_listeners(int(_value(maddr, "tcp")), host=_ip(maddr))
         self._addresses = tuple(_socket_address(listener.socket) for listener in self._sockets)
 
     async def serve(self) -> None:
         with self._scope:
-            await trio.serve_listeners(self._accept, list(self._sockets))
+            await trio.serve_listeners(self._on_socket, list(self._sockets))
 
-    async def _accept(self, stream: trio.SocketStream) -> None:
+    async def _on_socket(self, stream: trio.SocketStream) -> None:
         socket = MeteredSocket(stream, self._meter)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handle, socket, nursery.cancel_scope)
@@ -162,7 +162,7 @@ class Listener(IListener):
 
 
 class MeteredTcp(TCP):
-    """The library's TCP dialling, over counted sockets. Listening is ``Listener``'s."""
+    """The library's TCP dialling, over counted sockets. ``Listener`` listens."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class MeteredTcp(TCP):
 
 
 class Upgrader(TransportUpgrader):
-    """Noise, then Yamux; in a private cluster inside its pre-shared key, with its handshake between the two."""
+    """Noise, then Yamux. In a private cluster both run under its pre-shared key, and its handshake between them."""
 
     def __init__(self, key_pair: KeyPair, blocked: set[ID], handshake: Handshake | None, failures: Failures) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
@@ -197,16 +197,16 @@ class Upgrader(TransportUpgrader):
             if isinstance(innermost_cause(failure), PrivateNetworkError):
                 self._failures.note("private network", failure)
             raise
-        except ValueError as error:  # the library decodes a greeting as text without asking whether it is any
-            raise SecurityUpgradeFailure("what came first is no greeting of libp2p") from error
+        except ValueError as error:  # the library decodes a greeting as text without a check
+            raise SecurityUpgradeFailure("the first bytes are no greeting of libp2p") from error
         if connection.get_remote_peer() in self._blocked:
             await connection.close()
             raise SecurityUpgradeFailure(f"{connection.get_remote_peer()} is blocked here")
         if self._handshake is not None:
-            await self._pass(self._handshake, connection, is_initiator)
+            await self._perform_handshake(self._handshake, connection, is_initiator)
         return connection
 
-    async def _pass(self, handshake: Handshake, connection: ISecureConn, is_initiator: bool) -> None:
+    async def _perform_handshake(self, handshake: Handshake, connection: ISecureConn, is_initiator: bool) -> None:
         async def send(frame: bytes) -> None:
             for start in range(0, len(frame), NOISE_PAYLOAD_BYTES):
                 await connection.write(frame[start : start + NOISE_PAYLOAD_BYTES])
@@ -222,7 +222,7 @@ class Upgrader(TransportUpgrader):
         except (StarlingError, *PEER_FAILURES) as error:
             self._failures.note("handshake", error)
             await connection.close()
-            raise SecurityUpgradeFailure("not let in") from error
+            raise SecurityUpgradeFailure("not admitted") from error
 
     async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         try:

@@ -1,12 +1,12 @@
 """py-libp2p's Yamux, made safe to cancel and to load from both sides.
 
 - Frames without payload (window updates, acknowledgements, pings) are queued, and a task of the connection writes them,
-  many at a time. In the library the task that reads the connection also writes them, so that two sides which both have
+  many at a time. In the library the task that reads the connection also writes them, so that two sides that both have
   much to send wait for each other for ever: neither reads, since both wait to write.
-- A frame with payload is written whole or the connection is dropped. A cancelled write (a deadline that fires) would
-  otherwise leave half an encrypted frame behind and break the connection for every other stream.
-- What a peer sends and nobody here reads is bounded. The library logs that a peer overran its window, and keeps the
-  bytes; and its windows grow to 16 MiB a stream, which is more than a small node has for a slow reader.
+- A frame with payload is written whole, or the connection is dropped. A cancelled write (at a deadline) would otherwise
+  leave half an encrypted frame and break the connection for every other stream.
+- Bytes of a peer that are not read here are bounded. The library logs that a peer exceeded its window, and keeps the
+  bytes; and its windows grow to 16 MiB per stream, which is more than a small node has for a slow reader.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, Yamux
 from swarm.hosts.libp2p_containment import PEER_FAILURES
 
 WRITE_SECONDS = 30.0  # a frame of at most 64 KiB that takes longer means that the peer no longer reads
-QUEUED_FRAMES = 16_384  # without payload; a peer that has this many answered and reads none is dropped
+QUEUED_FRAMES = 16_384  # without payload; a peer that causes so many and reads none is dropped
 NOISE_PLAINTEXT_BYTES = 65_519
 WINDOW_BYTES = 1024 * 1024  # of one stream at most: 10 MB/s at a round trip of 100 ms
 UNREAD_BYTES = 32 * 1024 * 1024  # of one connection, over all its streams
 CHECKED_EVERY_BYTES = 1024 * 1024
-PAYLOAD_BYTES = NOISE_PLAINTEXT_BYTES - HEADER_SIZE  # in one frame that is one Noise message; more would make two
+PAYLOAD_BYTES = NOISE_PLAINTEXT_BYTES - HEADER_SIZE  # in one frame: one Noise message; more would make two
 
 library.MAX_WINDOW_SIZE = WINDOW_BYTES  # the library reads it when a window grows and when a frame claims its size
 
@@ -82,7 +82,7 @@ class SteadyYamux(Yamux):
             await self._drop()
 
     def _take_queued(self) -> bytes:
-        """All queued frames, in order: those of a stream must come before its payload."""
+        """Returns all queued frames, in order: those of a stream must precede its payload."""
         frames = b"".join(self._queued)
         self._queued.clear()
         if self._is_queued.is_set():
@@ -97,6 +97,6 @@ class SteadyYamux(Yamux):
             raise ConnectionClosedError(f"{self.peer_id} read nothing for {WRITE_SECONDS:g} s", transport="tcp")
 
     async def _drop(self) -> None:
-        """Closes the connection beneath; the task that reads it notices and cleans up."""
+        """Closes the connection below; the task that reads it notices and cleans up."""
         with anyio.CancelScope(shield=True):
             await self.secured_conn.close()

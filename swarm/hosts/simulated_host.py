@@ -1,16 +1,15 @@
 """One host of the simulated network: connections, streams, flooded gossip, provider records.
 
-Every call of a host that has ended, crashed or left raises ``UnreachableError``.
+Every call on a host that has crashed or left raises ``UnreachableError``.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,13 +20,11 @@ from protocol.errors import ProtocolError, RefusedError, StarlingError, Unreacha
 from protocol.identity import NodeKey
 from swarm.host import Address, GossipVerdict, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
+from swarm.hosts.simulated_conditions import NetworkConditions
 from swarm.hosts.simulated_streams import Link, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
 
-if TYPE_CHECKING:
-    from swarm.hosts.simulated import SimulatedNetwork
-
-DETECTION_SECONDS = 15.0  # until a connection that carries nothing is given up: keep-alive of a real transport
+DETECTION_SECONDS = 15.0  # until a cut connection is given up, as by the keep-alive of a real transport
 SEEN_SECONDS = 120.0  # how long GossipSub remembers a message
 
 
@@ -42,20 +39,27 @@ class Score:
 
 
 class SimulatedHost:
-    """One ``swarm.host.Host`` on a ``SimulatedNetwork``. Made by ``SimulatedNetwork.host``.
+    """One ``swarm.host.Host`` on a simulated network. Made by ``SimulatedNetwork.host``.
 
-    ``scores`` counts verdicts by forwarding peer, ``faults`` the failures of peers that stream handlers met, by reason.
+    ``hosts`` are all hosts of the network by peer id, this one among them; the network adds to them later. ``scores``
+    counts verdicts by forwarding peer, ``faults`` the failures of peers that stream handlers met, by reason.
     """
 
     def __init__(
-        self, network: SimulatedNetwork, key: NodeKey, address: Address, handshake: Handshake | None = None
+        self,
+        key: NodeKey,
+        address: Address,
+        conditions: NetworkConditions,
+        hosts: Mapping[PeerId, SimulatedHost],
+        handshake: Handshake | None = None,
     ) -> None:
         self.key = key
         self.handshake = handshake
         self.scores: defaultdict[PeerId, Score] = defaultdict(Score)
         self.faults: Counter[str] = Counter()
-        self._network = network
         self._address = address
+        self._conditions = conditions
+        self._hosts = hosts
         self._tasks: TaskGroup | None = None
         self._ended_because: str | None = None
         self._links: dict[PeerId, Link] = {}
@@ -111,7 +115,8 @@ class SimulatedHost:
         return list(self._links)
 
     def heard_on_lan(self) -> Sequence[Address]:
-        return [host._address for host in self._network.same_lan(self.peer_id)]
+        nearby = [self._hosts.get(peer) for peer in self._conditions.same_lan(self.peer_id)]
+        return [host._address for host in nearby if host is not None and host.is_running]
 
     def traffic(self) -> Traffic:
         return Traffic(self._sent_bytes, self._received_bytes)
@@ -140,29 +145,41 @@ class SimulatedHost:
         return peer
 
     async def _dial(self, address: Address, peer: PeerId) -> None:
-        await anyio.sleep(2 * max(self._network._delay_seconds))
+        await anyio.sleep(2 * max(self._conditions.delay_seconds))
         self._require_running()
-        if self._network.is_partitioned(self.peer_id, peer):
+        if self._conditions.is_partitioned(self.peer_id, peer):
             await anyio.sleep_forever()
-        target = self._network.running(peer)
-        if target is None or target._address != address:
-            raise UnreachableError(f"nobody listens at {address}")
+        target = self._hosts.get(peer)
+        if target is None or not target.is_running or target._address != address:
+            raise UnreachableError(f"no host listens at {address}")
         if self.peer_id in target._blocked:
             raise UnreachableError(f"{address} refused the connection")
         if peer not in self._links and (self.handshake is not None or target.handshake is not None):
-            await self._pass_door(target)
+            await self._perform_handshake(target)
         if peer not in self._links:
-            link = self._network.link(self, target)
-            self._links[peer] = target._links[self.peer_id] = link
+            self._links[peer] = target._links[self.peer_id] = self._link_with(target)
 
-    async def _pass_door(self, target: SimulatedHost) -> None:
-        """What ``swarm.cluster.handshake.perform_handshake`` does on both sides, each frame after a delay."""
+    def _link_with(self, target: SimulatedHost) -> Link:
+        directions = {
+            sender.peer_id: self._conditions.direction(
+                sender.peer_id,
+                receiver.peer_id,
+                count_sent=sender.count_sent,
+                count_received=receiver.count_received,
+            )
+            for sender, receiver in ((self, target), (target, self))
+        }
+        round_trip_seconds = sum(direction.delay() for direction in directions.values())
+        return Link(directions, round_trip_seconds=round_trip_seconds)
+
+    async def _perform_handshake(self, target: SimulatedHost) -> None:
+        """Does what ``swarm.cluster.handshake.perform_handshake`` does on both sides, each frame after a delay."""
         ours, theirs = self.handshake, target.handshake
         if ours is None or theirs is None or ours.keys()[0] not in list(theirs.keys()):
             raise RefusedError(
                 f"{target._address}: the two do not hold the same pre-shared key", RefusalReason.WRONG_PSK
             )
-        delay_seconds = max(self._network._delay_seconds)
+        delay_seconds = max(self._conditions.delay_seconds)
         try:
             await anyio.sleep(delay_seconds)
             answer = theirs.answer(self.peer_id, ours.greet(target.peer_id))
@@ -178,7 +195,7 @@ class SimulatedHost:
         self._require_running()
         target._require_running()
 
-    def _is_out(self, peer: PeerId) -> bool:
+    def _refuses(self, peer: PeerId) -> bool:
         return self.handshake is not None and self.handshake.refusal(peer) is not None
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -192,18 +209,18 @@ class SimulatedHost:
     def _unlink(self, peer: PeerId, because: str) -> None:
         link = self._links.pop(peer, None)
         if link is not None:
-            self._network._hosts[peer]._links.pop(self.peer_id, None)
-            link.shatter(because)
+            self._hosts[peer]._links.pop(self.peer_id, None)
+            link.fail(because)
 
-    def notice_cut_links(self) -> None:
-        """Gives up links that stay cut for ``DETECTION_SECONDS``."""
+    def give_up_cut_links(self) -> None:
+        """Breaks the links that are cut now and stay so for ``DETECTION_SECONDS``."""
         for peer, link in self._links.items():
-            if self._network.is_partitioned(self.peer_id, peer):
+            if self._conditions.is_partitioned(self.peer_id, peer):
                 self._require_running().start_soon(self._give_up, peer, link)
 
     async def _give_up(self, peer: PeerId, link: Link) -> None:
         await anyio.sleep(DETECTION_SECONDS)
-        if self._links.get(peer) is link and self._network.is_partitioned(self.peer_id, peer):
+        if self._links.get(peer) is link and self._conditions.is_partitioned(self.peer_id, peer):
             self._unlink(peer, f"no sign of {peer} for {DETECTION_SECONDS:g} s")
 
     def wake(self) -> None:
@@ -222,20 +239,20 @@ class SimulatedHost:
 
     async def _negotiate(self, peer: PeerId, protocol: str) -> SimulatedStream:
         link = self._link_to(peer)
-        if self._is_out(peer):
-            raise UnreachableError(f"{peer} is no member of this cluster any more")
-        await anyio.sleep(link.roads[self.peer_id].delay())
-        if self._network.is_partitioned(self.peer_id, peer):
+        if self._refuses(peer):
+            raise UnreachableError(f"{peer} is no longer a member of this cluster")
+        await anyio.sleep(link.directions[self.peer_id].delay())
+        if self._conditions.is_partitioned(self.peer_id, peer):
             await anyio.sleep_forever()
         link = self._link_to(peer)
-        target = self._network._hosts[peer]
-        if target._is_out(self.peer_id):
+        target = self._hosts[peer]
+        if target._refuses(self.peer_id):
             raise UnreachableError(f"{peer} reset the stream")
         handler = target._handlers.get(protocol)
         if handler is None:
             raise UnreachableError(f"{peer} does not know {protocol}")
         ours, theirs = link.open_stream(self.peer_id)
-        if not self._network.is_silent(peer):
+        if not self._conditions.is_silent(peer):
             target._require_running().start_soon(target._serve, handler, theirs)
         return ours
 
@@ -249,17 +266,17 @@ class SimulatedHost:
             await handler(stream)
         except StarlingError as failure:
             self.faults[failure.reason] += 1
-            stream.drop(f"{self.peer_id} reset the stream")
+            stream.fail(f"{self.peer_id} reset the stream")
         except BaseException:
-            stream.drop(f"{self.peer_id} reset the stream")
+            stream.fail(f"{self.peer_id} reset the stream")
             raise
         else:
             await stream.close()
 
     # Gossip
 
-    async def subscribe(self, topic: str, validate: Validator, receive: Receiver) -> None:
-        self._topics[topic] = (validate, receive)
+    async def subscribe(self, topic: str, validate: Validator, on_message: Receiver) -> None:
+        self._topics[topic] = (validate, on_message)
         await anyio.lowlevel.checkpoint()
 
     async def publish(self, topic: str, message: bytes) -> None:
@@ -280,28 +297,30 @@ class SimulatedHost:
 
     def _forward(self, topic: str, message: bytes, forwarder: PeerId | None) -> None:
         for peer, link in self._links.items():
-            target = self._network._hosts[peer]
-            if peer == forwarder or topic not in target._topics or self._network.is_cut(self.peer_id, peer):
+            target = self._hosts[peer]
+            if peer == forwarder or topic not in target._topics or self._conditions.is_cut(self.peer_id, peer):
                 continue
-            road = link.roads[self.peer_id]
-            for forgotten in self._network.copies(road):
-                arrival_seconds = road.arrival_seconds(len(message)) + (SEEN_SECONDS if forgotten else 0.0)
+            direction = link.directions[self.peer_id]
+            for forgotten in self._conditions.copies(direction):
+                arrival_seconds = direction.arrival_seconds(len(message)) + (SEEN_SECONDS if forgotten else 0.0)
                 target._require_running().start_soon(
-                    target._arrive, arrival_seconds, self.peer_id, topic, message, forgotten
+                    target._on_gossip, arrival_seconds, self.peer_id, topic, message, forgotten
                 )
 
-    async def _arrive(
+    async def _on_gossip(
         self, arrival_seconds: float, forwarder: PeerId, topic: str, message: bytes, forgotten: bool
     ) -> None:
         await anyio.sleep_until(arrival_seconds)
-        if forwarder not in self._links or self._network.is_cut(forwarder, self.peer_id) or self._is_silent():
+        if forwarder not in self._links or self._conditions.is_cut(forwarder, self.peer_id):
+            return
+        if self._conditions.is_silent(self.peer_id):
             return
         self.count_received(len(message))
         score = self.scores[forwarder]
         if not self._is_new(topic, message) and not forgotten:
             score.duplicates += 1
             return
-        validate, receive = self._topics[topic]
+        validate, on_message = self._topics[topic]
         verdict = validate(forwarder, message)
         if verdict is GossipVerdict.REJECT:
             score.rejected += 1
@@ -309,11 +328,8 @@ class SimulatedHost:
             score.ignored += 1
         else:
             score.accepted += 1
-            receive(forwarder, message)
+            on_message(forwarder, message)
             self._forward(topic, message, forwarder)
-
-    def _is_silent(self) -> bool:
-        return self._network.is_silent(self.peer_id)
 
     # Provider records
 
@@ -321,7 +337,7 @@ class SimulatedHost:
         self._require_running()
         with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):
             await self._ask_dht()
-            for host in self._network.component(self.peer_id):
+            for host in self._component():
                 host._provided[key][self.peer_id] = self._address
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
@@ -329,11 +345,22 @@ class SimulatedHost:
         found: dict[PeerId, Address] = {}
         with deadline(deadline_seconds, f"looking for providers of {key.hex()[:16]}"):
             await self._ask_dht()
-            for host in self._network.component(self.peer_id):
+            for host in self._component():
                 found.update(host._provided[key])
         found.pop(self.peer_id, None)
         return list(found.values())[:limit]
 
     async def _ask_dht(self) -> None:
-        """Two hops there and back: as long as one iterative look-up in a small network."""
-        await anyio.sleep(4 * max(self._network._delay_seconds))
+        """Takes two hops there and back: as long as one iterative look-up in a small network."""
+        await anyio.sleep(4 * max(self._conditions.delay_seconds))
+
+    def _component(self) -> list[SimulatedHost]:
+        """The running hosts that this one reaches over connections that carry, itself among them."""
+        reached, frontier = {self.peer_id}, [self.peer_id]
+        while frontier:
+            here = frontier.pop()
+            for there in self._hosts[here].peers():
+                if there not in reached and not self._conditions.is_cut(there, here):
+                    reached.add(there)
+                    frontier.append(there)
+        return [self._hosts[peer] for peer in sorted(reached)]

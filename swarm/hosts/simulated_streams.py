@@ -1,9 +1,9 @@
 """Links and streams of the simulated network.
 
-Bytes arrive in order, after ``transmission + delay`` of virtual time: transmission is size over the bandwidth of the
-link, which all streams of one direction share; the delay is drawn per message from the link's own generator, so that
-traffic elsewhere does not change it. A link that is *cut* holds bytes back and delivers them once it is whole again, as
-TCP's retransmission does. A link that is *broken* fails both ends at once.
+Bytes arrive in order, after ``transmission + delay`` of virtual time. Transmission is the size over the bandwidth of
+the link, which all streams of one direction share. The delay is drawn per message from the link's own generator, so
+that traffic elsewhere does not change it. A link that is *cut* holds bytes back and delivers them once it is whole
+again, as TCP's retransmission does. A link that is *broken* fails both ends at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DISCARDED_BYTES = 1 << 16  # at a time
 
 
 @dataclass(slots=True)
-class Road:
-    """One direction of a link: what decides when bytes arrive."""
+class LinkDirection:
+    """One direction of a link: decides when bytes arrive."""
 
     random: Random
     delay_seconds: tuple[float, float]
@@ -41,7 +41,7 @@ class Road:
         return self.random.uniform(*self.delay_seconds)
 
     def arrival_seconds(self, size_bytes: int) -> float:
-        """When a message handed over now arrives. Occupies the road for its transmission."""
+        """When a message handed over now arrives. Occupies the direction for its transmission."""
         rate = self.bytes_per_second()
         start = max(anyio.current_time(), self.busy_until_seconds)
         self.busy_until_seconds = start + (size_bytes / rate if rate else 0.0)
@@ -53,7 +53,7 @@ class Road:
 class Pipe:
     """One direction of one stream. ``None`` in the queue is the end of the stream."""
 
-    road: Road
+    direction: LinkDirection
     arrived_last_seconds: float = 0.0
     unread_bytes: int = 0
     finished: bool = False
@@ -65,14 +65,14 @@ class Pipe:
         self.changed.set()
         self.changed = anyio.Event()
 
-    def shatter(self, because: str) -> None:
+    def fail(self, because: str) -> None:
         if self.broken_because is None:
             self.broken_because = because
             self.queue.clear()
             self.wake()
 
     def _put(self, piece: bytes | None) -> None:
-        self.arrived_last_seconds = max(self.arrived_last_seconds, self.road.arrival_seconds(len(piece or b"")))
+        self.arrived_last_seconds = max(self.arrived_last_seconds, self.direction.arrival_seconds(len(piece or b"")))
         self.queue.append((self.arrived_last_seconds, piece))
         self.wake()
 
@@ -102,7 +102,7 @@ class Pipe:
             if self.broken_because is not None:
                 raise UnreachableError(self.broken_because)
             wait_seconds = self.queue[0][0] - anyio.current_time() if self.queue else float("inf")
-            if wait_seconds <= 0 and not self.road.is_cut():
+            if wait_seconds <= 0 and not self.direction.is_cut():
                 return self._take(max_bytes)
             with anyio.move_on_after(wait_seconds if wait_seconds > 0 else float("inf")):
                 await self.changed.wait()
@@ -116,7 +116,7 @@ class Pipe:
             self.queue.appendleft((arrival_seconds, piece[max_bytes:]))
             piece = piece[:max_bytes]
         self.unread_bytes -= len(piece)
-        self.road.count_received(len(piece))
+        self.direction.count_received(len(piece))
         self.wake()
         return piece
 
@@ -142,7 +142,7 @@ class SimulatedStream:
         await anyio.lowlevel.checkpoint()
 
     async def reset(self) -> None:
-        self.drop(f"the stream with {self.peer} was reset")
+        self.fail(f"the stream with {self.peer} was reset")
 
     async def finish(self, *, linger_seconds: float) -> None:
         await self.close()
@@ -152,28 +152,27 @@ class SimulatedStream:
             return
         await self.reset()
 
-    def drop(self, because: str) -> None:
-        self._outgoing.shatter(because)
-        self._incoming.shatter(because)
+    def fail(self, because: str) -> None:
+        self._outgoing.fail(because)
+        self._incoming.fail(because)
 
 
 @dataclass(slots=True)
 class Link:
-    """A connection of two hosts: a road in either direction, and the pipes that run over them."""
+    """A connection of two hosts: two directions, and the pipes that run over them."""
 
-    roads: dict[PeerId, Road]  # by the peer that sends
+    directions: dict[PeerId, LinkDirection]  # by the peer that sends
     round_trip_seconds: float
-    broken: bool = False
     pipes: WeakSet[Pipe] = field(default_factory=WeakSet)
 
     def other(self, peer: PeerId) -> PeerId:
-        (other,) = (end for end in self.roads if end != peer)
+        (other,) = (end for end in self.directions if end != peer)
         return other
 
     def open_stream(self, opener: PeerId) -> tuple[SimulatedStream, SimulatedStream]:
         """The opener's end and the other's end."""
         other = self.other(opener)
-        there, back = Pipe(self.roads[opener]), Pipe(self.roads[other])
+        there, back = Pipe(self.directions[opener]), Pipe(self.directions[other])
         self.pipes.update((there, back))
         return SimulatedStream(other, there, back), SimulatedStream(opener, back, there)
 
@@ -181,7 +180,6 @@ class Link:
         for pipe in list(self.pipes):
             pipe.wake()
 
-    def shatter(self, because: str) -> None:
-        self.broken = True
+    def fail(self, because: str) -> None:
         for pipe in list(self.pipes):
-            pipe.shatter(because)
+            pipe.fail(because)

@@ -1,4 +1,4 @@
-"""A single exception comes out of task groups as itself, however deep they are nested; several stay a group."""
+"""Takes a single exception out of the groups of nested task groups; several exceptions stay a group."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
+    """Raises the only exception of a group as itself."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,1 +1,1 @@
-"""Peers: discovering, dialling, remembering and judging them."""
+"""Peers: how a node discovers, dials, remembers and judges them."""

@@ -1,10 +1,11 @@
-"""Whom to dial, when, and why; pure decisions. ``peering.py`` carries them out.
+"""Decides which peers to dial, when and why, as pure functions. ``peering.py`` carries the decisions out.
 
-A node begins with what it was given (``--peer``), what it remembers, and what it hears on the local network; everybody
-it reaches tells of others. An address that fails is tried again after 1, 2, 4, … seconds, at most
-``MAX_BACKOFF_SECONDS``, times a random factor from ½ to 1½ so that a swarm that lost one peer does not knock as one.
-An address is given up only for lack of room, the most hopeless first: swarms that started apart, or were parted, meet
-again. Times are seconds of one clock; nothing here reads it.
+A node starts with the addresses that it was given (``--peer``), that it remembers, and that it hears on the local
+network; each peer that it reaches sends the addresses of others. An address that fails is tried again after 1, 2, 4, …
+seconds, at most ``MAX_BACKOFF_SECONDS``, times a random factor from ½ to 1½, so that the nodes of a swarm that lost one
+peer do not all dial it at the same time. An address is dropped only for lack of room, the least promising first, so
+that swarms that started apart or were partitioned find each other again. Times are seconds of one clock; nothing here
+reads it.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ MAX_BACKOFF_SECONDS = 120.0
 ADDRESS_CHARACTERS = 256
 ADDRESSES = 2048
 ADDRESSES_PER_PEER = 8
-SIMULTANEOUS_DIAL_SECONDS = 3.0  # two that are told of each other at once must not both dial: the greater peer id waits
-DEPARTED_SECONDS = 30.0  # a peer that said goodbye is not dialled for so long
+SIMULTANEOUS_DIAL_SECONDS = 3.0  # two peers that learn of each other at once must not both dial: the greater id waits
+DEPARTED_SECONDS = 30.0  # for which a peer that said goodbye is not dialled
 
 
 class AddressSource(IntEnum):
-    """How an address came to us, the most trusted first."""
+    """How the node learned an address, the most reliable source first."""
 
     CONFIGURED = 0
     LAN = 1
     REMEMBERED = 2
     DHT = 3
-    TOLD = 4  # by a peer
+    PEER = 4  # sent by a peer
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One address, and how dialling it went."""
+    """One address, and the results of dialling it."""
 
     address: str
     source: AddressSource
@@ -51,7 +52,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
-    peers_wanted: int = 8  # below, everybody known is dialled; configured peers always are
+    peers_wanted: int = 8  # below this number every known peer is dialled; configured peers always are
     dials_at_once: int = 8
 
 
@@ -62,7 +63,7 @@ class Dial:
 
 
 def is_dialable(address: str) -> bool:
-    """Whether a string has the form of an address that a peer may tell us: bounded, printable, ending in a peer id."""
+    """Whether a string received from a peer has the form of an address: bounded, printable, ending in a peer id."""
     if not (address.startswith("/") and len(address) <= ADDRESS_CHARACTERS and address.isascii()):
         return False
     route, separator, peer = address.rpartition("/p2p/")
@@ -79,7 +80,7 @@ def next_dials(
     refused: Collection[str],
     config: DiscoveryConfig,
 ) -> list[Dial]:
-    """Whom to dial now. One address a peer at a time; ``refused`` are banned or have just left."""
+    """Returns the addresses to dial now, one per peer; ``refused`` peers are banned or have just left."""
     room = config.dials_at_once - len(dialling)
     short = config.peers_wanted - len(connected) - len(dialling)
     dials: dict[str, Dial] = {}
@@ -100,7 +101,7 @@ def next_dials(
 
 
 def after_failure(candidate: Candidate, now_seconds: float, because: str, random: Random) -> Candidate:
-    """The candidate with its next attempt put off."""
+    """Returns the candidate with a later next attempt."""
     wait_seconds = min(BACKOFF_SECONDS * 2.0 ** min(candidate.failures, 16), MAX_BACKOFF_SECONDS)
     return replace(
         candidate,
@@ -111,7 +112,7 @@ def after_failure(candidate: Candidate, now_seconds: float, because: str, random
 
 
 def after_success(candidate: Candidate, now_seconds: float) -> Candidate:
-    """Reached: should the connection be lost, it is dialled again without the backoff of earlier failures."""
+    """Returns the candidate without its failures: if the connection is lost, it is dialled again without backoff."""
     return replace(
         candidate,
         failures=0,
@@ -122,10 +123,10 @@ def after_success(candidate: Candidate, now_seconds: float) -> Candidate:
 
 
 def why_alone(now_seconds: float, candidates: Collection[Candidate], *, dialling: Collection[str]) -> str:
-    """What a node without any connected peer says of it: what was tried, how it failed, when it tries next."""
+    """Returns why no peer is connected: what was tried, how it failed, and when the node tries next."""
     if not candidates:
         return (
-            "no address of any peer is known: give one with --peer; listening, and asking the local network and the DHT"
+            "no address of a peer is known: give one with --peer; listening, and asking the local network and the DHT"
         )
     if dialling:
         trying = next((c.address for c in candidates if c.peer in dialling), "")
@@ -153,11 +154,11 @@ class AddressBook:
         return [c for of_peer in self._of_peer.values() for c in of_peer.values()]
 
     def of(self, peer: str) -> list[Candidate]:
-        """The peer's addresses, the most promising first."""
+        """Returns the peer's addresses, the most promising first."""
         return sorted(self._of_peer.get(peer, {}).values(), key=lambda c: (c.failures, c.source))
 
     def add(self, address: str, source: AddressSource, *, not_before_seconds: float = 0.0) -> bool:
-        """Takes note of an address; False if it is malformed or less promising than all that fill the room."""
+        """Adds an address; returns False if it is malformed, or less promising than all others and there is no room."""
         if not is_dialable(address):
             return False
         candidate = Candidate(address, source, not_before_seconds=not_before_seconds)
@@ -176,19 +177,22 @@ class AddressBook:
         return True
 
     def update(self, candidate: Candidate) -> None:
-        """Takes over how dialling went; nothing if the address was dropped meanwhile."""
+        """Replaces a candidate after a dial; does nothing if the address was dropped meanwhile."""
         if candidate.address in self._of_peer.get(candidate.peer, {}):
             self._of_peer[candidate.peer][candidate.address] = candidate
 
     def drop(self, address: str) -> None:
-        peer = Candidate(address, AddressSource.TOLD).peer
+        peer = Candidate(address, AddressSource.PEER).peer
         if self._of_peer.get(peer, {}).pop(address, None) is not None:
             self._count -= 1
             if not self._of_peer[peer]:
                 del self._of_peer[peer]
 
     def _drop_worst(self, among: Iterable[Candidate], newcomer: Candidate) -> bool:
-        """Makes room for ``newcomer`` unless it would be the worst itself. What was reached lately is never worse."""
+        """Drops the worst candidate, unless it is configured or the newcomer is worse; returns whether it did.
+
+        An address that was reached is never worse than one that was not.
+        """
 
         def badness(candidate: Candidate) -> tuple[bool, int, int]:
             return candidate.reached_at_seconds is None, candidate.failures, candidate.source

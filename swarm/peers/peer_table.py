@@ -1,4 +1,4 @@
-"""What each peer said of itself, how its groups and weights fared: bounded; whom we heard of longest ago goes first."""
+"""Notes on each peer: its heartbeat, and what became of its groups and weights. Bounded to ``PEERS``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ class PeerNotes:
     heartbeat: Heartbeat | None = None
     heartbeat_at_seconds: float = 0.0  # Unix time by our clock
     clock_offset_seconds: float | None = None  # the sender's time in that heartbeat minus ours when it came
-    heartbeat_sequence: int = -1  # by which a later one is known, whatever the order of arrival
+    heartbeat_sequence: int = -1  # tells a later heartbeat from an earlier one, in any order of arrival
     groups_received: int = 0
     groups_used: int = 0
     groups_rejected: int = 0
-    groups_given: int = 0  # times that one of our groups was sent to it in full
-    conduct: Counter[str] = field(default_factory=Counter)  # what it was seen to do
+    groups_given: int = 0  # times that one of our groups was sent in full to the peer
+    conduct: Counter[str] = field(default_factory=Counter)  # what the peer did, counted by ``Conduct``
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
 
 
 class PeerTable:
+    """The notes on at most ``PEERS`` peers; the peer that we heard of longest ago is dropped first."""
+
     def __init__(self) -> None:
         self._notes: OrderedDict[str, PeerNotes] = OrderedDict()
 
@@ -39,7 +41,7 @@ class PeerTable:
         return len(self._notes)
 
     def of(self, peer: str) -> PeerNotes:
-        """The notes on ``peer``, begun now if there are none; it counts as heard of."""
+        """Returns the notes on ``peer``, new ones if there are none, and marks the peer as the latest heard of."""
         notes = self._notes.setdefault(peer, PeerNotes())
         self._notes.move_to_end(peer)
         if len(self._notes) > PEERS:
@@ -47,7 +49,7 @@ class PeerTable:
         return notes
 
     def known(self, peer: str) -> PeerNotes:
-        """The notes on ``peer``, or empty ones that are not kept."""
+        """Returns the notes on ``peer``, or empty ones that are not kept."""
         return self._notes.get(peer) or PeerNotes()
 
     def forget(self, peer: str) -> None:

@@ -1,8 +1,9 @@
 """Keeps a node in its swarm: carries out what ``discovery.py`` decides.
 
-Guarantees: a configured peer is dialled until it is connected; a node that reaches nobody keeps trying, and
-``alone_because`` says what; a peer proves to be of our swarm by peer exchange, and is disconnected if it is not; the
-addresses of peers reached are remembered in ``peers.json``, newest first, and dialled by the next start.
+Guarantees: a configured peer is dialled until it is connected; a node that reaches no peer keeps trying, and
+``alone_because`` reports what it tries; a peer shows by peer exchange that it is in our swarm, and is disconnected
+otherwise; the addresses of peers that were reached are kept in ``peers.json``, newest first, and dialled at the next
+start.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from swarm.peers.peer_exchange import ADDRESSES_TOLD, PeerExchange
 
 TICK_SECONDS = 0.5
 DIAL_SECONDS = 10.0
-QUESTION_SECONDS = 5.0  # how long a peer that dialled us has to ask before we do
+QUESTION_SECONDS = 5.0  # for a peer that dialled us to ask first; then we ask
 EXCHANGE_EVERY_SECONDS = 60.0
 EXCHANGE_WHEN_SHORT_SECONDS = 10.0
-DHT_FIRST_SECONDS = 3.0  # after the first connection: peer exchange is quicker where it suffices
+DHT_FIRST_SECONDS = 3.0  # after the first connection; peer exchange, where it suffices, is quicker
 DHT_DEADLINE_SECONDS = 20.0
 FIND_EVERY_SECONDS = 300.0
 FIND_WHEN_SHORT_SECONDS = 60.0
@@ -59,12 +60,12 @@ REMEMBERED = 256
 
 
 def swarm_key(swarm_id: bytes) -> bytes:
-    """The DHT key (32 bytes) under which members of a swarm provide themselves."""
+    """Returns the DHT key (32 bytes) under which the members of a swarm provide themselves."""
     return hashlib.sha256(b"starling/swarm/1\0" + swarm_id).digest()
 
 
 class Peering:
-    """Run ``run()`` beside the host. ``remembered`` is the path of ``peers.json``, or None to remember nothing."""
+    """Run ``run()`` beside the host. ``remembered`` is the path of ``peers.json``, or None to keep no addresses."""
 
     def __init__(
         self,
@@ -79,32 +80,32 @@ class Peering:
         config: DiscoveryConfig | None = None,
     ) -> None:
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
-        self.refusals: Counter[str] = Counter()  # of peers that are not of our swarm or do not keep the protocol
+        self.refusals: Counter[str] = Counter()  # of peers that are in another swarm or break the protocol
         self.book = AddressBook()
         self._host = host
         self._swarm_id = swarm_id
         self._path = remembered
         self._random = random
         self._is_banned = is_banned
-        self._on_refused = on_refused  # who answers and does not let us in
+        self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
-        self._exchange = PeerExchange(host, swarm_id, learn=self._learn, tell=self._tell)
-        self._members: set[PeerId] = set()  # connected, and of our swarm
+        self._exchange = PeerExchange(host, swarm_id, learn=self._on_addresses, tell=self._addresses_for)
+        self._members: set[PeerId] = set()  # connected peers that are in our swarm
         self._dialling: set[PeerId] = set()
-        self._refused: dict[PeerId, float] = {}  # departed, or of another swarm: until when
+        self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
         self._saved: list[str] = []
         for address in configured:
             if not self.book.add(address, AddressSource.CONFIGURED):
-                raise ConfigurationError(f"{address!r} is no address of a peer: expected /ip4/…/tcp/…/p2p/<peer id>")
+                raise ConfigurationError(f"{address!r} is no peer's address: expected /ip4/…/tcp/…/p2p/<peer id>")
         for address in self._remembered():
             self.book.add(address, AddressSource.REMEMBERED)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._ask_dht)
-            tasks.start_soon(self._exchange_now_and_then)
+            tasks.start_soon(self._exchange_regularly)
             while True:
                 self._tick(tasks)
                 await anyio.sleep(TICK_SECONDS)
@@ -130,7 +131,7 @@ class Peering:
             refused={c.peer for c in self.book.candidates() if self._is_refused(c.peer)},
             config=self._config,
         ):
-            candidate = Candidate(dial.address, AddressSource.TOLD)
+            candidate = Candidate(dial.address, AddressSource.PEER)
             self._dialling.add(candidate.peer)
             tasks.start_soon(self._dial, dial.address)
         for peer in self._superfluous(connected):
@@ -146,28 +147,28 @@ class Peering:
         return peer in self._refused or self._is_banned(peer)
 
     async def _dial(self, address: str) -> None:
-        peer = Candidate(address, AddressSource.TOLD).peer
+        peer = Candidate(address, AddressSource.PEER).peer
         try:
             await self._host.connect(address, deadline_seconds=DIAL_SECONDS)
             await self._exchange.ask(peer)
         except StarlingError as error:
-            await self._failed(peer, address, error)
+            await self._on_failure(peer, address, error)
         else:
-            self._reached(peer, address)
+            self._on_reached(peer, address)
         finally:
             self._dialling.discard(peer)
 
     async def _meet(self, peer: PeerId) -> None:
-        """Asks a peer that dialled us and has not asked by itself."""
+        """Asks a peer that dialled us and has not asked itself."""
         try:
             await self._exchange.ask(peer)
         except StarlingError as error:
-            await self._failed(peer, "", error)
-            self._met_at[peer] = anyio.current_time() + EXCHANGE_EVERY_SECONDS  # perhaps no starling at all
+            await self._on_failure(peer, "", error)
+            self._met_at[peer] = anyio.current_time() + EXCHANGE_EVERY_SECONDS  # it may run other software
         finally:
             self._dialling.discard(peer)
 
-    async def _failed(self, peer: PeerId, address: str, error: StarlingError) -> None:
+    async def _on_failure(self, peer: PeerId, address: str, error: StarlingError) -> None:
         self.failures[error.reason] += 1
         if isinstance(error, RefusedError):
             self._on_refused(peer, error)
@@ -180,37 +181,37 @@ class Peering:
             self._refused[peer] = now_seconds + OTHER_SWARM_SECONDS
             await self._host.disconnect(peer)
 
-    def _reached(self, peer: PeerId, address: str) -> None:
+    def _on_reached(self, peer: PeerId, address: str) -> None:
         for candidate in self.book.of(peer):
             if candidate.address == address:
                 self.book.update(after_success(candidate, anyio.current_time()))
 
-    def _learn(self, peer: PeerId, own: Sequence[str], others: Sequence[str]) -> None:
+    def _on_addresses(self, peer: PeerId, own: Sequence[str], others: Sequence[str]) -> None:
         self._members.add(peer)
         self._met_at.pop(peer, None)
         for address in own:
             if address.endswith(f"/p2p/{peer}"):
-                self._note(address, AddressSource.TOLD)
+                self._note(address, AddressSource.PEER)
         for address in others:
-            self._note(address, AddressSource.TOLD)
+            self._note(address, AddressSource.PEER)
 
     def _note(self, address: str, source: AddressSource) -> None:
-        """An address of a peer that may be told of us in the same moment."""
+        """Adds the address of a peer, which may learn of us at the same moment."""
         waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
         self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds)
 
-    def _tell(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
-        told = [c.address for s in sought for c in self.book.of(s)]
+    def _addresses_for(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
+        addresses = [c.address for s in sought for c in self.book.of(s)]
         members = self._random.sample(sorted(self._members - {peer}), len(self._members - {peer}))
         for member in members:
-            told.extend(c.address for c in self.book.of(member)[:4])
+            addresses.extend(c.address for c in self.book.of(member)[:4])
         reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None and c.peer != peer]
         self._random.shuffle(reached)
-        told.extend(c.address for c in reached)
-        return list(dict.fromkeys(told))[:ADDRESSES_TOLD]
+        addresses.extend(c.address for c in reached)
+        return list(dict.fromkeys(addresses))[:ADDRESSES_TOLD]
 
     async def reach(self, peer: PeerId, deadline_seconds: float) -> None:
-        """Sees to it that ``peer`` is connected. Raises ``TransportError``."""
+        """Connects to ``peer`` unless it is connected. Raises ``TransportError``."""
         if peer in self._host.peers():
             return
         if self._is_refused(peer):
@@ -239,7 +240,7 @@ class Peering:
                 return
 
     async def depart(self, peer: PeerId) -> None:
-        """The peer said goodbye."""
+        """Disconnects a peer that said goodbye, and does not dial it for ``DEPARTED_SECONDS``."""
         self._refused[peer] = anyio.current_time() + DEPARTED_SECONDS
         self._members.discard(peer)
         await self._host.disconnect(peer)
@@ -249,25 +250,25 @@ class Peering:
         self._host.block(peer)
 
     def is_trying(self) -> bool:
-        """Whether addresses are left that nobody has dialled yet."""
+        """Whether there are addresses that were not dialled yet."""
         others = (c for c in self.book.candidates() if c.peer != self._host.peer_id and not self._is_refused(c.peer))
         return any(not c.failures and c.reached_at_seconds is None for c in others)
 
     def alone_because(self) -> str | None:
-        """None while anybody is connected."""
+        """Returns None while a peer is connected, otherwise why none is."""
         if self._host.peers():
             return None
         known = [c for c in self.book.candidates() if c.peer != self._host.peer_id]
         others = [c for c in known if not self._is_refused(c.peer)]
         if known and not others:
-            return "all peers known have left, are banned or are of another swarm; listening, and asking again later"
+            return "all known peers have left, are banned or are in another swarm; listening, and asking again later"
         return why_alone(anyio.current_time(), others, dialling=self._dialling)
 
     @property
     def _is_short(self) -> bool:
         return len(self._host.peers()) < self._config.peers_wanted
 
-    async def _exchange_now_and_then(self) -> None:
+    async def _exchange_regularly(self) -> None:
         while True:
             await anyio.sleep(EXCHANGE_WHEN_SHORT_SECONDS if self._is_short else EXCHANGE_EVERY_SECONDS)
             if self._members:
@@ -275,13 +276,13 @@ class Peering:
                 try:
                     await self._exchange.ask(peer)
                 except StarlingError as error:
-                    await self._failed(peer, "", error)
+                    await self._on_failure(peer, "", error)
 
     async def _ask_dht(self) -> None:
         key = swarm_key(self._swarm_id)
         provide_at_seconds = 0.0
         while True:
-            while not self._host.peers():  # noqa: ASYNC110  the host tells of peers when asked, not by an event
+            while not self._host.peers():  # noqa: ASYNC110  the host has no event for it
                 await anyio.sleep(TICK_SECONDS)
             await anyio.sleep(DHT_FIRST_SECONDS)
             try:
@@ -303,11 +304,11 @@ class Peering:
             return msgspec.json.decode(self._path.read_bytes(), type=list[str])[:REMEMBERED]
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(
-                f"cannot read {self._path} ({error}): delete it, and peers are looked for anew"
+                f"cannot read {self._path} ({error}): delete it, and the node looks for peers again"
             ) from error
 
     def save(self) -> None:
-        """Writes ``peers.json`` if it would change. Raises ``StorageError``."""
+        """Writes ``peers.json`` if its content changed. Raises ``StorageError``."""
         if self._path is None:
             return
         reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None]

@@ -1,15 +1,15 @@
-"""Reputation: what a peer's past says of its next claim.
+"""Reputation: how likely a peer's next claim holds, by what it did before.
 
-    reputation = (1 + good) / (2 + good + bad)          ½ for a stranger, toward 1 trusted, toward 0 not
-    good, bad  = Σ weight(event) · 2^(−age / half-life)  so that everybody drifts back to ½
+    reputation = (1 + good) / (2 + good + bad)          ½ for a stranger, toward 1 for good conduct, toward 0 for bad
+    good, bad  = Σ weight(event) · 2^(−age / half-life)  so that every reputation returns to ½
 
 A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests, unusable
-weights; each decayed alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, or
-weights far from ours cost reputation, and are never a reason for a ban: they prove nothing. A ban lasts
-``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is remembered on disk; afterwards the peer is a
-stranger again.
+weights; each decays alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, or
+weights far from ours cost reputation and are never a reason for a ban: they prove nothing. A ban lasts
+``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a stranger
+again.
 
-Nothing here reads a clock: ``now_seconds`` is Unix time, since it is kept over restarts.
+Nothing here reads a clock: ``now_seconds`` is Unix time, because records are kept over restarts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PEERS_REMEMBERED = 4096
 
 
 class Conduct(StrEnum):
-    """What a peer was seen to do. The values of ``Judgement`` are among them."""
+    """What a peer was observed to do. The values of ``Judgement`` are among them."""
 
     USED = "used"
     UNUSED = "unused"
@@ -43,8 +43,8 @@ class Conduct(StrEnum):
     MALFORMED = "malformed"
     SERVED = "served"  # sent a blob that verified
     WRONG_CHUNK = "wrong_chunk"  # sent bytes that do not match their hash
-    HOSTILE_REQUEST = "hostile_request"  # asked for what no honest peer asks for
-    STALLED = "stalled"  # accepted a request and went silent
+    HOSTILE_REQUEST = "hostile_request"  # sent a request that no honest peer sends
+    STALLED = "stalled"  # accepted a request and sent nothing more
     MISSING = "missing"  # did not have what it advertised
     AVERAGED = "averaged"  # gave weights that were averaged with ours
     OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing
@@ -69,54 +69,54 @@ _PROVEN = {
     Conduct.MALFORMED: "undecodable groups",
     Conduct.WRONG_CHUNK: "chunks that do not match their hash",
     Conduct.HOSTILE_REQUEST: "hostile requests",
-    Conduct.UNFIT_WEIGHTS: "weights that nobody could use",
+    Conduct.UNFIT_WEIGHTS: "unusable weights",
 }
 
 Weight = Annotated[float, Meta(ge=0.0)]
 
 
 class PeerReputation(Struct, frozen=True):
-    """Everything remembered of one peer; amounts are decayed up to ``at_seconds``."""
+    """Everything that is kept of one peer; amounts are decayed up to ``at_seconds``."""
 
     at_seconds: float
     good: Weight = 0.0
     bad: Weight = 0.0
-    judged: Weight = 0.0  # number of events that prove something, either way
+    judged: Weight = 0.0  # number of events that prove good or bad conduct
     faults: dict[Conduct, float] = {}
     bans: int = 0
     banned_until_seconds: float = 0.0
     banned_because: str = ""
 
 
-def decayed(standing: PeerReputation, now_seconds: float) -> PeerReputation:
-    """The standing as of ``now_seconds``; a clock that went backwards changes nothing."""
-    age_seconds = max(0.0, now_seconds - standing.at_seconds)
+def decayed(record: PeerReputation, now_seconds: float) -> PeerReputation:
+    """Returns the record as of ``now_seconds``; a clock that went backwards changes nothing."""
+    age_seconds = max(0.0, now_seconds - record.at_seconds)
     kept = 0.5 ** (age_seconds / HALF_LIFE_SECONDS)
     return msgspec.structs.replace(
-        standing,
-        at_seconds=max(now_seconds, standing.at_seconds),
-        good=standing.good * kept,
-        bad=standing.bad * kept,
-        judged=standing.judged * kept,
-        faults={kind: count * kept for kind, count in standing.faults.items()},
+        record,
+        at_seconds=max(now_seconds, record.at_seconds),
+        good=record.good * kept,
+        bad=record.bad * kept,
+        judged=record.judged * kept,
+        faults={kind: count * kept for kind, count in record.faults.items()},
     )
 
 
-def reputation(standing: PeerReputation, now_seconds: float) -> float:
-    """0 banned, ½ unknown, toward 1 trusted."""
-    if is_banned(standing, now_seconds):
+def reputation(record: PeerReputation, now_seconds: float) -> float:
+    """Returns 0 for a banned peer, ½ for an unknown one, otherwise a number in (0, 1)."""
+    if is_banned(record, now_seconds):
         return 0.0
-    now = decayed(standing, now_seconds)
+    now = decayed(record, now_seconds)
     return (1.0 + now.good) / (2.0 + now.good + now.bad)
 
 
-def is_banned(standing: PeerReputation, now_seconds: float) -> bool:
-    return now_seconds < standing.banned_until_seconds
+def is_banned(record: PeerReputation, now_seconds: float) -> bool:
+    return now_seconds < record.banned_until_seconds
 
 
-def observed(standing: PeerReputation, conduct: Conduct, now_seconds: float) -> PeerReputation:
-    """The standing after one more event; banned, with the reason in words, where that event was one too many."""
-    now = decayed(standing, now_seconds)
+def observed(record: PeerReputation, conduct: Conduct, now_seconds: float) -> PeerReputation:
+    """Returns the record after one more event; banned, with the reason in words, if that event was one too many."""
+    now = decayed(record, now_seconds)
     faults = dict(now.faults)
     if conduct in _PROVEN:
         faults[conduct] = faults.get(conduct, 0.0) + 1.0
@@ -141,15 +141,18 @@ def observed(standing: PeerReputation, conduct: Conduct, now_seconds: float) -> 
 
 
 class ReputationBook:
-    """The standings of at most ``PEERS_REMEMBERED`` peers, kept in ``path``; the least lately observed goes first."""
+    """The records of at most ``PEERS_REMEMBERED`` peers, kept in ``path``.
+
+    Above that, the peer that was observed longest ago is dropped first, banned peers last.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._standings: OrderedDict[str, PeerReputation] = OrderedDict()
+        self._records: OrderedDict[str, PeerReputation] = OrderedDict()
         self._unsaved = False
         if path is not None and path.exists():
             try:
-                self._standings.update(msgspec.json.decode(path.read_bytes(), type=dict[str, PeerReputation]))
+                self._records.update(msgspec.json.decode(path.read_bytes(), type=dict[str, PeerReputation]))
             except (OSError, msgspec.DecodeError) as error:
                 raise StorageError(
                     f"cannot read {path} ({error}): delete it, and peers' reputations start anew"
@@ -157,31 +160,32 @@ class ReputationBook:
 
     def observe(self, peer: str, conduct: Conduct | Judgement, now_seconds: float) -> str | None:
         """Records one event. Returns why the peer is banned if this event made it so, else None."""
-        before = self._standings.get(peer) or PeerReputation(at_seconds=now_seconds)
+        before = self._records.get(peer) or PeerReputation(at_seconds=now_seconds)
         after = observed(before, Conduct(conduct), now_seconds)
-        self._standings[peer] = after
-        self._standings.move_to_end(peer)
-        while len(self._standings) > PEERS_REMEMBERED:
-            # A ban outlives the crowd: strangers without number must not be able to push it out.
-            free = (p for p, s in self._standings.items() if not is_banned(s, now_seconds))
-            self._standings.pop(next(free, next(iter(self._standings))))
+        self._records[peer] = after
+        self._records.move_to_end(peer)
+        while len(self._records) > PEERS_REMEMBERED:
+            # Strangers, however many, must not be able to push out a ban.
+            free = (p for p, s in self._records.items() if not is_banned(s, now_seconds))
+            self._records.pop(next(free, next(iter(self._records))))
         self._unsaved = True
         newly_banned = is_banned(after, now_seconds) and not is_banned(before, now_seconds)
         return after.banned_because if newly_banned else None
 
-    def reputation(self, peer: str, now_seconds: float) -> float:
-        standing = self._standings.get(peer)
-        return 0.5 if standing is None else reputation(standing, now_seconds)
+    def of(self, peer: str, now_seconds: float) -> float:
+        """Returns the peer's reputation, 0 to 1."""
+        record = self._records.get(peer)
+        return 0.5 if record is None else reputation(record, now_seconds)
 
     def banned_because(self, peer: str, now_seconds: float) -> str | None:
-        standing = self._standings.get(peer)
-        return standing.banned_because if standing is not None and is_banned(standing, now_seconds) else None
+        record = self._records.get(peer)
+        return record.banned_because if record is not None and is_banned(record, now_seconds) else None
 
     def banned(self, now_seconds: float) -> list[str]:
-        return [peer for peer, standing in self._standings.items() if is_banned(standing, now_seconds)]
+        return [peer for peer, record in self._records.items() if is_banned(record, now_seconds)]
 
     def save(self) -> None:
-        """Writes what changed since the last time. Raises ``StorageError``."""
+        """Writes the file if a record changed since the last time. Raises ``StorageError``."""
         if self._path is not None and self._unsaved:
-            write_atomically(self._path, msgspec.json.encode(self._standings))
+            write_atomically(self._path, msgspec.json.encode(self._records))
             self._unsaved = False

@@ -22,7 +22,7 @@ NODE = """
 import json, os, sys
 import trio
 from protocol.identity import NodeKey
-from swarm.hosts.interfaces import machine_ips
+from swarm.hosts.network_interfaces import machine_ips
 from swarm.hosts.libp2p import Libp2pHost
 
 async def main(ip):

@@ -1,4 +1,4 @@
-"""The two worlds in which the conformance tests of hosts play: simulated in virtual time, py-libp2p on loopback."""
+"""The two worlds of the conformance tests of hosts: simulated in virtual time, py-libp2p on loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 
 ECHO, TOPIC = "/test/echo/1", "test"
-HANG_SECONDS = 300.0  # ends a test that hangs; far above what any of them takes
+HANG_SECONDS = 120.0  # ends a test that hangs; far above what any of them takes
 
 
 async def echo(stream: Stream) -> None:
@@ -27,7 +27,7 @@ async def echo(stream: Stream) -> None:
 
 
 class World(ABC):
-    """Some hosts, each running in a task of its own, so that one can vanish."""
+    """Some hosts, each in a task of its own, so that one can vanish."""
 
     def __init__(self) -> None:
         self.bugs: list[BaseException] = []
@@ -157,7 +157,7 @@ Story = Callable[[World, trio.Nursery], Awaitable[None]]
 
 
 def play(story: Story, *, simulated: bool) -> None:
-    """Runs a story in a world of one kind, and ends everything that it started."""
+    """Plays a story in a world of one kind, and ends everything that it started."""
 
     async def main() -> None:
         with trio.fail_after(1000 * HANG_SECONDS if simulated else HANG_SECONDS):
@@ -170,7 +170,7 @@ def play(story: Story, *, simulated: bool) -> None:
 
 @pytest.fixture(params=["simulated", "libp2p"])
 def tell(request: pytest.FixtureRequest) -> Callable[[Story], None]:
-    """Plays a story in the world of each kind."""
+    """Plays a story in a world of each kind."""
     return partial(play, simulated=request.param == "simulated")
 
 

@@ -17,7 +17,7 @@ from protocol.blob_id import blob_id
 from protocol.errors import ConfigurationError, StorageError
 from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api
-from swarm import service as composition
+from swarm import service as service_module
 from swarm.api import Judgement
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.service import MAX_PEERS_LISTED, SwarmService
@@ -90,7 +90,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 async def share(service: SwarmService, *seeds: int, reward: float = 1.0) -> None:
-    """What ``SwarmClient.share`` does: blobs into the store, then their adverts."""
+    """Does what ``SwarmClient.share`` does: stores the blobs, then announces them."""
     adverts = []
     for seed in seeds:
         blob = service.store.put(content(seed))
@@ -153,7 +153,7 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
             (again,) = await fetch(c, [(await seen(c))[0]])  # it is here: nothing is sent
             assert again.path is not None
             relayed = await peer(a, c)
-            assert relayed is not None and relayed.groups_given == 0  # of its own groups it gave none
+            assert relayed is not None and relayed.groups_given == 0  # it gave none of its own groups
 
     play(story)
 
@@ -213,7 +213,7 @@ def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> Non
             assert now.heartbeat == heartbeat("a", round=4)
             assert 0.0 <= (now.heartbeat_age_seconds or -1.0) <= 6.0
             assert now.connected
-            await anyio.sleep(composition.LEARNER_SILENT_SECONDS + 10.0)
+            await anyio.sleep(service_module.LEARNER_SILENT_SECONDS + 10.0)
             silent = await peer(b, a)
             assert silent is not None
             assert silent.heartbeat == heartbeat("a", round=4, phase="learner silent", tokens_per_second=0.0)
@@ -262,7 +262,7 @@ def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_con
         ):
             await anyio.sleep(30.0)
             assert again.host.peers() == []
-            assert again.trust.banned(now_seconds()) == [liar.host.peer_id]
+            assert again.reputations.banned(now_seconds()) == [liar.host.peer_id]
 
     def group(of: SwarmService) -> api.SeenGroup:
         advert = GroupAdvert(bytes(32), 10, PromptRef("reverse", 1, bytes(16), 0), (1.0,), (1,), (0.0,))
@@ -340,7 +340,7 @@ def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
                 await anyio.sleep(1.0)
                 assert len(await seen(a)) == 1
                 assert await b.answer(api.Leave("maintenance")) == api.Done()
-                await anyio.sleep(composition.GOODBYE_SEND_SECONDS / 2)
+                await anyio.sleep(service_module.GOODBYE_SEND_SECONDS / 2)
                 assert await peer(a, b) is None
                 assert await seen(a) == []
                 await anyio.sleep(5.0)
@@ -375,7 +375,7 @@ def test_a_lonely_member_says_why_and_stops_saying_it_in_company(tmp_path: Path)
         swarm = Swarm(tmp_path)
         async with swarm.member("a") as a:
             await anyio.sleep(10.0)
-            assert "give one with --peer" in ((await status(a)).alone_because or "")
+            assert "--peer" in ((await status(a)).alone_because or "")
             assert swarm.events["a"] == ["ready", "alone"]
             async with swarm.member("b", a):
                 await anyio.sleep(10.0)
@@ -414,9 +414,9 @@ def test_reputation_survives_a_full_disk_and_is_saved_when_there_is_room(
             await judge(a, b, Judgement.USED)
             with monkeypatch.context() as full:
                 full.setattr("swarm.peers.reputation.write_atomically", no_space)
-                await anyio.sleep(2 * composition.MAINTENANCE_SECONDS)
+                await anyio.sleep(2 * service_module.MAINTENANCE_SECONDS)
             assert not (tmp_path / "a" / "trust.json").exists()
-            await anyio.sleep(2 * composition.MAINTENANCE_SECONDS)
+            await anyio.sleep(2 * service_module.MAINTENANCE_SECONDS)
             assert (tmp_path / "a" / "trust.json").exists()
             assert (await status(a)).connected_peers == 1
 

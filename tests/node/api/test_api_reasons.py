@@ -28,11 +28,9 @@ from node.learner.foreign.outcomes import TRAINED_ON, ForeignOutcome
 from node.state_sync.rebuild import BadBlobError
 from protocol.cluster.refusal import RefusalReason
 from protocol.errors import ProtocolError, RefusedError
+from swarm.announcements.gossip import GossipRefusal
 from swarm.blobs.fetch_job import UnusableStreamError
 from swarm.peers.reputation import Conduct
-
-# To be replaced by ``set(GossipRefusal)`` of swarm/announcements/gossip.py, once that enum exists:
-GOSSIP_REFUSALS = {"banned", "no_member", "newcomers", "replay", "rate"}
 
 
 def errors(kind: type[ProtocolError]) -> Iterator[str]:
@@ -59,7 +57,7 @@ def test_every_error_of_the_protocol_has_a_sentence_and_no_other() -> None:
 
 
 def test_every_refusal_of_an_announcement_or_a_member_has_a_sentence_and_no_other() -> None:
-    assert ANNOUNCEMENT.keys() == GOSSIP_REFUSALS - MESSAGE.keys() - MEMBERSHIP.keys()
+    assert ANNOUNCEMENT.keys() == set(GossipRefusal) - MESSAGE.keys() - MEMBERSHIP.keys()
     refused = RefusedError("no reason given").reason
     assert MEMBERSHIP.keys() == {refused, *RefusalReason} - MESSAGE.keys()
 

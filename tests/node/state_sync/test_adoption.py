@@ -31,7 +31,7 @@ from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes
 from swarm import api
 from swarm.announcements.state_sharing import MIN_SECONDS_BETWEEN_STATES
-from swarm.blobs import partial
+from swarm.blobs import partial_blob
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -323,8 +323,8 @@ def test_a_donor_that_serves_wrong_bytes_is_passed_over_and_blamed(play: Play) -
             got, _ = await world.join(joiner, own)
             assert got is not None
             assert hash_of(own) == hash_of(theirs)
-            assert joiner.trust.reputation(b.host.peer_id, EPOCH) < 0.35
-            assert joiner.trust.reputation(a.host.peer_id, EPOCH) >= 0.5
+            assert joiner.reputations.of(b.host.peer_id, EPOCH) < 0.35
+            assert joiner.reputations.of(a.host.peer_id, EPOCH) >= 0.5
 
     play(story)
 
@@ -361,7 +361,7 @@ def test_a_chain_that_does_not_lead_where_it_says_is_judged_and_another_state_is
             assert got is not None
             assert [stage for stage in stages(events) if stage in ("failed", "done")] == ["failed", "done"]
             assert hash_of(own) == hash_of(theirs)
-            assert joiner.trust.reputation(liar.host.peer_id, EPOCH) < 0.35
+            assert joiner.reputations.of(liar.host.peer_id, EPOCH) < 0.35
 
     play(story)
 
@@ -455,7 +455,7 @@ def test_a_full_disk_in_the_middle_leaves_the_old_weights_and_space_lets_it_go_o
             theirs, own = fresh(1), fresh(2)
             before = hash_of(own)
             held = await world.publish(donor, theirs)
-            monkeypatch.setattr(partial.os, "pwrite", limited)
+            monkeypatch.setattr(partial_blob.os, "pwrite", limited)
             got, events = await world.join(joiner, own)
             assert got is None
             assert any(event.stage == "failed" and "No space left" in event.because for event in events)

@@ -1,4 +1,4 @@
-"""Gossip: every reason to refuse a message, its verdict and its count; memory that strangers cannot make grow."""
+"""Gossip: every refusal of a message, its verdict and its count; memory that strangers cannot make grow."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from protocol.identity import NodeKey
 from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
 from swarm.announcements import gossip as gossip_module
 from swarm.announcements import group_pool as pool_module
-from swarm.announcements.gossip import Admission, Gossip, ReplayWindow, split_adverts, topic_of
-from swarm.announcements.group_pool import SeenPool
+from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts, topic_of
+from swarm.announcements.group_pool import GroupPool
 from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated import SimulatedNetwork
 
@@ -26,7 +26,7 @@ NOW = 1_700_000_000.0
 
 
 class RecordingHost:
-    """Only what gossip uses of a host: lets a test hand in raw messages."""
+    """The part of a host that gossip uses; a test hands raw messages in."""
 
     def __init__(self) -> None:
         self.published: list[bytes] = []
@@ -162,20 +162,20 @@ def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
 
 
 def test_a_sender_is_limited_in_bytes_as_well_as_in_messages() -> None:
-    admission = Admission()
+    limits_of_senders = SenderLimits()
     size = limits.ANNOUNCEMENT_BYTES
-    refusals = [admission.refusal("peer", i, size, NOW) for i in range(20)]
+    refusals = [limits_of_senders.refusal("peer", i, size, NOW) for i in range(20)]
     assert refusals == [None] * 16 + ["rate"] * 4
 
 
 def test_strangers_without_number_take_bounded_memory_and_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gossip_module, "SENDERS_REMEMBERED", 100)
-    admission = Admission()
-    refusals = [admission.refusal(f"stranger {i}", 1, 100, NOW) for i in range(5000)]
+    limits_of_senders = SenderLimits()
+    refusals = [limits_of_senders.refusal(f"stranger {i}", 1, 100, NOW) for i in range(5000)]
     assert refusals.count(None) == gossip_module.NEWCOMERS_AT_ONCE
     assert set(refusals) == {None, "newcomers"}
-    assert len(admission) == 100
-    assert admission.refusal("another", 1, 100, NOW + 1.0) is None
+    assert len(limits_of_senders) == 100
+    assert limits_of_senders.refusal("another", 1, 100, NOW + 1.0) is None
 
 
 def test_the_replay_window_admits_each_number_once_in_any_order() -> None:
@@ -275,7 +275,7 @@ def rollouts(*numbers: int, completions: int = 8) -> RolloutAdvert:
 
 
 def test_the_pool_lists_each_blob_once_with_rising_cursors() -> None:
-    pool = SeenPool()
+    pool = GroupPool()
     assert pool.add("a", rollouts(1, 2), NOW) == 2
     assert pool.add("b", rollouts(2, 3), NOW) == 1
     assert [(s.cursor, s.peer) for s in pool.after(0, 10, NOW)] == [(1, "a"), (2, "a"), (3, "b")]
@@ -285,7 +285,7 @@ def test_the_pool_lists_each_blob_once_with_rising_cursors() -> None:
 
 
 def test_groups_leave_the_pool_with_age_and_with_their_sender() -> None:
-    pool = SeenPool()
+    pool = GroupPool()
     pool.add("a", rollouts(1), NOW)
     pool.add("b", rollouts(2), NOW + 10)
     assert [s.peer for s in pool.after(0, 10, NOW + pool_module.AGE_SECONDS + 1)] == ["b"]
@@ -298,7 +298,7 @@ def test_groups_leave_the_pool_with_age_and_with_their_sender() -> None:
 def test_a_flood_pushes_out_its_own_groups_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "GROUPS", 40)
     monkeypatch.setattr(pool_module, "COMPLETIONS", 320)
-    pool = SeenPool()
+    pool = GroupPool()
     pool.add("honest", rollouts(1, 2, 3), NOW)
     for number in range(10, 200):
         pool.add("flood", rollouts(number), NOW)

@@ -1,4 +1,4 @@
-"""States that members announce, in virtual time: heard in time, never too often, kept on disk, and forgotten."""
+"""States that members announce, in virtual time: heard in time, not too often, kept on disk, and dropped."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def seen(service: SwarmService, family: bytes = FAMILY) -> list[api.SeenSt
 
 
 async def states_heard(service: SwarmService, seconds: float) -> int:
-    """Announcements of states that arrive in so much time."""
+    """Counts the announcements of states that arrive within the time."""
     before = service.gossip.accepted["state"]
     await anyio.sleep(seconds)
     return service.gossip.accepted["state"] - before
@@ -203,7 +203,7 @@ def test_a_state_whose_blobs_are_not_here_is_refused_and_the_one_before_stays(pl
         async with swarm.member("a") as a, swarm.member("b", a) as b:
             await anyio.sleep(5.0)
             await a.answer(api.ShareState(stored(a, 1)))
-            with pytest.raises(StorageError, match="not in the store"):
+            with pytest.raises(StorageError, match=advert(9).blobs[0].blob.hex()):
                 await a.answer(api.ShareState(advert(9)))
             await anyio.sleep(ANNOUNCE_SECONDS + MIN_SECONDS_BETWEEN_STATES)
             assert [s.advert.policy_version for s in await seen(b)] == [1]
@@ -217,7 +217,7 @@ def test_blobs_of_the_announced_state_are_never_evicted_and_those_of_the_one_bef
             first, second = stored(a, 1), stored(a, 2)
             await a.answer(api.ShareState(first))
             await anyio.sleep(120.0)
-            a.store.put(content(3))  # more than there is room for: the unused one goes
+            a.store.put(content(3))  # more than there is room for: the unused blob is evicted
             assert a.store.has(first.anchor.blob)
             assert not a.store.has(second.anchor.blob)
             third = stored(a, 3)

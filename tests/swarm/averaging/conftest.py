@@ -1,4 +1,4 @@
-"""Whole members of a swarm that average weights: on the simulated network, in virtual time, as their learners ask."""
+"""Whole members of a swarm that average weights for their learners, on the simulated network, in virtual time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from protocol.messages import Heartbeat
 from protocol.weights.dense_weights import ENCODING, encode_dense, open_dense, widened
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.averaging_requests import Measure
 from swarm.averaging.pairing_rules import Offer
-from swarm.averaging.weights_difference import Difference, measure
+from swarm.averaging.weight_averaging import Measure
+from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -41,7 +41,7 @@ def blob_of(values: np.ndarray, layout: TensorLayout = LAYOUT) -> bytes:
 
 
 def weights(seed: int, spread: float = 0.1) -> bytes:
-    """What a replica learnt from the common beginning: its distance to others grows with ``spread``."""
+    """Weights that a replica learnt from a common start; their distance to others grows with ``spread``."""
     return blob_of(COMMON + spread * np.random.default_rng(seed).standard_normal(COMMON.size))
 
 
@@ -55,16 +55,16 @@ def formula(own: bytes, theirs: bytes, weight: float = 1.0) -> bytes:
 
 
 async def measured_at_once(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
-    """Without a thread, which virtual time would not wait for."""
-    return measure(encoding, theirs, ours, layout)
+    """Measures without a thread, for which virtual time would not wait."""
+    return measure_difference(encoding, theirs, ours, layout)
 
 
 async def believe_anything(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
-    """What makes a member dishonest: it offers whatever its learner gives it, and takes whatever comes."""
+    """Makes a member dishonest: it offers and accepts any weights."""
     return Difference(1.0, 1.0)
 
 
-Formula = Callable[[bytes, bytes, float], bytes]  # (ours, theirs, weight); what ours are then
+Formula = Callable[[bytes, bytes, float], bytes]  # (ours, theirs, weight) -> our new weights
 
 
 class Node:
@@ -95,7 +95,7 @@ class Node:
         return self.reply
 
     def averages(self, **changes: object) -> None:
-        """In the background."""
+        """Starts to average in the background."""
         self.ended = anyio.Event()
 
         async def run() -> None:
@@ -143,13 +143,13 @@ class World:
         averaged: Formula = formula,
         **changes: object,
     ):  # type: ignore[no-untyped-def]
-        """So many connected members that have heard each other's family. Dishonest ones keep the weights they have."""
+        """``count`` connected members that know each other's family. Dishonest ones keep their weights."""
         nodes: list[Node] = []
         async with anyio.create_task_group() as tasks:
             for number in range(count):
                 lies = number in dishonest
-                measured, applied = (believe_anything, None) if lies else (measured_at_once, averaged)
-                node = await tasks.start(self._live, number, measured, applied, weights(number, spread), changes)
+                measure, applied = (believe_anything, None) if lies else (measured_at_once, averaged)
+                node = await tasks.start(self._live, number, measure, applied, weights(number, spread), changes)
                 await node.says(families[number] if families else FAMILY)
                 nodes.append(node)
             await anyio.sleep(10.0)
@@ -160,7 +160,7 @@ class World:
     async def _live(
         self,
         number: int,
-        measured: Measure,
+        measure: Measure,
         averaged: Formula | None,
         blob: bytes,
         changes: dict[str, object],
@@ -181,7 +181,7 @@ class World:
             ServiceSettings(**fields),  # type: ignore[arg-type]
             wall_clock=now_seconds,
             random=Random(number),
-            measured=measured,
+            measure=measure,
         )
         node = Node(service, host, blob, averaged)
         async with anyio.create_task_group() as node.tasks:
@@ -195,7 +195,7 @@ class World:
             task_status.started(node)
 
     def again(self, name: str) -> World:
-        """Another world like this, its clock at zero."""
+        """Another world like this one, with its clock at zero."""
         return World(self.directory / name)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Exchanges of compressed weights: what they come to, and that a hostile blob is refused, costs and changes nothing."""
+"""Exchanges of compressed weights: their result; a hostile blob is refused, costs reputation and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.weights.weight_slice import WeightSlice, elements, quantise, towar
 from swarm.averaging.norm_history import FAR
 
 LAYOUT = TensorLayout.of({"bias": (7,), "matrix": (500, 600)})
-OUTER = [np.random.default_rng(0).standard_normal(size).astype(np.float32) for size in LAYOUT.sizes]  # everybody's φ
+OUTER = [np.random.default_rng(0).standard_normal(size).astype(np.float32) for size in LAYOUT.sizes]  # φ of all
 DEADLINE_SECONDS = 5.0
 
 

@@ -1,4 +1,4 @@
-"""The rule for outliers: what is refused, what is shortened, and that neither can be worn down or lasts for ever."""
+"""The rule for outliers: which norms are refused or shortened; it cannot be worn down, and does not last for ever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_as_far_as_usual_counts_in_full_and_what_is_farther_for_as_much_
 def test_more_than_three_deviations_are_refused_in_words_that_give_the_numbers() -> None:
     because = steady().outlier_because(30.0, 100.0)
     assert because is not None
-    assert "differ from ours by 30, 8 deviations" in because
+    assert {"30,", "8"} <= set(because.split())
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
@@ -61,7 +61,7 @@ def test_a_family_that_drifted_apart_is_refused_a_few_times_and_not_for_ever(
     mean: float, norm: float, own: float
 ) -> None:
     past, refusals = steady(mean), 0
-    for _ in range(REMEMBERED):  # until the past has followed
+    for _ in range(REMEMBERED):  # until the history has followed
         while past.outlier_because(norm, own) is not None:
             past, refusals = past.after_refusal(), refusals + 1
             assert refusals < 64 + REMEMBERED

@@ -1,4 +1,4 @@
-"""Two blobs on disk and how far apart they lie; and that what must not be measured is refused."""
+"""The difference of two blobs on disk; weights that must not be used are refused."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from protocol.weights.sparse_update import encode_update
 from protocol.weights.sparsify import SparseTensor, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_slice import quantise
-from swarm.averaging.weights_difference import ENCODINGS, measure
+from swarm.averaging.weights_difference import ENCODINGS, measure_difference
 
-LAYOUT = TensorLayout.of({"a": ((1 << 20) + 5,), "b": (3, 4)})  # one larger than what is looked at in one piece
+LAYOUT = TensorLayout.of({"a": ((1 << 20) + 5,), "b": (3, 4)})  # one is larger than a piece
 
 
 def patterns(seed: int, scale: float = 1.0) -> list[Patterns]:
@@ -35,11 +35,11 @@ def written(path: Path, content: bytes) -> Path:
 def test_both_norms_are_those_of_the_values(tmp_path: Path, scale: float) -> None:
     theirs, ours = patterns(1, scale), patterns(2, scale)
     files = written(tmp_path / "t", encode_dense(LAYOUT, theirs)), written(tmp_path / "o", encode_dense(LAYOUT, ours))
-    found = measure(ENCODING, *files, LAYOUT)
+    found = measure_difference(ENCODING, *files, LAYOUT)
     its, own = (np.concatenate([widened(t) for t in tensors]).astype(np.float64) for tensors in (theirs, ours))
     assert found.norm == pytest.approx(float(np.linalg.norm(its - own)), rel=1e-6)
     assert found.own_norm == pytest.approx(float(np.linalg.norm(own)), rel=1e-6)
-    assert measure(ENCODING, files[1], files[1], LAYOUT).norm == 0.0
+    assert measure_difference(ENCODING, files[1], files[1], LAYOUT).norm == 0.0
 
 
 def test_a_file_that_is_not_there_or_empty_is_the_disks_fault_and_one_that_does_not_decode_the_senders(
@@ -55,7 +55,7 @@ def test_a_file_that_is_not_there_or_empty_is_the_disks_fault_and_one_that_does_
         (foreign, IntegrityError),
     ):
         with pytest.raises(error):
-            measure(ENCODING, file, good, LAYOUT)
+            measure_difference(ENCODING, file, good, LAYOUT)
 
 
 def test_every_encoding_says_how_long_a_blob_may_be() -> None:
@@ -90,7 +90,7 @@ def test_both_norms_of_compressed_weights_are_those_of_the_updates(
 ) -> None:
     theirs, ours = update_of(seeds[0], scale), update_of(seeds[1])
     files = written(tmp_path / "t", compressed(theirs)), written(tmp_path / "o", compressed(ours))
-    found = measure(compressed_weights.ENCODING, *files, LAYOUT)
+    found = measure_difference(compressed_weights.ENCODING, *files, LAYOUT)
     apart = float(np.linalg.norm(whole(theirs) - whole(ours)))
     assert found.norm == pytest.approx(apart, rel=1e-6, abs=1e-6 * found.own_norm)
     assert found.own_norm == pytest.approx(float(np.linalg.norm(whole(ours))), rel=1e-6)
@@ -101,5 +101,5 @@ def test_a_compressed_blob_that_does_not_decode_is_refused_beside_ours_and_as_ou
     short = written(tmp_path / "short", good.read_bytes()[:-1])
     for ours in (good, short):
         with pytest.raises(MalformedError):
-            measure(compressed_weights.ENCODING, short, ours, LAYOUT)
-    assert measure(compressed_weights.ENCODING, good, good, LAYOUT).norm == 0.0
+            measure_difference(compressed_weights.ENCODING, short, ours, LAYOUT)
+    assert measure_difference(compressed_weights.ENCODING, good, good, LAYOUT).norm == 0.0

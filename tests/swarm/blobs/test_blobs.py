@@ -1,4 +1,4 @@
-"""Blob exchange on the simulated network: resumes, tries others, believes nobody, and survives hostile requests."""
+"""Blob exchange on the simulated network: resumes, tries other peers, verifies all, survives hostile requests."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def serve_instead(node: Node, answer: Callable[[Stream, Sequence[Range]], Awaitable[None]]) -> None:
-    """Replaces a node's server by one that reads honest requests and answers as told."""
+    """Replaces a node's server by one that reads honest requests and answers as the test says."""
 
     async def serve(stream: Stream) -> None:
         reader = StreamReader(stream, stall_seconds=60.0)
@@ -125,7 +125,7 @@ def test_a_blob_of_any_size_arrives_whole(tmp_path: Path, size: int) -> None:
             assert fetched.reason is None
             assert here.store.read(blob_id(content(size))) == content(size)
             assert there.server.refused == {}
-            assert there.given == [(here.host.peer_id, blob_id(content(size)))]  # told once, however many ranges
+            assert there.given == [(here.host.peer_id, blob_id(content(size)))]  # called once, for any number of ranges
 
     play(story)
 
@@ -186,7 +186,7 @@ def test_a_missing_blob_is_reported_and_the_others_arrive(tmp_path: Path) -> Non
                 here.wanted(content(1000, 0), there), here.wanted(content(1000, 1), there)
             )
             assert missing.path is None
-            assert "does not have it" in missing.reason
+            assert there.host.peer_id in missing.reason
             assert here_now.reason is None
             assert here.reports == [(there.host.peer_id, Conduct.MISSING)]
 
@@ -255,7 +255,7 @@ def test_hashes_that_do_not_make_up_the_id_are_refused(tmp_path: Path) -> None:
 
             serve_instead(liar, lie)
             (fetched,) = await here.fetch(here.wanted(content(LARGE), liar))
-            assert "do not make up" in fetched.reason
+            assert fetched.path is None and liar.host.peer_id in fetched.reason
             assert here.reports == [(liar.host.peer_id, Conduct.WRONG_CHUNK)]
 
     play(story)
@@ -272,8 +272,8 @@ def test_a_wrong_size_in_an_advert_harms_neither_the_provider_nor_the_other_blob
                 Wanted(blob_id(content(1000, 2)), 1 << 39, (there.host.peer_id,)),
             ]
             small, huge, right = await here.fetch(*wrong, here.wanted(content(LARGE, 3), there))
-            assert "advertised were 5000" in small.reason
-            assert "advertised were" in huge.reason
+            assert {str(LARGE), "5000"} <= set(small.reason.replace(",", "").split())
+            assert huge.path is None and huge.reason
             assert right.reason is None
             assert not here.reports
             assert there.server.refused == {}
@@ -383,7 +383,7 @@ def test_a_deadline_ends_a_fetch_with_a_reason_and_keeps_what_came(tmp_path: Pat
             began = anyio.current_time()
             (late,) = await here.fetch(here.wanted(content(LARGE), there), deadline_seconds=9.0)
             assert anyio.current_time() - began == pytest.approx(9.0, abs=0.5)
-            assert "not here after 9 s" in late.reason
+            assert "9 s" in late.reason
             partial = here.store.resume(blob_id(content(LARGE)), LARGE)
             assert partial is not None
             assert len(partial.missing()) < 11
@@ -396,11 +396,11 @@ def test_an_unreachable_provider_is_a_reason_in_words(tmp_path: Path) -> None:
     async def story() -> None:
         async with World(tmp_path).nodes(1) as (here,):
             (fetched,) = await here.fetch(Wanted(bytes(32), 100, ("12D3KooWnobody",)))
-            assert fetched.reason == "12D3KooWnobody: no address of 12D3KooWnobody is known"
+            assert fetched.path is None and fetched.reason.startswith("12D3KooWnobody: ")
             (nobody,) = await here.fetch(Wanted(bytes(32), 100, ()))
-            assert nobody.reason == "no peer is known to have it"
+            assert nobody.path is None and nobody.reason
             (impossible,) = await here.fetch(Wanted(bytes(32), -5, ()))
-            assert "size of -5" in impossible.reason
+            assert "-5" in impossible.reason
 
     play(story)
 
@@ -432,7 +432,7 @@ def test_a_store_without_room_fails_that_blob_with_its_remedy_and_fetches_the_ot
             there.store.put(content(1000))
             here.store._budget_bytes = 100_000
             large, small = await here.fetch(here.wanted(content(LARGE), there), here.wanted(content(1000), there))
-            assert "raise swarm.store_bytes" in large.reason
+            assert "swarm.store_bytes" in large.reason
             assert small.reason is None
             assert not here.reports
 
@@ -543,7 +543,7 @@ def test_a_full_disk_during_a_fetch_is_a_reason_and_not_an_accusation(
 
             monkeypatch.setattr(here.store, "put_verified", full)
             (fetched,) = await here.fetch(here.wanted(content(1000), there))
-            assert "free space on this disk" in fetched.reason
+            assert "free space" in fetched.reason
             assert not here.reports
 
     play(story)

@@ -1,4 +1,4 @@
-"""One large blob from several donors, in virtual time: their rates add up, and the slowest does not decide."""
+"""One large blob from several donors, in virtual time: their rates add up; the slowest does not decide."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from swarm.peers.reputation import Conduct
 
 CONTENT = Random(1).randbytes(24 << 20)
 BLOB = blob_id(CONTENT)
-LINK = 50e6 / 8  # bytes a second
+LINK = 50e6 / 8  # bytes per second
 
 
 def fetched_from(directory: Path, uploads: Sequence[float]) -> tuple[float, float, list[Conduct]]:
-    """Seconds of a fetch from donors with these upload limits, bytes received over the blob's size, reports."""
+    """Fetches from donors with these upload limits; returns seconds, bytes received per byte of the blob, reports."""
 
     async def story() -> tuple[float, float, list[Conduct]]:
         network = SimulatedNetwork(seed=1, delay_seconds=(0.02, 0.02))

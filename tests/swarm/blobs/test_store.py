@@ -89,7 +89,7 @@ def test_a_blob_in_chunks_is_invisible_until_the_last_chunk_is_verified(tmp_path
     for index in (2, 0):
         assert store.write_chunk(partial, index, whole[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
     assert not store.has(blob_id(whole))
-    with pytest.raises(StorageError, match="1 of 3 chunks"):
+    with pytest.raises(StorageError, match="1 of 3"):
         store.finish(partial)
     assert store.write_chunk(partial, 1, whole[CHUNK_BYTES : 2 * CHUNK_BYTES])
     store.finish(partial)
@@ -183,7 +183,7 @@ def test_a_blob_that_is_pinned_being_read_or_just_used_is_not_evicted(tmp_path: 
     store.touch(fresh)
     with store.reading(read):
         clock.now_seconds += 4
-        with pytest.raises(StorageError, match="raise swarm"):
+        with pytest.raises(StorageError, match=r"swarm\.store_bytes"):
             store.put(content(1000, 3))
     assert all(store.has(b) for b in (pinned, read, fresh))
     clock.now_seconds += 10
@@ -271,9 +271,9 @@ def test_a_full_disk_is_a_storage_error_with_a_remedy_and_nothing_is_half_visibl
     store = ContentStore(tmp_path)
     kept = store.put(content(1000, 0))
     monkeypatch.setattr(Path, "open", fill_the_disk)
-    with pytest.raises(StorageError, match="free space on this disk"):
+    with pytest.raises(StorageError, match="free space"):
         store.put(content(1000, 1))
-    with pytest.raises(StorageError, match="free space on this disk"):
+    with pytest.raises(StorageError, match="free space"):
         store.resume(blob_id(content(2 * CHUNK_BYTES)), *measure(content(2 * CHUNK_BYTES)))
     monkeypatch.undo()
     assert visible(store) == {kept.hex()}
@@ -289,7 +289,7 @@ def test_a_disk_that_fills_during_a_fetch_loses_nothing_that_was_verified(
     assert partial is not None
     assert store.write_chunk(partial, 0, whole[:CHUNK_BYTES])
     monkeypatch.setattr(os, "pwrite", fill_the_disk)
-    with pytest.raises(StorageError, match="free space on this disk"):
+    with pytest.raises(StorageError, match="free space"):
         store.write_chunk(partial, 1, whole[CHUNK_BYTES:])
     monkeypatch.undo()
     partial.close()

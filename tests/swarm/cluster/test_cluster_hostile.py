@@ -1,4 +1,4 @@
-"""What hostile peers may say in the handshake and to ``/starling/members/1``: refused, bounded, and without effect."""
+"""Hostile messages in the handshake and on ``/starling/members/1`` are refused, bounded, and without effect."""
 
 from __future__ import annotations
 

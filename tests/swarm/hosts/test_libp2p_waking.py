@@ -1,4 +1,4 @@
-"""Who waits for the rest of a message is woken for a good part of it, and for the end; for little, at once."""
+"""A reader of a long message is woken for a large part of it and for the end; a reader of few bytes at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_rest_of_a_message_wakes_its_reader_once_a_good_part_is_there() -> N
             assert received == []
             await there.send_all(bytes(WAKE_BYTES))
         await there.send_all(b"xy")
-        while received[-1] != b"xy":  # what was still on its way, then the two
+        while received[-1] != b"xy":  # the bytes on their way, then the two
             await read(here, 2 if sum(map(len, received)) == 1000 + WAKE_BYTES else 2047, received)
 
     assert b"".join(run(story)) == bytes(1000 + WAKE_BYTES) + b"xy"

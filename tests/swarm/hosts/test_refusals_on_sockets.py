@@ -1,4 +1,4 @@
-"""Refusals on real sockets wait for nothing: they come although every deadline of a handshake is an hour."""
+"""Refusals on real sockets come at once: every deadline of a handshake here is an hour."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def member(
     certified_seconds: float = NOW,
     revocations: bytes = b"",
 ) -> Membership:
-    """One side's view; ``shown``: whose certificate it greets with; ``certified_seconds``: when its own was made."""
+    """One side's membership. It greets with the certificate of ``shown``; its own dates from ``certified_seconds``."""
 
     def credential(of: NodeKey, made_seconds: float = NOW) -> bytes:
         admitted = Admitted(of.public_bytes, owner.public_bytes, True, 0.0, "")

@@ -1,4 +1,4 @@
-"""What only the simulated network promises: virtual time, and faults from a seed."""
+"""The guarantees of the simulated network alone: virtual time, and faults from a seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def echo(stream: Stream) -> None:
 
 
 async def connected(network: SimulatedNetwork, stack: AsyncExitStack, *names: str) -> list[SimulatedHost]:
-    """Running hosts, each connected to each."""
+    """Running hosts, all connected to each other."""
     hosts = [network.host(name) for name in names]
     for host in hosts:
         host.handle(ECHO, echo)
@@ -54,7 +54,7 @@ async def hear(host: SimulatedHost) -> list[bytes]:
 
 
 async def hear_lossy(seed: int, *, loss: float = 0.0, duplicates: float = 0.0) -> list[tuple[float, bytes]]:
-    """What the second of two hosts hears, and when, of 200 messages of the first."""
+    """Which of 200 messages of one host another hears, and when."""
     network = SimulatedNetwork(seed, loss=loss, duplicates=duplicates)
     heard: list[tuple[float, bytes]] = []
     async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ def test_stream_takes_the_delay_and_the_time_of_its_bytes() -> None:
                 received = 0
                 while received < 200_000:
                     received += len(await stream.receive(65_536))
-            # 2 s to go there, of which the way back overlaps all but the last piece, and two delays
+            # 2 s there, which the way back overlaps except for the last piece, and two delays
             assert trio.current_time() - start == pytest.approx(2.0 + 0.5, abs=65_536 / 100_000)
             assert one.round_trip_seconds(other.peer_id) == pytest.approx(0.5)
 
@@ -197,7 +197,7 @@ def test_crash_ends_what_ran_on_the_host_and_a_restart_remembers_nothing() -> No
             reborn = network.restart(doomed)
             await stack.enter_async_context(reborn.run())
             assert await one.connect(address, deadline_seconds=10) == doomed.peer_id
-            with pytest.raises(UnreachableError, match="does not know"):
+            with pytest.raises(UnreachableError, match=ECHO):
                 await one.open_stream(reborn.peer_id, ECHO, deadline_seconds=10)
 
     simulate(story)
@@ -264,7 +264,7 @@ def test_an_hour_of_a_hundred_hosts_costs_no_real_time() -> None:
             for host in hosts:
                 await stack.enter_async_context(host.run())
                 ears.append(await hear(host))
-            for number in range(100):  # a ring with chords, so that gossip has far to go
+            for number in range(100):  # a ring with chords, so that gossip takes many hops
                 for step in (1, 7, 30):
                     await hosts[number].connect(hosts[(number + step) % 100].addresses()[0], deadline_seconds=10)
             start = trio.current_time()
@@ -279,6 +279,6 @@ def test_an_hour_of_a_hundred_hosts_costs_no_real_time() -> None:
 
 
 def test_a_refused_bandwidth_of_nothing() -> None:
-    with pytest.raises(ValueError, match="bytes per second"):
+    with pytest.raises(ValueError, match="bandwidth"):
         SimulatedNetwork(1).set_bandwidth(0)
     SimulatedNetwork(1).set_bandwidth(math.inf)

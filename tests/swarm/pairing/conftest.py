@@ -34,7 +34,7 @@ SPOILT = b"NaN!"
 
 
 def formula(own: bytes, theirs: bytes) -> bytes:
-    """Stands for the outer step: what comes out names both that went in."""
+    """Stands for the outer step: its result names both inputs."""
     return hashlib.sha256(min(own, theirs) + max(own, theirs)).digest() * (SIZE // 32)
 
 
@@ -49,13 +49,13 @@ class Node:
         self.store = ContentStore(world.directory / host.peer_id)
         self.reports: list[tuple[str, Conduct]] = []
         self.outcome: PairingOutcome | None = None
-        self.checking_seconds = 0.0  # how long it takes to find weights fit
+        self.checking_seconds = 0.0  # for its check of weights
         self.ended = anyio.Event()
         self.tasks: TaskGroup | None = None
         BlobServer(host, self.store, report=self.report)
         self._fetcher = Fetcher(host, self.store, reach=self.reach, report=self.report)
         self.pairing = Pairing(
-            host, TERMS, reach=self.reach, bring=self.bring, report=self.report, random=Random(host.peer_id)
+            host, TERMS, reach=self.reach, fetch_weights=self.bring, report=self.report, random=Random(host.peer_id)
         )
 
     def report(self, peer: str, conduct: Conduct, detail: str) -> None:
@@ -88,7 +88,7 @@ class Node:
         return outcome
 
     def averages(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> None:
-        """In the background."""
+        """Starts to average in the background."""
 
         async def run() -> None:
             await self.average(*others, deadline_seconds=deadline_seconds, **changes)
@@ -96,7 +96,7 @@ class Node:
         self.tasks.start_soon(run)
 
     def answers(self, answer: Callable[[Conversation, Propose], Awaitable[None]]) -> None:
-        """Replaces the pairing by one that reads an honest proposal and goes on as told."""
+        """Replaces the pairing by one that reads an honest proposal and continues as the test says."""
 
         async def serve(stream: Stream) -> None:
             conversation = Conversation(stream)
@@ -121,7 +121,7 @@ class World:
 
     @asynccontextmanager
     async def nodes(self, count: int):  # type: ignore[no-untyped-def]
-        """So many nodes, in the order of their peer ids."""
+        """``count`` nodes, in the order of their peer ids."""
         async with anyio.create_task_group() as tasks:
             for number in range(count):
                 await tasks.start(self.live, self.network.host(f"node {number}"), Random(number).randbytes(SIZE))
@@ -137,7 +137,7 @@ class World:
             await anyio.sleep_forever()
 
     def again(self, name: str) -> World:
-        """Another world like this, its clock at zero."""
+        """Another world like this one, with its clock at zero."""
         return World(self.directory / name)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Nodes of a family find each other without agreeing on who is alive, whoever proposes to whom."""
+"""Nodes of a family find each other without agreeing on which nodes are alive."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_on_any_host_two_pair_again_and_again_and_leave_no_stream_open(
                 host,
                 terms,
                 reach=reach,
-                bring=bring,
+                fetch_weights=bring,
                 report=lambda peer, conduct, detail: faults.append(detail),
                 random=Random(host.peer_id),
             )

@@ -1,4 +1,4 @@
-"""What a hostile or odd partner says is refused, counted and reported, and hinders nobody else."""
+"""Messages of a hostile or faulty partner are refused, counted and reported, and hinder no other node."""
 
 from __future__ import annotations
 

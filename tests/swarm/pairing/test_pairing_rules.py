@@ -1,4 +1,4 @@
-"""The decisions of pairing, without a network: who yields, whom to ask next, and when an exchange is decided."""
+"""The decisions of pairing, without a network: which side yields, which peer is next, when an exchange is decided."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
         now_seconds = search.idle_until_seconds
     assert sorted(asked[:4]) == ["a", "b", "c", "d"]
     assert asked.count("c") == 1
-    assert "no peer" in next_move(now_seconds, ["c"], search, TERMS, random).because
+    assert next_move(now_seconds, ["c"], search, TERMS, random).peer is None
 
 
 def test_who_proposed_in_vain_is_taken_to_be_seeking_until_it_would_have_asked_again() -> None:
@@ -138,15 +138,15 @@ def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events
 def test_two_that_speak_over_a_losing_line_never_end_one_new_one_old_until_a_doubt_expires(
     script: list[tuple[int, str]],
 ) -> None:
-    """A model of the line: words may arrive, be lost, or the stream break, in any order. Then the doubtful ask."""
-    sides, words = [ExchangeProgress(), ExchangeProgress()], [0, 0]  # words of each side that are under way
+    """A model of the line: messages arrive or get lost, or the stream breaks, in any order. A side in doubt asks."""
+    sides, words = [ExchangeProgress(), ExchangeProgress()], [0, 0]  # messages of each side on their way
     for side, happening in script:
         other = 1 - side
         if happening == "hold" and sides[side].phase is ExchangePhase.OPEN and not sides[side].holding:
             sides[side] = advance(sides[side], ExchangeEvent.HELD)
             sides[side] = advance(
                 sides[side], ExchangeEvent.TOLD
-            )  # or, committed already, its last word: the same bytes
+            )  # or, if it has committed, its last message: the same bytes
             words[side] += 1
         elif happening == "deliver" and words[side]:
             words[side] -= 1
@@ -155,11 +155,11 @@ def test_two_that_speak_over_a_losing_line_never_end_one_new_one_old_until_a_dou
             words[side] -= 1
         elif happening == "break":
             sides[side] = advance(sides[side], ExchangeEvent.LOST)
-    for side in (0, 1):  # time is over, and they can reach each other
+    for side in (0, 1):  # the time is over, and they can reach each other
         sides[side] = advance(sides[side], ExchangeEvent.LOST)
     for side in (0, 1):
         if sides[side].phase is ExchangePhase.DOUBT:
-            sides[1 - side] = advance(sides[1 - side], ExchangeEvent.HEARD)  # the question says what was lost
+            sides[1 - side] = advance(sides[1 - side], ExchangeEvent.HEARD)  # the question repeats the lost message
             committed = sides[1 - side].phase is ExchangePhase.COMMITTED
             sides[side] = advance(sides[side], ExchangeEvent.HEARD if committed else ExchangeEvent.REFUSED)
     assert sides[0].phase is sides[1].phase

@@ -1,13 +1,13 @@
-"""Averaging weights, the swarm's half: answers the learner's ``api.Average`` by one exchange with one peer, or by none.
+"""Averaging weights, the swarm's half: answers the learner's ``api.Average`` with one exchange with one peer, or none.
 
-``swarm.averaging.pairing`` finds the partner and decides when an exchange is committed; this module says whom to ask,
-brings the partner's weights, and judges them before we say that we hold them.
+``swarm.averaging.pairing`` finds the partner and decides when an exchange is committed; this module names the peers to
+ask, fetches the partner's weights, and judges them before the node confirms that it holds them.
 
-Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked. Weights that
-we average with are of our layout, finite, bounded, and no outlier (``swarm.averaging.norm_history``); any others are
-refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in the store
-during the exchange and for the store's time of grace, a minute, after the answer. One search at a time; cancelled, it
-abandons. Nothing waits for a blob to be decoded except the exchange itself.
+Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked. The weights
+that we average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all
+others are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in
+the store during the exchange and for the store's grace period, a minute, after the answer. There is one search at a
+time; cancelled, it abandons. Only the exchange itself waits for a blob to be decoded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -30,7 +31,7 @@ from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.pairing import Pairing
 from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, ExchangePhase, Offer, Terms
 from swarm.averaging.weight_exchange import WeightExchange
-from swarm.averaging.weights_difference import ENCODINGS, Difference, measure
+from swarm.averaging.weights_difference import ENCODINGS, Difference, measure_difference
 from swarm.blobs.blob_server import Report
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
@@ -40,30 +41,37 @@ from swarm.peers.reputation import Conduct
 
 log = logging.getLogger(__name__)
 
-# Why exchanges were abandoned, as they are counted.
-OUTLIER, UNFIT, NOT_FETCHED, BY_PARTNER, LOST = "outlier", "unfit", "not_fetched", "by_the_partner", "lost"
-ABANDONED: Final = (OUTLIER, UNFIT, NOT_FETCHED, BY_PARTNER, LOST)
-COMMITTED: Final = "committed"
-ANY_STEPS: Final = 2**63  # unlike machines take unlike numbers of outer steps; what counts is how far weights lie apart
-STORE_SHARE: Final = 4  # ours, theirs, and those of the exchange before, still within their time of grace
+ANY_STEPS: Final = 2**63  # machines differ in their numbers of outer steps; how far weights lie apart decides
+STORE_SHARE: Final = 4  # room for ours, theirs, and both of the exchange before, which are still in their grace period
 
 Measure = Callable[[str, Path, Path, TensorLayout], Awaitable[Difference]]  # (encoding, theirs, ours, layout)
 
 
-async def measured_in_thread(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
-    """``measure``, beside the event loop. Cancelled, the thread reads on to its end, of files that nobody changes."""
-    return await anyio.to_thread.run_sync(measure, encoding, theirs, ours, layout, abandon_on_cancel=True)
+class ExchangeOutcome(StrEnum):
+    """How exchanges ended, as they are counted: committed, or why they were abandoned."""
+
+    COMMITTED = "committed"
+    OUTLIER = "outlier"  # the partner's weights lie too far from ours
+    UNFIT = "unfit"  # the partner's weights are not of our layout, not finite, or out of bounds
+    NOT_FETCHED = "not_fetched"  # the partner's weights did not arrive, or there was no room for them
+    BY_PARTNER = "by_the_partner"  # the partner abandoned it
+    LOST = "lost"  # the connection broke, or the time was over
+
+
+async def measure_in_thread(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """Runs ``measure_difference`` in a thread. If cancelled, the thread still reads both files, which never change."""
+    return await anyio.to_thread.run_sync(measure_difference, encoding, theirs, ours, layout, abandon_on_cancel=True)
 
 
 @dataclass(slots=True)
 class _Search:
-    """The request that is being served."""
+    """The request that is being answered."""
 
     offer: Offer
     layout: TensorLayout
     pinned: list[bytes]
-    refused_as: str = ""  # one of ``ABANDONED``, of the exchange that runs
-    difference: Difference | None = None  # of the partner's weights from ours, once found fit
+    refused_as: ExchangeOutcome | None = None  # why we refused the weights of the exchange that runs
+    difference: Difference | None = None  # of the partner's weights from ours, once these were found fit
     weight: float = 1.0
 
 
@@ -78,32 +86,38 @@ class WeightAveraging:
         table: PeerTable,
         *,
         report: Report,
-        family: Callable[[bytes], Sequence[PeerId]],
+        candidates: Callable[[bytes], Sequence[PeerId]],
         store_bytes: int,
         wall_clock: Callable[[], float],
         random: Random,
-        measured: Measure = measured_in_thread,
+        measure: Measure = measure_in_thread,
     ) -> None:
-        """``family`` gives the peers that may be asked."""
+        """``candidates`` returns the peers of a family that may be asked."""
         self._store = store
         self._fetcher = fetcher
         self._table = table
         self._report = report
-        self._family = family
+        self._candidates = candidates
         self._wall_clock = wall_clock
-        self._measured = measured
+        self._measure = measure
         self._search: _Search | None = None
-        self._pasts: dict[bytes, FamilyPast] = {}  # of the families that our own learner was of
+        self._pasts: dict[bytes, FamilyPast] = {}  # of each family that our learner has been in
         self._exchanges: Counter[str] = Counter()
         self._last: api.ExchangeStatus | None = None
-        self._most_bytes = store_bytes // STORE_SHARE
-        terms = Terms(max_bytes=self._most_bytes, max_steps_apart=ANY_STEPS)
+        self._max_bytes = store_bytes // STORE_SHARE
+        terms = Terms(max_bytes=self._max_bytes, max_steps_apart=ANY_STEPS)
         self._pairing = Pairing(
-            host, terms, reach=fetcher.reach, bring=self._bring, report=report, ended=self._ended, random=random
+            host,
+            terms,
+            reach=fetcher.reach,
+            fetch_weights=self._fetch_weights,
+            report=report,
+            on_ended=self._on_exchange_ended,
+            random=random,
         )
 
     async def average(self, request: api.Average) -> api.AverageReply | api.RequestRefused:
-        """Raises ``MalformedError`` or ``StorageError`` for an offer of ours that nobody should be shown."""
+        """Raises ``MalformedError`` or ``StorageError`` if our own offer must not be shown to a peer."""
         if self._search is not None:
             return api.RequestRefused(
                 "busy", "an exchange of weights runs already: wait for its answer, or close its client"
@@ -114,7 +128,7 @@ class WeightAveraging:
         try:
             await self._check_ours(search)
             outcome = await self._pairing.average(
-                offer, lambda: self._family(offer.family), deadline_seconds=request.deadline_seconds
+                offer, lambda: self._candidates(offer.family), deadline_seconds=request.deadline_seconds
             )
         finally:
             for blob in search.pinned:
@@ -130,58 +144,62 @@ class WeightAveraging:
         return api.AveragingStatus(self._search is not None, dict(self._exchanges), self._last)
 
     async def _check_ours(self, search: _Search) -> None:
-        """Others would refuse such weights at our cost, and no partner could be measured against them."""
-        if search.offer.size > self._most_bytes:
+        """Raises for weights that peers would refuse at our cost, and against which no partner could be measured."""
+        if search.offer.size > self._max_bytes:
             raise StorageError(
-                f"weights of {search.offer.size} bytes; at most {self._most_bytes} are exchanged, a quarter of the "
+                f"weights of {search.offer.size} bytes; at most {self._max_bytes} are exchanged, a quarter of the "
                 "content store: raise swarm.store_bytes"
             )
         if not self._store.has(search.offer.blob):
             raise StorageError(f"blob {search.offer.blob.hex()} is not in the store: put it there first")
         ours = self._store.path(search.offer.blob)
         try:
-            await self._measured(search.offer.encoding, ours, ours, search.layout)
+            await self._measure(search.offer.encoding, ours, ours, search.layout)
         except ProtocolError as error:
             raise MalformedError(f"our own weights are not offered: {error}") from error
 
-    async def _bring(self, partner: PeerId, theirs: Offer) -> str | None:
-        """Why the partner's weights are not here or unfit, in words; None once they may be averaged with."""
+    async def _fetch_weights(self, partner: PeerId, theirs: Offer) -> str | None:
+        """Returns None once the partner's weights are here and fit; otherwise why not, in words."""
         search = self._search
         assert search is not None
-        encoding = ENCODINGS[theirs.encoding]  # ours, or there would be no exchange
+        encoding = ENCODINGS[theirs.encoding]  # ours; otherwise there would be no exchange
         max_bytes = encoding.max_bytes(search.layout, search.offer.size)
         if theirs.size > max_bytes:
-            return self._refuse(partner, UNFIT, f"a blob of {theirs.size} bytes for a layout of {max_bytes}")
+            too_large = f"a blob of {theirs.size} bytes for a layout of {max_bytes}"
+            return self._refuse(partner, ExchangeOutcome.UNFIT, too_large)
         search.pinned.append(theirs.blob)
         self._store.pin(theirs.blob)
         try:
             wanted = api.Wanted(theirs.blob, theirs.size, (partner,))
             (fetched,) = await self._fetcher.fetch([wanted], deadline_seconds=EXCHANGE_SECONDS)
             if fetched.reason is not None:
-                return self._refuse(partner, NOT_FETCHED, fetched.reason)
+                return self._refuse(partner, ExchangeOutcome.NOT_FETCHED, fetched.reason)
             paths = self._store.path(theirs.blob), self._store.path(search.offer.blob)
-            difference = await self._measured(theirs.encoding, *paths, search.layout)
+            difference = await self._measure(theirs.encoding, *paths, search.layout)
         except StorageError as error:
-            return self._refuse(partner, NOT_FETCHED, str(error))
+            return self._refuse(partner, ExchangeOutcome.NOT_FETCHED, str(error))
         except ProtocolError as error:
-            return self._refuse(partner, UNFIT, str(error))
+            return self._refuse(partner, ExchangeOutcome.UNFIT, str(error))
         past = self._pasts.get(theirs.family, FamilyPast())
         because = past.outlier_because(difference.norm, difference.own_norm)
         if because is not None:
             self._pasts[theirs.family] = past.after_refusal()
-            return self._refuse(partner, OUTLIER, because)
+            return self._refuse(partner, ExchangeOutcome.OUTLIER, because)
         search.difference, search.weight = difference, past.weight(difference.norm)
         return None
 
-    def _refuse(self, partner: PeerId, kind: str, because: str) -> str:
+    def _refuse(self, partner: PeerId, outcome: ExchangeOutcome, because: str) -> str:
         assert self._search is not None
-        self._search.refused_as = kind
-        if kind != NOT_FETCHED:  # what a failed fetch says of the partner, the fetcher has reported
-            self._report(partner, Conduct.UNFIT_WEIGHTS if kind == UNFIT else Conduct.OUTLIER, because)
-        return f"{kind}: {because}"
+        self._search.refused_as = outcome
+        if outcome is ExchangeOutcome.UNFIT:
+            self._report(partner, Conduct.UNFIT_WEIGHTS, because)
+        elif outcome is ExchangeOutcome.OUTLIER:
+            self._report(partner, Conduct.OUTLIER, because)
+        # Of a failed fetch, the fetcher has reported the partner's fault.
+        return f"{outcome}: {because}"
 
-    def _ended(self, exchange: WeightExchange) -> None:
-        """An exchange was decided."""
+    def _on_exchange_ended(self, exchange: WeightExchange) -> None:
+        """Counts an exchange that was decided."""
         search, theirs = self._search, exchange.theirs
         assert search is not None
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
@@ -190,8 +208,13 @@ class WeightAveraging:
             past = self._pasts.get(theirs.family, FamilyPast())
             self._pasts[theirs.family] = past.after_averaging(search.difference.norm)
             self._report(exchange.partner, Conduct.AVERAGED, "")
-        kind = COMMITTED if committed else search.refused_as or (BY_PARTNER if exchange.left_by_partner else LOST)
-        self._exchanges[kind] += 1
+        if committed:
+            outcome = ExchangeOutcome.COMMITTED
+        elif search.refused_as is not None:
+            outcome = search.refused_as
+        else:
+            outcome = ExchangeOutcome.BY_PARTNER if exchange.left_by_partner else ExchangeOutcome.LOST
+        self._exchanges[outcome.value] += 1
         notes = self._table.of(exchange.partner)
         notes.exchanges_committed += committed
         notes.exchanges_abandoned += not committed
@@ -205,7 +228,7 @@ class WeightAveraging:
             received_bytes=theirs.size if self._store.has(theirs.blob) else 0,
             encoding=theirs.encoding,
         )
-        search.refused_as = ""  # the next one has not refused anything yet
+        search.refused_as = None  # nothing of the next exchange was refused yet
         log.info("exchange of weights with %s: %s", exchange.partner, exchange.because)
 
 
@@ -214,9 +237,9 @@ def _layout_of(request: api.Average) -> TensorLayout:
     try:
         layout = TensorLayout(request.layout)
     except ValueError as error:
-        raise MalformedError(f"a layout that cannot be: {error}") from error
+        raise MalformedError(f"an impossible layout: {error}") from error
     if layout.digest != offer.layout:
-        raise MalformedError(f"the offer is of layout {offer.layout.hex()}, the tensors of {layout.digest.hex()}")
+        raise MalformedError(f"the offer has layout {offer.layout.hex()}, its tensors {layout.digest.hex()}")
     if offer.encoding not in ENCODINGS:
         raise MalformedError(f"{offer.encoding!r} is no encoding of weights; known are {', '.join(ENCODINGS)}")
     return layout

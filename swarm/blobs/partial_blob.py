@@ -1,8 +1,8 @@
-"""A blob on its way: verified chunks only, and a record of which, so that an interrupted fetch resumes.
+"""A blob that is being fetched: its verified chunks, and a record of them, so that an interrupted fetch can resume.
 
-Two files: ``<id>.part`` is the content with holes; ``<id>.record`` is u64 size ‖ 32 bytes a chunk hash ‖ one byte a
-chunk, 1 once the chunk is in place. The record is a hint: on resuming, the hashes are verified against the id and every
-chunk that it claims against its hash, so that neither a crash nor a foreign hand can bring in a wrong byte.
+There are two files: ``<id>.part`` is the content with holes; ``<id>.record`` is u64 size ‖ 32 bytes per chunk hash ‖
+one byte per chunk, 1 once the chunk is in place. The record is a hint: on resuming, the hashes are verified against the
+id, and every chunk that is marked against its hash, so that neither a crash nor another process can add a wrong byte.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def chunk_size(size: int, index: int) -> int:
 
 
 class PartialBlob:
-    """Chunks of one blob, of ``size`` bytes. Owned by one fetch at a time; ``close`` keeps what is there."""
+    """Chunks of one blob of ``size`` bytes. One fetch at a time owns it; ``close`` keeps the chunks."""
 
     def __init__(self, directory: Path, blob: bytes, size: int, chunk_hashes: Sequence[bytes], have: bytearray) -> None:
         self.blob = blob
         self.size = size
         self.chunk_hashes = chunk_hashes
-        self._have = have  # one byte a chunk
+        self._have = have  # one byte per chunk
         self._part, self._record = _paths(directory, blob)
         self._content = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600)
         self._flags = os.open(self._record, os.O_RDWR)
@@ -56,19 +56,19 @@ class PartialBlob:
 
     @classmethod
     def resume(cls, directory: Path, blob: bytes, size: int) -> PartialBlob | None:
-        """An interrupted fetch with the chunks that verify; None, and nothing left of it, if it cannot be used."""
+        """Returns an interrupted fetch with the chunks that verify; None, and deletes its files, if it is unusable."""
         part, record = _paths(directory, blob)
         chunks = chunk_count(size)
         try:
             raw = record.read_bytes()
             if len(raw) != _SIZE.size + chunks * (HASH_BYTES + 1) or _SIZE.unpack_from(raw) != (size,):
-                raise IntegrityError("the record is of another blob")
+                raise IntegrityError("the record belongs to another blob")
             hashed = raw[_SIZE.size : _SIZE.size + chunks * HASH_BYTES]
             chunk_hashes = [hashed[at : at + HASH_BYTES] for at in range(0, len(hashed), HASH_BYTES)]
             if id_of_chunk_hashes(size, chunk_hashes) != blob:
-                raise IntegrityError("the record is of another blob")
+                raise IntegrityError("the record belongs to another blob")
             if part.stat().st_size != size:
-                raise IntegrityError("the content is of another size")
+                raise IntegrityError("the content has another size")
         except (OSError, ProtocolError):
             part.unlink(missing_ok=True)
             record.unlink(missing_ok=True)
@@ -85,11 +85,11 @@ class PartialBlob:
                     self._mark(index, 0)
 
     def verifies(self, index: int, chunk: bytes | memoryview) -> bool:
-        """Whether ``chunk`` is what the blob has at ``index``."""
+        """Whether ``chunk`` is the blob's chunk at ``index``."""
         return hashlib.sha256(chunk).digest() == self.chunk_hashes[index]
 
     def write(self, index: int, chunk: bytes | memoryview) -> bool:
-        """Verifies, then writes one chunk; False, and nothing written, if it is not the blob's. Raises ``OSError``."""
+        """Verifies one chunk and writes it if it is the blob's; returns whether it was. Raises ``OSError``."""
         if len(chunk) != chunk_size(self.size, index) or not self.verifies(index, chunk):
             return False
         view = memoryview(chunk)
@@ -105,12 +105,12 @@ class PartialBlob:
         os.pwrite(self._flags, bytes([there]), _SIZE.size + len(self.chunk_hashes) * HASH_BYTES + index)
 
     def missing(self) -> list[int]:
-        """Indices of the chunks not here yet, in order."""
+        """Returns the indices of the chunks that are not here yet, in order."""
         return [index for index, there in enumerate(self._have) if not there]
 
     @property
     def here_bytes(self) -> int:
-        """Bytes that are in place."""
+        """Bytes of the verified chunks."""
         last = len(self._have) - 1
         surplus = CHUNK_BYTES - chunk_size(self.size, last) if self._have[last] else 0
         return self._have.count(1) * CHUNK_BYTES - surplus

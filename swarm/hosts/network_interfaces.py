@@ -1,4 +1,4 @@
-"""Which addresses this machine has: what "listen on all interfaces" means to someone who wants to dial."""
+"""The addresses of this machine: those at which a host that listens on all interfaces can be dialled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REFRESH_SECONDS = 10.0
 
 
 def machine_ips() -> list[str]:
-    """Addresses of all interfaces that are up; link-local IPv6 left out, since it needs a zone to be dialled."""
+    """Returns the addresses of all interfaces that are up, except link-local IPv6, whose dialling needs a zone."""
     found = []
     for adapter in ifaddr.get_adapters():
         for ip in adapter.ips:
@@ -22,8 +22,8 @@ def machine_ips() -> list[str]:
     return found
 
 
-class Interfaces:
-    """``machine_ips``, asked of the system at most every ``REFRESH_SECONDS``: the library wants them all the time."""
+class NetworkInterfaces:
+    """``machine_ips``, read at most every ``REFRESH_SECONDS``, because the library asks for them very often."""
 
     def __init__(self) -> None:
         self._ips: list[str] = []
@@ -37,7 +37,7 @@ class Interfaces:
 
 
 def dialable(listening: Iterable[tuple[str, int]], ips: Sequence[str]) -> list[tuple[str, int]]:
-    """Concrete addresses for the sockets that listen, of a machine with ``ips``: wildcards expanded, loopback last."""
+    """Returns the addresses of listening sockets on a machine with ``ips``: wildcards expanded, loopback last."""
     concrete: dict[tuple[str, int], None] = {}
     for host, port in listening:
         address = ipaddress.ip_address(host)

@@ -1,10 +1,10 @@
-"""A token bucket: ``rate`` a second on average, ``burst`` at once. The clock is the caller's."""
+"""A token bucket: ``rate`` per second on average, ``burst`` at once. The caller passes the time in."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """Starts full. One amount is taken at a time; amounts above ``burst`` are never granted by ``take``."""
+    """Starts full. ``take`` never grants an amount above ``burst``."""
 
     __slots__ = ("_at_seconds", "_level", "burst", "rate")
 
@@ -15,7 +15,7 @@ class TokenBucket:
         self._at_seconds = now_seconds
 
     def take(self, amount: float, *, now_seconds: float) -> bool:
-        """Takes ``amount`` if it is there."""
+        """Takes ``amount`` if it is there; returns whether it was."""
         self._refill(now_seconds)
         if self._level < amount:
             return False
@@ -23,7 +23,7 @@ class TokenBucket:
         return True
 
     def reserve(self, amount: float, *, now_seconds: float) -> float:
-        """Takes ``amount`` even if it is not there yet; returns the seconds after which it will have been."""
+        """Takes ``amount`` even if it is not there yet; returns the seconds until it will be."""
         self._refill(now_seconds)
         self._level -= amount
         return max(0.0, -self._level / self.rate)
