@@ -89,7 +89,7 @@ def _spellings(secret: bytes) -> Iterator[str]:
     yield secret.decode("utf-8", errors="replace")
     yield repr(secret)[2:-1]
     yield secret.hex()
-    yield base58.encode(secret)
+    yield base58.to_text(secret)
     for before in range(3):  # its offset in the groups of three bytes that base64 writes as four characters
         # Characters at both ends that also hold bits of a neighbour are left out.
         whole = b64encode(bytes(before) + secret).decode().rstrip("=")

@@ -1,1 +1,1 @@
-"""What peers say to each other: pure data and codecs. No I/O, no clock, no torch."""
+"""Everything that peers send each other: pure data and codecs. No I/O, no clock, no torch."""

@@ -3,7 +3,8 @@
     id = SHA-256("starling/blob/1\\0" ‖ u64 size ‖ SHA-256(chunk_0) ‖ SHA-256(chunk_1) ‖ …)
 
 over chunks of ``limits.CHUNK_BYTES`` (the last may be shorter; an empty blob has none), the size in big-endian order.
-A receiver checks the list of chunk hashes against the id, and then each chunk against its hash, whoever sent it.
+A receiver checks the list of chunk hashes against the id, and then each chunk against its hash, so that it need not
+trust the peers that send them.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _DOMAIN: Final = b"starling/blob/1\0"
 
 
 def blob_id(content: bytes | Iterable[bytes | memoryview]) -> bytes:
-    """The id (32 bytes) of a blob, given whole or in pieces of any sizes; reads the pieces once, holds one chunk."""
-    return id_of_chunk_hashes(*measure(content))
+    """The id (32 bytes) of a blob, given whole or in pieces of any sizes. Pieces are read once, none is kept."""
+    return id_of_chunk_hashes(*size_and_chunk_hashes(content))
 
 
 def chunk_hashes(content: bytes | Iterable[bytes | memoryview]) -> list[bytes]:
     """The SHA-256 of each chunk, in order."""
-    return measure(content)[1]
+    return size_and_chunk_hashes(content)[1]
 
 
-def measure(content: bytes | Iterable[bytes | memoryview]) -> tuple[int, list[bytes]]:
-    """Size in bytes and chunk hashes of a blob, in one pass."""
+def size_and_chunk_hashes(content: bytes | Iterable[bytes | memoryview]) -> tuple[int, list[bytes]]:
+    """The size in bytes and the chunk hashes of a blob, in one pass."""
     size = 0
     hashes: list[bytes] = []
     chunk = hashlib.sha256()
@@ -50,12 +51,12 @@ def measure(content: bytes | Iterable[bytes | memoryview]) -> tuple[int, list[by
 
 
 def chunk_count(size_bytes: int) -> int:
-    """How many chunks a blob of this size has."""
+    """The number of chunks of a blob of this size."""
     return -(-size_bytes // limits.CHUNK_BYTES)
 
 
 def id_of_chunk_hashes(size_bytes: int, hashes: Sequence[bytes]) -> bytes:
-    """The id (32 bytes) that a blob of this size with these chunk hashes has.
+    """The id (32 bytes) of the blob of this size with these chunk hashes.
 
     Raises ``OversizedError`` for a size outside 0 to ``limits.BLOB_BYTES``, ``IntegrityError`` for hashes that cannot
     be those of a blob of this size. A receiver compares the result with the id that it asked for.

@@ -1,7 +1,7 @@
-"""Columns of small integers as byte planes, and zstd frames that neither side has to trust.
+"""Columns of small integers as byte planes, and the zstd frame that holds them.
 
-``decompress`` guarantees that memory is bounded by the caller's limit and ``limits.GROUP_WINDOW_BYTES``, whatever the
-frame claims of itself.
+``decompress_columns`` bounds its memory by the caller's limit and ``limits.GROUP_WINDOW_BYTES``, whatever size the
+frame claims.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from protocol import limits
 from protocol.errors import MalformedError, OversizedError
 
-# The knee of bytes against time: scripts/bench/wire.py shows a group at a lower and a higher level too.
+# The best compromise of bytes and time: scripts/bench/wire.py shows a group at a lower and a higher level too.
 _ZSTD_LEVEL: Final = 6
 _INPUT_SLICE_BYTES: Final = 256  # of compressed input at a time: at zstd's densest that gives 64 blocks of 128 KiB
 
 
 def to_planes(numbers: NDArray[np.int64], width: int) -> bytes:
-    """``width`` planes of one byte a number, the least significant first: like bytes lie together and compress."""
+    """``width`` planes with one byte of each number, the least significant first: similar bytes lie together."""
     return numbers.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width].T.tobytes()
 
 
 def from_planes(planes: bytes, count: int, *, widths: Sequence[int]) -> NDArray[np.int64]:
-    """The ``count`` numbers in these planes. Raises ``MalformedError`` unless they are as wide as one of ``widths``."""
+    """The ``count`` numbers in these planes. Raises ``MalformedError`` unless their width is one of ``widths``."""
     width = len(planes) // count if count else 0
     if len(planes) != width * count or (count and width not in widths):
         raise MalformedError(f"a column of {len(planes)} bytes for {count} tokens; {widths} bytes a token are known")
@@ -38,10 +38,11 @@ def from_planes(planes: bytes, count: int, *, widths: Sequence[int]) -> NDArray[
     return numbers
 
 
-def compress(content: bytes, block_ends: Sequence[int]) -> bytes:
-    """One zstd frame that states its size, a block ended at each of ``block_ends`` (rising): any zstd reads it.
+def compress_columns(content: bytes, block_ends: Sequence[int]) -> bytes:
+    """One zstd frame that states its size, with a block that ends at each of ``block_ends`` (rising).
 
-    A block has Huffman tables of its own, so columns of unlike bytes compress better in blocks of their own.
+    Any zstd reads it. A block has its own Huffman tables, so that columns of different bytes compress better in blocks
+    of their own.
     """
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=len(content))
     pieces: list[bytes] = []
@@ -53,11 +54,11 @@ def compress(content: bytes, block_ends: Sequence[int]) -> bytes:
     return b"".join((*pieces, compressor.compress(content[start:]), compressor.flush()))
 
 
-def decompress(frame: bytes, *, max_bytes: int) -> bytes:
-    """The content of exactly one zstd frame, without trusting the size that it claims.
+def decompress_columns(frame: bytes, *, max_bytes: int) -> bytes:
+    """The content of exactly one zstd frame, without trust in the size that it claims.
 
-    Slices of the input go in one at a time, so that no more than 8 MiB are made beyond ``max_bytes``. Raises
-    ``OversizedError`` or ``MalformedError``.
+    The input is read in small slices, so that at most 8 MiB are made beyond ``max_bytes``. Raises ``OversizedError`` or
+    ``MalformedError``.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=limits.GROUP_WINDOW_BYTES).decompressobj()
     pieces: list[bytes] = []

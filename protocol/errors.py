@@ -4,21 +4,21 @@
     ├── ProtocolError            a peer sent something that must not be used (a peer's failure: data, counted)
     │   ├── OversizedError         over a bound in ``limits``
     │   ├── MalformedError         does not decode, or breaks the schema
-    │   ├── SignatureError         not signed by whom it claims
+    │   ├── SignatureError         not signed by the key that it names
     │   ├── WrongSwarmError        for another swarm
     │   ├── VersionError           another major version of the protocol
     │   ├── UnknownKindError       a kind of announcement that this version does not know
     │   ├── ClockError             outside the window of accepted times
     │   ├── ReplayError            a sequence number already seen
     │   ├── IntegrityError         bytes do not match their hash, or a group does not match its advert
-    │   └── StaleBaseError         a weight diff for other weights than those that are here
-    ├── TransportError           a peer or the network did not do what was asked in time
-    │   ├── UnreachableError       no connection to be had
-    │   │   └── RefusedError         somebody answers, and we may not come in
+    │   └── StaleBaseError         a weight diff for other weights than those at hand
+    ├── TransportError           a peer or the network did not do in time what was asked
+    │   ├── UnreachableError       the peer cannot be reached
+    │   │   └── RefusedError         the peer answers, and refuses this node
     │   └── DeadlineError          connected, and silent until the deadline
     ├── StorageError             the data directory: full, unreadable, damaged
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
-    └── ConfigurationError       what the user configured cannot be
+    └── ConfigurationError       the user's configuration is not possible
 
 Every message gives the value seen, the limit, and the remedy. ``reason`` is a stable, short name for counters.
 """
@@ -79,7 +79,7 @@ class StaleBaseError(ProtocolError):
 
 
 class TransportError(StarlingError):
-    """A peer or the network did not do what was asked in time."""
+    """A peer or the network did not do in time what was asked."""
 
     reason = "transport"
 
@@ -89,7 +89,7 @@ class UnreachableError(TransportError):
 
 
 class RefusedError(UnreachableError):
-    """``why`` is one of ``protocol.cluster.refusal.Reason`` where the other end belongs to a private cluster."""
+    """``why`` is a ``protocol.cluster.refusal.RefusalReason`` where the other end belongs to a private cluster."""
 
     def __init__(self, message: str, why: str = "refused") -> None:
         super().__init__(message)
@@ -113,6 +113,6 @@ class IdentityError(StarlingError):
 
 
 class ConfigurationError(StarlingError):
-    """What the user configured cannot be."""
+    """The user's configuration is not possible."""
 
     reason = "configuration"

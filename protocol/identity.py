@@ -1,7 +1,7 @@
-"""Who a node is: one Ed25519 key, named by libp2p's peer id, that signs with domain separation.
+"""The identity of a node: one Ed25519 key, named by libp2p's peer id, that signs with domain separation.
 
-A signature covers ``domain ‖ 0x00 ‖ message``. A domain holds no zero byte, so what was signed for one purpose never
-verifies for another. The key file is created once, mode 0600, and never replaced by this code.
+A signature covers ``domain ‖ 0x00 ‖ message``. A domain holds no zero byte, so that a signature for one purpose never
+verifies for another. The key file is created once, with mode 0600, and never replaced by this code.
 
 A peer id is the base58btc form of the identity multihash of libp2p's protobuf of the public key:
 ``00 24 ‖ 08 01 12 20 ‖ public key (32 bytes)``. https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md
@@ -27,7 +27,7 @@ SIGNATURE_BYTES: Final = 64
 
 _PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")
 _PEER_ID_CHARACTERS: Final = 52  # of every Ed25519 peer id: the prefix fixes the magnitude of the number
-_KEY_FILE_BYTES: Final = 4096  # more than any key file has; bounds what a wrong path makes us read
+_KEY_FILE_BYTES: Final = 4096  # more than any key file has; bounds how much of a wrong file is read
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -47,28 +47,28 @@ class NodeKey:
 
     @classmethod
     def generate(cls) -> NodeKey:
-        """A fresh key from the operating system's randomness."""
+        """A new key, from the operating system's randomness."""
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     @classmethod
     def load(cls, path: Path) -> NodeKey:
-        """The key in ``path``: unencrypted PKCS #8 PEM that only its owner may read. Raises ``IdentityError``."""
+        """The key in ``path``, an unencrypted PKCS #8 PEM file of mode 0600. Raises ``IdentityError``."""
         return cls(_private_bytes_of(_read(path), path))
 
     @classmethod
     def load_or_create(cls, path: Path) -> NodeKey:
-        """The key in ``path``, made first where there is none.
+        """The key in ``path``, which is created first if it does not exist.
 
-        An existing file is never replaced or changed, whatever it holds. Raises ``IdentityError`` for a file that is
-        not usable, ``StorageError`` where a new one cannot be written.
+        An existing file is never replaced or changed, whatever it holds. Raises ``IdentityError`` for a file that
+        cannot be used, ``StorageError`` if a new one cannot be written.
         """
-        with contextlib.suppress(FileExistsError):  # from an earlier start, or another process was faster
+        with contextlib.suppress(FileExistsError):  # made by an earlier start, or by another process just now
             _create(path, cls.generate())
         return cls.load(path)
 
     @property
     def private_bytes(self) -> bytes:
-        """The seed, 32 bytes: for the libp2p host of this node and nothing else."""
+        """The seed, 32 bytes: for the libp2p host of this node alone."""
         return self._key.private_bytes_raw()
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
@@ -80,7 +80,7 @@ class NodeKey:
 
 
 def verify(public_bytes: bytes, domain: bytes, message: bytes, signature: bytes) -> None:
-    """Raises ``SignatureError`` unless the holder of ``public_bytes`` signed ``message`` for ``domain``."""
+    """Raises ``SignatureError`` unless the key ``public_bytes`` signed ``message`` for ``domain``."""
     try:
         Ed25519PublicKey.from_public_bytes(public_bytes).verify(signature, _separated(domain, message))
     except (InvalidSignature, ValueError) as error:
@@ -93,13 +93,13 @@ def peer_id_of(public_bytes: bytes) -> str:
     """The libp2p peer id of an Ed25519 public key (32 bytes)."""
     if len(public_bytes) != PUBLIC_KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_bytes)}")
-    return base58.encode(_PEER_ID_PREFIX + public_bytes)
+    return base58.to_text(_PEER_ID_PREFIX + public_bytes)
 
 
 def public_bytes_of(peer_id: str) -> bytes:
-    """The public key that an Ed25519 peer id carries. Raises ``MalformedError`` for anything else."""
+    """The public key in an Ed25519 peer id. Raises ``MalformedError`` for anything else."""
     if len(peer_id) == _PEER_ID_CHARACTERS and set(peer_id) <= set(base58.ALPHABET):
-        public_bytes = base58.decode(peer_id)[len(_PEER_ID_PREFIX) :]
+        public_bytes = base58.to_bytes(peer_id)[len(_PEER_ID_PREFIX) :]
         if len(public_bytes) == PUBLIC_KEY_BYTES and peer_id_of(public_bytes) == peer_id:
             return public_bytes
     shown = peer_id[: 2 * _PEER_ID_CHARACTERS]
@@ -126,7 +126,7 @@ def _read(path: Path) -> bytes:
     if mode & _OTHERS:
         raise IdentityError(
             f"key file {path} has mode {stat.S_IMODE(mode):04o}, so that others may read or change it; "
-            f"if you trust that nobody did: chmod 600 {path}"
+            f"if you are sure that nobody did: chmod 600 {path}"
         )
     return content
 
@@ -163,7 +163,7 @@ def _create(path: Path, key: NodeKey) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        path.unlink()  # ours, made a moment ago: half a key must not stand where the next start looks for a whole one
+        path.unlink()  # this call made it: the next start must not find half a key
         raise StorageError(
             f"key file {path} cannot be written ({error.strerror}); make space and start again"
         ) from error

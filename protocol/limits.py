@@ -1,7 +1,7 @@
 """Every bound on what a stranger may send, in one place.
 
-A receiver checks these before it allocates; a sender checks them before it sends, so that nobody meets a refusal by
-surprise. Sizes are bytes, times are seconds, unless the name says otherwise.
+A receiver checks these before it allocates; a sender checks them before it sends, so that no refusal comes as a
+surprise. Sizes are bytes and times are seconds, unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ PROTOCOL_MINOR: Final = 0
 # Announcements
 ANNOUNCEMENT_BYTES: Final = 64 * 1024
 NESTING_DEPTH: Final = 8
-MESSAGE_VALUES: Final = 16_384  # MessagePack values in one message: bounds the time that a scan takes
-CLOCK_WINDOW_SECONDS: Final = 300.0  # how far a message's time may lie from ours, either way
-NAME_BYTES: Final = 64  # a node's, a task's, a model's name; a receiver counts characters, so it is never stricter
+MESSAGE_VALUES: Final = 16_384  # MessagePack values in one message: bounds the time of the check
+CLOCK_WINDOW_SECONDS: Final = 300.0  # how far a message's time may lie from ours, in either direction
+NAME_BYTES: Final = 64  # of a node, a task or a model; a receiver counts characters, so that it is never stricter
 REASON_BYTES: Final = 200  # free text in a goodbye; shown escaped
 GROUPS_PER_ADVERT: Final = 64
 TASKS_PER_HEARTBEAT: Final = 64
@@ -25,13 +25,17 @@ MANIFEST_BYTES: Final = 256 * 1024
 
 # Private clusters
 MEMBERS: Final = 4096  # of one cluster; also the most seats of one invitation
-DOCUMENT_BYTES: Final = 1024  # an invitation, a request to join, a certificate, and either as a credential
-REVOKED: Final = 900  # peers and invitations together: a list of revocations fits into an announcement
+DOCUMENT_BYTES: Final = 1024  # an invitation, a join, a certificate, and either of the latter as a credential
+REVOKED: Final = 900  # peers and invitations together, so that a list of revocations fits into an announcement
 REVOCATIONS_BYTES: Final = 32 * 1024
-FORMER_KEYS: Final = 4  # pre-shared keys that a change of key may go on accepting
-INVITE_CHARACTERS: Final = 2000  # of the string that people pass on: what one chat message holds
+FORMER_KEYS: Final = 4  # pre-shared keys that members still accept after a change of key
+INVITE_CHARACTERS: Final = 2000  # of the text that people pass on: it fits into one chat message
 INVITE_ADDRESSES: Final = 8
 UNIX_SECONDS: Final = 2**37 - 1  # the latest time that a document may name; a calendar can still print it
+HANDSHAKE_MESSAGE_BYTES: Final = MANIFEST_BYTES + REVOCATIONS_BYTES + 8 * DOCUMENT_BYTES
+CREDENTIALS_PER_NEWS: Final = 128  # later exchanges bring the others
+KNOWN_CREDENTIALS_BYTES: Final = 4 * MEMBERS * 8  # of digests, 8 bytes each
+MEMBERS_MESSAGE_BYTES: Final = CREDENTIALS_PER_NEWS * (DOCUMENT_BYTES + 8) + REVOCATIONS_BYTES + 256 * 1024
 
 # Rollout groups
 GROUP_BLOB_BYTES: Final = 8 * 1024 * 1024  # compressed
@@ -40,7 +44,7 @@ GROUP_WINDOW_BYTES: Final = 8 * 1024 * 1024  # zstd's window: what a decompresso
 COMPLETIONS_PER_GROUP: Final = 64
 COMPLETION_TOKENS: Final = 65_536
 COMPLETION_TEXT_BYTES: Final = 512 * 1024
-TOKEN_TEXT_BYTES: Final = 255  # longest byte string that one token may stand for
+TOKEN_TEXT_BYTES: Final = 255  # the longest byte string that one token may stand for
 TOKEN_ID: Final = 2**24 - 1
 REWARD_MAGNITUDE: Final = 1_000.0
 
@@ -54,3 +58,15 @@ STATE_DIFFS: Final = 64  # from an anchor to the announced state
 # Blobs
 BLOB_BYTES: Final = 1 << 40
 CHUNK_BYTES: Final = 256 * 1024
+BLOB_REQUEST_BYTES: Final = 64 * 1024
+RANGES_PER_REQUEST: Final = 1024
+
+# Peer exchange
+PEER_MESSAGE_BYTES: Final = 32 * 1024
+ADDRESS_CHARACTERS: Final = 256
+ADDRESSES_PER_PEER: Final = 8
+ADDRESSES_PER_ANSWER: Final = 64  # of other peers
+PEERS_SOUGHT: Final = 8
+
+# Averaging with one peer
+AVERAGING_MESSAGE_BYTES: Final = 1024

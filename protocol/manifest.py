@@ -1,9 +1,10 @@
-"""What makes a swarm one swarm: its name and the tasks that all of its members can regenerate and score.
+"""The manifest of an open swarm: its name and the tasks that all of its members can generate and score.
 
     swarm id = first 16 bytes of SHA-256("starling/manifest/1\\0" ‖ canonical bytes)
 
 Canonical bytes are MessagePack, every value in its shortest form: ``[name, [[task, version, config hash], …]]``, tasks
-sorted. Nodes that list equal tasks in any order therefore meet in one swarm; one task configured otherwise is another.
+sorted. Nodes that list equal tasks in any order therefore meet in one swarm; a task with another configuration makes
+another swarm.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Manifest(Struct, frozen=True, array_like=True):
 
     @property
     def swarm_id(self) -> bytes:
-        """16 bytes that stand for this manifest in every announcement."""
+        """The 16 bytes that name this manifest in every announcement."""
         return hashlib.sha256(_DOMAIN + self.encode()).digest()[:SWARM_ID_BYTES]
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    """The manifest with these bytes, canonical or not. Raises ``MalformedError`` or ``OversizedError``."""
+    """The manifest in these bytes, canonical or not. Raises ``MalformedError`` or ``OversizedError``."""
     return wire.decode(raw, Manifest, max_bytes=limits.MANIFEST_BYTES)

@@ -18,15 +18,15 @@ Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]  # a blob's id
 TaskVersion = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Success = Annotated[float, Meta(ge=0.0, le=1.0)]
-CATCHING_UP = "catching up"  # phase of a heartbeat that asks those of its family to announce their states now
+CATCHING_UP = "catching up"  # phase of a heartbeat that asks nodes of its family to announce their states now
 Reward = Annotated[float, Meta(ge=-limits.REWARD_MAGNITUDE, le=limits.REWARD_MAGNITUDE)]
 
 
 class PromptRef(Struct, frozen=True, array_like=True):
-    """A prompt by reference: the receiver regenerates question and answer itself, from a task that it already has.
+    """A prompt by reference: the receiver generates question and answer itself, from a task that it already has.
 
-    No parameter of the generator travels, only the hash of a configuration that the receiver knows, so that a stranger
-    can ask nobody for a question of a gigabyte.
+    The reference holds the hash of a configuration that the receiver knows, and no parameter of the generator, so that
+    no stranger can make a receiver generate a question of a gigabyte.
     """
 
     task: Name
@@ -36,7 +36,7 @@ class PromptRef(Struct, frozen=True, array_like=True):
 
 
 class GroupAdvert(Struct, frozen=True, array_like=True):
-    """What lets a receiver choose a rollout group without fetching it. Tuples run over the group's completions."""
+    """What a receiver needs to choose a rollout group without fetching it. Tuples have one entry a completion."""
 
     blob: Hash32
     size: Annotated[int, Meta(ge=1, le=limits.GROUP_BLOB_BYTES)]  # bytes of the blob
@@ -70,7 +70,7 @@ class TaskSuccess(Struct, frozen=True, array_like=True):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
-    """What a node tells of itself, every few seconds."""
+    """What a node reports of itself, every few seconds."""
 
     name: Name
     software: Name
@@ -87,7 +87,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
 
 
 class StateBlob(Struct, frozen=True, array_like=True):
-    """A blob, and the weights that it leads to."""
+    """A blob, and the weights that it holds or leads to."""
 
     blob: Hash32
     size: Annotated[int, Meta(ge=1, le=limits.BLOB_BYTES)]
@@ -95,22 +95,22 @@ class StateBlob(Struct, frozen=True, array_like=True):
 
 
 class StateAdvert(Struct, frozen=True, array_like=True, tag="state"):
-    """Weights that whoever joins or returns may start from: an anchor, and the diffs that lead on from it.
+    """Weights from which a node that joins or returns may start: an anchor, and the diffs that follow it.
 
-    ``tasks`` is what the sender measured of these weights itself; empty where it passes on what it took from others.
+    ``tasks`` is what the sender itself measured of these weights; it is empty if the sender took them from others.
     """
 
     family: Hash16
     layout: Hash16  # digest of the trained tensors' names and shapes
     policy_version: Counter
-    outer_step: Counter  # averagings with others that it has behind it
+    outer_step: Counter  # averagings with others that led to these weights
     tasks: Annotated[tuple[TaskSuccess, ...], Meta(max_length=limits.TASKS_PER_HEARTBEAT)]
     anchor: StateBlob  # dense weights
     diffs: Annotated[tuple[StateBlob, ...], Meta(max_length=limits.STATE_DIFFS)]  # each from the one before
 
     @property
     def blobs(self) -> tuple[StateBlob, ...]:
-        """All that is needed, in the order of use."""
+        """All blobs that are needed, in the order of use."""
         return (self.anchor, *self.diffs)
 
     @property
@@ -120,7 +120,7 @@ class StateAdvert(Struct, frozen=True, array_like=True, tag="state"):
 
 
 class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
-    """The sender is leaving on purpose; nobody needs to wait for it."""
+    """The sender leaves on purpose; no peer needs to wait for it."""
 
     reason: Annotated[str, Meta(max_length=limits.REASON_BYTES)]
 
@@ -129,7 +129,7 @@ Body = Heartbeat | RolloutAdvert | StateAdvert | Goodbye
 
 
 class Announcement(Struct, frozen=True):
-    """A verified announcement, as everything behind ``wire.open_announcement`` sees it."""
+    """A verified announcement, as ``wire.open_announcement`` returns it."""
 
     sender: str  # libp2p peer id, base58
     sequence: int

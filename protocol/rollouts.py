@@ -1,15 +1,16 @@
 """Completions and groups, and the blob form of a group.
 
 A blob is ``b"SLG1"`` followed by one zstd frame of a MessagePack array whose large elements are columns over all
-tokens of all completions (``docs/protocol.md`` gives every byte). Two columns carry nearly all of the weight:
+tokens of all completions (``docs/protocol.md`` gives every byte). Two columns take nearly all of the bytes:
 
 - token ids as little-endian byte planes of the smallest width that holds them, 1 to 3 bytes;
 - log-probabilities as unsigned fixed point, q = round(-logp · 2048), clipped to 65535, in two byte planes.
 
 Fixed point has one ABSOLUTE error, at most 1/4096 = 2.4e-4 nats, everywhere from 0 to -32 nats. An importance ratio
-is the exponential of a difference of log-probabilities, so that is one RELATIVE error of the ratio, 0.024 %, for likely
-and unlikely tokens alike. In as many bits, bfloat16 is off by up to 3e-2 nats at -10 and float16 by 4e-3, while both
-spend most of their codes on log-probabilities so near 0 that no ratio feels them. Below -32 nats it is held at -32.
+is the exponential of a difference of log-probabilities, so that the ratio has one RELATIVE error, 0.024 %, for likely
+and unlikely tokens alike. In as many bits, bfloat16 has an error of up to 3e-2 nats at -10 and float16 of 4e-3, while
+both use most of their codes for log-probabilities so near 0 that they change no ratio. Below -32 nats the value sent is
+-32.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from numpy.typing import NDArray
 
 from protocol import limits, wire
 from protocol.blob_id import blob_id
-from protocol.columns import compress, decompress, from_planes, to_planes
+from protocol.columns import compress_columns, decompress_columns, from_planes, to_planes
 from protocol.errors import IntegrityError, MalformedError, OversizedError
 from protocol.messages import Counter, GroupAdvert, Hash16, PromptRef
 
 GROUP_MAGIC: Final = b"SLG1"
 LOGP_STEPS_PER_NAT: Final = 2048
-LOGP_FLOOR: Final = -65535 / LOGP_STEPS_PER_NAT  # nats; what lies below is sent as this
+LOGP_FLOOR: Final = -65535 / LOGP_STEPS_PER_NAT  # nats; a lower value is sent as this one
 MEAN_LOGP_TOLERANCE: Final = 1e-2  # nats; between an advert and its group
 
-# A zstd block for each column, with Huffman tables of its own, saves bytes (scripts/bench/wire.py shows how many); in a
-# group of fewer tokens than this its headers cost more than they save.
+# A zstd block for each column, with its own Huffman tables, saves bytes (scripts/bench/wire.py shows how many). In a
+# group of fewer tokens than this the headers of the blocks cost more than the blocks save.
 _BLOCK_PER_COLUMN_TOKENS: Final = 256
 
 
@@ -53,12 +54,12 @@ _FINISH_CODES: Final = (FinishReason.STOP, FinishReason.LENGTH)  # on the wire: 
 class Completion:
     """One sampled answer, with what off-policy learning needs to know of the policy that sampled it.
 
-    Guaranteed behind ``decode_group``: all three columns have T entries, ``token_bytes`` sums to ``len(text)``, every
+    ``decode_group`` guarantees: all three columns have T entries, ``token_bytes`` sums to ``len(text)``, every
     log-probability is finite and at most 0, ids are within ``limits.TOKEN_ID``; the reward is finite and within
     ``limits.REWARD_MAGNITUDE``; ``STOP`` means that there is a last token and that it has no text.
     """
 
-    text: bytes  # UTF-8 as a rule; the tokens' byte strings put together, end-of-sequence excluded
+    text: bytes  # UTF-8 as a rule; the tokens' byte strings joined, end-of-sequence excluded
     token_ids: NDArray[np.int64]  # (T,) in the generator's tokenizer, end-of-sequence included when sampled
     token_bytes: NDArray[np.int64]  # (T,) bytes of text that each token stands for; 0 for end-of-sequence
     logps: NDArray[np.float32]  # (T,) log-probability of each token under the behaviour policy, nats
@@ -78,7 +79,7 @@ class Group:
 
 
 class _Columns(Struct, frozen=True, array_like=True):
-    """A group as it travels. N is the number of tokens of all completions together."""
+    """A group as it is sent. N is the number of tokens of all completions together."""
 
     prompt: PromptRef
     family: Hash16
@@ -97,7 +98,7 @@ class _Columns(Struct, frozen=True, array_like=True):
 def encode_group(group: Group) -> bytes:
     """The blob of a group. Rewards are rounded to float32, log-probabilities to 1/2048 nat and to -32 at least.
 
-    Raises ``OversizedError`` for a group that passes ``limits``, ``ValueError`` for one that breaks the guarantees of
+    Raises ``OversizedError`` for a group that exceeds ``limits``, ``ValueError`` for one that breaks the guarantees of
     ``Completion``: that is our own bug, not a peer's.
     """
     try:
@@ -106,7 +107,7 @@ def encode_group(group: Group) -> bytes:
         wire.decode(content, _Columns, max_bytes=limits.GROUP_BYTES)  # every receiver's schema
     except MalformedError as error:
         raise ValueError(f"this group must not be sent: {error}") from error
-    blob = GROUP_MAGIC + compress(content, _column_ends(columns, len(content)))
+    blob = GROUP_MAGIC + compress_columns(content, _column_ends(columns, len(content)))
     if len(blob) > limits.GROUP_BLOB_BYTES:
         raise OversizedError(
             f"a group blob of {len(blob)} bytes; at most {limits.GROUP_BLOB_BYTES} are allowed: "
@@ -118,19 +119,19 @@ def encode_group(group: Group) -> bytes:
 def decode_group(raw: bytes) -> Group:
     """The group in a blob, with every guarantee that ``Completion`` lists.
 
-    Holds at most a few times ``limits.GROUP_BYTES``, whatever the blob claims. Raises ``OversizedError`` or
-    ``MalformedError``. Whether the group is the one advertised is ``check_against_advert``'s question.
+    Allocates at most a few times ``limits.GROUP_BYTES``, whatever the blob claims. Raises ``OversizedError`` or
+    ``MalformedError``. ``check_against_advert`` tests whether the group is the one advertised.
     """
     if len(raw) > limits.GROUP_BLOB_BYTES:
         raise OversizedError(f"a group blob of {len(raw)} bytes; at most {limits.GROUP_BLOB_BYTES} are allowed")
     if not raw.startswith(GROUP_MAGIC):
         raise MalformedError(f"not a rollout group: begins with {raw[:4].hex()}, expected {GROUP_MAGIC.hex()}")
-    content = decompress(raw[len(GROUP_MAGIC) :], max_bytes=limits.GROUP_BYTES)
+    content = decompress_columns(raw[len(GROUP_MAGIC) :], max_bytes=limits.GROUP_BYTES)
     return _group_of(wire.decode(content, _Columns, max_bytes=limits.GROUP_BYTES))
 
 
 def advert_of(group: Group, blob: bytes) -> GroupAdvert:
-    """The advert of a group whose ``encode_group`` gave ``blob``: what a receiver will find when it decodes that."""
+    """The advert of a group of which ``encode_group`` made ``blob``: what a receiver finds when it decodes the blob."""
     return GroupAdvert(
         blob=blob_id(blob),
         size=len(blob),
@@ -149,11 +150,11 @@ def check_against_advert(
     tokenizer: bytes | None = None,
     policy_version: int | None = None,
 ) -> None:
-    """Raises ``IntegrityError`` naming the first field in which a group differs from what was promised of it.
+    """Raises ``IntegrityError``, which names the first field in which a group differs from its advert.
 
-    The three keywords are the fields of the announcement around the advert; None leaves one unchecked. Mean
-    log-probabilities may differ by ``MEAN_LOGP_TOLERANCE``, the rest not at all. That the blob has the advertised id
-    and size was checked when it was fetched.
+    The three keywords are the fields of the announcement around the advert; one that is None is not checked. Mean
+    log-probabilities may differ by ``MEAN_LOGP_TOLERANCE``, other fields not at all. Id and size of the blob were
+    checked when it was fetched.
     """
     wire.check_advert(advert)
     found = advert_of(group, b"")
@@ -199,9 +200,7 @@ def _columns_of(group: Group) -> _Columns:
 def _group_of(columns: _Columns) -> Group:
     counts = {len(columns.finish), len(columns.lengths), len(columns.text_lengths)}
     if len(counts) != 1 or len(columns.rewards) != 4 * len(columns.finish):
-        raise MalformedError(
-            "finish reasons, rewards, lengths and text lengths run over unequal numbers of completions"
-        )
+        raise MalformedError("finish reasons, rewards, lengths and text lengths are of unequal numbers of completions")
     if max(columns.finish) >= len(_FINISH_CODES):
         raise MalformedError(f"finish reason {max(columns.finish)}; known are 0 to {len(_FINISH_CODES) - 1}")
     tokens = sum(columns.lengths)
@@ -246,7 +245,7 @@ def _check_completion(completion: Completion) -> None:
     if not abs(completion.reward) <= limits.REWARD_MAGNITUDE:  # refuses NaN too
         raise MalformedError(f"reward {completion.reward}; finite and at most ±{limits.REWARD_MAGNITUDE} is allowed")
     if completion.finish is FinishReason.STOP and (len(ids) == 0 or token_bytes[-1] != 0):
-        raise MalformedError("ended by an end-of-sequence token, but the last token is none (0 bytes of text)")
+        raise MalformedError("ended by an end-of-sequence token, but the last token is not one (0 bytes of text)")
     if len(ids):
         if ids.min() < 0 or ids.max() > limits.TOKEN_ID:
             raise MalformedError(f"token ids from {ids.min()} to {ids.max()}; 0 to {limits.TOKEN_ID} are allowed")
@@ -259,7 +258,7 @@ def _check_completion(completion: Completion) -> None:
 
 
 def _mean_logp(logps: NDArray[np.float32]) -> float:
-    """Of the log-probabilities as they travel; 0 for an empty completion."""
+    """The mean of the log-probabilities as they are sent; 0 for an empty completion."""
     return 0.0 - float(_logp_steps(logps).mean()) / LOGP_STEPS_PER_NAT if len(logps) else 0.0
 
 
@@ -273,7 +272,7 @@ def _id_planes(ids: NDArray[np.int64]) -> bytes:
 
 
 def _column_ends(columns: _Columns, content_bytes: int) -> list[int]:
-    """Where each column, and each plane of one, ends within the encoded group (rising); empty for a small group."""
+    """The offsets at which columns and their planes end within the encoded group (rising); none for a small group."""
     tokens = len(columns.token_bytes)
     if tokens < _BLOCK_PER_COLUMN_TOKENS:
         return []

@@ -1,8 +1,9 @@
-"""Walks the bytes of a MessagePack message before anything is built from them.
+"""Checks the bytes of a MessagePack message before anything is built from them.
 
-Guarantees, behind ``check_structure``: one value and nothing after it; nesting of at most ``limits.NESTING_DEPTH``; at
-most ``limits.MESSAGE_VALUES`` values; every length is covered by bytes that are there; no extension types; every float
-is finite. Time grows with the number of values, memory with the nesting alone; nothing recurses.
+Bytes that pass ``check_structure`` hold one value and nothing after it; containers are nested at most
+``limits.NESTING_DEPTH`` deep; there are at most ``limits.MESSAGE_VALUES`` values; every length is covered by the bytes
+that follow; there is no extension type; every float is finite. Time grows with the number of values, memory with the
+nesting alone; nothing recurses.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def check_structure(raw: bytes) -> None:
 
 
 def _step(raw: bytes, position: int) -> tuple[int, int]:
-    """Reads one value, or one container's header. Returns the container's values (-1: none) and the next position."""
+    """Reads one value, or one container's header. Returns the number of values in the container, -1 if there is none,
+    and the next position."""
     first = raw[position]
     position += 1
     length = _FIXED_BYTES.get(first)

@@ -1,12 +1,12 @@
-"""The one door in: bounded MessagePack → schema → a typed value, or a named error.
+"""The one way in for bytes from a peer: bounded MessagePack → schema → a typed value, or a named error.
 
 An announcement is ``[payload: bin, signature: bin 64]``, with
 
     payload   = [major, minor, swarm id: bin 16, sequence, time in milliseconds, public key: bin 32, body]
     signature = Ed25519 over "starling/announcement/1" ‖ 0x00 ‖ payload, exactly the bytes received
 
-so that nothing depends on encoding a received value again. Nothing is allocated by what a length field claims, and
-nothing recurses: ``structure.check_structure`` walks the bytes before msgspec sees them.
+so that no received value need be encoded again. No length field makes us allocate what it claims, and nothing recurses:
+``structure.check_structure`` walks the bytes before msgspec decodes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class _Version(Struct, frozen=True, array_like=True):
-    """The two elements that every major version begins with."""
+    """The two elements at the beginning of a payload of every major version."""
 
     major: Annotated[int, Meta(ge=0, le=2**16 - 1)]
     minor: Annotated[int, Meta(ge=0, le=2**16 - 1)]
@@ -61,8 +61,8 @@ class _Kind(Struct, frozen=True, array_like=True):
 def seal(key: NodeKey, *, swarm_id: bytes, sequence: int, time_seconds: float, body: Body) -> bytes:
     """A signed announcement, ready to be gossiped.
 
-    ``sequence`` rises with every announcement of this key, across restarts too; ``time_seconds`` is our clock, Unix
-    time, sent in whole milliseconds. Raises ``OversizedError`` where it would pass ``limits.ANNOUNCEMENT_BYTES``, and
+    ``sequence`` rises with every announcement of this key, across restarts too; ``time_seconds`` is our clock in Unix
+    time, sent in whole milliseconds. Raises ``OversizedError`` for more than ``limits.ANNOUNCEMENT_BYTES``, and
     ``ValueError`` for a body that every receiver would refuse: that is our own bug, not a peer's.
     """
     encoded = msgspec.msgpack.encode(body)
@@ -87,7 +87,7 @@ def seal(key: NodeKey, *, swarm_id: bytes, sequence: int, time_seconds: float, b
 
 
 def open_announcement(raw: bytes, *, swarm_id: bytes, now_seconds: float) -> Announcement:
-    """The announcement in ``raw``, verified in all that needs no memory of earlier ones; replay is the caller's check.
+    """The announcement in ``raw``, verified except for replay, which the caller checks since it needs memory.
 
     Checks in this order, each with its error: size, structure, envelope (``OversizedError``, ``MalformedError``),
     version (``VersionError``), swarm (``WrongSwarmError``), clock (``ClockError``), signature (``SignatureError``),
@@ -110,7 +110,7 @@ def open_announcement(raw: bytes, *, swarm_id: bytes, now_seconds: float) -> Ann
 
 
 def decode(raw: bytes, type_: type[T], *, max_bytes: int) -> T:
-    """The value of ``type_`` that ``raw`` encodes: what everything from a peer goes through.
+    """The value of ``type_`` that ``raw`` encodes. Everything from a peer passes this function.
 
     Raises ``OversizedError`` over ``max_bytes``, ``MalformedError`` for what does not decode or breaks the schema.
     """
@@ -120,19 +120,19 @@ def decode(raw: bytes, type_: type[T], *, max_bytes: int) -> T:
 
 
 def check_version(payload: bytes) -> None:
-    """Raises ``VersionError`` where a payload begins with another major version than ours; its structure is checked."""
+    """Raises ``VersionError`` if a payload of sound structure begins with another major version than ours."""
     version = _to_type(payload, _Version)
     if version.major != limits.PROTOCOL_MAJOR:
         raise VersionError(_version_remedy(version))
 
 
 def check_advert(advert: GroupAdvert) -> None:
-    """Raises ``MalformedError`` unless the columns of an advert run over the same completions."""
+    """Raises ``MalformedError`` unless the columns of an advert have one entry for each completion."""
     counts = {len(advert.rewards), len(advert.lengths), len(advert.mean_logps)}
     if len(counts) != 1:
         raise MalformedError(
             f"an advert with {len(advert.rewards)} rewards, {len(advert.lengths)} lengths and "
-            f"{len(advert.mean_logps)} mean log-probabilities; all three run over the completions"
+            f"{len(advert.mean_logps)} mean log-probabilities; each needs one entry for each completion"
         )
 
 

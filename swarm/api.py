@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat, StateAdvert
-from swarm.averaging.pairing_rules import Offer
+from protocol.streams.averaging_messages import Offer
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 

@@ -19,9 +19,10 @@ import msgspec
 from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
+from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE, Offer
+from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE
 from swarm.blobs.store import ContentStore
 
 R = TypeVar("R", bound=api.Reply)

@@ -115,7 +115,7 @@ class SwarmService:
             self.store,
             upload_bytes_per_second=settings.upload_bytes_per_second,
             report=self._on_conduct,
-            given=self._on_blob_given,
+            on_sent=self._on_blob_given,
         )
         self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
         self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._on_conduct)

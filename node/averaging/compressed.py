@@ -49,7 +49,7 @@ from protocol.weights.compressed_weights import Compressed, encode_compressed
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.sparsify import SparseTensor, norm_of, sent_by_both
 from protocol.weights.tensor_layout import TensorLayout
-from protocol.weights.weight_slice import MIN_STEP, elements, quantise, towards
+from protocol.weights.weight_slice import MIN_STEP, quantise_slice, slice_differences, slice_elements
 
 STEPS_KEY: Final = "compressed_averaging/steps"
 _SPREAD: Final = "compressed_averaging/spread"
@@ -128,7 +128,7 @@ def make_offer(state: CompressedState, weights: Weights, phase: int, constants: 
     before = [state.residual[name].reshape(-1) for name in layout.names]
     before = before if decay == 1.0 else [decay * tensor for tensor in before]
     update = encode_update_fast(layout, left, before, decay=1.0, kept=constants.kept)
-    part = quantise(
+    part = quantise_slice(
         layout,
         _flat(state.outer, layout),
         steps_of(state.spread, constants),
@@ -165,8 +165,8 @@ def outer_step_and_distance(
 ) -> tuple[CompressedState, float | None]:
     """``outer_step``, and ‖φ_i − φ_j‖ / ‖φ_i‖ over the slice, within its range; None if ours is all zero there."""
     layout = layout_of(state.outer)
-    differences = towards(layout, theirs.part, _flat(state.outer, layout))
-    where = elements(layout, theirs.part.stride, theirs.part.phase)
+    differences = slice_differences(layout, theirs.part, _flat(state.outer, layout))
+    where = slice_elements(layout, theirs.part.stride, theirs.part.phase)
     outer, spread = {}, []
     apart_square = own_square = 0.0
     for index, (name, shape) in enumerate(layout.tensors):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from node.kernels import cpu_bits, cpu_top_k
 from node.kernels.dispatch import for_triton, is_for_triton
-from protocol.weights.sparse_update import PLAIN, TensorSection, join_update, pack, shortest_coding
+from protocol.weights.sparse_update import PLAIN, TensorSection, join_update, pack_section, shortest_coding
 from protocol.weights.sparsify import (
     CHUNK_ELEMENTS,
     CODES,
@@ -81,13 +81,13 @@ def encode_update_fast(
 
 
 def pack_update_fast(tensor: SparseTensor) -> TensorSection:
-    """Returns one tensor's section, the same as ``protocol.weights.sparse_update.pack``."""
+    """Returns one tensor's section, the same as ``protocol.weights.sparse_update.pack_section``."""
     gaps = np.empty(len(tensor.indices), np.uint16)
     histogram = np.zeros(CHUNK_ELEMENTS, np.int64)
     cpu_bits.gaps_of(tensor.indices, tensor.kept, gaps, histogram)
     coding, index_bytes = shortest_coding(histogram)
     if coding == PLAIN:
-        return pack(tensor)
+        return pack_section(tensor)
     content = np.zeros(index_bytes + -(-len(tensor.codes) // 4), np.uint8)
     cpu_bits.write_rice(gaps, coding, content[:index_bytes])
     cpu_bits.write_codes(tensor.codes, content[index_bytes:])

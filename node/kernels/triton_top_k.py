@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.kernels import triton_bits
-from protocol.weights.sparse_update import PLAIN, TensorSection, shortest_coding
-from protocol.weights.sparse_update import pack as pack_on_host
+from protocol.weights.sparse_update import PLAIN, TensorSection, pack_section, shortest_coding
 from protocol.weights.sparsify import (
     CHUNK_ELEMENTS,
     CODES,
@@ -80,13 +79,13 @@ def sparsify_on_device(residual: Tensor, delta: Tensor, *, decay: float, kept: i
 
 
 def pack_update_on_device(tensor: DeviceSparseTensor) -> TensorSection:
-    """Returns one tensor's section, the same as ``protocol.weights.sparse_update.pack``."""
+    """Returns one tensor's section, the same as ``protocol.weights.sparse_update.pack_section``."""
     gaps = tensor.indices.to(torch.int32, copy=True)
     gaps[1:] -= tensor.indices[:-1] + 1
     gaps[:: tensor.kept] = tensor.indices[:: tensor.kept].to(torch.int32)  # the first of a chunk
     coding, index_bytes = shortest_coding(torch.bincount(gaps, minlength=CHUNK_ELEMENTS).cpu().numpy())
     if coding == PLAIN:
-        return pack_on_host(tensor.host())
+        return pack_section(tensor.host())
     content = triton_bits.rice(gaps, coding) + triton_bits.two_bits(tensor.codes)
     return TensorSection(coding, index_bytes, tensor.codebook, content)
 

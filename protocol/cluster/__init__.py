@@ -1,1 +1,1 @@
-"""Private clusters: the signed documents, and what they allow. Pure functions of documents and time."""
+"""Private clusters: signed documents, and what they permit. Pure functions of documents and time."""

@@ -1,12 +1,13 @@
-"""Who is let in, decided from the documents and the time alone.
+"""Decides which peers are admitted, from the documents and the time alone.
 
-Every function here is pure: the same documents at the same time give the same answer on every node. A refusal names one
-``RefusalReason`` and says in words what is wrong and what to do; it never holds a secret. Times are Unix seconds.
+Every function here is pure: the same documents at the same time give the same answer on every node. A refusal has one
+``RefusalReason`` and a message that states what is wrong and what to do; it never holds a secret. Times are Unix
+seconds.
 
-What no document can tell, a member remembers: which peers it has seen join by which invitation (``Taken``). Members
-that cannot talk to each other may so give one seat to two peers; once they talk, each keeps whom it saw first. And who
-holds an open invitation after its time can claim to have joined before: free seats are the bound, revoking it is the
-remedy, and an invitation that needs the owner has no such gap.
+Two things are in no document. Which peers joined by which invitation, each member remembers (``Taken``): members that
+cannot reach each other may give one seat to two peers, and later each keeps the peer that it saw first. And the holder
+of an open invitation can claim, after its time, to have joined in time: the free seats bound this, a revocation of the
+invitation ends it, and an invitation that needs the owner does not allow it.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from protocol.cluster.refusal import (
     REMEDIES,
     AdmissionRefused,
     RefusalReason,
-    from_the_future,
     judge_clocks,
-    outside_of,
-    over,
+    made_in_the_future,
+    membership_ended,
+    outside_validity,
     refused_for,
 )
 from protocol.errors import ProtocolError
@@ -55,22 +56,22 @@ class Admitted:
 
     peer: bytes  # public key
     invitation: bytes  # key of the invitation that it came with
-    certified: bool  # by the owner; otherwise by its join alone, which ends with the invitation's revocation
+    certified: bool  # by the owner; otherwise a member by its join, until the invitation is revoked
     until_seconds: float
     name: str
 
 
 def read_invite(text: str, now_seconds: float) -> Invite | AdmissionRefused:
-    """What a newcomer does first, before anything is connected."""
+    """The invite in ``text`` if it is valid now. A newcomer calls this before it connects to anything."""
     try:
         invite = decode_invite(text)
     except ProtocolError as error:
         return refused_for("the invite", error)
-    return outside_of(invite.invitation, now_seconds, what="the invite") or invite
+    return outside_validity(invite.invitation, now_seconds, what="the invite") or invite
 
 
 def read_manifest(invite: Invite, raw: bytes) -> Cluster | AdmissionRefused:
-    """What a newcomer does with the manifest that a member hands it."""
+    """The cluster of the manifest that a newcomer received from a member, if it is the one of the invite."""
     try:
         cluster = open_manifest(raw, swarm_id=invite.invitation.swarm_id)
     except ProtocolError as error:
@@ -86,26 +87,26 @@ def read_manifest(invite: Invite, raw: bytes) -> Cluster | AdmissionRefused:
 def judge_join(
     now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes, peer: bytes
 ) -> Admitted | AdmissionRefused:
-    """What the owner's node does with a request to join by ``peer`` (public key, proven by the connection).
+    """How the owner's node answers a request to join by ``peer`` (public key, proven by the connection).
 
-    Where the answer is ``Admitted``, ``certify`` signs the certificate.
+    If the answer is ``Admitted``, ``certify`` signs the certificate.
     """
     try:
         join, invitation = open_join(raw, owner=cluster.manifest.owner)
     except ProtocolError as error:
         return refused_for("the request to join", error)
     return (
-        _not_ours(cluster, invitation.swarm_id, join.peer, peer)
-        or outside_of(invitation, now_seconds)
+        _wrong_subject(cluster, invitation.swarm_id, join.peer, peer)
+        or outside_validity(invitation, now_seconds)
         or judge_clocks(now_seconds, join.time_seconds)
-        or _put_out(revocations, join.peer, (invitation.key,))
+        or _revoked(revocations, join.peer, (invitation.key,))
         or _no_seat(cluster, revocations, invitation, join.peer, taken)
         or Admitted(join.peer, invitation.key, True, now_seconds + cluster.manifest.membership_seconds, invitation.name)
     )
 
 
 def certify(owner: NodeKey, cluster: Cluster, admitted: Admitted, now_seconds: float) -> bytes:
-    """The owner's certificate for whom ``judge_join`` admitted, or a new one for a member; from now on."""
+    """The owner's certificate from now on, for a peer that ``judge_join`` admitted or for a member."""
     until_seconds = int(now_seconds) + cluster.manifest.membership_seconds
     return sign_certificate(
         owner,
@@ -123,7 +124,7 @@ def certify(owner: NodeKey, cluster: Cluster, admitted: Admitted, now_seconds: f
 def judge_credential(
     now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes, peer: bytes
 ) -> Admitted | AdmissionRefused:
-    """What every member does with what ``peer`` (public key, proven by the connection) shows."""
+    """How every member judges the credential of ``peer`` (public key, proven by the connection)."""
     try:
         credential = decode_credential(raw)
         if credential.kind == "certificate":
@@ -138,8 +139,8 @@ def judge_credential(
 def judge_as_made(
     now_seconds: float, cluster: Cluster, revocations: Revocations | None, taken: Taken, raw: bytes
 ) -> Admitted | AdmissionRefused:
-    """Whom a credential that others hand on made a member, whether it still is one or not: a peer that was revoked, or
-    whose time is over, keeps its seat. ``still_member`` says the rest."""
+    """The peer that a credential made a member, even if it no longer is one, where another member hands the credential
+    on: a peer that was revoked, or whose membership ended, keeps its seat. ``still_member`` checks these two."""
     try:
         credential = decode_credential(raw)
         if credential.kind == "certificate":
@@ -152,18 +153,18 @@ def judge_as_made(
 
 
 def still_member(now_seconds: float, admitted: Admitted, revocations: Revocations | None) -> AdmissionRefused | None:
-    """What every member asks of those connected, as time passes and revocations come in."""
+    """Refuses a member whose membership ended or was revoked. Checked for connected peers again and again."""
     invitations = () if admitted.certified else (admitted.invitation,)
-    return over(admitted.until_seconds, now_seconds) or _put_out(revocations, admitted.peer, invitations)
+    return membership_ended(admitted.until_seconds, now_seconds) or _revoked(revocations, admitted.peer, invitations)
 
 
 def judge_revocations(cluster: Cluster, current: Revocations | None, raw: bytes) -> Revocations | AdmissionRefused:
-    """The later list, where ``raw`` is one of this cluster; its sequence number decides, not its time."""
+    """The list in ``raw`` if it is this cluster's and later than ``current``, by its sequence number."""
     return _later(cluster, current, raw, open_revocations, "list of revocations")
 
 
 def judge_key_change(cluster: Cluster, current: KeyChange | None, raw: bytes) -> KeyChange | AdmissionRefused:
-    """The later change of the pre-shared key, likewise."""
+    """The change of key in ``raw`` if it is this cluster's and later than ``current``, by its sequence number."""
     return _later(cluster, current, raw, open_key_change, "change of key")
 
 
@@ -177,7 +178,7 @@ def _later(cluster: Cluster, current: D | None, raw: bytes, open_: Callable[...,
     if current is not None and candidate.sequence <= current.sequence:
         return AdmissionRefused(
             RefusalReason.OUTDATED,
-            f"{what} number {candidate.sequence}; number {current.sequence} is here: nothing to do",
+            f"{what} number {candidate.sequence}; number {current.sequence} is here already: nothing to do",
         )
     return candidate
 
@@ -193,8 +194,8 @@ def _judge_certificate(
 ) -> Admitted | AdmissionRefused:
     admitted = Admitted(certificate.peer, certificate.invitation, True, certificate.until_seconds, certificate.name)
     return (
-        _not_ours(cluster, certificate.swarm_id, certificate.peer, peer)
-        or from_the_future("the certificate", certificate.made_seconds, now_seconds)
+        _wrong_subject(cluster, certificate.swarm_id, certificate.peer, peer)
+        or made_in_the_future("the certificate", certificate.made_seconds, now_seconds)
         or (None if as_made else still_member(now_seconds, admitted, revocations))
         or admitted
     )
@@ -214,10 +215,10 @@ def _judge_open_join(
     until_seconds = join.time_seconds + cluster.manifest.membership_seconds
     admitted = Admitted(join.peer, invitation.key, False, until_seconds, invitation.name)
     return (
-        _not_ours(cluster, invitation.swarm_id, join.peer, peer)
+        _wrong_subject(cluster, invitation.swarm_id, join.peer, peer)
         or _needs_owner(cluster, invitation)
-        or from_the_future("the join", join.time_seconds, now_seconds)
-        or outside_of(invitation, join.time_seconds, clock="the newcomer's clock")
+        or made_in_the_future("the join", join.time_seconds, now_seconds)
+        or outside_validity(invitation, join.time_seconds, clock="the newcomer's clock")
         or (None if as_made else still_member(now_seconds, admitted, revocations))
         or _no_seat(cluster, revocations, invitation, join.peer, taken)
         or admitted
@@ -231,29 +232,29 @@ def _wrong_swarm(cluster: Cluster, swarm_id: bytes) -> AdmissionRefused:
     )
 
 
-def _not_ours(cluster: Cluster, swarm_id: bytes, named: bytes, peer: bytes) -> AdmissionRefused | None:
+def _wrong_subject(cluster: Cluster, swarm_id: bytes, named: bytes, peer: bytes) -> AdmissionRefused | None:
     if swarm_id != cluster.swarm_id:
         return _wrong_swarm(cluster, swarm_id)
     if named != peer:
         return AdmissionRefused(
             RefusalReason.WRONG_KEY,
-            f"made for {peer_id_of(named)} and shown by {peer_id_of(peer)}: a node that got another key needs an "
-            f"invite of its own; {NEW_INVITE}",
+            f"made for {peer_id_of(named)} and shown by {peer_id_of(peer)}: a node with a new key needs a new "
+            f"invite; {NEW_INVITE}",
         )
     return None
 
 
-def _put_out(revocations: Revocations | None, peer: bytes, invitations: Collection[bytes]) -> AdmissionRefused | None:
+def _revoked(revocations: Revocations | None, peer: bytes, invitations: Collection[bytes]) -> AdmissionRefused | None:
     if revocations is None:
         return None
     if peer in revocations.peers:
         return AdmissionRefused(
             RefusalReason.REVOKED,
-            f"the cluster's owner revoked the membership of {peer_id_of(peer)}: only the owner can take it back",
+            f"the cluster's owner revoked the membership of {peer_id_of(peer)}: only the owner can restore it",
         )
     if not revocations.invitations or not any(key in revocations.invitations for key in invitations):
         return None
-    return AdmissionRefused(RefusalReason.REVOKED, f"the cluster's owner took the invitation back: {NEW_INVITE}")
+    return AdmissionRefused(RefusalReason.REVOKED, f"the cluster's owner revoked the invitation: {NEW_INVITE}")
 
 
 def _needs_owner(cluster: Cluster, invitation: Invitation) -> AdmissionRefused | None:
@@ -268,21 +269,24 @@ def _needs_owner(cluster: Cluster, invitation: Invitation) -> AdmissionRefused |
 def _no_seat(
     cluster: Cluster, revocations: Revocations | None, invitation: Invitation, peer: bytes, taken: Taken
 ) -> AdmissionRefused | None:
-    """A peer that was revoked keeps its seat of the invitation, and takes none of the cluster's."""
+    """Refuses if the invitation or the cluster is full.
+
+    A revoked peer keeps its seat of the invitation, and does not count as a member of the cluster.
+    """
     by_it = taken.get(invitation.key, ())
     if peer in by_it:
         return None
     if len(by_it) >= invitation.seats:
         return AdmissionRefused(
             RefusalReason.TAKEN,
-            f"the invitation was for {invitation.seats}, and as many have joined by it: {NEW_INVITE}",
+            f"the seats of the invitation ({invitation.seats}) are all taken: {NEW_INVITE}",
         )
     known = {known for peers in taken.values() for known in peers}
     members = len(known.difference(revocations.peers if revocations is not None else ()))
     if members >= cluster.manifest.members:
         return AdmissionRefused(
             RefusalReason.FULL,
-            f"the cluster has {members} members, and its manifest allows {cluster.manifest.members}: the owner founds "
-            "it anew with more (starling swarm create --members)",
+            f"the cluster has {members} members, and its manifest allows {cluster.manifest.members}: the owner "
+            "can create it anew with more (starling swarm create --members)",
         )
     return None

@@ -1,9 +1,10 @@
-"""What makes a private cluster one swarm: the manifest that its owner signed.
+"""The manifest of a private cluster, signed by its owner.
 
     swarm id = first 16 bytes of SHA-256("starling/cluster/1\\0" ‖ payload of the signed manifest)
 
-so that who knows the swarm id knows name, tasks, owner, admission and limits, whoever hands the manifest over. The
-owner is a key of its own, not a node's: it signs this once, and afterwards invitations, certificates and revocations.
+so that the swarm id determines name, tasks, owner, admission and limits, and any peer may hand the manifest over. The
+owner is a key of its own, and no node's. It signs the manifest once, and later invitations, certificates and
+revocations.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class Cluster(Struct, frozen=True):
 
 
 def sign_manifest(owner: NodeKey, manifest: ClusterManifest) -> Cluster:
-    """The cluster of this manifest. Raises ``ValueError`` where ``owner`` is not the one that it names."""
+    """The cluster of this manifest. Raises ``ValueError`` if the manifest names another owner than ``owner``."""
     if manifest.owner != owner.public_bytes:
         raise ValueError("a manifest is signed by the owner that it names")
     return open_manifest(sign_document(owner, MANIFEST_DOMAIN, manifest))
 
 
 def open_manifest(raw: bytes, *, swarm_id: bytes | None = None) -> Cluster:
-    """The cluster that ``raw`` founds, and no other than ``swarm_id`` where that is known.
+    """The cluster of the signed manifest ``raw``, which must have the id ``swarm_id`` if one is given.
 
     Raises ``OversizedError``, ``MalformedError``, ``VersionError``, ``WrongSwarmError`` or ``SignatureError``.
     """

@@ -1,14 +1,14 @@
-"""Who may be in a private cluster, as signed documents. What they are worth ``protocol.cluster.admission`` says.
+"""The signed documents that state who may be in a private cluster; ``protocol.cluster.admission`` judges them.
 
-    invitation   signed by the owner: whoever holds the private half of ``key`` may join, while seats and time last
+    invitation   signed by the owner: the holder of the private half of ``key`` may join, while seats and time last
     join         signed by the invitation's key and by the newcomer's: this peer takes a seat, at this time
-    certificate  signed by the owner: this peer is a member until then
+    certificate  signed by the owner: this peer is a member until a given time
     revocations  signed by the owner: the whole list each time, under a sequence number that rises
-    key change   signed by the owner: another pre-shared key from now on; the one document here that is secret
+    key change   signed by the owner: another pre-shared key from now on; the only secret document here
 
-A join shown with an open invitation makes its peer a member by itself, so that the owner may be offline. Where
-the invitation needs the owner, a join is a request that the owner answers with a certificate. What a peer shows to
-others, a join or a certificate, is its credential: no secret, since it is worth nothing without the peer's own key.
+A join by an open invitation makes its peer a member by itself, so that the owner may be offline. If the invitation
+needs the owner, a join is a request, which the owner answers with a certificate. The credential of a peer is the join
+or the certificate that it shows to others. It is no secret, because nobody can use it without the peer's own key.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ REVOCATIONS_DOMAIN: Final = b"starling/revocations/1"
 KEY_CHANGE_DOMAIN: Final = b"starling/key-change/1"
 
 Document = Annotated[bytes, Meta(max_length=limits.DOCUMENT_BYTES)]
+RevocationsDocument = Annotated[bytes, Meta(max_length=limits.REVOCATIONS_BYTES)]
 Keys = Annotated[tuple[Hash32, ...], Meta(max_length=limits.REVOKED)]
 
 
@@ -57,7 +58,7 @@ class Join(Struct, frozen=True, array_like=True):
 
 
 class Certificate(Struct, frozen=True, array_like=True):
-    """The owner's word that a peer is a member."""
+    """The owner's statement that a peer is a member."""
 
     swarm_id: Hash16
     peer: Hash32  # public key
@@ -68,17 +69,17 @@ class Certificate(Struct, frozen=True, array_like=True):
 
 
 class Revocations(Struct, frozen=True, array_like=True):
-    """Everyone whom the owner put out, and every invitation taken back; the later list replaces the earlier one."""
+    """All peers and invitations that the owner revoked; the later list replaces the earlier one."""
 
     swarm_id: Hash16
     sequence: Counter
     made_seconds: UnixSeconds
     peers: Keys
-    invitations: Keys  # with every member that has no better credential than a join by it
+    invitations: Keys  # each with every member whose only credential is a join by it
 
 
 class FormerKey(Struct, frozen=True, array_like=True):
-    """A pre-shared key that still lets a member in who was away when it was changed."""
+    """A former pre-shared key, which still admits a member that was away when the key changed."""
 
     psk: Hash32
     until_seconds: UnixSeconds
@@ -104,12 +105,13 @@ class KeyChange(Struct, frozen=True, array_like=True):
 
 
 class Credential(Struct, frozen=True, array_like=True):
-    """What a peer shows to be let in."""
+    """The document with which a peer proves that it is a member."""
 
     kind: Literal["join", "certificate"]
     document: Document
 
     def encode(self) -> bytes:
+        """The bytes that others receive."""
         return msgspec.msgpack.encode(self)
 
 
@@ -118,7 +120,7 @@ def sign_invitation(owner: NodeKey, invitation: Invitation) -> bytes:
 
 
 def open_invitation(raw: bytes, *, owner: bytes) -> Invitation:
-    """Raises what ``open_document`` raises, as all that open here do."""
+    """Raises what ``open_document`` raises, as every ``open_…`` of this module does."""
     return open_document(raw, INVITATION_DOMAIN, Invitation, signer=owner, max_bytes=limits.DOCUMENT_BYTES)
 
 
@@ -169,7 +171,7 @@ def open_key_change(raw: bytes, *, owner: bytes) -> KeyChange:
 
 
 def decode_credential(raw: bytes) -> Credential:
-    """Raises ``OversizedError`` or ``MalformedError``; its document is still to be opened."""
+    """Raises ``OversizedError`` or ``MalformedError``. The document in it is not verified."""
     return wire.decode(raw, Credential, max_bytes=limits.DOCUMENT_BYTES)
 
 
@@ -177,6 +179,6 @@ def _check_length(revocations: Revocations, error: type[Exception]) -> None:
     revoked = len(revocations.peers) + len(revocations.invitations)
     if revoked > limits.REVOKED:
         raise error(
-            f"{revoked} revocations; at most {limits.REVOKED} are allowed: leave out those whose time is over anyway, "
-            "or found the cluster anew"
+            f"{revoked} revocations; at most {limits.REVOKED} are allowed: leave out those whose time is over, "
+            "or create the cluster anew"
         )

@@ -1,10 +1,10 @@
-"""The one string that a newcomer needs: ``starling://1`` and base58 of
+"""The invite, the only string that a newcomer needs: ``starling://1`` and base58 of
 
     body ‖ first 4 bytes of SHA-256("starling/invite/1\\0" ‖ body)
 
-body being MessagePack. It holds the cluster's pre-shared key and the private half of the invitation's key, so whoever
-sees the string may join while it lasts: nothing here shows either in a text form or in an error. The four bytes tell a
-string that was cut or mistyped from one that was forged.
+body being MessagePack. It holds the cluster's pre-shared key and the private half of the invitation's key, so that
+anyone who sees the string may join while the invitation is valid. No text form and no error of this module shows either
+key. The four bytes distinguish a string that was cut or mistyped from a forged one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PSK_BYTES: Final = 32
 _VERSION: Final = "1"
 _CHECK_DOMAIN: Final = b"starling/invite/1\0"
 _CHECK_BYTES: Final = 4
-_AROUND: Final = "<>()[]{}\"'`*.,;"  # what people and programs put around a link
+_AROUND: Final = "<>()[]{}\"'`*.,;"  # characters that people and programs put around a link
 
 
 class _Address(Struct, frozen=True, array_like=True):
@@ -52,7 +52,7 @@ class _Body(Struct, frozen=True, array_like=True):
 
 
 class Invite(Struct, frozen=True):
-    """An opened invite, its signature verified, its times not yet judged. Its text forms show no secret."""
+    """An invite whose signature was verified and whose times were not judged. Its text forms show no secret."""
 
     invitation: Invitation
     document: bytes  # the invitation as the owner signed it
@@ -63,7 +63,7 @@ class Invite(Struct, frozen=True):
 
     @property
     def key(self) -> NodeKey:
-        """The invitation's key, with which a join is signed."""
+        """The invitation's key, which signs a join."""
         return NodeKey(self.secret)
 
     def __repr__(self) -> str:
@@ -80,8 +80,8 @@ class Invite(Struct, frozen=True):
 
 
 def encode_invite(*, document: bytes, key: NodeKey, owner: bytes, psk: bytes, addresses: Sequence[str]) -> str:
-    """The string. Addresses beyond ``limits.INVITE_ADDRESSES`` and what is no /ip4 or /ip6 address over TCP raise
-    ``ValueError``, and so does a pre-shared key that has not 32 bytes."""
+    """The string of an invite. Raises ``ValueError`` for more than ``limits.INVITE_ADDRESSES`` addresses, for one that
+    is not an /ip4 or /ip6 address over TCP, and for a pre-shared key that has not 32 bytes."""
     if len(psk) != PSK_BYTES or len(addresses) > limits.INVITE_ADDRESSES:
         raise ValueError(
             f"an invite holds a pre-shared key of {PSK_BYTES} bytes, not {len(psk)}, and at most "
@@ -90,14 +90,14 @@ def encode_invite(*, document: bytes, key: NodeKey, owner: bytes, psk: bytes, ad
     body = msgspec.msgpack.encode(
         _Body(document, key.private_bytes, owner, psk, tuple(_packed(address) for address in addresses))
     )
-    return SCHEME + _VERSION + base58.encode(body + _check(body))
+    return SCHEME + _VERSION + base58.to_text(body + _check(body))
 
 
 def decode_invite(text: str) -> Invite:
-    """The invite in ``text``, which may have been wrapped, quoted or bracketed on its way through a chat.
+    """The invite in ``text``, which a chat program may have wrapped, quoted or bracketed.
 
-    Raises ``OversizedError``, ``MalformedError``, ``VersionError``, or ``SignatureError`` where its parts do not belong
-    together; no error repeats any of the text.
+    Raises ``OversizedError``, ``MalformedError``, ``VersionError``, or ``SignatureError`` if its parts do not belong
+    together. No error repeats any of the text.
     """
     if len(text) > 2 * limits.INVITE_CHARACTERS:
         raise OversizedError(f"{len(text)} characters; an invite has at most {limits.INVITE_CHARACTERS}")
@@ -108,15 +108,15 @@ def decode_invite(text: str) -> Invite:
         raise OversizedError(f"{len(bare)} characters; an invite has at most {limits.INVITE_CHARACTERS}")
     version, characters = bare[len(SCHEME) : len(SCHEME) + 1], bare[len(SCHEME) + 1 :]
     if version and version != _VERSION:
-        raise VersionError(f"it is of another version of starling: {SCHEME}{_VERSION} is how ours begin")
-    raw = base58.decode(characters)
+        raise VersionError(f"it is of another version of starling: invites of this one begin with {SCHEME}{_VERSION}")
+    raw = base58.to_bytes(characters)
     body = raw[:-_CHECK_BYTES]
     if _check(body) != raw[-_CHECK_BYTES:]:
         raise MalformedError("its checksum is wrong: a part is missing, or a character was changed")
     opened = wire.decode(body, _Body, max_bytes=limits.INVITE_CHARACTERS)
     invitation = open_invitation(opened.invitation, owner=opened.owner)
     if invitation.key != NodeKey(opened.secret).public_bytes:
-        raise SignatureError("its secret is not that of the invitation in it: it was put together of two invites")
+        raise SignatureError("its secret is not that of the invitation in it: it was made from parts of two invites")
     addresses = tuple(_unpacked(address) for address in opened.addresses)
     return Invite(invitation, opened.invitation, opened.secret, opened.owner, opened.psk, addresses)
 
@@ -131,7 +131,9 @@ def _packed(address: str) -> _Address:
             packed = ipaddress.ip_address(ip)
             if packed.version == int(kind[-1]) and not (packed.version == 6 and packed.scope_id):
                 return _Address(packed.packed, int(port), public_bytes_of(peer))
-    raise ValueError(f"{address[:200]!r} is no address for an invite: /ip4/<ip>/tcp/<port>/p2p/<peer id>, or /ip6/…")
+    raise ValueError(
+        f"{address[:200]!r} is not an address for an invite: /ip4/<ip>/tcp/<port>/p2p/<peer id>, or /ip6/…"
+    )
 
 
 def _unpacked(address: _Address) -> str:

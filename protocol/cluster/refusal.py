@@ -1,9 +1,9 @@
-"""Why someone is not let in: a reason for programs, words for people; and what a clock alone can tell.
+"""Refusals of admission: a reason for programs and a message for people; and the checks that need only a clock.
 
-A clock that is wrong is told from a document that is over: nothing can be used before it was made, so a document from
-the future means that one of two clocks is off. A clock that is ahead cannot be told from a document alone; an expiry
-therefore names the time that this machine believes in, and ``judge_clocks`` compares the two ends of a connection.
-Times are Unix seconds. No message holds a secret.
+A wrong clock is distinguished from an expired document: no document can be used before it was made, so that a document
+from the future shows that one of two clocks is wrong. No document shows that a clock is ahead. A refusal for an expiry
+therefore names this machine's time, and ``judge_clocks`` compares the clocks of the two ends of a connection. Times are
+Unix seconds. No message holds a secret.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class RefusalReason(StrEnum):
     EXPIRED = "expired"
     REVOKED = "revoked"
     NEEDS_OWNER = "needs_owner"
-    TAKEN = "taken"  # every seat of the invitation
+    TAKEN = "taken"  # all seats of the invitation
     FULL = "full"  # the cluster
     OUTDATED = "outdated"  # a list of revocations or a change of key older than the one here
     WRONG_PSK = "wrong_psk"  # the two ends of a connection hold different pre-shared keys
-    NO_MEMBER = "no_member"  # nothing was shown
+    NO_MEMBER = "no_member"  # the peer showed no credential
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRefused:
-    """No, and why."""
+    """A refusal with its reason."""
 
     reason: RefusalReason
     message: str  # what is wrong, and what to do
@@ -53,38 +53,38 @@ _REASONS: Final[dict[type[ProtocolError], RefusalReason]] = {
     errors.SignatureError: RefusalReason.WRONG_KEY,
 }
 REMEDIES: Final = {
-    RefusalReason.DAMAGED: "copy it again, whole and from where it was made",
+    RefusalReason.DAMAGED: "copy it again, whole, from the place where it was made",
     RefusalReason.VERSION: "use the same version of starling on both sides",
-    RefusalReason.WRONG_SWARM: "ask the owner of the cluster that you mean for an invite",
-    RefusalReason.WRONG_KEY: "ask the cluster's owner, in person or where you know who answers, for a new one",
+    RefusalReason.WRONG_SWARM: "ask the owner of the right cluster for an invite",
+    RefusalReason.WRONG_KEY: "ask the cluster's owner for a new one, in person or where you are sure who answers",
 }
 NEW_INVITE: Final = "ask the cluster's owner for a new invite (made by: starling invite)"
 
-_TOLD: Final = {
-    RefusalReason.DAMAGED: "it could not read what this node showed; use the same version of starling on both sides",
+_REFUSED_BY_PEER: Final = {
+    RefusalReason.DAMAGED: "it could not read this node's credential; use the same version of starling on both sides",
     RefusalReason.VERSION: REMEDIES[RefusalReason.VERSION],
     RefusalReason.WRONG_SWARM: f"it belongs to another cluster; {REMEDIES[RefusalReason.WRONG_SWARM]}",
-    RefusalReason.WRONG_KEY: f"what this node showed was made for another key, or by another owner; {NEW_INVITE}",
+    RefusalReason.WRONG_KEY: f"this node's credential was made for another key, or by another owner; {NEW_INVITE}",
     RefusalReason.CLOCK: "one of the two clocks is wrong; set it (timedatectl set-ntp true), then try again",
-    RefusalReason.NOT_YET_VALID: "the invitation does not hold yet",
-    RefusalReason.EXPIRED: f"by its clock the invitation or the membership is over; {NEW_INVITE}",
-    RefusalReason.REVOKED: f"the cluster's owner revoked this node or took its invitation back; {NEW_INVITE}",
-    RefusalReason.NEEDS_OWNER: "this invitation needs a certificate that the cluster's owner signs, and it is not "
-    "the owner's node: try again while that is up",
-    RefusalReason.TAKEN: f"as many have joined by this invitation as it was for; {NEW_INVITE}",
+    RefusalReason.NOT_YET_VALID: "the invitation is not valid yet",
+    RefusalReason.EXPIRED: f"by its clock the invitation or the membership has expired; {NEW_INVITE}",
+    RefusalReason.REVOKED: f"the cluster's owner revoked this node or its invitation; {NEW_INVITE}",
+    RefusalReason.NEEDS_OWNER: "this invitation needs a certificate that the cluster's owner signs, and the member "
+    "is not the owner's node: try again while the owner's node is up",
+    RefusalReason.TAKEN: f"all seats of this invitation are taken; {NEW_INVITE}",
     RefusalReason.FULL: "the cluster has as many members as its manifest allows",
-    RefusalReason.NO_MEMBER: f"this node showed nothing that makes it a member; {NEW_INVITE}",
+    RefusalReason.NO_MEMBER: f"this node showed no credential that makes it a member; {NEW_INVITE}",
 }
 
 
 def refused_for(what: str, error: ProtocolError) -> AdmissionRefused:
-    """The refusal of a document that could not be opened."""
+    """The refusal of a document whose opening raised ``error``."""
     reason = _REASONS[type(error)]
     return AdmissionRefused(reason, f"{what} cannot be used: {error}; {REMEDIES[reason]}")
 
 
 def judge_clocks(ours_seconds: float, theirs_seconds: float) -> AdmissionRefused | None:
-    """Compares the clocks of the two ends of a connection."""
+    """Refuses if the clocks of the two ends of a connection are too far apart."""
     ahead_seconds = theirs_seconds - ours_seconds
     if abs(ahead_seconds) <= limits.CLOCK_WINDOW_SECONDS:
         return None
@@ -96,10 +96,10 @@ def judge_clocks(ours_seconds: float, theirs_seconds: float) -> AdmissionRefused
     )
 
 
-def from_the_future(
+def made_in_the_future(
     what: str, made_seconds: float, now_seconds: float, *, clock: str = "this machine's clock"
 ) -> AdmissionRefused | None:
-    """Whether ``what`` was made later than now, so that one of two clocks is wrong."""
+    """Refuses if ``what`` was made later than now, so that one of two clocks is wrong."""
     ahead_seconds = made_seconds - now_seconds
     if ahead_seconds <= limits.CLOCK_WINDOW_SECONDS:
         return None
@@ -110,18 +110,18 @@ def from_the_future(
     )
 
 
-def outside_of(
+def outside_validity(
     invitation: Invitation, now_seconds: float, *, what: str = "the invitation", clock: str = "this machine's clock"
 ) -> AdmissionRefused | None:
-    """Whether ``now_seconds``, told by ``clock``, lies outside the times of an invitation."""
-    clock_off = from_the_future(what, invitation.made_seconds, now_seconds, clock=clock)
+    """Refuses if ``now_seconds``, read from ``clock``, lies outside the times of an invitation."""
+    clock_off = made_in_the_future(what, invitation.made_seconds, now_seconds, clock=clock)
     if clock_off is not None:
         return clock_off
     by_clock = f"by {clock} it is {utc(now_seconds)}"
     if now_seconds < invitation.valid_from_seconds - limits.CLOCK_WINDOW_SECONDS:
         return AdmissionRefused(
             RefusalReason.NOT_YET_VALID,
-            f"{what} holds from {utc(invitation.valid_from_seconds)} on, and {by_clock}: try again then",
+            f"{what} is valid from {utc(invitation.valid_from_seconds)}, and {by_clock}: try again then",
         )
     if now_seconds >= invitation.join_by_seconds:
         return AdmissionRefused(
@@ -132,8 +132,8 @@ def outside_of(
     return None
 
 
-def over(until_seconds: float, now_seconds: float) -> AdmissionRefused | None:
-    """Whether a membership has ended."""
+def membership_ended(until_seconds: float, now_seconds: float) -> AdmissionRefused | None:
+    """Refuses if a membership has ended."""
     if now_seconds < until_seconds:
         return None
     return AdmissionRefused(
@@ -144,14 +144,16 @@ def over(until_seconds: float, now_seconds: float) -> AdmissionRefused | None:
 
 
 def utc(seconds: float) -> str:
-    """A time as people read it, to the second."""
+    """A time in a form for people, to the second."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), limits.UNIX_SECONDS), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def told(reason: RefusalReason, ours_seconds: float, theirs_seconds: float) -> AdmissionRefused:
-    """What it means, in our own words, that the other end refuses us for ``reason``."""
+def refused_by_peer(reason: RefusalReason, ours_seconds: float, theirs_seconds: float) -> AdmissionRefused:
+    """The other end's refusal of this node for ``reason``, with a message in our own words."""
     if reason is RefusalReason.CLOCK:
         clocks = judge_clocks(ours_seconds, theirs_seconds)
         if clocks is not None:
             return clocks
-    return AdmissionRefused(reason, f"a member of the cluster refuses this node: {_TOLD.get(reason, str(reason))}")
+    return AdmissionRefused(
+        reason, f"a member of the cluster refuses this node: {_REFUSED_BY_PEER.get(reason, str(reason))}"
+    )

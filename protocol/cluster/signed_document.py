@@ -1,12 +1,12 @@
-"""A document that one key signed, to be kept and shown again: manifests, invitations, certificates, revocations.
+"""Documents that one key signs and that are kept and shown again: manifests, invitations, certificates, revocations.
 
     document  = [payload: bin, signature: bin 64]
     payload   = [major, minor, body]
     signature = Ed25519 over domain ‖ 0x00 ‖ payload, exactly the bytes received
 
-Each kind has a domain of its own, so that no document passes for one of another kind. Unlike an announcement a document
-has no sequence and no window of time: the body says for how long it holds, and ``protocol.cluster.admission`` judges
-that.
+Each kind has its own domain, so that no document passes for one of another kind. In contrast to an announcement, a
+document has no sequence and no window of time: its body states how long it is valid, and ``protocol.cluster.admission``
+judges that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Struct)
 
 
 def payload_of(body: Struct) -> bytes:
-    """What is signed. Raises ``ValueError`` for a body that every reader would refuse: that is our own bug."""
+    """The bytes to be signed. Raises ``ValueError`` for a body that every reader would refuse: that is our own bug."""
     encoded = msgspec.msgpack.encode(body)
     try:
         msgspec.msgpack.decode(encoded, type=type(body))
@@ -39,12 +39,15 @@ def sign_document(key: NodeKey, domain: bytes, body: Struct) -> bytes:
 
 
 def split_document(raw: bytes, *, max_bytes: int) -> tuple[bytes, bytes]:
-    """Payload and signature, nothing verified. Raises ``OversizedError`` or ``MalformedError``."""
+    """Payload and signature, not verified. Raises ``OversizedError`` or ``MalformedError``."""
     return wire.decode(raw, tuple[bytes, bytes], max_bytes=max_bytes)
 
 
 def body_of(payload: bytes, type_: type[T], *, max_bytes: int) -> T:
-    """What a payload says, signed by whomever. Raises ``VersionError``, ``OversizedError`` or ``MalformedError``."""
+    """The body in a payload, its signature not verified.
+
+    Raises ``VersionError``, ``OversizedError`` or ``MalformedError``.
+    """
     wire.decode(payload, list[msgspec.Raw], max_bytes=max_bytes)
     wire.check_version(payload)
     envelope: Any = tuple[int, int, type_]  # type: ignore[valid-type]  # a type made at run time
@@ -53,9 +56,9 @@ def body_of(payload: bytes, type_: type[T], *, max_bytes: int) -> T:
 
 
 def open_document(raw: bytes, domain: bytes, type_: type[T], *, signer: bytes, max_bytes: int) -> T:
-    """The body, once ``signer`` (public key, 32 bytes) is known to have signed it for ``domain``.
+    """The body of a document that ``signer`` (public key, 32 bytes) signed for ``domain``.
 
-    Raises ``SignatureError``, and what ``split_document`` and ``body_of`` raise.
+    Raises ``SignatureError`` if it did not, and what ``split_document`` and ``body_of`` raise.
     """
     payload, signature = split_document(raw, max_bytes=max_bytes)
     body = body_of(payload, type_, max_bytes=max_bytes)

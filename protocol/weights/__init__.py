@@ -1,1 +1,1 @@
-"""What peers send each other of their weights: sparse updates, diffs, slices, and their layout. Reference codecs."""
+"""The forms in which peers send weights: sparse updates, diffs, slices, and their layout. Reference codecs."""

@@ -1,4 +1,4 @@
-"""The blob form of what a node sends of a whole model to average it: a sparse update, and a slice of its weights.
+"""The blob with which a node averages a whole model: a sparse update, and a slice of its weights.
 
 ``b"SLC1"``, a header, the sparse update as a whole (``protocol.weights.sparse_update``), and the slice's codes
 (``protocol.weights.weight_slice``). ``docs/protocol.md`` gives every byte.
@@ -27,7 +27,7 @@ from protocol.weights.weight_slice import (
     unpack_slice,
 )
 
-ENCODING: Final = "sparse-2bit"  # as offers name it
+ENCODING: Final = "sparse-2bit"  # its name in offers
 COMPRESSED_MAGIC: Final = b"SLC1"
 
 
@@ -44,22 +44,22 @@ class _Header(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compressed:
-    """What a partner's blob says: its update, tensors in the layout's order, and its slice."""
+    """The content of a partner's blob: its update, with tensors in the layout's order, and its slice."""
 
     update: list[SparseTensor]
     part: WeightSlice
 
 
 def encode_compressed(layout: TensorLayout, update: bytes, part: WeightSlice) -> bytes:
-    """The blob of an update as ``encode_update`` makes it, and a slice."""
+    """The blob of a slice, and of an update as ``encode_update`` returns it."""
     header = _Header(layout.digest, len(update), part.stride, part.phase, part.bits, part.steps.astype("<f4").tobytes())
     return join_frame(COMPRESSED_MAGIC, header, [update, pack_codes(part)])
 
 
 def decode_compressed(blob: bytes | memoryview, layout: TensorLayout) -> Compressed:
-    """Update and slice, with every guarantee of ``SparseTensor`` and ``WeightSlice``.
+    """The update and the slice, with every guarantee of ``SparseTensor`` and ``WeightSlice``.
 
-    Allocates a few times the blob's size and no more. Raises ``MalformedError`` or ``OversizedError``;
+    Allocates at most a few times the blob's size. Raises ``MalformedError`` or ``OversizedError``;
     ``IntegrityError`` if the blob is for another layout.
     """
     header, body = open_header(memoryview(blob), COMPRESSED_MAGIC, _Header)

@@ -1,8 +1,8 @@
 """The blob form of whole weights: every value of every tensor of a layout in bf16, bit for bit.
 
 ``b"SLW1"``, a header of one size, and for each tensor its values as 16-bit patterns (``docs/protocol.md`` gives every
-byte). The header is padded so that the values of a blob that is mapped into memory lie at byte 64: reading one copies
-nothing. How long a blob is follows from the layout alone.
+byte). The header is padded so that the values begin at byte 64: a blob that is mapped into memory is read without a
+copy. The length of a blob follows from the layout alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from protocol.messages import Hash16
 from protocol.weights.tensor_frame import check_layout, cut_sections, join_frame, open_header
 from protocol.weights.tensor_layout import TensorLayout
 
-ENCODING: Final = "dense-bf16"  # as offers name it
+ENCODING: Final = "dense-bf16"  # its name in offers
 WEIGHTS_MAGIC: Final = b"SLW1"
 VALUES_BEGIN: Final = 64  # bytes
 _PADDING: Final = bytes(35)
 _MAGNITUDE_BITS: Final = np.uint16(np.float32(limits.UPDATE_MAGNITUDE).view(np.uint32) >> 16)
-_AT_ONCE: Final = 1 << 20  # values looked at in one piece: bounds what checking a gigabyte allocates
+_AT_ONCE: Final = 1 << 20  # values in one check: bounds what the check of a gigabyte allocates
 
 Patterns = NDArray[np.uint16]
 
@@ -36,7 +36,7 @@ class _Header(Struct, frozen=True, array_like=True):
 
 
 def dense_bytes(layout: TensorLayout) -> int:
-    """How long every blob of this layout is."""
+    """The length of every blob of this layout."""
     return VALUES_BEGIN + 2 * sum(layout.sizes)
 
 
@@ -46,7 +46,7 @@ def encode_dense(layout: TensorLayout, tensors: Sequence[Patterns]) -> bytes:
 
 
 def dense_parts(layout: TensorLayout, tensors: Sequence[Patterns]) -> list[bytes | memoryview]:
-    """The same in parts that copy nothing of contiguous arrays, for blobs too large to be had in memory twice."""
+    """The same in parts, without a copy of contiguous arrays, for blobs too large to be in memory twice."""
     if [tensor.size for tensor in tensors] != list(layout.sizes) or any(t.dtype != np.uint16 for t in tensors):
         raise ValueError("the tensors must be those of the layout, as 16-bit patterns")
     header = join_frame(WEIGHTS_MAGIC, _Header(layout.digest, _PADDING), [])
@@ -64,7 +64,7 @@ def open_dense(blob: bytes | memoryview, layout: TensorLayout) -> list[Patterns]
     header, body = open_header(view, WEIGHTS_MAGIC, _Header)
     check_layout(header.layout, layout)
     if bytes(view[: len(view) - len(body)]) != join_frame(WEIGHTS_MAGIC, _Header(header.layout, _PADDING), []):
-        raise MalformedError("a header with more in it than the layout and zeros")
+        raise MalformedError("a header that holds more than the layout and zeros")
     sections = cut_sections(body, [2 * size for size in layout.sizes])
     tensors = [np.frombuffer(section, "<u2") for section in sections]
     check_values(layout, tensors)
@@ -84,6 +84,6 @@ def widened(patterns: Patterns) -> NDArray[np.float32]:
 
 def _check_values(name: str, patterns: Patterns) -> None:
     for start in range(0, len(patterns), _AT_ONCE):
-        magnitudes = patterns[start : start + _AT_ONCE] & np.uint16(0x7FFF)  # order as their values, NaN above all
+        magnitudes = patterns[start : start + _AT_ONCE] & np.uint16(0x7FFF)  # ordered as their values, NaN above all
         if magnitudes.max() > _MAGNITUDE_BITS:
             raise MalformedError(f"{name} has a value that is not finite or above {limits.UPDATE_MAGNITUDE:g}")

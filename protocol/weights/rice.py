@@ -1,12 +1,13 @@
-"""Rice coding of gaps, with the streams of a value's parts kept apart so that whole columns are coded at once.
+"""Rice coding of gaps, with one stream for each part of a value, so that whole columns are coded at once.
 
-A gap g is coded with parameter b as its low b bits and, in unary, the rest, g >> b (Rice and Plaunt, 1971):
+With parameter b, a gap g is coded as its low b bits and, in unary, the rest, g >> b (Rice and Plaunt, 1971):
 
     low planes   b planes of ⌈N/8⌉ bytes: bit p of gap i is bit i mod 8 of byte ⌊i/8⌋ of plane p
     unary        for each gap g >> b zeros, then a one; bits fill bytes from the least significant up
 
-Classic Rice coding puts both parts of a value next to each other; the bits are as many, but each value's place then
-depends on every one before it. Bits that pad a byte are zero, and no byte follows the last one: N gaps have one coding.
+Classic Rice coding puts both parts of a value next to each other. It takes as many bits, but the place of a value then
+depends on every value before it. Bits that pad a byte are zero, and no byte follows the last one, so that N gaps have
+one coding.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ PARAMETERS: Final = 32  # 0 to 31: gaps lie below 2^32
 
 
 def rice_bytes(histogram: Gaps, parameter: int) -> int:
-    """Length of the coding of gaps of which ``histogram[g]`` equal g."""
+    """The length in bytes of the coding of gaps of which ``histogram[g]`` equal g."""
     count = int(histogram.sum())
     quotients = int((histogram * (np.arange(len(histogram)) >> parameter)).sum())
     return parameter * -(-count // 8) + -(-(count + quotients) // 8)
 
 
-def rice_most_bytes(count: int, parameter: int, size: int) -> int:
-    """No coding of ``count`` gaps between that many of ``size`` places is longer."""
+def max_rice_bytes(count: int, parameter: int, size: int) -> int:
+    """The greatest length in bytes of a coding of ``count`` gaps between ``count`` of ``size`` places."""
     return parameter * -(-count // 8) + -(-(count + (size >> parameter)) // 8)
 
 
 def near_parameter(gaps: NDArray[np.integer], size: int) -> tuple[int, int]:
-    """Of three parameters near log2 of the mean gap the one that takes the fewest bits (the lowest of equals).
+    """Of three parameters near log2 of the mean gap, the one that takes the fewest bits (the lowest of equals).
 
-    ``gaps`` lie between places of ``size``. Returns the parameter and the length of the coding in bytes.
+    ``gaps`` lie between ``size`` places. Returns the parameter and the length of the coding in bytes.
     """
     count = len(gaps)
     if not count:
@@ -61,11 +62,14 @@ def rice_encode(gaps: Gaps, parameter: int) -> bytes:
 
 
 def rice_decode(raw: memoryview, count: int, parameter: int) -> Gaps:
-    """The ``count`` gaps coded in exactly these bytes. Raises ``MalformedError``; allocates a few times their size."""
+    """The ``count`` gaps coded in exactly these bytes. Raises ``MalformedError``. Allocates a few times their size."""
     plane_bytes = -(-count // 8)
-    # Every gap costs a bit of unary at least, so that a claimed count is covered by bytes that are there.
-    if len(raw) < (parameter + 1) * plane_bytes:
-        raise MalformedError(f"{len(raw)} bytes for {count} gaps of {parameter} low bits and more")
+    # Every gap takes at least one bit of the unary stream, so that the bytes at hand bound the claimed count.
+    min_bytes = (parameter + 1) * plane_bytes
+    if len(raw) < min_bytes:
+        raise MalformedError(
+            f"{len(raw)} bytes for {count} gaps of {parameter} low bits; at least {min_bytes} are needed"
+        )
     gaps = np.zeros(count, dtype=np.int64)
     for plane in range(parameter):
         part = np.frombuffer(raw, np.uint8, plane_bytes, plane * plane_bytes)

@@ -1,10 +1,10 @@
-"""The blob form of a sparse update: some entries of every tensor of a layout, in two bits each and where they are.
+"""The blob form of a sparse update: some entries of every tensor of a layout, two bits each, and their places.
 
 ``b"SLU1"``, a header, and for each tensor a section: indices, then codes (``docs/protocol.md`` gives every byte).
 
-Of each chunk of 4096 a fixed number is sent, so no count travels and every length follows from the layout, from
-``kept`` and, for Rice-coded indices alone, from one number in the header. Indices take 12 bits each, or, where that is
-shorter, Rice-coded gaps: 7.5 bits at 64 of 4096 where they lie at random, so 9.5 bits a value instead of 14.
+Of each chunk of 4096 a fixed number is sent. Therefore no count is sent, and every length follows from the layout, from
+``kept`` and, for Rice-coded indices alone, from one number in the header. An index takes 12 bits, or a Rice-coded gap
+where that is shorter: 7.5 bits at 64 of 4096 at random places, so that a value takes 9.5 bits instead of 14.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.weights.tensor_frame import check_layout, column, cut_sections, jo
 from protocol.weights.tensor_layout import TensorLayout
 
 UPDATE_MAGIC: Final = b"SLU1"
-PLAIN: Final = 12  # a coding of indices: 12 bits each; below it, Rice with that parameter
+PLAIN: Final = 12  # the coding of indices in 12 bits each; a lower number is the parameter of a Rice coding
 
 
 class _Header(Struct, frozen=True, array_like=True):
@@ -41,7 +41,7 @@ class _Header(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorSection:
-    """One tensor as it travels. ``content`` is the indices, ``index_bytes`` of them, and then the codes."""
+    """One tensor as it is sent. ``content`` is ``index_bytes`` of indices, and then the codes."""
 
     coding: int
     index_bytes: int
@@ -50,10 +50,10 @@ class TensorSection:
 
 
 def encode_update(layout: TensorLayout, tensors: Sequence[SparseTensor]) -> bytes:
-    """The blob of an update; ``tensors`` in the layout's order, all with the same ``kept``."""
+    """The blob of an update; ``tensors`` are in the layout's order, all with the same ``kept``."""
     if [tensor.size for tensor in tensors] != list(layout.sizes) or len({tensor.kept for tensor in tensors}) != 1:
-        raise ValueError("the tensors of an update must be those of its layout, with one number kept")
-    return join_update(layout, tensors[0].kept, [pack(tensor) for tensor in tensors])
+        raise ValueError("the tensors of an update must be those of its layout, all with the same number kept")
+    return join_update(layout, tensors[0].kept, [pack_section(tensor) for tensor in tensors])
 
 
 def join_update(layout: TensorLayout, kept: int, sections: Sequence[TensorSection]) -> bytes:
@@ -71,17 +71,17 @@ def join_update(layout: TensorLayout, kept: int, sections: Sequence[TensorSectio
 def decode_update(blob: bytes | memoryview, layout: TensorLayout) -> list[SparseTensor]:
     """The tensors of an update, with every guarantee of ``SparseTensor``, in the layout's order.
 
-    Allocates a few times the blob's size and no more. Raises ``MalformedError`` or ``OversizedError``;
+    Allocates at most a few times the blob's size. Raises ``MalformedError`` or ``OversizedError``;
     ``IntegrityError`` if the update is for another layout.
     """
     kept, sections = open_update(blob, layout)
-    return [unpack(section, size, kept) for section, size in zip(sections, layout.sizes, strict=True)]
+    return [unpack_section(section, size, kept) for section, size in zip(sections, layout.sizes, strict=True)]
 
 
 def open_update(blob: bytes | memoryview, layout: TensorLayout) -> tuple[int, list[TensorSection]]:
-    """How many entries of a chunk were kept, and the sections, each of the length that the layout asks for.
+    """The number of entries kept of a chunk, and the sections, each of the length that the layout requires.
 
-    Raises as ``decode_update`` does. Nothing of the sections has been copied or looked at.
+    Raises as ``decode_update`` does. The sections are neither copied nor decoded.
     """
     header, body = open_header(memoryview(blob), UPDATE_MAGIC, _Header)
     check_layout(header.layout, layout)
@@ -101,7 +101,7 @@ def open_update(blob: bytes | memoryview, layout: TensorLayout) -> tuple[int, li
     ]
 
 
-def pack(tensor: SparseTensor) -> TensorSection:
+def pack_section(tensor: SparseTensor) -> TensorSection:
     """One tensor's section, in the shortest coding of indices."""
     gaps = _gaps(tensor)
     coding, _ = shortest_coding(np.bincount(gaps, minlength=1))
@@ -114,18 +114,18 @@ def pack(tensor: SparseTensor) -> TensorSection:
 
 
 def shortest_coding(histogram: NDArray[np.int64]) -> tuple[int, int]:
-    """The coding that takes the fewest bytes for gaps of this histogram (the lowest of equals), and how many."""
+    """The coding that takes the fewest bytes for gaps of this histogram (the lowest of equals), and that number."""
     plain_bytes = -(-3 * int(histogram.sum()) // 2)
     costs = [*(rice_bytes(histogram, parameter) for parameter in range(PLAIN)), plain_bytes]
     return costs.index(min(costs)), min(costs)
 
 
-def unpack(section: TensorSection, size: int, kept: int) -> SparseTensor:
-    """The tensor of a section that ``open_update`` gave. Raises ``MalformedError``."""
+def unpack_section(section: TensorSection, size: int, kept: int) -> SparseTensor:
+    """The tensor of a section that ``open_update`` returned. Raises ``MalformedError``."""
     count = kept_count(size, kept)
     content = memoryview(section.content)
     codes = _unpack_codes(content[section.index_bytes :], count)
-    # Before the unary stream is expanded: a coding that is chosen to be shortest is never longer than 12 bits an index.
+    # Checked before the unary stream is expanded: the shortest coding never takes more than 12 bits an index.
     if section.index_bytes > -(-3 * count // 2):
         raise MalformedError(f"{section.index_bytes} bytes of indices; 12 bits for each of {count} are fewer")
     if section.coding < PLAIN:
@@ -139,13 +139,13 @@ def unpack(section: TensorSection, size: int, kept: int) -> SparseTensor:
 
 
 def _chunk_starts(size: int, kept: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each chunk's entries begin, and how many they are; no chunk is without one."""
+    """Where the entries of each chunk begin, and their number, which is at least one."""
     counts = kept_of_chunks(size, kept)
     return np.cumsum(counts) - counts, counts
 
 
 def _gaps(tensor: SparseTensor) -> NDArray[np.int64]:
-    """Entries passed over before each index, counted from the one before it or from the chunk's beginning."""
+    """The entries passed over before each index, counted from the previous index or from the chunk's beginning."""
     indices = tensor.indices.astype(np.int64)
     gaps = np.diff(indices, prepend=-1) - 1
     starts, _ = _chunk_starts(tensor.size, tensor.kept)
@@ -155,7 +155,7 @@ def _gaps(tensor: SparseTensor) -> NDArray[np.int64]:
 
 def _indices(gaps: NDArray[np.int64], size: int, kept: int) -> NDArray[np.int64]:
     starts, counts = _chunk_starts(size, kept)
-    ends = np.cumsum(gaps + 1)  # one behind each entry, as if the chunks followed each other without what ends them
+    ends = np.cumsum(gaps + 1)  # one after each entry, as if no elements lay between a chunk's last entry and its end
     before = np.repeat(ends[starts] - gaps[starts] - 1, counts)
     return ends - before - 1
 
@@ -192,7 +192,7 @@ def _unpack_plain(raw: memoryview, count: int) -> NDArray[np.int64]:
 
 
 def _unpack_codes(raw: memoryview, count: int) -> NDArray[np.uint8]:
-    packed = np.frombuffer(raw, np.uint8)  # ⌈count / 4⌉ bytes: the section has the length that the layout asks for
+    packed = np.frombuffer(raw, np.uint8)  # ⌈count / 4⌉ bytes: the section has the length that the layout requires
     codes = np.stack([packed & 3, packed >> 2 & 3, packed >> 4 & 3, packed >> 6], axis=1).ravel()
     if codes[count:].any():
         raise MalformedError("bits after the last code")

@@ -12,9 +12,9 @@ implementation agrees to the bit. And a code is the sign and whether |u| reaches
 
     q = [u ≥ −r] + [u ≥ 0] + [u ≥ r],     codebook[q] = mean of u in the bin · 2^(x − 16)
 
-where theirs is round((v − mean) / (1.5 σ) + 2). What top-k leaves has two humps; theirs puts each into one bin, so that
-two bits do the work of one, and mixes signs in the middle bin. Ours loses a half to two thirds less
-(``scripts/bench/sparse_update.py`` prints both). A receiver sees no difference: the codebook travels.
+where theirs is round((v − mean) / (1.5 σ) + 2). The values that top-k keeps have two modes; theirs puts each mode into
+one bin, so that two bits carry what one could, and mixes signs in the middle bin. Ours loses a half to two thirds less
+(``scripts/bench/sparse_update.py`` prints both). A receiver needs no change, because the codebook is sent.
 
 A chunk that ends the tensor early, with m < 4096 elements, keeps ⌈k m / 4096⌉.
 """
@@ -34,16 +34,16 @@ from protocol import limits
 CHUNK_ELEMENTS: Final = 4096
 CODES: Final = 4
 STEP_BITS: Final = 16  # the largest value of a tensor lies between 2^15 and 2^16 steps
-LOWEST_EXPONENT: Final = -100
+MIN_EXPONENT: Final = -100
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTensor:
-    """What is sent of one tensor of ``size`` elements, ``kept`` of every whole chunk.
+    """The entries that are sent of one tensor of ``size`` elements, ``kept`` of every whole chunk.
 
-    Guaranteed behind ``decode_update``: as many ``indices`` and ``codes`` as ``kept_count(size, kept)``; indices rise
+    ``decode_update`` guarantees: as many ``indices`` and ``codes`` as ``kept_count(size, kept)``; indices rise
     within a chunk and lie inside it; codes are below 4; the codebook is finite, within ``limits.UPDATE_MAGNITUDE``.
     """
 
@@ -65,27 +65,27 @@ class SparseTensor:
 
 
 def kept_of_chunks(size: int, kept: int) -> NDArray[np.int64]:
-    """How many entries of each chunk are sent."""
+    """The number of entries of each chunk that are sent."""
     whole, rest = divmod(size, CHUNK_ELEMENTS)
     return np.array([kept] * whole + [-(-kept * rest // CHUNK_ELEMENTS)] * (rest > 0), dtype=np.int64)
 
 
 def kept_count(size: int, kept: int) -> int:
-    """How many entries of a tensor of ``size`` elements are sent."""
+    """The number of entries of a tensor of ``size`` elements that are sent."""
     whole, rest = divmod(size, CHUNK_ELEMENTS)
     return whole * kept + -(-kept * rest // CHUNK_ELEMENTS)
 
 
 def positions_of(indices: NDArray[np.uint16], size: int, kept: int) -> NDArray[np.int64]:
-    """Where in the tensor the entries lie that have these indices in their chunks."""
+    """The places in the tensor of the entries that have these indices in their chunks."""
     chunks = np.repeat(np.arange(-(-size // CHUNK_ELEMENTS)), kept_of_chunks(size, kept))
     return chunks * CHUNK_ELEMENTS + indices
 
 
 def sparsify(residual: Floats, delta: Floats, *, decay: float, kept: int) -> SparseTensor:
-    """The sparse form of ``decay · residual + delta``; ``residual`` (n,) becomes what is left of it.
+    """The sparse form of ``decay · residual + delta``; ``residual`` (n,) becomes what is not sent of it.
 
-    Raises ValueError for values that are not finite or pass ``limits.UPDATE_MAGNITUDE``; ``residual`` then holds the
+    Raises ValueError for values that are not finite or exceed ``limits.UPDATE_MAGNITUDE``; ``residual`` then holds the
     sum. This is the definition; ``node.kernels`` has the fast form.
     """
     check_arguments(residual.shape, delta.shape, decay, kept)
@@ -112,7 +112,7 @@ def sparsify(residual: Floats, delta: Floats, *, decay: float, kept: int) -> Spa
 
 
 def check_arguments(residual: tuple[int, ...], delta: tuple[int, ...], decay: float, kept: int) -> None:
-    """Raises ValueError unless ``sparsify`` can do with arrays of these shapes and this configuration."""
+    """Raises ValueError unless ``sparsify`` accepts arrays of these shapes and this configuration."""
     if len(residual) != 1 or residual != delta or not 1 <= residual[0] <= limits.TENSOR_ELEMENTS:
         raise ValueError(f"residual {residual} and delta {delta} must be flat, equally long and not empty")
     if not 1 <= kept <= CHUNK_ELEMENTS or not 0 <= decay <= 1:
@@ -120,7 +120,7 @@ def check_arguments(residual: tuple[int, ...], delta: tuple[int, ...], decay: fl
 
 
 def magnitude_keys(values: Floats) -> NDArray[np.int32]:
-    """Integers that order as the magnitudes do; that of NaN is above every other."""
+    """Integers with the order of the magnitudes; that of NaN is above every other."""
     return values.view(np.int32) & np.int32(0x7FFFFFFF)
 
 
@@ -129,11 +129,11 @@ def step_exponent(largest_key: int) -> int:
     largest = float(np.int32(largest_key).view(np.float32))
     if not largest <= limits.UPDATE_MAGNITUDE:
         raise ValueError(f"an update holds {largest}; finite and at most ±{limits.UPDATE_MAGNITUDE} can be sent")
-    return max(math.frexp(largest)[1], LOWEST_EXPONENT)
+    return max(math.frexp(largest)[1], MIN_EXPONENT)
 
 
 def code_bounds(total_squares: int, count: int) -> tuple[int, int, int]:
-    """The least integers u of codes 1, 2 and 3, from Σu² and how many there are."""
+    """The least integers u of codes 1, 2 and 3, from Σu² and the number of entries."""
     root_mean_square = math.sqrt(total_squares / count)
     return math.ceil(-root_mean_square), 0, math.ceil(root_mean_square)
 
@@ -145,7 +145,7 @@ def codebook_of(sums: Sequence[int], counts: Sequence[int], exponent: int) -> Fl
 
 
 def sent_by_both(one: SparseTensor, other: SparseTensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which entries of the two, updates of one tensor, are of the same elements."""
+    """The entries of either update that are of the same elements; both are updates of one tensor."""
     positions, sought = one.positions, other.positions
     near = np.minimum(np.searchsorted(positions, sought), len(positions) - 1)
     (common,) = np.nonzero(positions[near] == sought)
@@ -153,9 +153,9 @@ def sent_by_both(one: SparseTensor, other: SparseTensor) -> tuple[NDArray[np.int
 
 
 def scatter_mean(updates: Sequence[SparseTensor]) -> Floats:
-    """(n,) At each index the mean over the peers that sent it, 0 where none did; each clipped to the median norm.
+    """(n,) The mean at each index over the updates that have it, each clipped to the median norm; 0 where none has it.
 
-    Added up in the order given, in float32.
+    Values are added in the order given, in float32.
     """
     codebooks = clipped_codebooks(updates)
     total = np.zeros(updates[0].size, dtype=np.float32)
@@ -167,12 +167,13 @@ def scatter_mean(updates: Sequence[SparseTensor]) -> Floats:
 
 
 def clipped_codebooks(updates: Sequence[SparseTensor]) -> list[Floats]:
-    """Codebooks scaled so that no update of this tensor has more than the median norm (the lower one of two).
+    """The codebooks, scaled so that no update of this tensor exceeds the median norm (the lower one of two).
 
     Raises ValueError for no update, or for updates of unequal sizes.
     """
     if len({update.size for update in updates}) != 1:
-        raise ValueError(f"updates of sizes {[update.size for update in updates]}; one size, one at least, is needed")
+        sizes = [update.size for update in updates]
+        raise ValueError(f"updates of sizes {sizes}; at least one, and all of one size, are needed")
     norms = [norm_of(update) for update in updates]
     median = sorted(norms)[(len(norms) - 1) // 2]
     factors = [median / norm if norm > median else 1.0 for norm in norms]
@@ -183,6 +184,6 @@ def clipped_codebooks(updates: Sequence[SparseTensor]) -> list[Floats]:
 
 
 def norm_of(update: SparseTensor) -> float:
-    """Euclidean, from how often each code occurs: four terms, always added in the same order."""
+    """The Euclidean norm, from the number of entries of each code: four terms, always added in the same order."""
     counts = np.bincount(update.codes, minlength=CODES).tolist()
     return math.sqrt(sum(n * value * value for n, value in zip(counts, update.codebook.tolist(), strict=True)))

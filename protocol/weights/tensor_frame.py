@@ -2,9 +2,9 @@
 
     magic (4 bytes) ‖ u32 length of the header ‖ header ‖ section of tensor 0 ‖ section of tensor 1 ‖ …
 
-The header is a MessagePack struct that begins with the layout's digest and keeps one entry a tensor in columns of
-little-endian numbers, which also say how long the sections are. Behind ``open_header`` and ``cut_sections`` they cover
-the blob exactly, and nothing but the header has been copied.
+The header is a MessagePack struct that begins with the layout's digest. It has one entry a tensor in columns of
+little-endian numbers, from which the lengths of the sections follow. After ``open_header`` and ``cut_sections``, header
+and sections cover the blob exactly, and only the header was copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def join_frame(magic: bytes, header: Struct, sections: Sequence[bytes]) -> bytes
 
 
 def open_header(blob: memoryview, magic: bytes, type_: type[Header]) -> tuple[Header, memoryview]:
-    """The header, checked against its schema, and the bytes behind it.
+    """The header, checked against its schema, and the bytes after it.
 
     Raises ``MalformedError`` or ``OversizedError``.
     """
@@ -41,7 +41,8 @@ def open_header(blob: memoryview, magic: bytes, type_: type[Header]) -> tuple[He
         raise MalformedError(f"begins with {bytes(blob[:4]).hex()}; expected {magic.hex()} and the header's length")
     end = _PREFIX_BYTES + int.from_bytes(blob[4:_PREFIX_BYTES], "big")
     if end - _PREFIX_BYTES > limits.TENSOR_HEADER_BYTES:
-        raise OversizedError(f"a header of {end - _PREFIX_BYTES} bytes; at most {limits.TENSOR_HEADER_BYTES}")
+        header_bytes = end - _PREFIX_BYTES
+        raise OversizedError(f"a header of {header_bytes} bytes; at most {limits.TENSOR_HEADER_BYTES} are allowed")
     if end > len(blob):
         raise MalformedError(f"the header ends at byte {end}, the blob at {len(blob)}")
     raw = bytes(blob[_PREFIX_BYTES:end])
@@ -49,13 +50,13 @@ def open_header(blob: memoryview, magic: bytes, type_: type[Header]) -> tuple[He
 
 
 def check_layout(digest: bytes, layout: TensorLayout) -> None:
-    """Raises ``IntegrityError`` unless the sender means the same tensors."""
+    """Raises ``IntegrityError`` unless ``digest``, which a peer sent, is that of ``layout``."""
     if digest != layout.digest:
         raise IntegrityError(f"for tensors of layout {digest.hex()}; ours is {layout.digest.hex()}: another family")
 
 
 def column(raw: bytes, layout: TensorLayout, dtype: str, what: str, *, per_tensor: int = 1) -> NDArray[np.generic]:
-    """The numbers of a column, ``per_tensor`` of them a tensor. Raises ``MalformedError`` for another length."""
+    """The numbers of a column, ``per_tensor`` of them for each tensor. Raises ``MalformedError`` for another length."""
     expected = len(layout.sizes) * per_tensor * np.dtype(dtype).itemsize
     if len(raw) != expected:
         raise MalformedError(f"{what}: {len(raw)} bytes for {len(layout.sizes)} tensors; expected {expected}")
@@ -63,9 +64,9 @@ def column(raw: bytes, layout: TensorLayout, dtype: str, what: str, *, per_tenso
 
 
 def cut_sections(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:
-    """The sections, which must cover ``body`` exactly; else ``MalformedError``."""
+    """The sections of these lengths. Raises ``MalformedError`` unless they cover ``body`` exactly."""
     if sum(lengths) != len(body):
-        raise MalformedError(f"sections of {sum(lengths)} bytes in all; {len(body)} bytes are there")
+        raise MalformedError(f"sections of {sum(lengths)} bytes in all in a body of {len(body)} bytes")
     sections: list[memoryview] = []
     start = 0
     for length in lengths:

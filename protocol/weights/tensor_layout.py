@@ -1,7 +1,7 @@
-"""Which tensors a sender and a receiver mean: names and shapes, in one order, and a digest that says "the same".
+"""The layout of tensors: their names and shapes in one order, and a digest that is equal where both are equal.
 
-Whoever decodes tensors has its own layout and takes no count, shape or length from a peer: it computes from the layout
-what must be there and refuses what is not, before anything is allocated.
+A decoder of tensors has its own layout and takes no count, shape or length from a peer. It computes from the layout the
+lengths that a blob must have and refuses any other, before it allocates anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TensorLayout:
 
     @staticmethod
     def of(shapes: Mapping[str, Iterable[int]]) -> TensorLayout:
-        """The layout of tensors with these shapes, in whatever order they come."""
+        """The layout of tensors with these shapes, given in any order."""
         return TensorLayout(tuple((name, tuple(map(int, shapes[name]))) for name in sorted(shapes)))
 
     @cached_property
@@ -48,7 +48,7 @@ class TensorLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Elements of each tensor."""
+        """The number of elements of each tensor."""
         return tuple(math.prod(shape) for _, shape in self.tensors)
 
     @cached_property

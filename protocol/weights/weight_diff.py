@@ -1,16 +1,16 @@
-"""Which bf16 weights changed between two versions, and to what: lossless, and harmless when applied twice.
+"""Weight diffs: the bf16 weights that changed between two versions. Lossless, and harmless if applied twice.
 
-Bit patterns are compared as integers, so that signed zeros and NaN count as what they are. ``b"SLD1"``, a header, and
+Bit patterns are compared as integers, so that the two zeros differ and a NaN equals itself. ``b"SLD1"``, a header, and
 for each tensor a section (``docs/protocol.md`` gives every byte):
 
     gap        weights passed over before a changed one, Rice-coded; at a rate p about log2(e / p) bits
     change     zigzag of the pattern's difference from the base's, two byte planes, zstd: mostly a step up or down
 
-A section that would be longer than its tensor's patterns in byte planes, compressed, is those instead ("dense").
+If a section would be longer than the compressed byte planes of its tensor's patterns, it holds those instead ("dense").
 
-The header names the hashes of base and target, and each section's digest, so that a receiver can tell why a diff does
-not fit: ``StaleBaseError``, other weights are needed first; ``IntegrityError``, the bytes are not those that were sent,
-or do not lead to the target they name. Decoded changes are positions and absolute values.
+The header has the hashes of base and target, and the digest of each section, so that a receiver knows why a diff does
+not fit: with ``StaleBaseError``, other weights are needed first; with ``IntegrityError``, the bytes are not those that
+were sent, or do not lead to the target that they name. Decoded changes are positions and absolute values.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from numpy.typing import NDArray
 
 from protocol.errors import IntegrityError, MalformedError, StaleBaseError
 from protocol.messages import Hash16, Hash32
-from protocol.weights.rice import PARAMETERS, near_parameter, rice_decode, rice_encode, rice_most_bytes
+from protocol.weights.rice import PARAMETERS, max_rice_bytes, near_parameter, rice_decode, rice_encode
 from protocol.weights.tensor_frame import check_layout, column, cut_sections, join_frame, open_header
 from protocol.weights.tensor_layout import TensorLayout
 
 DIFF_MAGIC: Final = b"SLD1"
-DENSE: Final = PARAMETERS  # a coding; below it, sparse, with that parameter of the Rice code
+DENSE: Final = PARAMETERS  # the coding of a dense section; a lower number is the Rice parameter of a sparse one
 SECTION_DIGEST_BYTES: Final = 16
 _WEIGHTS_DOMAIN: Final = b"starling/weights/1\0"
-_ZSTD_LEVEL: Final = 1  # higher ones save 1 % of a section and take several times as long
+_ZSTD_LEVEL: Final = 1  # a higher level saves 1 % of a section and takes several times as long
 
 Patterns = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorChange:
-    """What a tensor of ``size`` weights becomes: ``values`` at ``positions`` (rising), everywhere if they are None."""
+    """The change of a tensor of ``size`` weights: ``values`` at ``positions`` (rising), or everywhere if None."""
 
     size: int
     positions: NDArray[np.int64] | None  # (c,)
@@ -51,7 +51,7 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DiffSection:
-    """One tensor's part of a diff as it travels; a sparse one is ``gap_bytes`` of gaps and then a zstd frame."""
+    """One tensor's section of a diff as it is sent; a sparse one has ``gap_bytes`` of gaps and then a zstd frame."""
 
     coding: int
     count: int  # of changed weights
@@ -61,15 +61,15 @@ class DiffSection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightDiff:
-    """A diff whose header, lengths and section digests are right."""
+    """A diff of which header, lengths and section digests were checked."""
 
-    base: bytes  # 32 bytes, ``weights_hash`` of what it changes
-    target: bytes  # 32 bytes, of what it leads to
+    base: bytes  # 32 bytes, ``weights_hash`` of the weights that it changes
+    target: bytes  # 32 bytes, of the weights that it leads to
     sections: tuple[DiffSection, ...]
 
     @property
     def changed(self) -> int:
-        """Weights that it changes."""
+        """The number of weights that it changes."""
         return sum(section.count for section in self.sections)
 
 
@@ -109,7 +109,7 @@ def check_weights(layout: TensorLayout, weights: Sequence[Patterns]) -> None:
 
 
 def encode_diff(layout: TensorLayout, base: Sequence[Patterns], target: Sequence[Patterns]) -> bytes:
-    """The blob of the diff that leads from ``base`` to ``target``, patterns in the layout's order."""
+    """The blob of the diff that leads from ``base`` to ``target``, with patterns in the layout's order."""
     sections = [pack_tensor(old, new) for old, new in zip(base, target, strict=True)]
     return join_diff(layout, weights_hash(layout, base), weights_hash(layout, target), sections)
 
@@ -131,7 +131,7 @@ def join_diff(layout: TensorLayout, base: bytes, target: bytes, sections: Sequen
 
 
 def open_diff(blob: bytes | memoryview, layout: TensorLayout) -> WeightDiff:
-    """The diff in a blob, its sections undamaged and not yet decoded.
+    """The diff in a blob, with sections that match their digests and are not decoded yet.
 
     Raises ``MalformedError`` or ``OversizedError``; ``IntegrityError`` for a damaged section or another layout.
     """
@@ -148,16 +148,16 @@ def open_diff(blob: bytes | memoryview, layout: TensorLayout) -> WeightDiff:
         _check_section(section, size)
         start = index * SECTION_DIGEST_BYTES
         if _digest(section.content) != header.digests[start : start + SECTION_DIGEST_BYTES]:
-            raise IntegrityError(f"the section of {layout.names[index]} is damaged: its digest is another")
+            raise IntegrityError(f"the section of {layout.names[index]} is damaged: it does not match its digest")
     return WeightDiff(header.base, header.target, sections)
 
 
 def apply_diff(blob: bytes | memoryview, layout: TensorLayout, weights: Sequence[Patterns]) -> bool:
-    """Brings ``weights`` from the diff's base to its target, in place. False if they were the target already.
+    """Takes ``weights`` from the diff's base to its target, in place. Returns False if they were the target already.
 
-    They end as exactly the target, or the call raises and they are exactly what they were: ``StaleBaseError`` for
-    weights that are neither, and as ``open_diff`` and ``unpack_tensor`` do; ``IntegrityError`` too if what comes out is
-    not the target.
+    Afterwards they are exactly the target; if the call raises, they are exactly what they were. Raises
+    ``StaleBaseError`` for weights that are neither base nor target, ``IntegrityError`` if the result is not the target,
+    and what ``open_diff`` and ``unpack_tensor`` raise.
     """
     diff = open_diff(blob, layout)
     found = weights_hash(layout, weights)
@@ -182,7 +182,7 @@ def check_base(diff: WeightDiff, found: bytes) -> None:
 
 
 def patch(weights: Patterns, change: TensorChange) -> TensorChange:
-    """Writes a change into ``weights`` (n,) and returns the one that takes it back."""
+    """Writes a change into ``weights`` (n,) and returns the change that reverses it."""
     where = slice(None) if change.positions is None else change.positions
     undo = TensorChange(change.size, change.positions, weights[where].copy())
     weights[where] = change.values
@@ -190,7 +190,7 @@ def patch(weights: Patterns, change: TensorChange) -> TensorChange:
 
 
 def pack_tensor(base: Patterns, target: Patterns) -> DiffSection:
-    """One tensor's section, sparse or dense, whichever is shorter."""
+    """The section of one tensor, sparse or dense, whichever is shorter."""
     positions = np.flatnonzero(base != target)
     gaps = np.diff(positions, prepend=-1) - 1
     steps = (target[positions] - base[positions]).view(np.int16)  # modulo 2^16, as signed
@@ -203,9 +203,10 @@ def pack_tensor(base: Patterns, target: Patterns) -> DiffSection:
 def shorter_section(
     parameter: int, count: int, gaps: bytes, planes: bytes, size: int, target: Callable[[], Patterns]
 ) -> DiffSection:
-    """The sparse section, or the dense one if that is shorter; not tried where sparse takes at most a byte a weight.
+    """The sparse section, or the dense one if that is shorter.
 
-    ``target`` gives the tensor's ``size`` patterns, if they are needed.
+    The dense one is not tried if the sparse one takes at most a byte a weight. ``target`` returns the tensor's ``size``
+    patterns; it is called only if they are needed.
     """
     content = gaps + compress_planes(planes) if count else b""
     if len(content) > size:
@@ -216,9 +217,9 @@ def shorter_section(
 
 
 def unpack_tensor(section: DiffSection, base: Patterns) -> TensorChange:
-    """The change in a section that ``open_diff`` gave, for the tensor's patterns ``base`` (n,).
+    """The change in a section that ``open_diff`` returned, for the tensor's patterns ``base`` (n,).
 
-    Raises ``MalformedError``; allocates a few times the section and what its count asks for, which is at most n.
+    Raises ``MalformedError``. Allocates a few times the section's size and its count, which is at most n.
     """
     size, count = len(base), section.count
     content = memoryview(section.content)
@@ -237,18 +238,18 @@ def unpack_tensor(section: DiffSection, base: Patterns) -> TensorChange:
 
 
 def byte_planes(numbers: Patterns) -> bytes:
-    """All low bytes, then all high bytes."""
+    """The low bytes of all numbers, then the high bytes."""
     return numbers.astype("<u2", copy=False).view(np.uint8).reshape(-1, 2).T.tobytes()
 
 
 def from_byte_planes(planes: bytes) -> Patterns:
-    """Its inverse."""
+    """The numbers in the two planes that ``byte_planes`` returned."""
     numbers: Patterns = np.frombuffer(planes, np.uint8).reshape(2, -1).T.astype(np.uint8, order="C").view("<u2").ravel()
     return numbers.astype(np.uint16, copy=False)
 
 
 def compress_planes(planes: bytes) -> bytes:
-    """One zstd frame that states its size, with a block for each of the two planes at least."""
+    """One zstd frame that states its size, with at least one block for each of the two planes."""
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=len(planes))
     middle = len(planes) // 2
     low = compressor.compress(planes[:middle]) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
@@ -256,7 +257,7 @@ def compress_planes(planes: bytes) -> bytes:
 
 
 def decompress_planes(frame: memoryview, size_bytes: int) -> bytes:
-    """The content of one zstd frame, which must state that it has ``size_bytes``. Raises ``MalformedError``."""
+    """The content of one zstd frame, which must state the size ``size_bytes``. Raises ``MalformedError``."""
     try:
         stated = zstandard.get_frame_parameters(frame).content_size
         if stated != size_bytes:
@@ -275,7 +276,7 @@ def _check_section(section: DiffSection, size: int) -> None:
         )
     if (coding == DENSE and section.gap_bytes) or (count == 0 and (coding or length)):
         raise MalformedError("a dense section with gaps, or a section without changes that is not empty")
-    most = rice_most_bytes(count, coding, size)
+    most = max_rice_bytes(count, coding, size)
     if coding < DENSE and section.gap_bytes > most:
         raise MalformedError(f"{section.gap_bytes} bytes of gaps; {most} suffice for {count} changes of {size} weights")
 

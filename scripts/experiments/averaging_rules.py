@@ -25,7 +25,7 @@ from node.policy.weight_layout import layout_of
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 from protocol.weights.sparse_update import decode_update
-from protocol.weights.weight_slice import elements
+from protocol.weights.weight_slice import slice_elements
 
 DILOCO: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.7, momentum=0.3)  # with one φ γ pulls at nothing
 DILOCO_PAIRS: Final = NolocoConstants(outer_rate=0.7, consensus_rate=0.0, momentum=0.3)
@@ -186,7 +186,7 @@ class SliceOfWeights(Rule):
     def outer(self, offered: Sequence[Weights]) -> list[Weights]:
         new = [{name: tensor.clone() for name, tensor in weights.items()} for weights in offered]
         for pair in random_pairs(self.count, self.random):
-            parts = elements(self.layout, self._stride, self.random.randrange(self._stride))
+            parts = slice_elements(self.layout, self._stride, self.random.randrange(self._stride))
             for own, other in (pair, pair[::-1]):
                 for name, part in zip(self.layout.names, parts, strict=True):
                     theirs = offered[other][name].reshape(-1)[part.start :: part.step].bfloat16().float()

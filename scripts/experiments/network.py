@@ -25,9 +25,9 @@ from trio.testing import MockClock
 
 from protocol.messages import GroupAdvert, Heartbeat
 from protocol.rollouts import Group, advert_of, encode_group
+from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.pairing_rules import Offer
 from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService

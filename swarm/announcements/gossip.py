@@ -22,6 +22,7 @@ import msgspec
 from protocol import limits, wire
 from protocol.errors import MalformedError, OversizedError, ProtocolError, SignatureError, WrongSwarmError
 from protocol.identity import NodeKey
+from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
 from swarm.host import GossipVerdict, Host, PeerId
 from swarm.token_bucket import TokenBucket
@@ -49,10 +50,6 @@ class GossipRefusal(StrEnum):
     NEWCOMERS = "newcomers"  # too many new senders in a short time
     REPLAY = "replay"  # its sequence number was seen, or is below the replay window
     RATE = "rate"  # its sender sends too many messages or bytes
-
-
-def topic_of(swarm_id: bytes) -> str:
-    return f"starling/{limits.PROTOCOL_MAJOR}/{swarm_id.hex()}"
 
 
 class ReplayWindow:
@@ -149,7 +146,7 @@ class Gossip:
         self._handlers.append(on_announcement)
 
     async def start(self) -> None:
-        await self._host.subscribe(topic_of(self._swarm_id), self._validate, self._on_message)
+        await self._host.subscribe(gossip_topic(self._swarm_id), self._validate, self._on_message)
 
     async def announce(self, body: Body) -> int:
         """Signs and publishes; returns the bytes of the message. Raises ``OversizedError``, ``TransportError``."""
@@ -158,7 +155,7 @@ class Gossip:
         raw = wire.seal(
             self._key, swarm_id=self._swarm_id, sequence=self._sequence, time_seconds=now_seconds, body=body
         )
-        await self._host.publish(topic_of(self._swarm_id), raw)
+        await self._host.publish(gossip_topic(self._swarm_id), raw)
         return len(raw)
 
     def _validate(self, forwarder: PeerId, raw: bytes) -> GossipVerdict:

@@ -1,6 +1,6 @@
 """Pairing ``/starling/averaging/1``: finds one peer to average weights with and exchanges with it, or with none.
 
-    frame = u32 length ‖ MessagePack of a message of ``swarm.averaging.pairing_rules``
+    frame = u32 length ‖ MessagePack of a message of ``protocol.streams.averaging_messages``
     proposer: propose                         have | abandon
     partner:           accept | decline       have | abandon
 
@@ -35,18 +35,18 @@ import anyio
 
 from protocol.errors import ProtocolError, TransportError
 from protocol.limits import REASON_BYTES
-from swarm.averaging import pairing_rules as rules
-from swarm.averaging.pairing_rules import (
+from protocol.streams.averaging_messages import (
+    AVERAGING_PROTOCOL,
     Abandon,
     Accept,
     Decline,
-    ExchangeEvent,
-    ExchangePhase,
+    DeclineReason,
     Have,
     Offer,
     Propose,
-    Terms,
 )
+from swarm.averaging import pairing_rules as rules
+from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase, Terms
 from swarm.averaging.weight_exchange import Conversation, WeightExchange
 from swarm.blobs.blob_server import Report
 from swarm.blobs.fetch import Reach
@@ -55,13 +55,12 @@ from swarm.peers.reputation import Conduct
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = "/starling/averaging/1"
 STREAMS_PER_PEER = 4  # incoming ones at once
 STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which no message is left to send
 ASK_AGAIN_SECONDS = 1.0  # between two questions to a partner that left us in doubt
 DECISIONS_REMEMBERED = 256
 SEEKERS_REMEMBERED = 64
-REASONS = frozenset(rules.DeclineReason)
+REASONS = frozenset(DeclineReason)
 
 FetchWeights = Callable[[PeerId, Offer], Awaitable[str | None]]
 """(partner, its offer) -> None once the blob is here, verified and fit to average with; else why not, in words."""
@@ -107,7 +106,7 @@ class Pairing:
         self._accepted = anyio.Event()
         self._streams: Counter[PeerId] = Counter()
         self._committed: OrderedDict[tuple[PeerId, bytes], bool] = OrderedDict()  # the latest exchanges
-        host.handle(PROTOCOL, self._on_stream)
+        host.handle(AVERAGING_PROTOCOL, self._on_stream)
 
     async def average(
         self, offer: Offer, candidates: Callable[[], Sequence[PeerId]], *, deadline_seconds: float
@@ -143,7 +142,7 @@ class Pairing:
                 now_seconds = anyio.current_time()
                 known = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
                 seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
-                move = rules.next_move(now_seconds, known, search, self._terms, self._random, seekers=seekers)
+                move = rules.next_proposal(now_seconds, known, search, self._terms, self._random, seekers=seekers)
                 self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
                 if move.peer is None:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
@@ -183,12 +182,12 @@ class Pairing:
             return error.reason
         finally:
             self._state = replace(self._state, proposing_to=None)
-        return rules.DeclineReason.CROSSED  # we accepted its own proposal meanwhile
+        return DeclineReason.CROSSED  # we accepted its own proposal meanwhile
 
     async def _ask_to_pair(self, peer: PeerId, proposal: Propose) -> str | None:
         seconds = self._terms.answer_seconds
         await self._reach(peer, seconds)
-        conversation = Conversation(await self._host.open_stream(peer, PROTOCOL, deadline_seconds=seconds))
+        conversation = Conversation(await self._host.open_stream(peer, AVERAGING_PROTOCOL, deadline_seconds=seconds))
         try:
             await conversation.send(proposal, seconds)
             reply = await conversation.receive(seconds, Accept, Decline)
@@ -196,11 +195,11 @@ class Pairing:
             if isinstance(reply, Decline):
                 why = reply.reason if reply.reason in REASONS else "declined for a reason unknown to this version"
             else:
-                unfit = rules.unfit_because(proposal.offer, reply.offer, self._terms)
+                unfit = rules.offer_mismatch(proposal.offer, reply.offer, self._terms)
                 if unfit is None and self._engaged is None:
                     self._engage(WeightExchange(peer, proposal.exchange, reply.offer, conversation, proposed=True))
                     return None
-                why = unfit or rules.DeclineReason.BUSY
+                why = unfit or DeclineReason.BUSY
                 self._report_unlike(peer, unfit)
                 await conversation.send(Abandon(proposal.exchange, why), seconds)
             await conversation.stream.finish(linger_seconds=STREAM_END_SECONDS)
@@ -209,7 +208,7 @@ class Pairing:
             raise
         return why
 
-    def _report_unlike(self, peer: PeerId, unfit: rules.DeclineReason | None) -> None:
+    def _report_unlike(self, peer: PeerId, unfit: DeclineReason | None) -> None:
         if unfit in rules.UNLIKE:
             self._report(peer, Conduct.UNLIKE, f"offered weights that cannot be averaged with ours: {unfit}")
 
@@ -241,10 +240,10 @@ class Pairing:
 
     async def _on_proposal(self, conversation: Conversation, proposal: Propose) -> None:
         peer = conversation.stream.peer
-        declined = rules.answer(self._state, peer, proposal.offer, self._terms)
+        declined = rules.reason_to_decline(self._state, peer, proposal.offer, self._terms)
         if declined is not None:
             self._report_unlike(peer, declined)
-            if declined in (rules.DeclineReason.NOT_NOW, rules.DeclineReason.BUSY) and not self._state.engaged:
+            if declined in (DeclineReason.NOT_NOW, DeclineReason.BUSY) and not self._state.engaged:
                 self._seekers.pop(peer, None)
                 self._seekers[peer] = anyio.current_time()
                 while len(self._seekers) > SEEKERS_REMEMBERED:
@@ -263,7 +262,7 @@ class Pairing:
         key = (conversation.stream.peer, question.exchange)
         exchange = self._engaged
         if exchange is not None and exchange.key == key:
-            exchange.note(ExchangeEvent.HEARD)
+            exchange.note(ExchangeEvent.HAVE_RECEIVED)
             # If we do not hold its weights yet, this abandons: the partner does not wait for long.
             exchange.note(ExchangeEvent.LOST, "the partner lost the stream")
             committed = exchange.progress.phase is ExchangePhase.COMMITTED
@@ -326,7 +325,7 @@ class Pairing:
             return
         exchange.note(ExchangeEvent.HELD)
         if exchange.progress.phase is ExchangePhase.OPEN:
-            exchange.note(ExchangeEvent.TOLD)
+            exchange.note(ExchangeEvent.SENDING_HAVE)
             with anyio.CancelScope(shield=True):  # half a frame would be worse than no frame
                 await self._say(exchange, Have(exchange.number))
 
@@ -334,7 +333,8 @@ class Pairing:
         """Waits for the partner's message; then, until we hold its weights too, notices the loss of the stream."""
         try:
             while True:
-                exchange.hear(await exchange.conversation.receive(self._terms.exchange_seconds, Have, Abandon))
+                message = await exchange.conversation.receive(self._terms.exchange_seconds, Have, Abandon)
+                exchange.on_last_message(message)
         except ProtocolError as error:
             self._blame(exchange.partner, error)
             exchange.note(ExchangeEvent.REFUSED, error.reason)
@@ -350,9 +350,9 @@ class Pairing:
     async def _end_stream(self, exchange: WeightExchange) -> None:
         """Sends the last message, unless it was sent, and ends our stream. A partner's is closed by its handler."""
         match exchange.progress:
-            case rules.ExchangeProgress(ExchangePhase.COMMITTED, told=False):
+            case rules.ExchangeProgress(ExchangePhase.COMMITTED, have_sent=False):
                 await self._say(exchange, Have(exchange.number))
-            case rules.ExchangeProgress(ExchangePhase.ABANDONED, told=False):
+            case rules.ExchangeProgress(ExchangePhase.ABANDONED, have_sent=False):
                 await self._say(exchange, Abandon(exchange.number, exchange.because[:REASON_BYTES]))
             case rules.ExchangeProgress(ExchangePhase.DOUBT):
                 await exchange.conversation.drop()
@@ -376,11 +376,11 @@ class Pairing:
         while True:
             try:
                 await self._reach(exchange.partner, seconds)
-                stream = await self._host.open_stream(exchange.partner, PROTOCOL, deadline_seconds=seconds)
+                stream = await self._host.open_stream(exchange.partner, AVERAGING_PROTOCOL, deadline_seconds=seconds)
                 conversation = Conversation(stream)
                 try:
                     await conversation.send(Have(exchange.number), seconds)
-                    exchange.hear(await conversation.receive(self._terms.resolve_seconds, Have, Abandon))
+                    exchange.on_last_message(await conversation.receive(self._terms.resolve_seconds, Have, Abandon))
                 finally:
                     await conversation.drop()
             except ProtocolError as error:

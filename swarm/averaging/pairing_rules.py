@@ -1,12 +1,13 @@
-"""What two nodes say to each other to average weights, and what each decides: pure functions, no I/O and no clock.
+"""What each of two nodes decides in order to average weights: pure functions, no I/O and no clock.
 
-``answer`` says whether to accept a proposal, ``next_move`` whom to propose to and when to keep still, ``advance`` how
-far an exchange has come. ``swarm.averaging.pairing`` acts on them.
+``reason_to_decline`` judges a proposal, ``next_proposal`` chooses the peer to propose to and the time to wait, and
+``after_event`` gives the progress of an exchange. ``swarm.averaging.pairing`` acts on them;
+``protocol.streams.averaging_messages`` has the messages.
 
-An exchange is decided by one rule, on either side alone: **committed as soon as we hold the partner's weights and heard
-that it holds ours**. Who has not yet said that it holds the partner's may abandon at will, for nobody can have
-committed on its word. Who has said so and heard nothing is in doubt: it asks again until told, and abandons only when
-that fails for the whole of ``Terms.resolve_seconds``.
+Each side decides an exchange for itself, by one rule: **it commits as soon as it holds the partner's weights and has
+received the partner's ``have``**. A side that has not sent ``have`` may abandon at any moment, because the partner
+cannot have committed without it. A side that has sent ``have``, has received none and has lost the stream is in doubt:
+it asks again until it receives an answer, and abandons only when none comes for ``Terms.resolve_seconds``.
 """
 
 from __future__ import annotations
@@ -15,81 +16,25 @@ import math
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import Enum
 from random import Random
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-from protocol import limits
-from protocol.messages import Counter, Hash16, Hash32, Name
+from protocol.streams.averaging_messages import DeclineReason, Offer
 from swarm.host import PeerId
 
-MAX_DOUBLINGS = 4  # of ``Terms.pause_seconds``: no pause is longer
+MAX_DOUBLINGS = 4  # of ``Terms.pause_seconds``: bounds every pause
 MIN_PAUSE_SECONDS = 0.02
 ANSWER_SECONDS = 5.0
 EXCHANGE_SECONDS = 600.0
 RESOLVE_SECONDS = 60.0
-# Beyond the deadline of a search: an exchange accepted at its end, doubt about how it ended, and last words.
+# After the deadline of a search: an exchange accepted at its end, a doubt about its result, and last messages.
 MAX_SECONDS_AFTER_DEADLINE = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SECONDS
 
 
-class Offer(Struct, frozen=True, array_like=True):
-    """The weights that one side has ready, as a blob that lies in its store until the exchange is over."""
-
-    family: Hash16
-    layout: Hash16  # digest of names and shapes, ``TensorLayout.digest``
-    encoding: Name  # how the blob holds them
-    step: Counter  # outer steps taken
-    blob: Hash32
-    size: Annotated[int, Meta(ge=1, le=limits.BLOB_BYTES)]  # bytes
-
-
-class Propose(Struct, frozen=True, array_like=True, tag="propose"):
-    exchange: Hash16  # drawn at random by the proposer
-    offer: Offer
-
-
-class Accept(Struct, frozen=True, array_like=True, tag="accept"):
-    offer: Offer
-
-
-class Decline(Struct, frozen=True, array_like=True, tag="decline"):
-    reason: Name  # a ``DeclineReason``, or one that a later minor version adds
-
-
-class Have(Struct, frozen=True, array_like=True, tag="have"):
-    """We hold your weights, verified and fit to average with. Said again, it asks: and you?"""
-
-    exchange: Hash16
-
-
-class Abandon(Struct, frozen=True, array_like=True, tag="abandon"):
-    exchange: Hash16
-    because: Annotated[str, Meta(max_length=limits.REASON_BYTES)]
-
-
-AveragingMessage = Propose | Accept | Decline | Have | Abandon
-
-
-class DeclineReason(StrEnum):
-    """Why a proposal is declined."""
-
-    NOT_NOW = "not_now"  # nothing is on offer at the moment
-    BUSY = "busy"  # exchanging with, or proposing to, somebody else
-    CROSSED = "crossed"  # ours to the same peer is on its way, and it goes before
-    FAILED_BEFORE = "failed_before"  # an exchange with this peer has just come to nothing
-    OTHER_FAMILY = "other_family"
-    OTHER_LAYOUT = "other_layout"
-    OTHER_ENCODING = "other_encoding"
-    STEPS_APART = "steps_apart"  # one of the two is too far behind
-    TOO_LARGE = "too_large"
-
-
-UNLIKE = frozenset({DeclineReason.OTHER_FAMILY, DeclineReason.OTHER_LAYOUT})  # its heartbeat tells who is alike
-PASSING = frozenset(
-    {DeclineReason.NOT_NOW, DeclineReason.BUSY, DeclineReason.CROSSED}
-)  # worth asking again while the same offer stands
+# A peer reads from heartbeats that these will be declined, so that such a proposal counts against it.
+UNLIKE = frozenset({DeclineReason.OTHER_FAMILY, DeclineReason.OTHER_LAYOUT})
+# The same offer may be accepted later.
+TEMPORARY = frozenset({DeclineReason.NOT_NOW, DeclineReason.BUSY, DeclineReason.CROSSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +44,14 @@ class Terms:
     max_bytes: int  # of the partner's blob
     max_steps_apart: int  # outer steps between the two
     answer_seconds: float = ANSWER_SECONDS  # to connect, to open a stream, to answer a proposal: each
-    exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold what they came for
-    resolve_seconds: float = RESOLVE_SECONDS  # to hear from a partner that left us in doubt
-    pause_seconds: float = 0.5  # idle, so that others may propose to us, after the first proposal in vain: at most
+    exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold each other's weights
+    resolve_seconds: float = RESOLVE_SECONDS  # for the answer of a partner, while we are in doubt
+    pause_seconds: float = 0.5  # at most, after the first proposal that fails: idle, so that others may propose to us
 
 
 @dataclass(frozen=True, slots=True)
 class PairingState:
-    """What a node is doing while it answers proposals."""
+    """What a node is doing when a proposal arrives."""
 
     own: PeerId
     offer: Offer | None = None
@@ -115,8 +60,8 @@ class PairingState:
     failed: frozenset[PeerId] = frozenset()  # partners of exchanges abandoned since the offer was made
 
 
-def unfit_because(ours: Offer, theirs: Offer, terms: Terms) -> DeclineReason | None:
-    """Why these two must not be averaged, or None."""
+def offer_mismatch(ours: Offer, theirs: Offer, terms: Terms) -> DeclineReason | None:
+    """Why the weights of these two offers must not be averaged; None if they may be."""
     if theirs.family != ours.family:
         return DeclineReason.OTHER_FAMILY
     if theirs.layout != ours.layout:
@@ -130,44 +75,45 @@ def unfit_because(ours: Offer, theirs: Offer, terms: Terms) -> DeclineReason | N
     return None
 
 
-def answer(standing: PairingState, proposer: PeerId, theirs: Offer, terms: Terms) -> DeclineReason | None:
+def reason_to_decline(state: PairingState, proposer: PeerId, theirs: Offer, terms: Terms) -> DeclineReason | None:
     """Why to decline a proposal; None to accept it.
 
-    Of two that propose to each other at once, the proposal of the smaller peer id goes before: exactly one is accepted.
+    Of two peers that propose to each other at once, the proposal of the smaller peer id is accepted, and the other one
+    is not.
     """
-    if standing.offer is None:
+    if state.offer is None:
         return DeclineReason.NOT_NOW
-    unfit = unfit_because(standing.offer, theirs, terms)
-    if unfit is not None:
-        return unfit
-    if proposer in standing.failed:
+    mismatch = offer_mismatch(state.offer, theirs, terms)
+    if mismatch is not None:
+        return mismatch
+    if proposer in state.failed:
         return DeclineReason.FAILED_BEFORE
-    if standing.engaged or standing.proposing_to not in (None, proposer):
+    if state.engaged or state.proposing_to not in (None, proposer):
         return DeclineReason.BUSY
-    if standing.proposing_to == proposer and standing.own < proposer:
+    if state.proposing_to == proposer and state.own < proposer:
         return DeclineReason.CROSSED
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What came of our proposals since the offer was made."""
+    """Our proposals since the offer was made, none of which led to an exchange."""
 
-    tried: Mapping[PeerId, int]  # proposals to each peer
-    excluded: frozenset[PeerId] = frozenset()  # asking again would be in vain
+    proposals: Mapping[PeerId, int]  # to each peer
+    excluded: frozenset[PeerId] = frozenset()  # peers that would decline the same offer again
     idle_until_seconds: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Propose to ``peer``; or, without one, keep still until ``until_seconds``."""
+    """Propose to ``peer``; without a peer, wait until ``until_seconds``."""
 
     peer: PeerId | None
     until_seconds: float
     because: str
 
 
-def next_move(
+def next_proposal(
     now_seconds: float,
     candidates: Sequence[PeerId],
     search: Search,
@@ -176,66 +122,70 @@ def next_move(
     *,
     seekers: Sequence[PeerId] = (),
 ) -> Move:
-    """Whom to propose to once the pause after the last proposal is over.
+    """The peer to propose to once the pause after the last proposal is over.
 
-    One of ``seekers``, who proposed to us in vain, and so are known to look for a partner; without any, a random one of
-    those candidates that were asked least often.
+    It is the last of ``seekers``: peers whose proposal to us we declined, and which therefore look for a partner.
+    Without any, it is a random one of the candidates that received the fewest proposals.
     """
     if now_seconds < search.idle_until_seconds:
-        return Move(None, search.idle_until_seconds, "pausing after a proposal that came to nothing")
+        return Move(None, search.idle_until_seconds, "pausing after a proposal that led to no exchange")
     open_to_us = [peer for peer in candidates if peer not in search.excluded]
     if not open_to_us:
         return Move(None, now_seconds + terms.pause_seconds, "no peer of the family is left to ask")
     seeking = [peer for peer in seekers if peer in open_to_us]
     if seeking:
         return Move(seeking[-1], now_seconds, "it proposed to us when we could not accept")
-    fewest = min(search.tried.get(peer, 0) for peer in open_to_us)
-    peer = random.choice([peer for peer in open_to_us if search.tried.get(peer, 0) == fewest])
+    fewest = min(search.proposals.get(peer, 0) for peer in open_to_us)
+    peer = random.choice([peer for peer in open_to_us if search.proposals.get(peer, 0) == fewest])
     return Move(peer, now_seconds, f"one of {len(open_to_us)} peers of the family")
 
 
 def still_seeking(proposed_at: Mapping[PeerId, float], now_seconds: float, terms: Terms) -> list[PeerId]:
-    """Who proposed to us in vain lately, the latest last: within the longest pause before somebody asks again."""
-    return [peer for peer, at_seconds in proposed_at.items() if now_seconds - at_seconds <= _longest_seconds(terms)]
+    """The peers whose proposals we declined within the last longest pause, the latest last.
+
+    A peer that still looks for a partner proposes again within that time.
+    """
+    recent_seconds = _longest_pause_seconds(terms)
+    return [peer for peer, at_seconds in proposed_at.items() if now_seconds - at_seconds <= recent_seconds]
 
 
-def _longest_seconds(terms: Terms) -> float:
+def _longest_pause_seconds(terms: Terms) -> float:
     return terms.pause_seconds * 2.0**MAX_DOUBLINGS
 
 
 def after_proposal(
     search: Search, peer: PeerId, why: str, began_seconds: float, now_seconds: float, terms: Terms, random: Random
 ) -> Search:
-    """The search after a proposal to ``peer`` came to nothing for ``why``, a ``DeclineReason`` or a failure in words.
+    """The search after a proposal to ``peer`` led to no exchange because of ``why``: a ``DeclineReason``, or text.
 
-    The pause is random: in a ring of proposals everybody declines, and somebody is idle first. It begins with what a
-    proposal takes on these links, which is how long others need to reach us, and doubles each time that the same peer
-    is asked. A peer that did not answer may be asked again, after all the others.
+    The pause is random, so that in a ring of proposals, where every peer declines, one of them is idle before the
+    others. It begins with the time that the proposal took, which is about what others need to reach us, and doubles
+    with each proposal to the same peer. A peer that did not answer may be asked again, after all the others.
     """
-    tried = Tally(search.tried)
-    tried[peer] += 1
-    lasting = why in frozenset(DeclineReason) - PASSING
+    proposals = Tally(search.proposals)
+    proposals[peer] += 1
+    lasting = why in frozenset(DeclineReason) - TEMPORARY
     first_seconds = min(max(now_seconds - began_seconds, MIN_PAUSE_SECONDS), terms.pause_seconds)
-    grown_seconds = min(first_seconds * 2.0 ** min(tried[peer] - 1, 32), _longest_seconds(terms))
+    grown_seconds = min(first_seconds * 2.0 ** min(proposals[peer] - 1, 32), _longest_pause_seconds(terms))
     pause_seconds = grown_seconds * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
-    return Search(tried, excluded, now_seconds + pause_seconds)
+    return Search(proposals, excluded, now_seconds + pause_seconds)
 
 
 class ExchangePhase(Enum):
     OPEN = "open"
-    DOUBT = "doubt"  # we said that we hold theirs, cannot hear the partner, and it may have committed
+    DOUBT = "doubt"  # we sent ``have`` and lost the stream: the partner may have committed
     COMMITTED = "committed"
     ABANDONED = "abandoned"
 
 
 class ExchangeEvent(Enum):
-    HELD = "held"  # their weights are here, verified, and fit
-    TOLD = "told"  # we are about to say so
-    HEARD = "heard"  # they said that they hold ours
-    REFUSED = "refused"  # they abandoned, or their weights are unfit
+    HELD = "held"  # the partner's weights are here, verified, and fit
+    SENDING_HAVE = "sending_have"  # we are about to send ``have``
+    HAVE_RECEIVED = "have_received"  # the partner holds our weights
+    REFUSED = "refused"  # the partner abandoned, or its weights are unfit
     LOST = "lost"  # the stream broke, or the time for the exchange is over
-    EXPIRED = "expired"  # so is the time to clear up a doubt
+    EXPIRED = "expired"  # the time to resolve a doubt is over too
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +194,24 @@ class ExchangeProgress:
 
     phase: ExchangePhase = ExchangePhase.OPEN
     holding: bool = False
-    told: bool = False
-    heard: bool = False
+    have_sent: bool = False  # or about to be
+    have_received: bool = False
 
 
-def advance(progress: ExchangeProgress, event: ExchangeEvent) -> ExchangeProgress:
-    """The progress after an event. ``TOLD`` comes after ``HELD``, and before the first byte of it leaves."""
+def after_event(progress: ExchangeProgress, event: ExchangeEvent) -> ExchangeProgress:
+    """The progress after an event. ``SENDING_HAVE`` comes after ``HELD``, and before the first byte is sent."""
     if progress.phase in (ExchangePhase.COMMITTED, ExchangePhase.ABANDONED):
         return progress
     match event:
         case ExchangeEvent.HELD:
             progress = replace(progress, holding=True)
-        case ExchangeEvent.TOLD:
-            progress = replace(progress, told=True)
-        case ExchangeEvent.HEARD:
-            progress = replace(progress, heard=True)
+        case ExchangeEvent.SENDING_HAVE:
+            progress = replace(progress, have_sent=True)
+        case ExchangeEvent.HAVE_RECEIVED:
+            progress = replace(progress, have_received=True)
         case ExchangeEvent.LOST:
-            return replace(progress, phase=ExchangePhase.DOUBT if progress.told else ExchangePhase.ABANDONED)
+            return replace(progress, phase=ExchangePhase.DOUBT if progress.have_sent else ExchangePhase.ABANDONED)
         case ExchangeEvent.REFUSED | ExchangeEvent.EXPIRED:
             return replace(progress, phase=ExchangePhase.ABANDONED)
-    return replace(progress, phase=ExchangePhase.COMMITTED) if progress.holding and progress.heard else progress
+    committed = progress.holding and progress.have_received
+    return replace(progress, phase=ExchangePhase.COMMITTED) if committed else progress

@@ -25,11 +25,12 @@ import anyio
 import anyio.to_thread
 
 from protocol.errors import MalformedError, ProtocolError, StorageError
+from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.norm_history import FamilyPast
 from swarm.averaging.pairing import Pairing
-from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, ExchangePhase, Offer, Terms
+from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, ExchangePhase, Terms
 from swarm.averaging.weight_exchange import WeightExchange
 from swarm.averaging.weights_difference import ENCODINGS, Difference, measure_difference
 from swarm.blobs.blob_server import Report
@@ -224,7 +225,7 @@ class WeightAveraging:
             seconds=anyio.current_time() - exchange.began_seconds,
             committed=committed,
             because=exchange.because,
-            sent_bytes=search.offer.size if exchange.progress.heard else 0,
+            sent_bytes=search.offer.size if exchange.progress.have_received else 0,
             received_bytes=theirs.size if self._store.has(theirs.blob) else 0,
             encoding=theirs.encoding,
         )

@@ -1,31 +1,28 @@
-"""One exchange of weights that was accepted, and the messages ``/starling/averaging/1`` over one stream."""
+"""One exchange of weights that was accepted, and the messages of ``/starling/averaging/1`` on one stream."""
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
-import msgspec
 
-from protocol import wire
-from protocol.errors import DeadlineError, MalformedError, OversizedError
+from protocol.errors import DeadlineError, MalformedError
+from protocol.limits import AVERAGING_MESSAGE_BYTES
+from protocol.streams.averaging_messages import Abandon, AveragingMessage, Have, Offer, decode_averaging_message
+from protocol.streams.framing import framed_message
 from swarm.averaging import pairing_rules as rules
-from swarm.averaging.pairing_rules import Abandon, AveragingMessage, ExchangeEvent, ExchangePhase, Have, Offer
-from swarm.blobs.blob_server import StreamReader
+from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase
 from swarm.host import PeerId, Stream
-
-FRAME_BYTES = 1024
-_LENGTH = struct.Struct(">I")
+from swarm.stream_reader import StreamReader, read_frame
 
 M = TypeVar("M", bound=AveragingMessage)
 N = TypeVar("N", bound=AveragingMessage)
 
 
 class Conversation:
-    """Messages over one stream."""
+    """Messages on one stream."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -33,36 +30,30 @@ class Conversation:
 
     async def send(self, message: AveragingMessage, seconds: float) -> None:
         """Raises ``TransportError``; ``DeadlineError`` after so many seconds."""
-        body = msgspec.msgpack.encode(message)
         with anyio.move_on_after(seconds) as scope:
-            await self.stream.send(_LENGTH.pack(len(body)) + body)
+            await self.stream.send(framed_message(message))
         if scope.cancelled_caught:
             raise DeadlineError(f"{self.stream.peer} read nothing for {seconds:g} s")
 
     async def receive(self, seconds: float, one: type[M], other: type[N]) -> M | N:
         """The next message, of one of two kinds. Raises ``TransportError`` and ``ProtocolError``."""
         with anyio.move_on_after(seconds) as scope:
-            raw = await self._frame()
+            raw = await read_frame(self._reader.exactly, max_bytes=AVERAGING_MESSAGE_BYTES, what="averaging")
         if scope.cancelled_caught:
-            raise DeadlineError(f"{self.stream.peer} said nothing whole for {seconds:g} s")
-        message: AveragingMessage = wire.decode(raw, AveragingMessage, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
+            raise DeadlineError(f"{self.stream.peer} sent no whole message for {seconds:g} s")
+        message = decode_averaging_message(raw)
         if not isinstance(message, (one, other)):
-            raise MalformedError(f"{type(message).__name__} where {one.__name__} or {other.__name__} is due")
+            raise MalformedError(f"{type(message).__name__} where {one.__name__} or {other.__name__} is expected")
         return message
 
-    async def _frame(self) -> bytes:
-        (length,) = _LENGTH.unpack(await self._reader.exactly(_LENGTH.size))
-        if length > FRAME_BYTES:
-            raise OversizedError(f"a message of {length} bytes on averaging; at most {FRAME_BYTES} are allowed")
-        return bytes(await self._reader.exactly(length))
-
     async def drop(self) -> None:
+        """Resets the stream."""
         with anyio.CancelScope(shield=True):
             await self.stream.reset()
 
 
 class WeightExchange:
-    """One exchange that was accepted: its partner, its stream, and how far it has come."""
+    """One exchange that was accepted: its partner, its stream, and its progress."""
 
     def __init__(
         self, partner: PeerId, number: bytes, theirs: Offer, conversation: Conversation, *, proposed: bool
@@ -72,7 +63,7 @@ class WeightExchange:
         self.key = (partner, number)
         self.theirs = theirs
         self.conversation = conversation
-        self.proposed = proposed  # by us: then we end the stream
+        self.proposed = proposed  # by us; the proposer ends the stream
         self.progress = rules.ExchangeProgress()
         self.because = ""  # "committed", or why not
         self.left_by_partner = False
@@ -81,8 +72,9 @@ class WeightExchange:
         self._changed = anyio.Event()
 
     def note(self, event: ExchangeEvent, because: str = "") -> None:
+        """Takes the progress on, and wakes ``until`` where that changes it."""
         before = self.progress
-        self.progress = rules.advance(before, event)
+        self.progress = rules.after_event(before, event)
         if self.progress == before:
             return
         if self.progress.phase is ExchangePhase.COMMITTED:
@@ -92,16 +84,17 @@ class WeightExchange:
         self._changed.set()
         self._changed = anyio.Event()
 
-    def hear(self, message: Have | Abandon) -> None:
-        """The partner's last word. Raises ``MalformedError`` for one on another exchange."""
+    def on_last_message(self, message: Have | Abandon) -> None:
+        """Notes the partner's last message. Raises ``MalformedError`` for one about another exchange."""
         if message.exchange != self.number:
             raise MalformedError(f"about exchange {message.exchange.hex()}; this stream is for {self.number.hex()}")
         if isinstance(message, Have):
-            self.note(ExchangeEvent.HEARD)
+            self.note(ExchangeEvent.HAVE_RECEIVED)
         else:
             self.left_by_partner = True
             self.note(ExchangeEvent.REFUSED, "abandoned by the partner")
 
     async def until(self, holds: Callable[[rules.ExchangeProgress], bool]) -> None:
+        """Waits until ``holds`` is true of the progress."""
         while not holds(self.progress):
             await self._changed.wait()

@@ -1,11 +1,11 @@
-"""Blob exchange ``/starling/blobs/1``: the client. Many blobs, from many peers, side by side.
+"""Blob exchange ``/starling/blobs/1``: the client. It fetches many blobs from many peers at the same time.
 
-One worker for each peer takes ranges from a shared queue and keeps about a second's worth asked for ahead on one
-stream, so that small blobs cost one round trip together and large ones come from every peer that has them, each at its
-own speed. What a peer has not sent for long, an idle one is asked for too, so that the slowest does not decide when a
-fetch ends. A peer that keeps silent, sends wrong bytes or goes away is dropped for this fetch: what it was asked for
-returns to the queue, and its fault is reported. A peer that misses one blob goes on serving others. When no listed peer
-is left, connected ones that were not listed are asked. Nothing is written unverified; what was verified is kept.
+One worker for each peer takes ranges from a shared queue and requests about one second's worth ahead on one stream.
+Small blobs then take one round trip together, and large ones come from every peer that has them, each at its own speed.
+A range that a peer has not sent for ``LATE_SECONDS`` is requested from an idle peer too, so that the slowest peer does
+not delay the end of a fetch. A peer that is silent, sends wrong bytes or goes away is dropped for this fetch: its
+ranges return to the queue, and its fault is reported. A peer that lacks one blob still serves others. When no listed
+peer is left, connected peers that were not listed are asked. Only verified bytes are written, and they are kept.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ import anyio
 
 from protocol.blob_id import HASH_BYTES, chunk_count
 from protocol.errors import DeadlineError, IntegrityError, TransportError
-from protocol.limits import CHUNK_BYTES
-from swarm.api import Fetched, Wanted
-from swarm.blobs.blob_server import (
-    HEADER,
-    PROTOCOL,
-    RANGES_PER_REQUEST,
-    STALL_SECONDS,
-    Range,
-    Report,
-    Status,
-    StreamReader,
-    encode_request,
+from protocol.limits import CHUNK_BYTES, RANGES_PER_REQUEST
+from protocol.streams.blob_messages import (
+    ANSWER_HEADER_BYTES,
+    BLOB_PROTOCOL,
+    BlobStatus,
+    ChunkRange,
+    decode_answer_header,
 )
+from protocol.streams.framing import framed_message
+from swarm.api import Fetched, Wanted
+from swarm.blobs.blob_server import STALL_SECONDS, Report
 from swarm.blobs.fetch_job import FetchJob, UnusableStreamError
 from swarm.blobs.store import ContentStore
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
+from swarm.stream_reader import StreamReader
 
-AHEAD_BYTES = 4 * 1024 * 1024  # asked for and not yet received, a peer, at most
-AHEAD_SECONDS = 1.0  # the same, at the rate at which the peer sends
+AHEAD_BYTES = 4 * 1024 * 1024  # requested from one peer and not yet received, at most
+AHEAD_SECONDS = 1.0  # the same in seconds, at the rate at which the peer sends
 MIN_AHEAD_BYTES = 1024 * 1024
-LATE_SECONDS = 2.0  # after which a range that one peer was asked for is asked of an idle one too
+LATE_SECONDS = 2.0  # after which a range requested from one peer is requested from an idle one too
 PEERS_AT_ONCE = 8
 CONNECT_SECONDS = 10.0
-STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which it has sent all
-BUSY_SECONDS = 1.0  # until a peer that said BUSY is asked again
+STREAM_END_SECONDS = 1.0  # for a peer to end a stream after its last answer
+BUSY_SECONDS = 1.0  # until a peer that answered BUSY is asked again
 
 Reach = Callable[[PeerId, float], Awaitable[None]]  # (peer, deadline in seconds); connects or raises TransportError
 
 
 class Fetcher:
-    """Brings wanted blobs into the store. Fetches may run side by side; a blob is on its way once at a time."""
+    """Brings wanted blobs into the store. Fetches may run at the same time; each blob is fetched by one of them."""
 
     def __init__(
         self, host: Host, store: ContentStore, *, reach: Reach, report: Report, stall_seconds: float = STALL_SECONDS
@@ -63,7 +62,7 @@ class Fetcher:
         self._jobs: dict[bytes, FetchJob] = {}  # of the same blobs
 
     async def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
-        """One outcome for each, in order, within the deadline. What arrived in part is resumed by the next fetch."""
+        """One outcome for each, in order, within the deadline. The next fetch resumes a blob that arrived in part."""
         missing = {w.blob: w for w in wanted if not self._store.touch(w.blob)}
         others = [self._on_the_way[blob] for blob in missing if blob in self._on_the_way]
         jobs = {blob: FetchJob(w, self._store) for blob, w in missing.items() if blob not in self._on_the_way}
@@ -83,7 +82,7 @@ class Fetcher:
         return [self._outcome(w.blob, jobs.get(w.blob), late if scope.cancelled_caught else "") for w in wanted]
 
     def here_bytes(self, blob: bytes) -> int:
-        """Verified bytes of a blob that is here, or on its way."""
+        """The verified bytes of a blob that is here, or is being fetched."""
         job = self._jobs.get(blob)
         if job is not None:
             return job.here_bytes
@@ -106,7 +105,9 @@ class _Round:
         self._changed = anyio.Event()
         self._changes = 0
         self._places = anyio.Semaphore(PEERS_AT_ONCE)
-        self._asked: dict[Range, tuple[PeerId, float]] = {}  # of whom and when; a range asked of two is not in it
+        self._asked: dict[
+            ChunkRange, tuple[PeerId, float]
+        ] = {}  # peer and time; a range requested from two is not in it
         self._waiting: dict[PeerId, StreamReader] = {}  # for an answer
 
     async def run(self) -> None:
@@ -121,7 +122,7 @@ class _Round:
 
             async def work(peer: PeerId) -> None:
                 await self._work(peer)
-                if self._is_over:  # others may still wait for what a quicker one brought
+                if self._is_over:  # others may still wait for a range that a quicker one brought
                     self._report_silent()
                     workers.cancel_scope.cancel()
 
@@ -145,12 +146,12 @@ class _Round:
             try:
                 await self._fetcher.reach(peer, CONNECT_SECONDS)
             except TransportError as error:
-                self._drop(peer, str(error), None)  # away is no fault
+                self._drop(peer, str(error), None)  # absence is no fault
             while self._may_ask(peer):
                 try:
                     await self._converse(peer)
                 except UnusableStreamError:
-                    pass  # the job that made it so is over, or will not ask this peer again
+                    pass  # the job that raised it is over, or will not ask this peer again
                 except IntegrityError as error:
                     self._drop(peer, str(error), Conduct.WRONG_CHUNK)
                 except DeadlineError as error:
@@ -174,9 +175,9 @@ class _Round:
         self._changed = anyio.Event()
 
     async def _converse(self, peer: PeerId) -> None:
-        """Asks one stream's worth; returns when this peer can do nothing more."""
-        stream = await self._fetcher.host.open_stream(peer, PROTOCOL, deadline_seconds=CONNECT_SECONDS)
-        asked: deque[Range] = deque()
+        """Sends requests on one stream; returns when this peer has nothing more to serve."""
+        stream = await self._fetcher.host.open_stream(peer, BLOB_PROTOCOL, deadline_seconds=CONNECT_SECONDS)
+        asked: deque[ChunkRange] = deque()
         ended = False
         try:
             await self._exchange(peer, stream, asked)
@@ -191,13 +192,13 @@ class _Round:
             with anyio.CancelScope(shield=True), suppress(TransportError):
                 await (stream.finish(linger_seconds=STREAM_END_SECONDS) if ended else stream.reset())
 
-    async def _exchange(self, peer: PeerId, stream: Stream, asked: deque[Range]) -> None:
+    async def _exchange(self, peer: PeerId, stream: Stream, asked: deque[ChunkRange]) -> None:
         reader = StreamReader(stream, stall_seconds=self._fetcher.stall_seconds)
         buffer = memoryview(bytearray(CHUNK_BYTES))
-        ahead_bytes = 0  # asked for and still to come
+        ahead_bytes = 0  # requested and not yet received
         max_bytes = MIN_AHEAD_BYTES
         began_seconds, received_bytes = anyio.current_time(), 0
-        exhausted_at = -1  # the change after which nothing was left to ask for
+        exhausted_at = -1  # the change after which no range was left to request
         while True:
             if ahead_bytes <= max_bytes // 2 and exhausted_at != self._changes:
                 request = self._take(peer, max_bytes - ahead_bytes)
@@ -210,7 +211,7 @@ class _Round:
             if asked:
                 reader.asked_now()
                 self._waiting[peer] = reader
-                # It stays in ``asked`` until all of it is here, so that a failure gives it back.
+                # It stays in ``asked`` until all of it is here, so that a failure returns it to the queue.
                 await self._receive(peer, reader, asked[0], buffer)
                 self._waiting.pop(peer, None)
                 arrived = asked.popleft()
@@ -222,7 +223,7 @@ class _Round:
                 max_bytes = min(AHEAD_BYTES, max(MIN_AHEAD_BYTES, max_bytes))
             elif self._may_ask(peer):
                 with anyio.move_on_after(LATE_SECONDS) as waited:
-                    await self._changed.wait()  # others bring the rest, or fail and leave it to us
+                    await self._changed.wait()  # others bring the rest, or fail and return it to the queue
                 late = self._late(peer) if waited.cancelled_caught else None
                 if late is not None:
                     asked.append(late)
@@ -231,18 +232,18 @@ class _Round:
             else:
                 return
 
-    async def _send(self, stream: Stream, request: list[Range]) -> None:
+    async def _send(self, stream: Stream, request: list[ChunkRange]) -> None:
         with anyio.move_on_after(self._fetcher.stall_seconds) as scope:
-            await stream.send(encode_request(request))
+            await stream.send(framed_message(request))
         if scope.cancelled_caught:
             raise DeadlineError(f"{stream.peer} took no request for {self._fetcher.stall_seconds:g} s")
 
-    def _bytes_of(self, taken: Range) -> int:
+    def _bytes_of(self, taken: ChunkRange) -> int:
         return self._jobs[taken.blob].bytes_of(taken)
 
-    def _take(self, peer: PeerId, room_bytes: int) -> list[Range]:
-        """What to ask this peer for next, up to ``room_bytes`` and one range more."""
-        request: list[Range] = []
+    def _take(self, peer: PeerId, room_bytes: int) -> list[ChunkRange]:
+        """The ranges to request from this peer next, up to ``room_bytes`` and one range more."""
+        request: list[ChunkRange] = []
         for job in self._jobs.values():
             while job.has_ranges and job.may_ask(peer):
                 if room_bytes <= 0 or len(request) == RANGES_PER_REQUEST:
@@ -252,8 +253,8 @@ class _Round:
                 room_bytes -= job.bytes_of(request[-1])
         return request
 
-    def _late(self, peer: PeerId) -> Range | None:
-        """The range that another peer was asked for longest ago, if this one may be asked too; it is asked once."""
+    def _late(self, peer: PeerId) -> ChunkRange | None:
+        """The range requested from another peer longest ago, if this one may be asked for it too; returned once."""
         before_seconds = anyio.current_time() - LATE_SECONDS
         for taken, (whom, at_seconds) in self._asked.items():
             if whom != peer and at_seconds <= before_seconds and self._jobs[taken.blob].may_ask(peer):
@@ -261,13 +262,13 @@ class _Round:
                 return taken
         return None
 
-    async def _receive(self, peer: PeerId, reader: StreamReader, taken: Range, buffer: memoryview) -> None:
+    async def _receive(self, peer: PeerId, reader: StreamReader, taken: ChunkRange, buffer: memoryview) -> None:
         job = self._jobs[taken.blob]
-        status, size = HEADER.unpack(await reader.exactly(HEADER.size))
-        if status == Status.BUSY:
+        status, size = decode_answer_header(await reader.exactly(ANSWER_HEADER_BYTES))
+        if status == BlobStatus.BUSY:
             await anyio.sleep(BUSY_SECONDS)
             raise UnusableStreamError(f"{peer} is busy")
-        if status != Status.HERE:
+        if status != BlobStatus.HERE:
             if peer in job.listed:
                 self._fetcher.report(peer, Conduct.MISSING, f"has no blob {job.blob.hex()}")
             job.exclude(peer, "does not have it")
@@ -275,8 +276,8 @@ class _Round:
             self._notify()
             return
         if size != job.size:
-            # The id tells which size is true only once all is here: nobody is blamed.
-            job.exclude(peer, f"has {size} bytes under this id, advertised were {job.size}")
+            # The id shows which size is true only once all is here, so that no peer is blamed.
+            job.exclude(peer, f"has {size} bytes under this id; {job.size} were advertised")
             raise UnusableStreamError(job.failures[peer])
         if taken.hashes:
             raw = bytes(await reader.exactly(HASH_BYTES * chunk_count(size)))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from protocol.blob_id import chunk_count, id_of_chunk_hashes
 from protocol.errors import IntegrityError, ProtocolError, StorageError
 from protocol.limits import BLOB_BYTES
+from protocol.streams.blob_messages import ChunkRange
 from swarm.api import Wanted
-from swarm.blobs.blob_server import Range
 from swarm.blobs.partial_blob import PartialBlob, chunk_size
 from swarm.blobs.store import ContentStore
 from swarm.host import PeerId
@@ -31,15 +31,15 @@ class FetchJob:
         self.is_done = False
         self._store = store
         self._partial: PartialBlob | None = None
-        self._queue: deque[Range] = deque()
+        self._queue: deque[ChunkRange] = deque()
         if not 1 <= self.size <= BLOB_BYTES:
             self.failed_because = f"a size of {self.size} bytes; 1 to {BLOB_BYTES} are allowed"
         elif self.is_single:
-            self._queue.append(Range(self.blob, 0, 1, False))
+            self._queue.append(ChunkRange(self.blob, 0, 1, False))
         else:
             self._partial = store.resume(self.blob, self.size)
             if self._partial is None:
-                self._queue.append(Range(self.blob, 0, RANGE_CHUNKS, True))
+                self._queue.append(ChunkRange(self.blob, 0, RANGE_CHUNKS, True))
             else:
                 self._queue.extend(self._ranges(self._partial.missing()))
                 self._finish_if_whole()
@@ -67,10 +67,10 @@ class FetchJob:
     def may_ask(self, peer: PeerId) -> bool:
         return not self.is_over and peer in self.sources and peer not in self.failures
 
-    def take(self) -> Range:
+    def take(self) -> ChunkRange:
         return self._queue.popleft()
 
-    def give_back(self, taken: Range) -> None:
+    def give_back(self, taken: ChunkRange) -> None:
         """Returns the part of a range that did not arrive, for another worker."""
         if self.is_over:
             return
@@ -92,13 +92,13 @@ class FetchJob:
             "; ".join(f"{peer}: {because}" for peer, because in self.failures.items()) or "no peer is known to have it"
         )
 
-    def bytes_of(self, taken: Range) -> int:
+    def bytes_of(self, taken: ChunkRange) -> int:
         return sum(self.chunk_bytes(index) for index in self.indices(taken))
 
     def chunk_bytes(self, index: int) -> int:
         return chunk_size(self.size, index)
 
-    def indices(self, taken: Range) -> range:
+    def indices(self, taken: ChunkRange) -> range:
         return range(taken.first, min(taken.first + taken.count, chunk_count(self.size)))
 
     def accept_hashes(self, chunk_hashes: Sequence[bytes]) -> None:
@@ -142,18 +142,18 @@ class FetchJob:
             self._store.finish(self._partial)
             self.is_done = True
 
-    def _ranges(self, indices: Sequence[int]) -> Iterator[Range]:
+    def _ranges(self, indices: Sequence[int]) -> Iterator[ChunkRange]:
         """Yields runs of consecutive chunks, at most ``RANGE_CHUNKS`` each."""
         first = count = 0
         for index in indices:
             if count and (index != first + count or count == RANGE_CHUNKS):
-                yield Range(self.blob, first, count, False)
+                yield ChunkRange(self.blob, first, count, False)
                 count = 0
             if not count:
                 first = index
             count += 1
         if count:
-            yield Range(self.blob, first, count, False)
+            yield ChunkRange(self.blob, first, count, False)
 
 
 class UnusableStreamError(ProtocolError):

@@ -23,12 +23,17 @@ import msgspec
 from protocol.cluster.admission import read_invite, read_manifest
 from protocol.cluster.documents import Credential, sign_join
 from protocol.cluster.invite import Invite
-from protocol.cluster.refusal import AdmissionRefused, RefusalReason, told
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason, refused_by_peer
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
+from protocol.streams.handshake_messages import (
+    HandshakeAnswer,
+    HandshakeGreeting,
+    decode_handshake,
+    encode_handshake,
+)
 from swarm.atomic_file import write_atomically
 from swarm.cluster.cluster_files import cluster_files, write_credentials
-from swarm.cluster.handshake import HandshakeAnswer, HandshakeGreeting, decode_frame, encode_frame
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.exit_codes import exit_code_of
 from swarm.host import HandshakeReply, Host, PeerId
@@ -59,7 +64,7 @@ class Newcomer:
 
     def greet(self, peer: PeerId) -> bytes:
         swarm_id = self._invite.invitation.swarm_id
-        return encode_frame(
+        return encode_handshake(
             HandshakeGreeting(swarm_id, int(self._wall_clock()), self._credential, 0, 0, wants_manifest=True)
         )
 
@@ -74,11 +79,11 @@ class Newcomer:
 
     def conclude(self, peer: PeerId, answer: bytes) -> HandshakeReply:
         """Checks the manifest, then continues as every member does."""
-        said, now_seconds = decode_frame(answer, HandshakeAnswer), self._wall_clock()
+        said, now_seconds = decode_handshake(answer, HandshakeAnswer), self._wall_clock()
         if said.refusal is not None or said.documents is None:
             reason = said.refusal.reason if said.refusal is not None else RefusalReason.DAMAGED
             theirs_seconds = said.refusal.time_seconds if said.refusal is not None else now_seconds
-            return _no(told(reason, now_seconds, theirs_seconds))
+            return _no(refused_by_peer(reason, now_seconds, theirs_seconds))
         cluster = read_manifest(self._invite, said.documents.manifest)
         if isinstance(cluster, AdmissionRefused):
             return _no(cluster)

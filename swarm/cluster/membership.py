@@ -29,17 +29,17 @@ from protocol.cluster.admission import (
 )
 from protocol.cluster.cluster_manifest import Cluster
 from protocol.cluster.documents import Credential, KeyChange, Revocations, decode_credential
-from protocol.cluster.refusal import AdmissionRefused, RefusalReason, judge_clocks, told
+from protocol.cluster.refusal import AdmissionRefused, RefusalReason, judge_clocks, refused_by_peer
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey, public_bytes_of
-from swarm.cluster.handshake import (
+from protocol.streams.handshake_messages import (
     HandshakeAnswer,
     HandshakeConclusion,
     HandshakeDocuments,
     HandshakeGreeting,
     HandshakeRefusal,
-    decode_frame,
-    encode_frame,
+    decode_handshake,
+    encode_handshake,
 )
 from swarm.cluster.roster import Roster
 from swarm.host import HandshakeReply, PeerId
@@ -136,20 +136,20 @@ class Membership:
         return [self.key_change.psk, *(f.psk for f in self.key_change.former if now_seconds < f.until_seconds)]
 
     def greet(self, peer: PeerId) -> bytes:
-        return encode_frame(self._greeting())
+        return encode_handshake(self._greeting())
 
     def answer(self, peer: PeerId, greeting: bytes) -> HandshakeReply:
-        theirs, now_seconds = decode_frame(greeting, HandshakeGreeting), self._wall_clock()
+        theirs, now_seconds = decode_handshake(greeting, HandshakeGreeting), self._wall_clock()
         admitted, certificate = self._judge_greeting(theirs, peer, now_seconds)
         if isinstance(admitted, AdmissionRefused):
-            frame = encode_frame(HandshakeAnswer(self._no(admitted), None, None))
+            frame = encode_handshake(HandshakeAnswer(self._no(admitted), None, None))
             return HandshakeReply(frame, self._refuse(peer, admitted))
         manifest = self.cluster.document if theirs.wants_manifest else b""
         documents = self._documents_for(theirs, manifest=manifest, certificate=certificate)
-        return HandshakeReply(encode_frame(HandshakeAnswer(None, self._greeting(), documents)))
+        return HandshakeReply(encode_handshake(HandshakeAnswer(None, self._greeting(), documents)))
 
     def conclude(self, peer: PeerId, answer: bytes) -> HandshakeReply:
-        said, now_seconds = decode_frame(answer, HandshakeAnswer), self._wall_clock()
+        said, now_seconds = decode_handshake(answer, HandshakeAnswer), self._wall_clock()
         if said.refusal is not None or said.greeting is None or said.documents is None:
             return HandshakeReply(
                 b"", self._turned(peer, said.refusal or HandshakeRefusal(RefusalReason.DAMAGED, int(now_seconds)))
@@ -159,14 +159,14 @@ class Membership:
         admitted, _ = self._judge_greeting(said.greeting, peer, now_seconds)
         if isinstance(admitted, AdmissionRefused):
             return HandshakeReply(
-                encode_frame(HandshakeConclusion(self._no(admitted), HandshakeDocuments())),
+                encode_handshake(HandshakeConclusion(self._no(admitted), HandshakeDocuments())),
                 self._refuse(peer, admitted),
             )
         self.welcomed = True
-        return HandshakeReply(encode_frame(HandshakeConclusion(None, self._documents_for(said.greeting))))
+        return HandshakeReply(encode_handshake(HandshakeConclusion(None, self._documents_for(said.greeting))))
 
     def confirm(self, peer: PeerId, conclusion: bytes) -> None:
-        said = decode_frame(conclusion, HandshakeConclusion)
+        said = decode_handshake(conclusion, HandshakeConclusion)
         if said.refusal is not None:
             raise self._turned(peer, said.refusal)
         self._take_from(said.documents)
@@ -354,7 +354,7 @@ class Membership:
         """Takes the list that proves a revocation; everything else in the refusal is one peer's claim."""
         if refusal.revocations:
             self._take_from(HandshakeDocuments(revocations=refusal.revocations))
-        refused = self.own_refusal() or told(refusal.reason, self._wall_clock(), refusal.time_seconds)
+        refused = self.own_refusal() or refused_by_peer(refusal.reason, self._wall_clock(), refusal.time_seconds)
         return RefusedError(refused.message, refused.reason)
 
     def _keep_members(self) -> None:

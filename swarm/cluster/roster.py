@@ -7,7 +7,6 @@ of its SHA-256. Bounded by what the owner signs: seats, and the members that the
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from dataclasses import dataclass
 from protocol import limits
 from protocol.cluster.admission import Admitted, Taken
 from protocol.identity import peer_id_of
+from protocol.streams.member_messages import credential_digest
 from swarm.host import PeerId
-
-DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,6 @@ class Member:
     @property
     def peer(self) -> PeerId:
         return peer_id_of(self.admitted.peer)
-
-
-def digest_of(credential: bytes) -> bytes:
-    return hashlib.sha256(credential).digest()[:DIGEST_BYTES]
 
 
 class Roster:
@@ -75,9 +69,9 @@ class Roster:
         if known is not None and not _is_news(known.admitted, admitted, renewal_seconds):
             return False
         if known is not None:
-            self._by_digest.pop(digest_of(known.credential), None)
+            self._by_digest.pop(credential_digest(known.credential), None)
         self._by_seat[seat] = member
-        self._by_digest[digest_of(credential)] = credential
+        self._by_digest[credential_digest(credential)] = credential
         self._taken.setdefault(admitted.invitation, set()).add(admitted.peer)
         others = [other for other in self._of_peer.get(member.peer, ()) if other is not known]
         self._of_peer[member.peer] = sorted([member, *others], key=_worth, reverse=True)
@@ -85,7 +79,7 @@ class Roster:
 
     def refuse(self, credential: bytes) -> None:
         """Notes that a credential need not be sent to us again."""
-        self._refused[digest_of(credential)] = None
+        self._refused[credential_digest(credential)] = None
         if len(self._refused) > limits.MEMBERS:
             self._refused.popitem(last=False)
 

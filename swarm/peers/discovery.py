@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from random import Random
 
+from protocol.limits import ADDRESS_CHARACTERS, ADDRESSES_PER_PEER
+
 BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 120.0
-ADDRESS_CHARACTERS = 256
 ADDRESSES = 2048
-ADDRESSES_PER_PEER = 8
 SIMULTANEOUS_DIAL_SECONDS = 3.0  # two peers that learn of each other at once must not both dial: the greater id waits
 DEPARTED_SECONDS = 30.0  # for which a peer that said goodbye is not dialled
 

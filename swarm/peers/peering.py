@@ -8,7 +8,6 @@ start.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +26,8 @@ from protocol.errors import (
     TransportError,
     UnreachableError,
 )
+from protocol.limits import ADDRESSES_PER_ANSWER
+from protocol.meeting_points import dht_key
 from swarm.atomic_file import write_atomically
 from swarm.host import Host, PeerId
 from swarm.peers.discovery import (
@@ -41,7 +42,7 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
-from swarm.peers.peer_exchange import ADDRESSES_TOLD, PeerExchange
+from swarm.peers.peer_exchange import PeerExchange
 
 TICK_SECONDS = 0.5
 DIAL_SECONDS = 10.0
@@ -57,11 +58,6 @@ PROVIDERS_WANTED = 32
 OTHER_SWARM_SECONDS = 600.0
 MAX_CONNECTIONS = 64
 REMEMBERED = 256
-
-
-def swarm_key(swarm_id: bytes) -> bytes:
-    """Returns the DHT key (32 bytes) under which the members of a swarm provide themselves."""
-    return hashlib.sha256(b"starling/swarm/1\0" + swarm_id).digest()
 
 
 class Peering:
@@ -89,7 +85,9 @@ class Peering:
         self._is_banned = is_banned
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
-        self._exchange = PeerExchange(host, swarm_id, learn=self._on_addresses, tell=self._addresses_for)
+        self._exchange = PeerExchange(
+            host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for
+        )
         self._members: set[PeerId] = set()  # connected peers that are in our swarm
         self._dialling: set[PeerId] = set()
         self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
@@ -208,7 +206,7 @@ class Peering:
         reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None and c.peer != peer]
         self._random.shuffle(reached)
         addresses.extend(c.address for c in reached)
-        return list(dict.fromkeys(addresses))[:ADDRESSES_TOLD]
+        return list(dict.fromkeys(addresses))[:ADDRESSES_PER_ANSWER]
 
     async def reach(self, peer: PeerId, deadline_seconds: float) -> None:
         """Connects to ``peer`` unless it is connected. Raises ``TransportError``."""
@@ -279,7 +277,7 @@ class Peering:
                     await self._on_failure(peer, "", error)
 
     async def _ask_dht(self) -> None:
-        key = swarm_key(self._swarm_id)
+        key = dht_key(self._swarm_id)
         provide_at_seconds = 0.0
         while True:
             while not self._host.peers():  # noqa: ASYNC110  the host has no event for it

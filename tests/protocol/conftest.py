@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -50,18 +47,6 @@ def make_group(make_completion: Callable[..., Completion]) -> Callable[..., Grou
         return Group(PromptRef("chain_sum", 1, b"c" * 16, 42), b"f" * 16, b"t" * 16, 7, several)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def make_vectors() -> ModuleType:
-    """scripts/make_vectors.py as a module."""
-    path = Path(__file__).resolve().parents[2] / "scripts" / "make_vectors.py"
-    spec = importlib.util.spec_from_file_location("make_vectors", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Lab:

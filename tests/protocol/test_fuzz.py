@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 import msgspec
+import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from protocol.messages import (
 )
 from protocol.rollouts import GROUP_MAGIC, Group, decode_group, encode_group
 from protocol.wire import ANNOUNCEMENT_DOMAIN, decode, open_announcement, seal
+from tests.protocol.mutation import mutated
 
 KEY = NodeKey(bytes(range(32)))
 SWARM = bytes(16)
@@ -47,26 +49,6 @@ SEALED = [
         ),
     )
 ]
-
-
-@st.composite
-def mutated(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    """Sound bytes after one to four flips, cuts, insertions, or overwritings."""
-    raw = bytearray(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(1, 4))):
-        position = draw(st.integers(0, len(raw)))
-        match draw(st.sampled_from(["flip", "cut", "insert", "overwrite", "remove"])):
-            case "flip" if position < len(raw):
-                raw[position] ^= 1 << draw(st.integers(0, 7))
-            case "cut":
-                del raw[position:]
-            case "insert":
-                raw[position:position] = draw(st.binary(max_size=8))
-            case "overwrite":
-                raw[position : position + 4] = draw(st.binary(min_size=4, max_size=4))
-            case "remove":
-                del raw[position : position + draw(st.integers(1, 8))]
-    return bytes(raw)
 
 
 def announce(raw: bytes) -> None:
@@ -99,18 +81,23 @@ def test_body_within_a_sound_and_signed_payload(body: bytes) -> None:
     announce(msgspec.msgpack.encode((payload, KEY.sign(ANNOUNCEMENT_DOMAIN, payload))))
 
 
+@pytest.fixture(scope="module")
+def group_blob(make_group: Callable[..., Group]) -> bytes:
+    return encode_group(make_group())
+
+
 @given(st.data())
 @settings(max_examples=400)
-def test_group_blob(make_group: Callable[..., Group], data: st.DataObject) -> None:
-    raw = data.draw(st.binary(max_size=300) | mutated([encode_group(make_group())]))
+def test_group_blob(group_blob: bytes, data: st.DataObject) -> None:
+    raw = data.draw(st.binary(max_size=300) | mutated([group_blob]))
     with contextlib.suppress(ProtocolError):
         decode_group(data.draw(st.sampled_from([b"", GROUP_MAGIC])) + raw)
 
 
 @given(st.data())
 @settings(max_examples=600)
-def test_content_within_a_sound_frame(make_group: Callable[..., Group], data: st.DataObject) -> None:
-    content = zstandard.decompress(encode_group(make_group())[len(GROUP_MAGIC) :])
+def test_content_within_a_sound_frame(group_blob: bytes, data: st.DataObject) -> None:
+    content = zstandard.decompress(group_blob[len(GROUP_MAGIC) :])
     raw = data.draw(st.binary(max_size=300) | mutated([content]))
     with contextlib.suppress(ProtocolError):
         group = decode_group(GROUP_MAGIC + zstandard.compress(raw))
@@ -124,7 +111,7 @@ def test_manifest(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_door_to_any_type(raw: bytes) -> None:
+def test_decoding_to_any_type(raw: bytes) -> None:
     for type_ in (PromptRef, dict[str, list[float]], list[bytes], tuple[int, str], float):
         with contextlib.suppress(ProtocolError):
             decode(raw, type_, max_bytes=300)

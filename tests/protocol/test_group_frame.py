@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from protocol import limits
-from protocol.columns import compress, decompress
+from protocol.columns import compress_columns, decompress_columns
 from protocol.errors import MalformedError, OversizedError, ProtocolError
 from protocol.rollouts import GROUP_MAGIC, Group, decode_group, encode_group
 
@@ -37,7 +37,7 @@ def peak_bytes(action: Callable[[], object], refusal: type[ProtocolError]) -> in
 
 
 def test_the_frame_written_by_hand_is_a_frame() -> None:
-    assert decompress(repeated_byte_frame(3), max_bytes=MIB) == bytes(3 * 128 * 1024)
+    assert decompress_columns(repeated_byte_frame(3), max_bytes=MIB) == bytes(3 * 128 * 1024)
 
 
 def test_bomb_of_a_terabyte_is_refused_within_the_bound() -> None:
@@ -46,7 +46,7 @@ def test_bomb_of_a_terabyte_is_refused_within_the_bound() -> None:
 
 
 def test_bomb_stops_at_the_callers_bound() -> None:
-    assert peak_bytes(lambda: decompress(repeated_byte_frame(10_000), max_bytes=MIB), OversizedError) < 12 * MIB
+    assert peak_bytes(lambda: decompress_columns(repeated_byte_frame(10_000), max_bytes=MIB), OversizedError) < 12 * MIB
 
 
 def test_many_values_within_the_bound_are_refused_without_being_built() -> None:
@@ -64,15 +64,14 @@ def test_stated_content_size_is_not_believed(make_group: Callable[..., Group]) -
 def test_window_over_the_bound_is_refused() -> None:
     bound_bits = limits.GROUP_WINDOW_BYTES.bit_length() - 1
     largest, too_large = (bytes([0x00, (bits - 10) << 3]) for bits in (bound_bits, bound_bits + 1))
-    assert decompress(repeated_byte_frame(1, header=largest), max_bytes=MIB) == bytes(128 * 1024)
+    assert decompress_columns(repeated_byte_frame(1, header=largest), max_bytes=MIB) == bytes(128 * 1024)
     with pytest.raises(MalformedError, match="zstd"):
-        decompress(repeated_byte_frame(1, header=too_large), max_bytes=MIB)
+        decompress_columns(repeated_byte_frame(1, header=too_large), max_bytes=MIB)
 
 
 def test_largest_content_needs_no_larger_window_than_allowed() -> None:
-    assert (
-        zstandard.get_frame_parameters(compress(bytes(limits.GROUP_BYTES), [])).window_size <= limits.GROUP_WINDOW_BYTES
-    )
+    frame = compress_columns(bytes(limits.GROUP_BYTES), [])
+    assert zstandard.get_frame_parameters(frame).window_size <= limits.GROUP_WINDOW_BYTES
 
 
 def test_every_truncation_of_a_blob_is_malformed(make_group: Callable[..., Group]) -> None:
@@ -105,4 +104,4 @@ def test_blob_over_its_bound_is_refused_before_it_is_read() -> None:
 def test_blocks_ended_anywhere_change_nothing_but_the_size() -> None:
     content = bytes(range(256)) * 20
     for ends in ([], [1], [0, 0, 5], [100, 2_000, len(content)]):
-        assert decompress(compress(content, ends), max_bytes=len(content)) == content
+        assert decompress_columns(compress_columns(content, ends), max_bytes=len(content)) == content

@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 
 from protocol import limits
+from protocol.cluster.refusal import RefusalReason
+from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, DeclineReason
+from protocol.streams.blob_messages import BLOB_PROTOCOL
+from protocol.streams.member_messages import MEMBER_PROTOCOL
+from protocol.streams.peer_messages import PEER_PROTOCOL
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -17,6 +22,11 @@ def test_every_bound_is_listed_with_its_value() -> None:
     bounds = {name: value for name, value in vars(limits).items() if name.isupper()}
     assert listed == {name: value for name, value in bounds.items() if not name.startswith("PROTOCOL_")}
     assert f"**{limits.PROTOCOL_MAJOR}.{limits.PROTOCOL_MINOR}**" in PAGE
+
+
+def test_every_stream_protocol_and_every_reason_is_specified() -> None:
+    for name in (AVERAGING_PROTOCOL, BLOB_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL, *DeclineReason, *RefusalReason):
+        assert f"`{name}`" in PAGE
 
 
 def test_every_bound_that_the_text_names_exists() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -13,25 +15,58 @@ import numpy as np
 import pytest
 import zstandard
 
-from protocol import errors
+from protocol import errors, limits
 from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster.admission import Admitted, judge_credential, judge_revocations
 from protocol.cluster.cluster_manifest import ClusterManifest, open_manifest, sign_manifest
 from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
+from protocol.limits import CHUNK_BYTES
 from protocol.manifest import Manifest, decode_manifest
+from protocol.meeting_points import dht_key, gossip_topic
 from protocol.messages import Body, GroupAdvert, PromptRef
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, decode_group, encode_group
+from protocol.streams.averaging_messages import AveragingMessage, DeclineReason, decode_averaging_message
+from protocol.streams.blob_messages import (
+    ANSWER_HEADER_BYTES,
+    BlobStatus,
+    ChunkRange,
+    decode_answer_header,
+    decode_blob_request,
+)
+from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed_message
+from protocol.streams.handshake_messages import (
+    HandshakeAnswer,
+    HandshakeConclusion,
+    HandshakeGreeting,
+    decode_handshake,
+)
+from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, decode_members_message
+from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
 from protocol.weights.compressed_weights import decode_compressed, encode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 from protocol.weights.sparse_update import decode_update, encode_update
 from protocol.weights.sparsify import sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import Patterns, apply_diff, weights_hash
-from protocol.weights.weight_slice import quantise, towards
+from protocol.weights.weight_slice import quantise_slice, slice_differences
 from protocol.wire import open_announcement, seal
+from scripts.make_vectors import FOLDER, all_vectors
+from scripts.vectors.plain_values import pattern, plain
+from scripts.vectors.tensor_vectors import ramp
 
-FOLDER = Path(__file__).resolve().parents[1] / "vectors"
+STREAM_KINDS: dict[str, dict[str, type[msgspec.Struct]]] = {
+    "averaging": {kind.__struct_config__.tag: kind for kind in get_args(AveragingMessage)},
+    "peer": {"question": PeerExchangeQuestion, "answer": PeerExchangeAnswer},
+    "handshake": {"greeting": HandshakeGreeting, "answer": HandshakeAnswer, "conclusion": HandshakeConclusion},
+    "member": {"question": MembersQuestion, "answer": MembersAnswer, "news": MembersNews},
+}
+STREAM_DECODERS: dict[str, Callable[[bytes, Any], msgspec.Struct]] = {
+    "averaging": lambda raw, kind: decode_averaging_message(raw),
+    "peer": decode_peer_message,
+    "handshake": decode_handshake,
+    "member": decode_members_message,
+}
 KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Body)}
 
 
@@ -47,10 +82,14 @@ def built(type_: Any, value: Any) -> Any:
         inner = get_args(type_)
         types = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(built(one, item) for one, item in zip(types, value, strict=True))
+    if get_origin(type_) is UnionType:
+        return None if value is None else built(get_args(type_)[0], value)
     if type_ is bytes:
         return bytes.fromhex(value)
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         return type_(**{name: built(hint, value[name]) for name, hint in get_type_hints(type_).items()})
+    if isinstance(type_, type) and issubclass(type_, StrEnum):
+        return type_(value)
     return value
 
 
@@ -83,7 +122,7 @@ def test_identity(vector: Any) -> None:
 
 @pytest.mark.parametrize("vector", vectors("blob_ids"), ids=lambda v: v["size"])
 def test_blob_id(vector: Any) -> None:
-    content = bytes(index % 251 for index in range(vector["size"]))
+    content = pattern(vector["size"])
     assert [digest.hex() for digest in chunk_hashes(content)] == vector["chunk_hashes"]
     assert blob_id(content).hex() == vector["id"]
 
@@ -93,17 +132,19 @@ def test_manifest(vector: Any) -> None:
     manifest = built(Manifest, vector["manifest"])
     assert manifest.encode().hex() == vector["canonical"]
     assert manifest.swarm_id.hex() == vector["swarm_id"]
+    assert gossip_topic(manifest.swarm_id) == vector["gossip_topic"]
+    assert dht_key(manifest.swarm_id).hex() == vector["dht_key"]
     decoded = decode_manifest(bytes.fromhex(vector["canonical"]))
     assert sorted(decoded.tasks) == sorted(manifest.tasks)
     assert decoded.name == manifest.name
 
 
 @pytest.mark.parametrize("vector", vectors("groups"), ids=lambda v: v["name"])
-def test_group(vector: Any, make_vectors: ModuleType) -> None:
+def test_group(vector: Any) -> None:
     blob = bytes.fromhex(vector["blob"])
     group = built_group(vector["group"])
     assert zstandard.decompress(encode_group(group)[len(GROUP_MAGIC) :]).hex() == vector["content"]
-    assert make_vectors.plain(decode_group(blob)) == vector["group"]
+    assert plain(decode_group(blob)) == vector["group"]
     assert zstandard.decompress(blob[len(GROUP_MAGIC) :]).hex() == vector["content"]
     assert advert_of(group, blob) == built(GroupAdvert, vector["advert"])
 
@@ -138,11 +179,11 @@ def built_layout(value: Any) -> TensorLayout:
 
 
 @pytest.mark.parametrize("vector", vectors("sparse_updates"), ids=lambda v: v["kept"])
-def test_sparse_update(vector: Any, make_vectors: ModuleType) -> None:
+def test_sparse_update(vector: Any) -> None:
     layout = built_layout(vector["layout"])
     assert layout.digest.hex() == vector["layout_digest"]
-    residuals = [np.array(make_vectors.ramp(size, 577), np.float32) for size in layout.sizes]
-    deltas = [np.array(make_vectors.ramp(size, 1201), np.float32) for size in layout.sizes]
+    residuals = [np.array(ramp(size, 577), np.float32) for size in layout.sizes]
+    deltas = [np.array(ramp(size, 1201), np.float32) for size in layout.sizes]
     tensors = [
         sparsify(residual, delta, decay=vector["decay"], kept=vector["kept"])
         for residual, delta in zip(residuals, deltas, strict=True)
@@ -158,16 +199,16 @@ def test_sparse_update(vector: Any, make_vectors: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("vector", vectors("compressed_weights"), ids=lambda v: v["stride"])
-def test_compressed_weights(vector: Any, make_vectors: ModuleType) -> None:
+def test_compressed_weights(vector: Any) -> None:
     layout = built_layout(vector["layout"])
-    weights = [np.array(make_vectors.ramp(size, 577), np.float32) for size in layout.sizes]
+    weights = [np.array(ramp(size, 577), np.float32) for size in layout.sizes]
     shape = {name: vector[name] for name in ("stride", "phase", "bits")}
-    part = quantise(layout, weights, np.array(vector["steps"], np.float32), **shape)
+    part = quantise_slice(layout, weights, np.array(vector["steps"], np.float32), **shape)
     found = decode_compressed(bytes.fromhex(vector["blob"]), layout)
     assert hashlib.sha256(found.part.codes.tobytes()).hexdigest() == vector["codes_sha256"]
     assert encode_compressed(layout, encode_update(layout, found.update), part).hex() == vector["blob"]
-    told = towards(layout, found.part, [tensor + np.float32(0.01) for tensor in weights])
-    digest = hashlib.sha256(np.concatenate(told).astype("<f4").tobytes()).hexdigest()
+    differences = slice_differences(layout, found.part, [tensor + np.float32(0.01) for tensor in weights])
+    digest = hashlib.sha256(np.concatenate(differences).astype("<f4").tobytes()).hexdigest()
     assert digest == vector["differences_sha256"]
 
 
@@ -206,13 +247,13 @@ def test_cluster_and_invite(vector: Any) -> None:
 
 
 @pytest.mark.parametrize("vector", vectors("membership")[0]["credentials"], ids=lambda v: v["name"])
-def test_credential(vector: Any, make_vectors: ModuleType) -> None:
+def test_credential(vector: Any) -> None:
     of = vectors("membership")[0]
     cluster = open_manifest(bytes.fromhex(of["manifest_document"]))
     peer = NodeKey(bytes.fromhex(of["peer_seed"])).public_bytes
     revoked = vector["revocations"] and judge_revocations(cluster, None, bytes.fromhex(vector["revocations"]))
     answer = judge_credential(vector["now_seconds"], cluster, revoked, {}, bytes.fromhex(vector["credential"]), peer)
-    found = make_vectors.plain(answer) if isinstance(answer, Admitted) else answer.reason
+    found = plain(answer) if isinstance(answer, Admitted) else answer.reason
     assert found == vector["answer"]
 
 
@@ -220,10 +261,74 @@ def test_every_kind_of_announcement_has_a_vector() -> None:
     assert {vector["kind"] for vector in vectors("announcements")} == set(KINDS)
 
 
-def test_files_are_those_that_the_script_writes(make_vectors: ModuleType) -> None:
-    for name, expected in make_vectors.all_vectors().items():
+def body_of(frame: bytes, max_bytes: int = 2**20) -> bytes:
+    """The body of exactly one frame."""
+    length = checked_body_length(frame[:LENGTH_BYTES], max_bytes=max_bytes, what="a vector")
+    assert len(frame) == LENGTH_BYTES + length
+    return frame[LENGTH_BYTES:]
+
+
+STREAM_VECTORS = [(protocol, vector) for protocol in STREAM_KINDS for vector in vectors(f"{protocol}_messages")]
+
+
+@pytest.mark.parametrize(("protocol", "vector"), STREAM_VECTORS, ids=lambda v: v if isinstance(v, str) else v["name"])
+def test_stream_message(protocol: str, vector: Any) -> None:
+    frame, kind = bytes.fromhex(vector["frame"]), STREAM_KINDS[protocol][vector["kind"]]
+    message = built(kind, vector["fields"])
+    assert framed_message(message) == frame
+    assert STREAM_DECODERS[protocol](body_of(frame), kind) == message
+
+
+def test_every_kind_of_stream_message_has_a_vector() -> None:
+    for protocol, kinds in STREAM_KINDS.items():
+        assert {vector["kind"] for vector in vectors(f"{protocol}_messages")} == set(kinds)
+    declined = {vector["fields"].get("reason") for vector in vectors("averaging_messages")}
+    assert declined >= set(DeclineReason)
+
+
+@pytest.mark.parametrize("vector", vectors("blob_messages"), ids=lambda v: v["name"])
+def test_blob_request_and_answers(vector: Any) -> None:
+    content = pattern(655)
+    ranges = built(tuple[ChunkRange, ...], vector["ranges"])
+    assert framed_message(ranges).hex() == vector["frame"]
+    assert decode_blob_request(body_of(bytes.fromhex(vector["frame"]))) == ranges
+    for asked, answer in zip(ranges, map(bytes.fromhex, vector["answers"]), strict=True):
+        header, rest = answer[:ANSWER_HEADER_BYTES], answer[ANSWER_HEADER_BYTES:]
+        if asked.blob == blob_id(content):
+            assert decode_answer_header(header) == (BlobStatus.HERE, len(content))
+            hashes = b"".join(chunk_hashes(content)) if asked.hashes else b""
+            assert rest == hashes + content[asked.first * CHUNK_BYTES :]
+        else:
+            assert (decode_answer_header(header), rest) == ((BlobStatus.MISSING, 0), b"")
+    for answer in vector["answers_if_busy"]:
+        assert decode_answer_header(bytes.fromhex(answer)) == (BlobStatus.BUSY, 0)
+
+
+@pytest.mark.parametrize(
+    "vector", vectors("refused_stream_messages"), ids=lambda v: f"{v['protocol']} {v['expected']} {v['name']}"
+)
+def test_refused_stream_message(vector: Any) -> None:
+    protocol = vector["protocol"].removesuffix("s")
+    max_bytes = {
+        "averaging": limits.AVERAGING_MESSAGE_BYTES,
+        "blob": limits.BLOB_REQUEST_BYTES,
+        "peer": limits.PEER_MESSAGE_BYTES,
+        "handshake": limits.HANDSHAKE_MESSAGE_BYTES,
+        "member": limits.MEMBERS_MESSAGE_BYTES,
+    }[protocol]
+    with pytest.raises(errors.ProtocolError) as refusal:
+        body = body_of(bytes.fromhex(vector["frame"]), max_bytes)
+        if protocol == "blob":
+            decode_blob_request(body)
+        else:
+            STREAM_DECODERS[protocol](body, STREAM_KINDS[protocol].get(vector["expected"]))
+    assert refusal.value.reason == vector["reason"]
+
+
+def test_files_are_those_that_the_script_writes() -> None:
+    for name, expected in all_vectors().items():
         found = vectors(Path(name).stem)
         for vector in (*found, *expected):  # a zstd frame may differ between releases of zstd; what is in it may not
             for frame in {"groups.json": ("blob", "advert"), "weight_diffs.json": ("blob",)}.get(name, ()):
                 del vector[frame]
-        assert found == expected, f"run scripts/make_vectors.py if {name} was meant to change"
+        assert found == expected, f"run python -m scripts.make_vectors if {name} was meant to change"

@@ -134,7 +134,7 @@ def test_body_without_a_kind_is_malformed(key: NodeKey, body: Any) -> None:
 
 
 def test_signature_by_another_key_is_refused(key: NodeKey) -> None:
-    with pytest.raises(SignatureError, match="altered on the way, or not signed by it"):
+    with pytest.raises(SignatureError):
         opened(forged(key, ["goodbye", "bye"], public_key=NodeKey(bytes(32)).public_bytes))
 
 
@@ -160,7 +160,7 @@ def test_another_swarm_is_refused(key: NodeKey) -> None:
 def test_time_is_accepted_to_the_edge_of_the_window_and_not_beyond(key: NodeKey, sign: int) -> None:
     edge = NOW + sign * limits.CLOCK_WINDOW_SECONDS
     assert opened(sealed(key, time_seconds=edge)).time_seconds == edge
-    with pytest.raises(ClockError, match=r"±300 s are allowed; if many peers seem wrong, set this machine's clock"):
+    with pytest.raises(ClockError, match=r"±300 s"):
         opened(sealed(key, time_seconds=edge + sign * 0.001))
 
 

@@ -20,7 +20,7 @@ from protocol.errors import StorageError
 from protocol.weights import sparsify
 from protocol.weights.compressed_weights import Compressed, decode_compressed
 from protocol.weights.sparsify import SparseTensor, norm_of
-from protocol.weights.weight_slice import elements
+from protocol.weights.weight_slice import slice_elements
 
 SHAPES = {"head": (30, 150), "scale": (), "tail": (70,)}
 USUAL = CompressedConstants()
@@ -69,7 +69,7 @@ def test_the_step_is_the_formula() -> None:
     ours = compressed.make_offer(one, plus(one.outer, learnt), 2, constants)
     theirs = compressed.make_offer(other, plus(other.outer, theirs_learnt), 3, constants)
     after = compressed.outer_step(one, ours, received(theirs), constants)
-    where = elements(layout_of(base), 7, 3)
+    where = slice_elements(layout_of(base), 7, 3)
     for index, name in enumerate(sorted(SHAPES)):
         both, residuals = [], []
         for state, offered in ((one, plus(one.outer, learnt)), (other, plus(other.outer, theirs_learnt))):

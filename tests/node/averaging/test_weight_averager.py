@@ -32,11 +32,11 @@ from node.learner.persistence import LearnerState
 from protocol.blob_id import blob_id
 from protocol.errors import StarlingError, UnreachableError
 from protocol.messages import Heartbeat
+from protocol.streams.averaging_messages import Offer
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.pairing_rules import Offer
 
 SHAPES = {"tail": (7,), "head": (3, 5), "scale": ()}
 LAYOUT = TensorLayout.of(SHAPES)

@@ -43,7 +43,7 @@ def spelled(secret: bytes) -> list[str]:
     wrapped = [base64.b64encode(b"\0" * before + secret + b"\0" * 3).decode() for before in range(3)]
     urlsafe = [text.replace("+", "-").replace("/", "_") for text in wrapped]
     plain = [base64.b64encode(secret).decode(), base64.urlsafe_b64encode(secret).decode().rstrip("=")]
-    return [secret.hex(), secret.hex().upper(), base58.encode(secret), repr(secret)[2:-1], *plain, *wrapped, *urlsafe]
+    return [secret.hex(), secret.hex().upper(), base58.to_text(secret), repr(secret)[2:-1], *plain, *wrapped, *urlsafe]
 
 
 def recognisable(text: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from node.kernels.sparse_update_kernels import encode_update_fast, pack_update_fast, scatter_mean_fast, sparsify_fast
 from protocol.weights import sparsify as reference
-from protocol.weights.sparse_update import encode_update, pack
+from protocol.weights.sparse_update import encode_update, pack_section
 from protocol.weights.tensor_layout import TensorLayout
 
 LAYOUT = TensorLayout.of({"matrix": (300, 61), "bias": (7,), "whole": (4096,), "one more": (4097,), "short": (200,)})
@@ -60,7 +60,7 @@ def test_any_size_and_any_number_kept(size: int, kept: int, decay: float, seed: 
     fast = torch.from_numpy(residual.copy())
     found = sparsify_fast(fast, torch.from_numpy(delta), decay=decay, kept=kept)
     expected = reference.sparsify(residual, delta, decay=decay, kept=kept)
-    assert pack_update_fast(found).content == pack(expected).content
+    assert pack_update_fast(found).content == pack_section(expected).content
     assert found.codebook.tobytes() == expected.codebook.tobytes()
     assert fast.numpy().tobytes() == residual.tobytes()
 

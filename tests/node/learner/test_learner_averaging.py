@@ -30,10 +30,10 @@ from node.tasks.task import Task
 from protocol.blob_id import blob_id
 from protocol.errors import StorageError
 from protocol.messages import Heartbeat, PromptRef
+from protocol.streams.averaging_messages import Offer
 from protocol.weights.dense_weights import encode_dense
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.pairing_rules import Offer
 
 SECTION = LearnerSection(own_groups=1, completions=2, foreign_groups=0, share_groups=0, learning_rate=1e-3)
 TASKS = load_tasks(TasksSection(names=("basic_arithmetic",)))

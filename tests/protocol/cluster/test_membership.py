@@ -70,7 +70,7 @@ def test_owner_answers_a_request_with_a_certificate_that_every_member_takes(lab)
     document = lab.invitation(needs_owner=True)
     now = lab.MADE + HOUR
     request = lab.join(at=now, document=document)
-    refused(shown(lab, lab.credential(request)), RefusalReason.NEEDS_OWNER, "owner's node is up")
+    refused(shown(lab, lab.credential(request)), RefusalReason.NEEDS_OWNER)
     admitted = asked(lab, request)
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, now)).encode()
@@ -87,7 +87,7 @@ def test_second_use_of_the_last_seat_is_refused_and_its_holder_is_not(lab) -> No
     single = lab.invitation(seats=1)
     credential = lab.credential(lab.join(at=lab.MADE + HOUR, document=single))
     taken = {lab.INVITATION_KEY.public_bytes: {lab.STRANGER.public_bytes}}
-    refused(shown(lab, credential, taken=taken), RefusalReason.TAKEN, "was for 1", "starling invite")
+    refused(shown(lab, credential, taken=taken), RefusalReason.TAKEN, "(1)", "starling invite")
     refused(asked(lab, lab.join(at=lab.MADE + HOUR, document=single), taken=taken), RefusalReason.TAKEN)
     mine = {lab.INVITATION_KEY.public_bytes: {lab.PEER.public_bytes}}
     assert isinstance(shown(lab, credential, taken=mine), Admitted)
@@ -152,7 +152,7 @@ def test_revoked_peer_is_refused_whatever_it_shows_and_put_out_where_it_is_conne
     admitted = shown(lab, credential)
     assert isinstance(admitted, Admitted)
     certificate = Credential("certificate", certify(lab.OWNER, lab.cluster, admitted, lab.MADE)).encode()
-    refused(shown(lab, credential, revocations=revoked), RefusalReason.REVOKED, lab.PEER.peer_id, "owner")
+    refused(shown(lab, credential, revocations=revoked), RefusalReason.REVOKED, lab.PEER.peer_id)
     refused(shown(lab, certificate, revocations=revoked), RefusalReason.REVOKED)
     refused(asked(lab, lab.join(at=lab.MADE + HOUR), revocations=revoked), RefusalReason.REVOKED)
     refused(still_member(lab.MADE + HOUR, admitted, revoked), RefusalReason.REVOKED)
@@ -177,7 +177,7 @@ def test_later_list_of_revocations_replaces_the_earlier_one_and_never_the_other_
     raw_first, raw_second = (sign_revocations(lab.OWNER, one) for one in (first, second))
     assert judge_revocations(lab.cluster, None, raw_first) == first
     assert judge_revocations(lab.cluster, first, raw_second) == second
-    refused(judge_revocations(lab.cluster, second, raw_first), RefusalReason.OUTDATED, "number 2 is here")
+    refused(judge_revocations(lab.cluster, second, raw_first), RefusalReason.OUTDATED, "number 1", "number 2")
     refused(judge_revocations(lab.cluster, second, raw_second), RefusalReason.OUTDATED)
 
 
@@ -208,20 +208,20 @@ def test_join_after_the_invitation_expired_or_before_it_begins(lab) -> None:
     refused(asked(lab, late, now=lab.MADE + 7 * DAY), RefusalReason.EXPIRED, "this machine's clock")
     tomorrow = lab.invitation(valid_from_seconds=lab.MADE + DAY)
     early = lab.join(at=lab.MADE + HOUR, document=tomorrow)
-    refused(shown(lab, lab.credential(early)), RefusalReason.NOT_YET_VALID, "try again then")
+    refused(shown(lab, lab.credential(early)), RefusalReason.NOT_YET_VALID)
     refused(asked(lab, early), RefusalReason.NOT_YET_VALID)
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR])
 def test_clock_off_by_an_hour_either_way_is_told_from_every_other_fault(lab, off: int) -> None:
-    refused(judge_clocks(lab.MADE, lab.MADE + off), RefusalReason.CLOCK, "3600 s apart", "set the wrong one")
+    refused(judge_clocks(lab.MADE, lab.MADE + off), RefusalReason.CLOCK, "3600 s apart", "timedatectl")
     now = lab.MADE + 2 * HOUR
     refused(asked(lab, lab.join(at=now + off), now=now), RefusalReason.CLOCK, "3600 s apart")
 
 
 def test_join_or_certificate_from_the_future_means_a_wrong_clock(lab) -> None:
     now = lab.MADE + HOUR
-    refused(shown(lab, lab.credential(lab.join(at=now + HOUR)), now=now), RefusalReason.CLOCK, "one of the two clocks")
+    refused(shown(lab, lab.credential(lab.join(at=now + HOUR)), now=now), RefusalReason.CLOCK, "timedatectl")
     refused(
         shown(lab, lab.credential(lab.join(at=lab.MADE - HOUR)), now=now), RefusalReason.CLOCK, "the newcomer's clock"
     )

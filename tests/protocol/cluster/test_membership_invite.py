@@ -91,7 +91,7 @@ def test_every_address_comes_back(lab, ip, port, seed) -> None:
     ],
 )
 def test_address_that_nobody_could_dial_is_not_put_into_an_invite(lab, address: str) -> None:
-    with pytest.raises(ValueError, match="no address for an invite"):
+    with pytest.raises(ValueError, match="/ip4/<ip>/tcp/<port>/p2p/"):
         lab.invite(addresses=[address.format(lab.PEER.peer_id)])
 
 
@@ -107,35 +107,35 @@ def test_expired_invite_says_so_and_names_the_clock_that_it_believed(lab) -> Non
 
 def test_invite_that_is_not_valid_yet(lab) -> None:
     text = lab.invite(lab.invitation(valid_from_seconds=lab.MADE + 86_400))
-    refused(read(text, lab), RefusalReason.NOT_YET_VALID, "try again then")
+    refused(read(text, lab), RefusalReason.NOT_YET_VALID)
     assert not isinstance(read(text, lab, after=86_400), AdmissionRefused)
 
 
 def test_clock_an_hour_behind_an_invite_just_made_is_called_a_wrong_clock(lab) -> None:
-    refused(read(lab.invite(), lab, after=-HOUR), RefusalReason.CLOCK, "3600 s earlier", "clocks is wrong; set it")
+    refused(read(lab.invite(), lab, after=-HOUR), RefusalReason.CLOCK, "3600 s", "timedatectl")
 
 
 def test_invite_of_another_swarms_owner_or_of_another_invitation_is_a_wrong_key(lab) -> None:
-    refused(read(lab.invite(owner=lab.STRANGER.public_bytes), lab), RefusalReason.WRONG_KEY, "owner")
-    refused(read(lab.invite(key=lab.STRANGER), lab), RefusalReason.WRONG_KEY, "two invites")
+    refused(read(lab.invite(owner=lab.STRANGER.public_bytes), lab), RefusalReason.WRONG_KEY)
+    refused(read(lab.invite(key=lab.STRANGER), lab), RefusalReason.WRONG_KEY)
 
 
 def test_text_that_is_no_invite(lab) -> None:
     for text in ("", "hello", "https://example.org/", lab.PEER.peer_id, SCHEME, SCHEME + "1"):
-        refused(read(text, lab), RefusalReason.DAMAGED, "copy it again")
-    refused(read(SCHEME + "1O0Il", lab), RefusalReason.DAMAGED, "base58", "copy it again")
+        refused(read(text, lab), RefusalReason.DAMAGED)
+    refused(read(SCHEME + "1O0Il", lab), RefusalReason.DAMAGED, "base58")
     refused(read(SCHEME + "z" * INVITE_CHARACTERS, lab), RefusalReason.DAMAGED, f"at most {INVITE_CHARACTERS}")
     refused(read(" " * 10_000_000, lab), RefusalReason.DAMAGED)
 
 
 def test_invite_of_a_later_version_names_the_version(lab) -> None:
-    refused(read(lab.invite().replace(SCHEME + "1", SCHEME + "2"), lab), RefusalReason.VERSION, "same version")
+    refused(read(lab.invite().replace(SCHEME + "1", SCHEME + "2"), lab), RefusalReason.VERSION)
 
 
 def test_invite_cut_anywhere_is_damaged(lab) -> None:
     text = lab.invite()
     for length in range(len(text)):
-        refused(read(text[:length], lab), RefusalReason.DAMAGED, "copy it again")
+        refused(read(text[:length], lab), RefusalReason.DAMAGED)
 
 
 @given(position=st.integers(0, 10_000), replacement=st.sampled_from(base58.ALPHABET))
@@ -152,12 +152,12 @@ def test_mistyped_character_never_gives_another_invite(lab, position: int, repla
 
 @given(st.binary(max_size=60))
 def test_base58_gives_back_any_bytes(content: bytes) -> None:
-    assert base58.decode(base58.encode(content)) == content
+    assert base58.to_bytes(base58.to_text(content)) == content
 
 
 @given(st.text(alphabet=base58.ALPHABET, max_size=60))
 def test_base58_has_one_text_for_each_content(text: str) -> None:
-    assert base58.encode(base58.decode(text)) == text
+    assert base58.to_text(base58.to_bytes(text)) == text
 
 
 def secrets_of(lab: Any) -> list[str]:
@@ -179,9 +179,9 @@ def test_no_text_form_of_an_invite_shows_a_secret(lab) -> None:
 
 def test_no_refusal_and_no_traceback_shows_a_secret(lab) -> None:
     text = lab.invite()
-    raw = base58.decode(text[len(SCHEME) + 1 :])
+    raw = base58.to_bytes(text[len(SCHEME) + 1 :])
     damaged = [text[:-1], text[:-40], text + "x", text[:200] + "0" + text[201:], text * 5, text[11:]]
-    damaged += [SCHEME + "1" + base58.encode(raw[:cut]) for cut in (1, 100, 300)] + [lab.invite(key=lab.STRANGER)]
+    damaged += [SCHEME + "1" + base58.to_text(raw[:cut]) for cut in (1, 100, 300)] + [lab.invite(key=lab.STRANGER)]
     for one in damaged:
         answer = read(one, lab)
         assert isinstance(answer, AdmissionRefused)

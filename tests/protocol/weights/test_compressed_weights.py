@@ -20,13 +20,14 @@ from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_slice import (
     MIN_STEP,
     WeightSlice,
-    elements,
     pack_codes,
-    quantise,
+    quantise_slice,
     slice_count,
-    towards,
+    slice_differences,
+    slice_elements,
     unpack_slice,
 )
+from tests.protocol.mutation import mutated
 
 LAYOUT = TensorLayout.of({"a": (9, 50), "b": (5,), "c": (4100,), "d": ()})
 STEPS = np.array([0.25, 0.5, 0.125, 1.0], np.float32)
@@ -42,7 +43,7 @@ def update(kept: int = 64) -> bytes:
 
 
 def part_of(weights: list[NDArray[np.float32]], stride: int = 18, phase: int = 4, bits: int = 3) -> WeightSlice:
-    return quantise(LAYOUT, weights, STEPS, stride=stride, phase=phase, bits=bits)
+    return quantise_slice(LAYOUT, weights, STEPS, stride=stride, phase=phase, bits=bits)
 
 
 BLOBS = [encode_compressed(LAYOUT, update(kept), part_of(normal(1), bits=bits)) for kept, bits in ((64, 3), (1, 8))]
@@ -53,7 +54,7 @@ BLOBS = [encode_compressed(LAYOUT, update(kept), part_of(normal(1), bits=bits)) 
 def test_the_slices_of_one_stride_have_every_element_once(stride: int) -> None:
     times = [np.zeros(size, np.int64) for size in LAYOUT.sizes]
     for phase in range(stride):
-        parts = elements(LAYOUT, stride, phase)
+        parts = slice_elements(LAYOUT, stride, phase)
         for tensor, part in zip(times, parts, strict=True):
             tensor[part] += 1
         found = sum(len(range(*part.indices(size))) for part, size in zip(parts, LAYOUT.sizes, strict=True))
@@ -72,28 +73,28 @@ def test_who_is_near_reads_the_senders_values_to_half_a_step(bits: int, stride: 
         (x + step * rng.uniform(-reach, reach, len(x)) * 0.999).astype(np.float32)
         for x, step in zip(sender, STEPS, strict=True)
     ]
-    where = elements(LAYOUT, stride, phase)
-    for x, y, d, step, w in zip(sender, near, towards(LAYOUT, part, near), STEPS, where, strict=True):
+    where = slice_elements(LAYOUT, stride, phase)
+    for x, y, d, step, w in zip(sender, near, slice_differences(LAYOUT, part, near), STEPS, where, strict=True):
         assert (np.abs(y[w] + d - x[w]) <= step / 2 + 1e-4).all()
 
 
 def test_who_is_far_away_is_moved_by_half_the_range_at_most() -> None:
     far = [1000 * x for x in normal(3)]
-    for difference, step in zip(towards(LAYOUT, part_of(normal(1)), far), STEPS, strict=True):
+    for difference, step in zip(slice_differences(LAYOUT, part_of(normal(1)), far), STEPS, strict=True):
         assert (np.abs(difference) <= 4 * step * 1.0001).all()
 
 
 def test_equal_weights_are_told_nothing_but_the_rounding() -> None:
     weights = [np.round(x * 8) * np.float32(1.0) for x in normal(3)]  # multiples of every step
-    assert all(not difference.any() for difference in towards(LAYOUT, part_of(weights), weights))
+    assert all(not difference.any() for difference in slice_differences(LAYOUT, part_of(weights), weights))
 
 
 def test_the_least_step_and_the_largest_weight_are_exact() -> None:
     weights = [np.full(size, -limits.UPDATE_MAGNITUDE, np.float32) for size in LAYOUT.sizes]
     least = np.full(4, MIN_STEP, np.float32)
-    part = quantise(LAYOUT, weights, least, stride=1, phase=0, bits=3)
+    part = quantise_slice(LAYOUT, weights, least, stride=1, phase=0, bits=3)
     own = [tensor + np.float32(2.0**-7) for tensor in weights]  # the next number above it
-    for difference in towards(LAYOUT, part, own):
+    for difference in slice_differences(LAYOUT, part, own):
         assert (np.abs(difference) <= 4 * MIN_STEP).all()
 
 
@@ -111,7 +112,7 @@ def test_decoding_gives_update_and_slice_back(bits: int, stride: int, seed: int)
 def test_three_bits_take_three_bits() -> None:
     layout = TensorLayout.of({"a": (256, 4096)})
     weights = [np.zeros(256 * 4096, np.float32)]
-    part = quantise(layout, weights, np.ones(1, np.float32), stride=16, phase=0, bits=3)
+    part = quantise_slice(layout, weights, np.ones(1, np.float32), stride=16, phase=0, bits=3)
     assert len(pack_codes(part)) == 256 * 4096 // 16 * 3 // 8
 
 
@@ -121,31 +122,13 @@ def check(found: Compressed) -> None:
     assert len(part.codes) == slice_count(LAYOUT, part.stride, part.phase)
     assert len(part.codes) == 0 or part.codes.max() < 2**part.bits
     assert ((part.steps >= MIN_STEP) & (part.steps <= limits.UPDATE_MAGNITUDE)).all()
-    for difference, step in zip(towards(LAYOUT, part, normal(0)), part.steps.tolist(), strict=True):
+    for difference, step in zip(slice_differences(LAYOUT, part, normal(0)), part.steps.tolist(), strict=True):
         assert (np.abs(difference) <= 2 ** (part.bits - 1) * step * 1.0001).all()
     for tensor, size in zip(found.update, LAYOUT.sizes, strict=True):
         assert len(tensor.positions) == kept_count(size, tensor.kept)
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """Sound bytes after one to four flips, cuts, insertions or overwritings, mostly in the header."""
-    raw = bytearray(draw(st.sampled_from(BLOBS)))
-    for _ in range(draw(st.integers(1, 4))):
-        position = draw(st.integers(0, len(raw)) | st.integers(0, min(len(raw), 60)))
-        match draw(st.sampled_from(["flip", "cut", "insert", "overwrite"])):
-            case "flip" if position < len(raw):
-                raw[position] ^= 1 << draw(st.integers(0, 7))
-            case "cut":
-                del raw[position:]
-            case "insert":
-                raw[position:position] = draw(st.binary(max_size=4))
-            case "overwrite":
-                raw[position : position + 4] = draw(st.binary(min_size=4, max_size=4))
-    return bytes(raw)
-
-
-@given(st.binary(max_size=200) | mutated())
+@given(st.binary(max_size=200) | mutated(BLOBS, header_bytes=60))
 @settings(max_examples=400)
 def test_any_bytes_decode_to_something_sound_or_are_refused(raw: bytes) -> None:
     with contextlib.suppress(ProtocolError):

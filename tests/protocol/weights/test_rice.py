@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import MalformedError
-from protocol.weights.rice import near_parameter, rice_bytes, rice_decode, rice_encode, rice_most_bytes
+from protocol.weights.rice import max_rice_bytes, near_parameter, rice_bytes, rice_decode, rice_encode
 
 GAPS = st.lists(st.integers(0, 4095), max_size=40).map(lambda gaps: np.array(gaps, np.int64))
 
@@ -17,7 +17,7 @@ GAPS = st.lists(st.integers(0, 4095), max_size=40).map(lambda gaps: np.array(gap
 def test_decoding_gives_the_gaps_back_and_every_length_was_foretold(gaps: np.ndarray, parameter: int) -> None:
     coded = rice_encode(gaps, parameter)
     assert len(coded) == rice_bytes(np.bincount(gaps, minlength=1), parameter)
-    assert len(coded) <= rice_most_bytes(len(gaps), parameter, int(gaps.sum()) + len(gaps))
+    assert len(coded) <= max_rice_bytes(len(gaps), parameter, int(gaps.sum()) + len(gaps))
     np.testing.assert_array_equal(rice_decode(memoryview(coded), len(gaps), parameter), gaps)
 
 

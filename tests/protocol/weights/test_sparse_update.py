@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import IntegrityError, MalformedError
 from protocol.weights import sparse_update
-from protocol.weights.sparse_update import PLAIN, TensorSection, decode_update, encode_update, join_update, pack
+from protocol.weights.sparse_update import PLAIN, TensorSection, decode_update, encode_update, join_update, pack_section
 from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor, kept_count, scatter_mean, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 
@@ -106,7 +106,7 @@ def test_decoding_gives_the_update_back(kept: int, seed: int) -> None:
 def test_indices_that_rice_would_lengthen_take_twelve_bits() -> None:
     layout = TensorLayout.of({"a": (3, CHUNK_ELEMENTS)})
     [tensor] = update(layout, kept=1)  # one a chunk: each index is as likely as every other
-    section = pack(tensor)
+    section = pack_section(tensor)
     a, b, c = tensor.indices.tolist()
     assert section.coding == PLAIN
     assert section.content[:5] == bytes([a & 255, a >> 8 | (b & 15) << 4, b >> 4, c & 255, c >> 8])

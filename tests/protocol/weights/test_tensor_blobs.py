@@ -22,6 +22,7 @@ from protocol.weights.sparse_update import (
 from protocol.weights.sparsify import kept_count, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import DiffSection, apply_diff, encode_diff, join_diff, open_diff, unpack_tensor
+from tests.protocol.mutation import mutated
 
 LAYOUT = TensorLayout.of({"a": (9, 50), "b": (5,), "c": (4100,)})
 RANDOM = np.random.default_rng(0)
@@ -36,24 +37,6 @@ BASE = [RANDOM.integers(0, 2**16, n).astype(np.uint16) for n in LAYOUT.sizes]
 TARGET = [np.where(RANDOM.random(len(b)) < 0.03, b + 1, b).astype(np.uint16) for b in BASE]
 DIFF = encode_diff(LAYOUT, BASE, TARGET)
 UPDATES = [_update(64), _update(1)]
-
-
-@st.composite
-def mutated(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    """Sound bytes after one to four flips, cuts, insertions or overwritings."""
-    raw = bytearray(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(1, 4))):
-        position = draw(st.integers(0, len(raw)) | st.integers(0, min(len(raw), 90)))
-        match draw(st.sampled_from(["flip", "cut", "insert", "overwrite"])):
-            case "flip" if position < len(raw):
-                raw[position] ^= 1 << draw(st.integers(0, 7))
-            case "cut":
-                del raw[position:]
-            case "insert":
-                raw[position:position] = draw(st.binary(max_size=4))
-            case "overwrite":
-                raw[position : position + 4] = draw(st.binary(min_size=4, max_size=4))
-    return bytes(raw)
 
 
 def take_update(raw: bytes) -> None:
@@ -77,13 +60,13 @@ def take_diff(raw: bytes) -> None:
         assert all((a == b).all() for a, b in zip(found, TARGET, strict=True))
 
 
-@given(st.binary(max_size=300) | mutated(UPDATES))
+@given(st.binary(max_size=300) | mutated(UPDATES, header_bytes=90))
 @settings(max_examples=400)
 def test_any_bytes_as_an_update(raw: bytes) -> None:
     take_update(raw)
 
 
-@given(st.binary(max_size=300) | mutated([DIFF]))
+@given(st.binary(max_size=300) | mutated([DIFF], header_bytes=90))
 @settings(max_examples=300)
 def test_any_bytes_as_a_diff(raw: bytes) -> None:
     take_diff(raw)
@@ -95,7 +78,7 @@ def test_any_bytes_as_a_section_of_a_sound_update(data: st.DataObject) -> None:
     kept, sections = open_update(UPDATES[0], LAYOUT)
     index = data.draw(st.integers(0, 2))
     old = sections[index]
-    content = data.draw(mutated([bytes(old.content)]))
+    content = data.draw(mutated([bytes(old.content)], header_bytes=90))
     codes = len(old.content) - old.index_bytes
     section = TensorSection(data.draw(st.integers(0, 13)), max(len(content) - codes, 0), old.codebook, content)
     take_update(join_update(LAYOUT, kept, [section if i == index else s for i, s in enumerate(sections)]))
@@ -111,7 +94,7 @@ def test_any_bytes_as_an_undamaged_section_of_a_diff(data: st.DataObject) -> Non
         data.draw(st.sampled_from([old.coding, 0, 31, 32, 33])),
         data.draw(st.sampled_from([old.count, old.count + 1, 0, 1, LAYOUT.sizes[index]])),
         data.draw(st.sampled_from([old.gap_bytes, 0, 2**40]) | st.integers(0, 40)),
-        data.draw(mutated([bytes(old.content)])),
+        data.draw(mutated([bytes(old.content)], header_bytes=90)),
     )
     sections = [section if i == index else s for i, s in enumerate(diff.sections)]
     blob = join_diff(LAYOUT, diff.base, diff.target, sections)

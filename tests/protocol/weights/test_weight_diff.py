@@ -110,7 +110,7 @@ def test_a_stale_base_is_told_from_damage_and_neither_changes_a_weight() -> None
     blob = encode_diff(LAYOUT, base, stepped(base))
     other = weights(3)
     before = weights_hash(LAYOUT, other)
-    with pytest.raises(StaleBaseError, match="fetch those first"):
+    with pytest.raises(StaleBaseError):
         apply_diff(blob, LAYOUT, other)
     assert weights_hash(LAYOUT, other) == before
     damaged = blob[:-1] + bytes([blob[-1] ^ 1])

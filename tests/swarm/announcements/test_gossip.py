@@ -13,10 +13,11 @@ from trio.testing import MockClock
 
 from protocol import limits, wire
 from protocol.identity import NodeKey
+from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
 from swarm.announcements import gossip as gossip_module
 from swarm.announcements import group_pool as pool_module
-from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts, topic_of
+from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts
 from swarm.announcements.group_pool import GroupPool
 from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated import SimulatedNetwork
@@ -84,7 +85,7 @@ def advert(number: int, completions: int = 8) -> GroupAdvert:
 
 def test_an_announcement_reaches_the_listeners_typed_and_is_counted() -> None:
     setting = Setting()
-    assert setting.host.topic == topic_of(SWARM) == f"starling/1/{SWARM.hex()}"
+    assert setting.host.topic == gossip_topic(SWARM) == f"starling/1/{SWARM.hex()}"
     assert setting.host.arrive(setting.sealed()) is GossipVerdict.ACCEPT
     assert [a.body for a in setting.heard] == [Goodbye("bye")]
     assert setting.heard[0].sender == NodeKey(bytes([2]) * 32).peer_id

@@ -15,10 +15,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from trio.testing import MockClock
 
 from protocol.messages import Heartbeat
+from protocol.streams.averaging_messages import Offer
 from protocol.weights.dense_weights import ENCODING, encode_dense, open_dense, widened
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.pairing_rules import Offer
 from swarm.averaging.weight_averaging import Measure
 from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork

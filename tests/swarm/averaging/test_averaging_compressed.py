@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from protocol.weights.compressed_weights import ENCODING, decode_compressed, encode_compressed
-from protocol.weights.sparse_update import PLAIN, TensorSection, encode_update, join_update, pack
+from protocol.weights.sparse_update import PLAIN, TensorSection, encode_update, join_update, pack_section
 from protocol.weights.sparsify import SparseTensor, scatter_mean, sparsify
 from protocol.weights.tensor_layout import TensorLayout
-from protocol.weights.weight_slice import WeightSlice, elements, quantise, towards
+from protocol.weights.weight_slice import WeightSlice, quantise_slice, slice_differences, slice_elements
 from swarm.averaging.norm_history import FAR
 
 LAYOUT = TensorLayout.of({"bias": (7,), "matrix": (500, 600)})
@@ -33,7 +33,7 @@ def update_of(seed: int, scale: float = 0.1, kept: int = 64) -> list[SparseTenso
 
 
 def slice_of(step: float = 0.05, stride: int = 18) -> WeightSlice:
-    return quantise(LAYOUT, OUTER, np.full(2, step, np.float32), stride=stride, phase=5, bits=3)
+    return quantise_slice(LAYOUT, OUTER, np.full(2, step, np.float32), stride=stride, phase=5, bits=3)
 
 
 def offer(seed: int, scale: float = 0.1, kept: int = 64) -> bytes:
@@ -43,7 +43,8 @@ def offer(seed: int, scale: float = 0.1, kept: int = 64) -> bytes:
 def averaged(ours: bytes, theirs: bytes, weight: float) -> bytes:
     """φ after an outer step with both blobs."""
     own, other = decode_compressed(ours, LAYOUT), decode_compressed(theirs, LAYOUT)
-    away, where = towards(LAYOUT, other.part, OUTER), elements(LAYOUT, other.part.stride, other.part.phase)
+    away = slice_differences(LAYOUT, other.part, OUTER)
+    where = slice_elements(LAYOUT, other.part.stride, other.part.phase)
     after = []
     for index, outer in enumerate(OUTER):
         moved = outer + scatter_mean([own.update[index], other.update[index]])
@@ -53,7 +54,7 @@ def averaged(ours: bytes, theirs: bytes, weight: float) -> bytes:
 
 
 def spoilt(change: Callable[[list[TensorSection]], list[TensorSection]]) -> bytes:
-    sections = change([pack(tensor) for tensor in update_of(1)])
+    sections = change([pack_section(tensor) for tensor in update_of(1)])
     return encode_compressed(LAYOUT, join_update(LAYOUT, 64, sections), slice_of())
 
 
@@ -61,7 +62,7 @@ def of_another_layout() -> bytes:
     other = TensorLayout.of({"bias": (9,), "matrix": (500, 600)})
     zeros = [np.zeros(size, np.float32) for size in other.sizes]
     update = [sparsify(tensor.copy(), tensor, decay=1.0, kept=64) for tensor in zeros]
-    part = quantise(other, zeros, np.full(2, 0.05, np.float32), stride=18, phase=5, bits=3)
+    part = quantise_slice(other, zeros, np.full(2, 0.05, np.float32), stride=18, phase=5, bits=3)
     return encode_compressed(other, encode_update(other, update), part)
 
 

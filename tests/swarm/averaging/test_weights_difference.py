@@ -14,7 +14,7 @@ from protocol.weights.dense_weights import ENCODING, Patterns, dense_bytes, enco
 from protocol.weights.sparse_update import encode_update
 from protocol.weights.sparsify import SparseTensor, sparsify
 from protocol.weights.tensor_layout import TensorLayout
-from protocol.weights.weight_slice import quantise
+from protocol.weights.weight_slice import quantise_slice
 from swarm.averaging.weights_difference import ENCODINGS, measure_difference
 
 LAYOUT = TensorLayout.of({"a": ((1 << 20) + 5,), "b": (3, 4)})  # one is larger than a piece
@@ -67,7 +67,7 @@ def test_every_encoding_says_how_long_a_blob_may_be() -> None:
 
 def compressed(update: list[SparseTensor]) -> bytes:
     zeros, steps = [np.zeros(size, np.float32) for size in LAYOUT.sizes], np.full(2, 0.1, np.float32)
-    part = quantise(LAYOUT, zeros, steps, stride=1000, phase=3, bits=3)
+    part = quantise_slice(LAYOUT, zeros, steps, stride=1000, phase=3, bits=3)
     return encode_compressed(LAYOUT, encode_update(LAYOUT, update), part)
 
 

@@ -14,17 +14,27 @@ import msgspec
 import pytest
 from trio.testing import MockClock
 
-from protocol.blob_id import blob_id, measure
+from protocol.blob_id import blob_id, size_and_chunk_hashes
 from protocol.errors import StorageError, TransportError, UnreachableError
 from protocol.limits import CHUNK_BYTES
+from protocol.streams.blob_messages import (
+    ANSWER_HEADER_BYTES,
+    BLOB_PROTOCOL,
+    BlobStatus,
+    ChunkRange,
+    decode_answer_header,
+    encode_answer_header,
+)
+from protocol.streams.framing import framed_message
 from swarm.api import Fetched, Wanted
 from swarm.blobs import blob_server as blobs_module
-from swarm.blobs.blob_server import HEADER, PROTOCOL, BlobServer, Range, Status, StreamReader, encode_request
+from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
+from swarm.stream_reader import StreamReader
 
 LARGE = 10 * CHUNK_BYTES + 1234
 
@@ -91,7 +101,7 @@ class World:
             store,
             upload_bytes_per_second=upload,
             report=report,
-            given=lambda peer, blob: given.append((peer, blob)),
+            on_sent=lambda peer, blob: given.append((peer, blob)),
         )
         fetcher = Fetcher(host, store, reach=reach, report=report)
         self._nodes.append(Node(host, store, server, fetcher, reports, given))
@@ -104,16 +114,16 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     anyio.run(story, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
 
 
-def serve_instead(node: Node, answer: Callable[[Stream, Sequence[Range]], Awaitable[None]]) -> None:
+def serve_instead(node: Node, answer: Callable[[Stream, Sequence[ChunkRange]], Awaitable[None]]) -> None:
     """Replaces a node's server by one that reads honest requests and answers as the test says."""
 
     async def serve(stream: Stream) -> None:
         reader = StreamReader(stream, stall_seconds=60.0)
         while not await reader.at_end():
             (length,) = struct.unpack(">I", await reader.exactly(4))
-            await answer(stream, msgspec.msgpack.decode(await reader.exactly(length), type=list[Range]))
+            await answer(stream, msgspec.msgpack.decode(await reader.exactly(length), type=list[ChunkRange]))
 
-    node.host.handle(PROTOCOL, serve)
+    node.host.handle(BLOB_PROTOCOL, serve)
 
 
 @pytest.mark.parametrize("size", [1, 1000, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, LARGE])
@@ -136,13 +146,13 @@ def test_what_is_missing_or_sent_in_part_was_not_given(tmp_path: Path) -> None:
             whole = content(3 * CHUNK_BYTES)
             there.store.put(whole)
             await here.fetch(here.wanted(content(10), there))
-            stream = await here.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
-            await stream.send(encode_request([Range(blob_id(whole), 0, 2, False)]))
+            stream = await here.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
+            await stream.send(framed_message([ChunkRange(blob_id(whole), 0, 2, False)]))
             reader = StreamReader(stream, stall_seconds=5.0)
-            await reader.exactly(HEADER.size + 2 * CHUNK_BYTES)
+            await reader.exactly(ANSWER_HEADER_BYTES + 2 * CHUNK_BYTES)
             assert there.given == []
-            await stream.send(encode_request([Range(blob_id(whole), 2, 9, False)]))
-            await reader.exactly(HEADER.size + CHUNK_BYTES)
+            await stream.send(framed_message([ChunkRange(blob_id(whole), 2, 9, False)]))
+            await reader.exactly(ANSWER_HEADER_BYTES + CHUNK_BYTES)
             await anyio.sleep(1.0)
             assert there.given == [(here.host.peer_id, blob_id(whole))]
             await stream.reset()
@@ -226,11 +236,13 @@ def test_a_peer_that_sends_other_bytes_is_reported_and_another_is_asked(tmp_path
     async def story() -> None:
         async with World(tmp_path).nodes(3) as (here, liar, honest):
             whole = content(size)
-            _, hashes = measure(whole)
+            _, hashes = size_and_chunk_hashes(whole)
 
-            async def lie(stream: Stream, ranges: Sequence[Range]) -> None:
+            async def lie(stream: Stream, ranges: Sequence[ChunkRange]) -> None:
                 for asked in ranges:
-                    await stream.send(HEADER.pack(Status.HERE, size) + (b"".join(hashes) if asked.hashes else b""))
+                    await stream.send(
+                        encode_answer_header(BlobStatus.HERE, size) + (b"".join(hashes) if asked.hashes else b"")
+                    )
                     await stream.send(content(min(size, asked.count * CHUNK_BYTES), seed=666))
 
             serve_instead(liar, lie)
@@ -248,10 +260,12 @@ def test_a_peer_that_sends_other_bytes_is_reported_and_another_is_asked(tmp_path
 def test_hashes_that_do_not_make_up_the_id_are_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with World(tmp_path).nodes(2) as (here, liar):
-            _, wrong = measure(content(LARGE, seed=1))
+            _, wrong = size_and_chunk_hashes(content(LARGE, seed=1))
 
-            async def lie(stream: Stream, ranges: Sequence[Range]) -> None:
-                await stream.send(HEADER.pack(Status.HERE, LARGE) + b"".join(wrong) + content(LARGE, seed=1))
+            async def lie(stream: Stream, ranges: Sequence[ChunkRange]) -> None:
+                await stream.send(
+                    encode_answer_header(BlobStatus.HERE, LARGE) + b"".join(wrong) + content(LARGE, seed=1)
+                )
 
             serve_instead(liar, lie)
             (fetched,) = await here.fetch(here.wanted(content(LARGE), liar))
@@ -287,8 +301,8 @@ def test_a_peer_that_accepts_a_request_and_goes_silent_is_dropped_and_another_is
             whole = content(LARGE)
             honest.store.put(whole)
 
-            async def stall(stream: Stream, ranges: Sequence[Range]) -> None:
-                await stream.send(HEADER.pack(Status.HERE, len(whole)))
+            async def stall(stream: Stream, ranges: Sequence[ChunkRange]) -> None:
+                await stream.send(encode_answer_header(BlobStatus.HERE, len(whole)))
                 await anyio.sleep_forever()
 
             serve_instead(silent, stall)
@@ -305,8 +319,8 @@ def test_a_peer_that_drips_is_dropped_before_the_deadline(tmp_path: Path) -> Non
     async def story() -> None:
         async with World(tmp_path).nodes(2) as (here, dripping):
 
-            async def drip(stream: Stream, ranges: Sequence[Range]) -> None:
-                await stream.send(HEADER.pack(Status.HERE, CHUNK_BYTES))
+            async def drip(stream: Stream, ranges: Sequence[ChunkRange]) -> None:
+                await stream.send(encode_answer_header(BlobStatus.HERE, CHUNK_BYTES))
                 while True:
                     await stream.send(b"x")
                     await anyio.sleep(5.0)
@@ -458,7 +472,7 @@ def test_a_peer_with_too_many_streams_is_told_busy_and_is_served_later(tmp_path:
             there.store.put(content(1000))
             await here.host.connect(there.host.addresses()[0], deadline_seconds=5.0)
             held = [
-                await here.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
+                await here.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
                 for _ in range(blobs_module.STREAMS_PER_PEER)
             ]
             (busy,) = await here.fetch(here.wanted(content(1000), there), deadline_seconds=5.0)
@@ -476,9 +490,9 @@ def test_a_peer_with_too_many_streams_is_told_busy_and_is_served_later(tmp_path:
     [
         (struct.pack(">I", 0xFFFFFFFF), "oversized"),
         (struct.pack(">I", 4) + b"\xc1\xc1\xc1\xc1", "malformed"),
-        (encode_request([Range(bytes(32), 0, 1, False)] * 1025), "oversized"),
+        (framed_message([ChunkRange(bytes(32), 0, 1, False)] * 1025), "oversized"),
         (struct.pack(">I", 38) + msgspec.msgpack.encode([(bytes(31), 0, 1, False)]), "malformed"),
-        (encode_request([Range(bytes(32), 0, 2**40, False)]), "malformed"),
+        (framed_message([ChunkRange(bytes(32), 0, 2**40, False)]), "malformed"),
         (struct.pack(">I", 1000) + b"\x91" * 1000, "oversized"),
     ],
 )
@@ -487,7 +501,7 @@ def test_a_hostile_request_is_refused_counted_and_reported(tmp_path: Path, raw: 
         async with World(tmp_path).nodes(2) as (hostile, there):
             there.store.put(content(1000))
             await hostile.host.connect(there.host.addresses()[0], deadline_seconds=5.0)
-            stream = await hostile.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
+            stream = await hostile.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
             await stream.send(raw)
             with pytest.raises(TransportError):
                 assert await stream.receive(100) != b""
@@ -504,13 +518,15 @@ def test_a_request_beyond_the_blob_is_cut_to_what_there_is(tmp_path: Path) -> No
         async with World(tmp_path).nodes(2) as (here, there):
             there.store.put(content(LARGE))
             await here.host.connect(there.host.addresses()[0], deadline_seconds=5.0)
-            stream = await here.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
+            stream = await here.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
             blob = blob_id(content(LARGE))
-            await stream.send(encode_request([Range(blob, 10, 2**32, False), Range(blob, 2**32, 2**32, False)]))
+            await stream.send(
+                framed_message([ChunkRange(blob, 10, 2**32, False), ChunkRange(blob, 2**32, 2**32, False)])
+            )
             reader = StreamReader(stream, stall_seconds=5.0)
-            assert HEADER.unpack(await reader.exactly(HEADER.size)) == (Status.HERE, LARGE)
+            assert decode_answer_header(await reader.exactly(ANSWER_HEADER_BYTES)) == (BlobStatus.HERE, LARGE)
             assert await reader.exactly(1234) == content(LARGE)[-1234:]
-            assert HEADER.unpack(await reader.exactly(HEADER.size)) == (Status.HERE, LARGE)
+            assert decode_answer_header(await reader.exactly(ANSWER_HEADER_BYTES)) == (BlobStatus.HERE, LARGE)
 
     play(story)
 
@@ -521,8 +537,8 @@ def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_frees_its_place(tmp_p
             there.store.put(content(LARGE))
             await greedy.host.connect(there.host.addresses()[0], deadline_seconds=5.0)
             for _ in range(blobs_module.STREAMS_PER_PEER):
-                stream = await greedy.host.open_stream(there.host.peer_id, PROTOCOL, deadline_seconds=5.0)
-                await stream.send(encode_request([Range(blob_id(content(LARGE)), 0, 100, False)]))
+                stream = await greedy.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
+                await stream.send(framed_message([ChunkRange(blob_id(content(LARGE)), 0, 100, False)]))
             await anyio.sleep(2 * blobs_module.STALL_SECONDS)
             (fetched,) = await greedy.fetch(greedy.wanted(content(LARGE), there), deadline_seconds=20.0)
             assert fetched.reason is None

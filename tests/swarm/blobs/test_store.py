@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from protocol.blob_id import blob_id, measure
+from protocol.blob_id import blob_id, size_and_chunk_hashes
 from protocol.errors import StorageError
 from protocol.limits import CHUNK_BYTES
 from swarm.blobs.store import PARTIAL_AGE_SECONDS, ContentStore, NotHereError, StoredBlob, choose_evictions
@@ -82,7 +82,7 @@ def test_two_processes_put_the_same_blobs_at_once_and_every_one_is_whole(tmp_pat
 
 def test_a_blob_in_chunks_is_invisible_until_the_last_chunk_is_verified(tmp_path: Path) -> None:
     whole = content(2 * CHUNK_BYTES + 100)
-    size, hashes = measure(whole)
+    size, hashes = size_and_chunk_hashes(whole)
     store = ContentStore(tmp_path)
     partial = store.resume(blob_id(whole), size, hashes)
     assert partial is not None
@@ -100,7 +100,7 @@ def test_a_blob_in_chunks_is_invisible_until_the_last_chunk_is_verified(tmp_path
 def test_a_chunk_that_does_not_match_its_hash_is_not_written(tmp_path: Path) -> None:
     whole = content(2 * CHUNK_BYTES)
     store = ContentStore(tmp_path)
-    partial = store.resume(blob_id(whole), *measure(whole))
+    partial = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert partial is not None
     assert not store.write_chunk(partial, 0, content(CHUNK_BYTES, seed=1))
     assert not store.write_chunk(partial, 0, whole[: CHUNK_BYTES - 1])
@@ -111,7 +111,7 @@ def test_a_chunk_that_does_not_match_its_hash_is_not_written(tmp_path: Path) -> 
 
 def test_an_interrupted_fetch_resumes_with_what_was_verified(tmp_path: Path) -> None:
     whole = content(3 * CHUNK_BYTES)
-    first = ContentStore(tmp_path).resume(blob_id(whole), *measure(whole))
+    first = ContentStore(tmp_path).resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert first is not None
     assert first.write(1, whole[CHUNK_BYTES : 2 * CHUNK_BYTES])
     first.close()
@@ -124,7 +124,7 @@ def test_an_interrupted_fetch_resumes_with_what_was_verified(tmp_path: Path) -> 
 def test_a_chunk_damaged_on_disk_while_interrupted_is_fetched_again(tmp_path: Path) -> None:
     whole = content(3 * CHUNK_BYTES)
     store = ContentStore(tmp_path)
-    first = store.resume(blob_id(whole), *measure(whole))
+    first = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert first is not None
     for index in range(3):
         assert first.write(index, whole[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
@@ -143,7 +143,7 @@ def test_a_chunk_damaged_on_disk_while_interrupted_is_fetched_again(tmp_path: Pa
 def test_an_interrupted_fetch_that_cannot_be_used_is_begun_anew(tmp_path: Path, damage: str) -> None:
     whole = content(3 * CHUNK_BYTES)
     store = ContentStore(tmp_path)
-    first = store.resume(blob_id(whole), *measure(whole))
+    first = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert first is not None
     first.close()
     part, record = (tmp_path / "partial" / f"{blob_id(whole).hex()}.{kind}" for kind in ("part", "record"))
@@ -242,7 +242,7 @@ def test_a_fetch_that_nobody_resumes_for_a_day_is_dropped(tmp_path: Path) -> Non
     clock.now_seconds = tmp_path.stat().st_mtime
     whole = content(2 * CHUNK_BYTES)
     store = ContentStore(tmp_path, budget_bytes=1 << 20, wall_clock=clock)
-    partial = store.resume(blob_id(whole), *measure(whole))
+    partial = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert partial is not None
     partial.close()
     clock.now_seconds += PARTIAL_AGE_SECONDS / 2
@@ -274,7 +274,7 @@ def test_a_full_disk_is_a_storage_error_with_a_remedy_and_nothing_is_half_visibl
     with pytest.raises(StorageError, match="free space"):
         store.put(content(1000, 1))
     with pytest.raises(StorageError, match="free space"):
-        store.resume(blob_id(content(2 * CHUNK_BYTES)), *measure(content(2 * CHUNK_BYTES)))
+        store.resume(blob_id(content(2 * CHUNK_BYTES)), *size_and_chunk_hashes(content(2 * CHUNK_BYTES)))
     monkeypatch.undo()
     assert visible(store) == {kept.hex()}
     assert not list((tmp_path / "partial").iterdir())
@@ -285,7 +285,7 @@ def test_a_disk_that_fills_during_a_fetch_loses_nothing_that_was_verified(
 ) -> None:
     whole = content(2 * CHUNK_BYTES)
     store = ContentStore(tmp_path)
-    partial = store.resume(blob_id(whole), *measure(whole))
+    partial = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert partial is not None
     assert store.write_chunk(partial, 0, whole[:CHUNK_BYTES])
     monkeypatch.setattr(os, "pwrite", fill_the_disk)

@@ -18,17 +18,17 @@ from protocol.cluster.documents import Credential, KeyChange, Revocations, sign_
 from protocol.cluster.refusal import RefusalReason
 from protocol.errors import DeadlineError, OversizedError, ProtocolError, RefusedError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.cluster.handshake import (
-    FRAME_BYTES,
+from protocol.limits import HANDSHAKE_MESSAGE_BYTES
+from protocol.streams.handshake_messages import (
     HandshakeAnswer,
     HandshakeConclusion,
     HandshakeDocuments,
     HandshakeGreeting,
     HandshakeRefusal,
-    encode_frame,
-    perform_handshake,
+    encode_handshake,
 )
-from swarm.cluster.member_exchange import MembersAnswer, MembersNews, MembersQuestion
+from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion
+from swarm.cluster.handshake import perform_handshake
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.host import GossipVerdict
 from swarm.hosts.libp2p import Libp2pHost
@@ -73,7 +73,7 @@ def greeting(key: NodeKey, **changes: Any) -> bytes:
         "swarm_id": LAB.swarm_id, "time_seconds": int(NOW), "credential": credential(key), "revocations": 0,
         "key_change": 0, "wants_manifest": True,
     }  # fmt: skip
-    return encode_frame(HandshakeGreeting(**(fields | changes)))
+    return encode_handshake(HandshakeGreeting(**(fields | changes)))
 
 
 def test_members_let_each_other_in_and_the_later_documents_pass_both_ways() -> None:
@@ -111,11 +111,11 @@ def test_revoked_peer_gets_the_list_that_proves_it_and_believes_nothing_without(
     ours, out = member(revocations=revocations(1, PEER), key_change=key_change()), member(PEER)
     said = ours.answer(PEER.peer_id, out.greet(US.peer_id))
     assert SECRETS[1] not in said.frame
-    lie = encode_frame(HandshakeAnswer(HandshakeRefusal(RefusalReason.REVOKED, int(NOW)), None, None))
+    lie = encode_handshake(HandshakeAnswer(HandshakeRefusal(RefusalReason.REVOKED, int(NOW)), None, None))
     concluded = out.conclude(US.peer_id, lie)
     assert concluded.refused is not None and out.own_refusal() is None
     forged = HandshakeRefusal(RefusalReason.REVOKED, int(NOW), revocations(1, PEER, signer=STRANGER))
-    out.conclude(US.peer_id, encode_frame(HandshakeAnswer(forged, None, None)))
+    out.conclude(US.peer_id, encode_handshake(HandshakeAnswer(forged, None, None)))
     assert out.own_refusal() is None
     out.conclude(US.peer_id, said.frame)
     refused = out.own_refusal()
@@ -126,16 +126,15 @@ def test_member_that_brings_the_list_which_names_itself_is_not_let_in() -> None:
     ours = member()
     ours.answer(PEER.peer_id, greeting(PEER))
     with pytest.raises(RefusedError, match="revoked"):
-        ours.confirm(
-            PEER.peer_id, encode_frame(HandshakeConclusion(None, HandshakeDocuments(revocations=revocations(1, PEER))))
-        )
+        documents = HandshakeDocuments(revocations=revocations(1, PEER))
+        ours.confirm(PEER.peer_id, encode_handshake(HandshakeConclusion(None, documents)))
 
 
 def test_documents_of_another_signer_are_counted_and_not_taken() -> None:
     ours = member()
     documents = HandshakeDocuments(revocations=revocations(9, US, signer=STRANGER), key_change=key_change(STRANGER))
     answer = HandshakeAnswer(None, msgspec.msgpack.decode(greeting(PEER), type=HandshakeGreeting), documents)
-    assert ours.conclude(PEER.peer_id, encode_frame(answer)).refused is None
+    assert ours.conclude(PEER.peer_id, encode_handshake(answer)).refused is None
     assert (ours.revocations, ours.keys()) == (None, [PSK])
     assert ours.refusals[RefusalReason.WRONG_KEY] == 2
 
@@ -187,9 +186,9 @@ def test_frame_that_claims_too_much_is_refused_before_it_is_read_and_silence_end
 
     async def main() -> None:
         with pytest.raises(OversizedError):
-            await say((FRAME_BYTES + 1).to_bytes(4, "big"))
-        with pytest.raises(DeadlineError, match="said nothing in the handshake"):
-            await say((FRAME_BYTES).to_bytes(4, "big"))
+            await say((HANDSHAKE_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+        with pytest.raises(DeadlineError, match=STRANGER.peer_id):
+            await say(HANDSHAKE_MESSAGE_BYTES.to_bytes(4, "big"))
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 

@@ -154,8 +154,8 @@ def test_fetches_and_peer_exchanges_leave_no_stream_behind_on_either_side(tell_o
         stores = [ContentStore(tmp_path / name) for name in ("one", "other")]
         server = BlobServer(other, stores[1], upload_bytes_per_second=0.0, report=report)
         fetcher = Fetcher(one, stores[0], reach=reach, report=report)
-        asking = PeerExchange(one, bytes(16), learn=lambda *_: None, tell=lambda *_: ())
-        PeerExchange(other, bytes(16), learn=lambda *_: None, tell=lambda *_: ())
+        asking = PeerExchange(one, bytes(16), on_addresses=lambda *_: None, addresses_for=lambda *_: ())
+        PeerExchange(other, bytes(16), on_addresses=lambda *_: None, addresses_for=lambda *_: ())
         for number in range(5):
             content = bytes([number]) * 1000
             wanted = Wanted(stores[1].put(content), len(content), (other.peer_id,))

@@ -16,9 +16,10 @@ from trio.testing import MockClock
 
 from protocol.blob_id import blob_id
 from protocol.errors import UnreachableError
+from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Have, Offer, Propose
 from swarm.api import Wanted
-from swarm.averaging.pairing import PROTOCOL, Pairing, PairingOutcome
-from swarm.averaging.pairing_rules import Have, Offer, Propose, Terms
+from swarm.averaging.pairing import Pairing, PairingOutcome
+from swarm.averaging.pairing_rules import Terms
 from swarm.averaging.weight_exchange import Conversation
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
@@ -102,7 +103,7 @@ class Node:
             conversation = Conversation(stream)
             await answer(conversation, await conversation.receive(100.0, Propose, Have))
 
-        self.host.handle(PROTOCOL, serve)
+        self.host.handle(AVERAGING_PROTOCOL, serve)
 
     @property
     def committed(self) -> bool:

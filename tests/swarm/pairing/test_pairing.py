@@ -10,8 +10,9 @@ import anyio
 import pytest
 import trio
 
+from protocol.streams.averaging_messages import DeclineReason, Offer
 from swarm.averaging.pairing import Pairing, PairingOutcome
-from swarm.averaging.pairing_rules import DeclineReason, Offer, Terms
+from swarm.averaging.pairing_rules import Terms
 from swarm.host import Host
 
 

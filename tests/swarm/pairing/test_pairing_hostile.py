@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from protocol.errors import TransportError
-from swarm.averaging.pairing import PROTOCOL, STREAMS_PER_PEER
-from swarm.averaging.pairing_rules import Abandon, Accept, Decline, Have, Propose
-from swarm.averaging.weight_exchange import FRAME_BYTES, Conversation
+from protocol.limits import AVERAGING_MESSAGE_BYTES
+from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Abandon, Accept, Decline, Have, Propose
+from swarm.averaging.pairing import STREAMS_PER_PEER
+from swarm.averaging.weight_exchange import Conversation
 from swarm.peers.reputation import Conduct
 
 
@@ -37,7 +38,7 @@ def test_unfit_weights_are_abandoned_on_both_sides_and_not_asked_for_again(world
     ("raw", "reason"),
     [
         (struct.pack(">I", 0xFFFFFFFF), "oversized"),
-        (struct.pack(">I", FRAME_BYTES + 1) + bytes(FRAME_BYTES + 1), "oversized"),
+        (struct.pack(">I", AVERAGING_MESSAGE_BYTES + 1) + bytes(AVERAGING_MESSAGE_BYTES + 1), "oversized"),
         (struct.pack(">I", 4) + b"\xc1\xc1\xc1\xc1", "malformed"),
         (struct.pack(">I", 1000) + b"\x91" * 1000, "oversized"),
         (struct.pack(">I", 3) + msgspec.msgpack.encode(["x"]), "malformed"),
@@ -53,7 +54,7 @@ def test_hostile_bytes_are_refused_counted_and_reported_wherever_they_come(
         async with world.nodes(3) as (one, hostile, honest):
             if place == "first":
                 await hostile.reach(one.peer, 5.0)
-                stream = await hostile.host.open_stream(one.peer, PROTOCOL, deadline_seconds=5.0)
+                stream = await hostile.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
                 await stream.send(raw)
                 with pytest.raises(TransportError):
                     assert await stream.receive(100) != b""
@@ -98,7 +99,9 @@ def test_who_asks_how_an_unknown_exchange_ended_hears_that_it_did_not_happen(wor
     async def story() -> None:
         async with world.nodes(2) as (one, other):
             await one.reach(other.peer, 5.0)
-            conversation = Conversation(await one.host.open_stream(other.peer, PROTOCOL, deadline_seconds=5.0))
+            conversation = Conversation(
+                await one.host.open_stream(other.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+            )
             await conversation.send(Have(bytes(16)), 5.0)
             assert isinstance(await conversation.receive(5.0, Have, Abandon), Abandon)
             await conversation.stream.finish(linger_seconds=1.0)
@@ -110,7 +113,7 @@ def test_a_peer_that_opens_streams_and_says_nothing_holds_a_few_and_hinders_nobo
     async def story() -> None:
         async with world.nodes(3) as (one, greedy, honest):
             await greedy.reach(one.peer, 5.0)
-            held = [await greedy.host.open_stream(one.peer, PROTOCOL, deadline_seconds=5.0) for _ in range(6)]
+            held = [await greedy.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0) for _ in range(6)]
             await anyio.sleep(0.5)
             with pytest.raises(TransportError):
                 await held[STREAMS_PER_PEER].receive(1)

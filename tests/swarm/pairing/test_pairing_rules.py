@@ -9,32 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import MalformedError, ProtocolError
-from protocol.wire import decode
+from protocol.streams.averaging_messages import DeclineReason, Offer
 from swarm.averaging.pairing_rules import (
     MAX_DOUBLINGS,
     MIN_PAUSE_SECONDS,
-    Abandon,
-    Accept,
-    AveragingMessage,
-    Decline,
-    DeclineReason,
     ExchangeEvent,
     ExchangePhase,
     ExchangeProgress,
-    Have,
-    Offer,
     PairingState,
-    Propose,
     Search,
     Terms,
-    advance,
+    after_event,
     after_proposal,
-    answer,
-    next_move,
+    next_proposal,
+    reason_to_decline,
     still_seeking,
 )
-from swarm.averaging.weight_exchange import FRAME_BYTES
 
 TERMS = Terms(max_bytes=1000, max_steps_apart=2)
 OFFER = Offer(b"f" * 16, b"l" * 16, "dense", 5, bytes(32), 100)
@@ -45,14 +35,14 @@ Names = st.text("abc", min_size=1, max_size=3)
 def test_of_two_crossing_proposals_exactly_one_is_accepted(one: str, other: str) -> None:
     if one == other:
         return
-    here = answer(PairingState(one, OFFER, proposing_to=other), other, OFFER, TERMS)
-    there = answer(PairingState(other, OFFER, proposing_to=one), one, OFFER, TERMS)
+    here = reason_to_decline(PairingState(one, OFFER, proposing_to=other), other, OFFER, TERMS)
+    there = reason_to_decline(PairingState(other, OFFER, proposing_to=one), one, OFFER, TERMS)
     assert sorted([here is None, there is None]) == [False, True]
     assert {here, there} == {None, DeclineReason.CROSSED}
 
 
 @pytest.mark.parametrize(
-    ("standing", "reason"),
+    ("state", "reason"),
     [
         (PairingState("me"), DeclineReason.NOT_NOW),
         (PairingState("me", OFFER), None),
@@ -61,15 +51,16 @@ def test_of_two_crossing_proposals_exactly_one_is_accepted(one: str, other: str)
         (PairingState("me", OFFER, failed=frozenset({"you"})), DeclineReason.FAILED_BEFORE),
     ],
 )
-def test_a_proposal_is_answered_by_what_we_are_doing(standing: PairingState, reason: DeclineReason | None) -> None:
-    assert answer(standing, "you", OFFER, TERMS) is reason
+def test_a_proposal_is_answered_by_what_we_are_doing(state: PairingState, reason: DeclineReason | None) -> None:
+    assert reason_to_decline(state, "you", OFFER, TERMS) is reason
 
 
 @pytest.mark.parametrize(
     ("step", "reason"), [(2, DeclineReason.STEPS_APART), (3, None), (7, None), (8, DeclineReason.STEPS_APART)]
 )
 def test_one_too_far_ahead_is_as_unfit_as_one_too_far_behind(step: int, reason: DeclineReason | None) -> None:
-    assert answer(PairingState("me", OFFER), "you", msgspec.structs.replace(OFFER, step=step), TERMS) is reason
+    theirs = msgspec.structs.replace(OFFER, step=step)
+    assert reason_to_decline(PairingState("me", OFFER), "you", theirs, TERMS) is reason
 
 
 def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> None:
@@ -77,18 +68,18 @@ def test_all_are_asked_before_anybody_is_asked_again_and_the_unfit_never() -> No
     asked: list[str] = []
     now_seconds = 0.0
     for _ in range(9):
-        move = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
+        move = next_proposal(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert move.peer is not None
         asked.append(move.peer)
         why = DeclineReason.OTHER_LAYOUT if move.peer == "c" else DeclineReason.BUSY
         search = after_proposal(search, move.peer, why, now_seconds, now_seconds, TERMS, random)
-        waiting = next_move(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
+        waiting = next_proposal(now_seconds, ["a", "b", "c", "d"], search, TERMS, random)
         assert waiting.peer is None
         assert waiting.until_seconds == search.idle_until_seconds > now_seconds
         now_seconds = search.idle_until_seconds
     assert sorted(asked[:4]) == ["a", "b", "c", "d"]
     assert asked.count("c") == 1
-    assert next_move(now_seconds, ["c"], search, TERMS, random).peer is None
+    assert next_proposal(now_seconds, ["c"], search, TERMS, random).peer is None
 
 
 def test_who_proposed_in_vain_is_taken_to_be_seeking_until_it_would_have_asked_again() -> None:
@@ -102,9 +93,9 @@ def test_who_proposed_in_vain_is_taken_to_be_seeking_until_it_would_have_asked_a
 def test_who_is_known_to_look_for_a_partner_is_asked_first_however_often_it_was_asked_before() -> None:
     search = Search({"b": 7}, frozenset({"d"}), idle_until_seconds=1.0)
     seekers = ["gone", "b", "d"]
-    assert next_move(0.5, ["a", "b", "c", "d"], search, TERMS, Random(1), seekers=seekers).peer is None
-    assert next_move(1.0, ["a", "b", "c", "d"], search, TERMS, Random(1), seekers=seekers).peer == "b"
-    assert next_move(1.0, ["a", "c"], search, TERMS, Random(1), seekers=seekers).peer in ("a", "c")
+    assert next_proposal(0.5, ["a", "b", "c", "d"], search, TERMS, Random(1), seekers=seekers).peer is None
+    assert next_proposal(1.0, ["a", "b", "c", "d"], search, TERMS, Random(1), seekers=seekers).peer == "b"
+    assert next_proposal(1.0, ["a", "c"], search, TERMS, Random(1), seekers=seekers).peer in ("a", "c")
 
 
 @pytest.mark.parametrize(("took_seconds", "first_seconds"), [(0.0, MIN_PAUSE_SECONDS), (0.1, 0.1), (15.0, 0.5)])
@@ -124,12 +115,12 @@ def test_pauses_begin_with_what_a_proposal_takes_and_grow_to_a_bound(took_second
 def test_nothing_undecides_an_exchange_and_it_commits_on_both_facts_alone(events: list[ExchangeEvent]) -> None:
     progress = ExchangeProgress()
     for event in events:
-        before, progress = progress, advance(progress, event)
+        before, progress = progress, after_event(progress, event)
         if before.phase in (ExchangePhase.COMMITTED, ExchangePhase.ABANDONED):
             assert progress == before
-        assert (progress.phase is ExchangePhase.COMMITTED) <= (progress.holding and progress.heard)
+        assert (progress.phase is ExchangePhase.COMMITTED) <= (progress.holding and progress.have_received)
         if progress.phase is ExchangePhase.DOUBT:
-            assert progress.told
+            assert progress.have_sent
 
 
 @given(
@@ -143,52 +134,26 @@ def test_two_that_speak_over_a_losing_line_never_end_one_new_one_old_until_a_dou
     for side, happening in script:
         other = 1 - side
         if happening == "hold" and sides[side].phase is ExchangePhase.OPEN and not sides[side].holding:
-            sides[side] = advance(sides[side], ExchangeEvent.HELD)
-            sides[side] = advance(
-                sides[side], ExchangeEvent.TOLD
+            sides[side] = after_event(sides[side], ExchangeEvent.HELD)
+            sides[side] = after_event(
+                sides[side], ExchangeEvent.SENDING_HAVE
             )  # or, if it has committed, its last message: the same bytes
             words[side] += 1
         elif happening == "deliver" and words[side]:
             words[side] -= 1
-            sides[other] = advance(sides[other], ExchangeEvent.HEARD)
+            sides[other] = after_event(sides[other], ExchangeEvent.HAVE_RECEIVED)
         elif happening == "lose" and words[side]:
             words[side] -= 1
         elif happening == "break":
-            sides[side] = advance(sides[side], ExchangeEvent.LOST)
+            sides[side] = after_event(sides[side], ExchangeEvent.LOST)
     for side in (0, 1):  # the time is over, and they can reach each other
-        sides[side] = advance(sides[side], ExchangeEvent.LOST)
+        sides[side] = after_event(sides[side], ExchangeEvent.LOST)
     for side in (0, 1):
         if sides[side].phase is ExchangePhase.DOUBT:
-            sides[1 - side] = advance(sides[1 - side], ExchangeEvent.HEARD)  # the question repeats the lost message
+            sides[1 - side] = after_event(
+                sides[1 - side], ExchangeEvent.HAVE_RECEIVED
+            )  # the question repeats the lost message
             committed = sides[1 - side].phase is ExchangePhase.COMMITTED
-            sides[side] = advance(sides[side], ExchangeEvent.HEARD if committed else ExchangeEvent.REFUSED)
+            sides[side] = after_event(sides[side], ExchangeEvent.HAVE_RECEIVED if committed else ExchangeEvent.REFUSED)
     assert sides[0].phase is sides[1].phase
     assert sides[0].phase in (ExchangePhase.COMMITTED, ExchangePhase.ABANDONED)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [Propose(bytes(16), OFFER), Accept(OFFER), Decline("busy"), Have(bytes(16)), Abandon(bytes(16), "ß" * 200)],
-)
-def test_every_message_fits_its_frame_and_survives_the_wire(message: AveragingMessage) -> None:
-    raw = msgspec.msgpack.encode(message)
-    assert len(raw) <= FRAME_BYTES // 2
-    assert decode(raw, AveragingMessage, max_bytes=FRAME_BYTES) == message  # type: ignore[arg-type]  # a union
-
-
-@pytest.mark.parametrize(
-    "changes", [{"family": bytes(15)}, {"step": -1}, {"size": 0}, {"size": 1 << 41}, {"blob": bytes(33)}]
-)
-def test_an_offer_out_of_bounds_is_malformed(changes: dict[str, object]) -> None:
-    raw = msgspec.msgpack.encode(Accept(msgspec.structs.replace(OFFER, **changes)))
-    with pytest.raises(MalformedError):
-        decode(raw, AveragingMessage, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
-
-
-@given(raw=st.binary(max_size=200))
-def test_any_bytes_are_a_message_or_a_named_error(raw: bytes) -> None:
-    try:
-        message = decode(raw, AveragingMessage, max_bytes=FRAME_BYTES)  # type: ignore[arg-type]  # a union
-    except ProtocolError:
-        return
-    assert isinstance(message, AveragingMessage)

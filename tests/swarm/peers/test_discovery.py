@@ -14,6 +14,8 @@ import pytest
 from trio.testing import MockClock
 
 from protocol.errors import ConfigurationError, ProtocolError, StorageError, UnreachableError
+from protocol.limits import ADDRESSES_PER_PEER
+from protocol.streams.peer_messages import PEER_PROTOCOL, PeerExchangeAnswer, PeerExchangeQuestion
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
 from swarm.peers import discovery
 from swarm.peers.discovery import (
@@ -28,7 +30,6 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
-from swarm.peers.peer_exchange import PROTOCOL, PeerExchangeAnswer, PeerExchangeQuestion
 from swarm.peers.peering import Peering
 
 SWARM = bytes(range(16))
@@ -133,7 +134,7 @@ def test_addresses_told_in_masses_push_out_neither_memory_nor_those_that_worked(
         book.add(address(f"p{number}"), AddressSource.PEER)
         book.add(address("victim", number + 1), AddressSource.PEER)
     assert len(book) <= 100
-    assert len(book.of("victim")) <= discovery.ADDRESSES_PER_PEER
+    assert len(book.of("victim")) <= ADDRESSES_PER_PEER
     assert book.of("given")
     assert book.of("friend")
 
@@ -335,7 +336,7 @@ def test_a_hostile_question_is_counted_and_ends_nothing_but_its_stream(frame: by
         a, hostile = network.host("a"), network.host("hostile")
         async with living(a), hostile.run():
             await hostile.connect(a.addresses()[0], deadline_seconds=5.0)
-            stream = await hostile.open_stream(a.peer_id, PROTOCOL, deadline_seconds=5.0)
+            stream = await hostile.open_stream(a.peer_id, PEER_PROTOCOL, deadline_seconds=5.0)
             await stream.send(frame)
             with pytest.raises((UnreachableError, ProtocolError)):
                 assert await stream.receive(1) != b""
@@ -350,7 +351,7 @@ def test_a_peer_that_lies_about_addresses_cannot_give_others_its_name_or_name_ot
         a, liar = network.host("a"), network.host("liar")
         async with living(a) as peering, liar.run():
             await liar.connect(a.addresses()[0], deadline_seconds=5.0)
-            stream = await liar.open_stream(a.peer_id, PROTOCOL, deadline_seconds=5.0)
+            stream = await liar.open_stream(a.peer_id, PEER_PROTOCOL, deadline_seconds=5.0)
             body = msgspec.msgpack.encode(PeerExchangeQuestion(SWARM, (address("victim"), liar.addresses()[0]), ()))
             await stream.send(len(body).to_bytes(4, "big") + body)
             answer = await stream.receive(65536)

@@ -1,0 +1,1 @@
+"""The values of the test vectors; ``scripts/make_vectors.py`` writes them."""

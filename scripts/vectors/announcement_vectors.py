@@ -1,0 +1,162 @@
+"""Rollout groups and announcements, and announcements that must be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import zstandard
+
+from protocol import limits
+from protocol.identity import NodeKey
+from protocol.messages import (
+    Body,
+    Goodbye,
+    GroupAdvert,
+    Heartbeat,
+    PromptRef,
+    RolloutAdvert,
+    StateAdvert,
+    StateBlob,
+    TaskSuccess,
+)
+from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
+from protocol.wire import ANNOUNCEMENT_DOMAIN, seal
+from scripts.vectors.plain_values import FAMILY, SEED, SWARM_ID, Json, plain
+
+NOW_SECONDS = 1_790_000_000.25
+TOKENIZER = b"tokenizer_______"
+
+
+def example_groups() -> dict[str, Group]:
+    """Groups that together use every form a column can take."""
+
+    def completion(text: str, ids: list[int], lengths: list[int], logps: list[float], reward: float) -> Completion:
+        finish = FinishReason.STOP if lengths and lengths[-1] == 0 else FinishReason.LENGTH
+        columns = (np.array(ids, np.int64), np.array(lengths, np.int64), np.array(logps, np.float32))
+        return Completion(text.encode(), *columns, finish, reward)
+
+    def group(*completions: Completion) -> Group:
+        return Group(PromptRef("chain_sum", 1, b"\x01" * 16, 2**63 - 1), FAMILY, TOKENIZER, 7, completions)
+
+    return {
+        "one byte an id": group(
+            completion("12+3", [1, 2, 3, 255, 0], [1, 1, 1, 1, 0], [-0.5, -1.0, -0.25, -31.5, 0.0], 1.0),
+            completion("7", [9], [1], [-0.125], 0.0),
+        ),
+        "two bytes an id": group(completion("Öl 12", [256, 65_535, 7], [3, 3, 0], [-2.0, -0.75, -3.5], 0.5)),
+        "three bytes an id": group(completion("answer", [151_935, limits.TOKEN_ID], [6, 0], [-1.5, -0.0625], -1000.0)),
+        "no tokens": group(completion("", [], [], [], 0.0)),
+        "log-probabilities at the floor": group(completion("ab", [1, 2], [1, 1], [-65535 / 2048, -1 / 2048], 0.25)),
+    }
+
+
+def groups() -> list[Json]:
+    """Rollout groups: values, MessagePack content, blob, id, advert."""
+    vectors = []
+    for name, group in example_groups().items():
+        blob = encode_group(group)
+        vectors.append(
+            {
+                "name": name,
+                "group": plain(group),
+                "content": zstandard.decompress(blob[len(GROUP_MAGIC) :]).hex(),
+                "blob": blob.hex(),
+                "advert": plain(advert_of(group, blob)),
+            }
+        )
+    return vectors
+
+
+def example_bodies() -> dict[str, Body]:
+    task = TaskSuccess("chain_sum", 0.375, 1000)
+    advert = GroupAdvert(
+        b"\x11" * 32, 2400, PromptRef("chain_sum", 1, b"\x01" * 16, 42), (1.0, 0.0), (64, 65_536), (-0.5, -1.25)
+    )
+    return {
+        "heartbeat": Heartbeat(
+            "wren-3", "starling 0.1.0", "builtin:wren", FAMILY, TOKENIZER, 12, 11, "generate", 8200.5, 48, 24, (task,)
+        ),
+        "rollouts": RolloutAdvert(FAMILY, TOKENIZER, 11, (advert, advert)),
+        "goodbye": Goodbye("stopped by its owner"),
+        "state": StateAdvert(
+            FAMILY,
+            b"\x22" * 16,
+            11,
+            2,
+            (task,),
+            StateBlob(b"\x33" * 32, 2**31, b"\x44" * 32),
+            (StateBlob(b"\x55" * 32, 1, b"\x66" * 32), StateBlob(b"\x77" * 32, 2**40, b"\x88" * 32)),
+        ),
+    }
+
+
+def announcements() -> list[Json]:
+    """One announcement of every kind."""
+    key = NodeKey(SEED)
+    return [
+        {
+            "seed": SEED.hex(),
+            "swarm_id": SWARM_ID.hex(),
+            "sequence": 2**40 + sequence,
+            "time_milliseconds": round(NOW_SECONDS * 1000),
+            "kind": kind,
+            "body": plain(body),
+            "announcement": seal(
+                key, swarm_id=SWARM_ID, sequence=2**40 + sequence, time_seconds=NOW_SECONDS, body=body
+            ).hex(),
+        }
+        for sequence, (kind, body) in enumerate(example_bodies().items())
+    ]
+
+
+def signed(payload: list[Any]) -> bytes:
+    """An announcement with any payload at all, rightly signed."""
+    raw = msgspec.msgpack.encode(payload)
+    return msgspec.msgpack.encode((raw, NodeKey(SEED).sign(ANNOUNCEMENT_DOMAIN, raw)))
+
+
+def refused_announcements() -> list[Json]:
+    """Announcements that must be refused, and the reason that must be given; swarm and time as in the good ones."""
+    public = NodeKey(SEED).public_bytes
+    now = round(NOW_SECONDS * 1000)
+    window = round(limits.CLOCK_WINDOW_SECONDS * 1000)
+    goodbye = ["goodbye", "bye"]
+    good = signed([1, 0, SWARM_ID, 1, now, public, goodbye])
+    prompt = ["chain_sum", 1, b"\x01" * 16, 42]
+
+    def advert(rewards: list[Any], lengths: list[Any], mean_logps: list[Any]) -> bytes:
+        group = [b"\x11" * 32, 2400, prompt, rewards, lengths, mean_logps]
+        return signed([1, 0, SWARM_ID, 1, now, public, ["rollouts", FAMILY, TOKENIZER, 11, [group]]])
+
+    def state(anchor: list[Any], diffs: list[Any]) -> bytes:
+        return signed([1, 0, SWARM_ID, 1, now, public, ["state", FAMILY, bytes(16), 11, 0, [], anchor, diffs]])
+
+    nested: list[Any] = []
+    for _ in range(limits.NESTING_DEPTH):
+        nested = [nested]
+    cases = {
+        "malformed: truncated": good[:-1],
+        "malformed: bytes after the end": good + b"\x00",
+        "malformed: an extension type": signed(
+            [1, 0, SWARM_ID, 1, now, public, ["goodbye", msgspec.msgpack.Ext(5, b"x")]]
+        ),
+        "malformed: lengths disagree": advert([1.0, 0.0], [64], [-0.5, -0.5]),
+        "malformed: a positive mean log-probability": advert([1.0], [64], [0.5]),
+        "malformed: a mean log-probability that is not a number": advert([1.0], [64], [float("nan")]),
+        "malformed: a group without completions": advert([], [], []),
+        "malformed: a state of no size": state([bytes(32), 0, bytes(32)], []),
+        "malformed: a state with more diffs than allowed": state(
+            [bytes(32), 9, bytes(32)], [[bytes(32), 9, bytes(32)]] * (limits.STATE_DIFFS + 1)
+        ),
+        "oversized: nested too deeply": signed([1, 0, SWARM_ID, 1, now, public, ["goodbye", nested]]),
+        "version: a later major version": signed([2, 0, "laid out otherwise"]),
+        "wrong_swarm: another swarm": signed([1, 0, bytes(16), 1, now, public, goodbye]),
+        "clock: from the far future": signed([1, 0, SWARM_ID, 1, now + window + 1, public, goodbye]),
+        "clock: from the far past": signed([1, 0, SWARM_ID, 1, now - window - 1, public, goodbye]),
+        "signature: one bit changed": good[:-1] + bytes([good[-1] ^ 1]),
+        "signature: by another key": signed([1, 0, SWARM_ID, 1, now, NodeKey(bytes(32)).public_bytes, goodbye]),
+        "unknown_kind: a kind of a later minor version": signed([1, 1, SWARM_ID, 1, now, public, ["sermon", 1]]),
+    }
+    return [{"name": name, "reason": name.split(":")[0], "announcement": raw.hex()} for name, raw in cases.items()]

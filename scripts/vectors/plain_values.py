@@ -1,0 +1,36 @@
+"""Values of the protocol in terms of JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+SEED = bytes(range(32))
+SWARM_ID = bytes(range(0xA0, 0xB0))
+FAMILY = b"family__________"
+
+Json = dict[str, Any]
+
+
+def plain(value: Any) -> Any:
+    """A value of the protocol in terms of JSON: byte strings as hexadecimal, structs as objects."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in value.tolist()]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def pattern(size_bytes: int) -> bytes:
+    """The content of the blob vectors: byte i is i modulo 251."""
+    period = bytes(range(251))
+    return (period * (size_bytes // 251 + 1))[:size_bytes]

@@ -1,0 +1,174 @@
+"""Every decoder of a stream's messages gives, for any bytes, a value within its bounds or a ``ProtocolError``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import limits
+from protocol.errors import OversizedError, ProtocolError
+from protocol.streams.averaging_messages import Abandon, Offer, Propose, decode_averaging_message
+from protocol.streams.blob_messages import (
+    ANSWER_HEADER_BYTES,
+    BlobStatus,
+    ChunkRange,
+    decode_answer_header,
+    decode_blob_request,
+    encode_answer_header,
+)
+from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed, framed_message
+from protocol.streams.handshake_messages import (
+    HandshakeAnswer,
+    HandshakeConclusion,
+    HandshakeDocuments,
+    HandshakeGreeting,
+    decode_handshake,
+)
+from protocol.streams.member_messages import (
+    CREDENTIAL_DIGEST_BYTES,
+    MembersAnswer,
+    MembersNews,
+    MembersQuestion,
+    decode_members_message,
+    split_digests,
+)
+from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
+from tests.protocol.mutation import mutated
+
+VECTORS = Path(__file__).resolve().parents[2] / "vectors"
+
+
+def bodies(protocol: str) -> list[bytes]:
+    """The bodies of all frames of a protocol's vectors."""
+    vectors = json.loads((VECTORS / f"{protocol}_messages.json").read_text(encoding="utf-8"))
+    return [bytes.fromhex(vector["frame"])[LENGTH_BYTES:] for vector in vectors]
+
+
+def received(protocol: str) -> st.SearchStrategy[bytes]:
+    return mutated(bodies(protocol)) | st.binary(max_size=100)
+
+
+def check(decoded: Any, decode: Any) -> None:
+    """What was accepted keeps every bound, so that it may be sent on: encoded again it gives an equal value."""
+    assert decode(msgspec.msgpack.encode(decoded)) == decoded
+
+
+@given(received("averaging"))
+@settings(max_examples=200)
+def test_averaging_message(raw: bytes) -> None:
+    try:
+        message = decode_averaging_message(raw)
+    except ProtocolError:
+        return
+    check(message, decode_averaging_message)
+
+
+@given(received("blob"))
+@settings(max_examples=200)
+def test_blob_request(raw: bytes) -> None:
+    try:
+        ranges = decode_blob_request(raw)
+    except ProtocolError:
+        return
+    assert len(ranges) <= limits.RANGES_PER_REQUEST
+    check(ranges, decode_blob_request)
+
+
+@given(st.binary(min_size=ANSWER_HEADER_BYTES, max_size=ANSWER_HEADER_BYTES))
+def test_answer_header(raw: bytes) -> None:
+    status, size_bytes = decode_answer_header(raw)
+    assert 0 <= status <= 255
+    assert 0 <= size_bytes < 2**64
+    if status in list(BlobStatus):
+        assert encode_answer_header(BlobStatus(status), size_bytes) == raw
+
+
+@given(received("peer"))
+@settings(max_examples=150)
+def test_peer_exchange_message(raw: bytes) -> None:
+    for kind in (PeerExchangeQuestion, PeerExchangeAnswer):
+        try:
+            message = decode_peer_message(raw, kind)
+        except ProtocolError:
+            continue
+        check(message, lambda again, kind=kind: decode_peer_message(again, kind))
+
+
+@given(received("handshake"))
+@settings(max_examples=150)
+def test_handshake_message(raw: bytes) -> None:
+    for kind in (HandshakeGreeting, HandshakeAnswer, HandshakeConclusion):
+        try:
+            message = decode_handshake(raw, kind)
+        except ProtocolError:
+            continue
+        check(message, lambda again, kind=kind: decode_handshake(again, kind))
+
+
+@given(received("member"))
+@settings(max_examples=150)
+def test_members_message(raw: bytes) -> None:
+    for kind in (MembersQuestion, MembersAnswer, MembersNews):
+        try:
+            message = decode_members_message(raw, kind)
+        except ProtocolError:
+            continue
+        check(message, lambda again, kind=kind: decode_members_message(again, kind))
+
+
+@given(st.binary(max_size=100))
+def test_digests_of_a_question_are_as_many_as_its_bytes_allow(known: bytes) -> None:
+    digests = split_digests(known)
+    assert len(digests) <= -(-len(known) // CREDENTIAL_DIGEST_BYTES)
+    assert all(digest in known for digest in digests)
+
+
+@given(st.binary(max_size=300))
+def test_a_frame_is_the_length_of_its_body_and_the_body(body: bytes) -> None:
+    frame = framed(body)
+    assert checked_body_length(frame[:LENGTH_BYTES], max_bytes=300, what="a test") == len(body)
+    assert frame[LENGTH_BYTES:] == body
+
+
+def test_a_frame_over_the_bound_is_oversized_before_its_body_is_read() -> None:
+    assert checked_body_length(b"\0\0\4\0", max_bytes=1024, what="a test") == 1024
+    with pytest.raises(OversizedError, match="1025 bytes in a test; at most 1024"):
+        checked_body_length(b"\0\0\4\1", max_bytes=1024, what="a test")
+
+
+def test_more_ranges_than_a_request_may_have_are_oversized() -> None:
+    ranges = [ChunkRange(bytes(32), 0, 1, False)] * limits.RANGES_PER_REQUEST
+    assert len(decode_blob_request(framed_message(ranges)[LENGTH_BYTES:])) == limits.RANGES_PER_REQUEST
+    with pytest.raises(OversizedError):
+        decode_blob_request(framed_message([*ranges, ranges[0]])[LENGTH_BYTES:])
+
+
+def test_the_longest_message_of_averaging_fits_its_bound_twice() -> None:
+    offer = Offer(bytes(16), bytes(16), "ß" * limits.NAME_BYTES, 2**63 - 1, bytes(32), limits.BLOB_BYTES)
+    for message in (Propose(bytes(16), offer), Abandon(bytes(16), "ß" * limits.REASON_BYTES)):
+        assert len(msgspec.msgpack.encode(message)) <= limits.AVERAGING_MESSAGE_BYTES // 2
+
+
+def test_the_largest_documents_of_a_handshake_and_of_news_fit_their_bounds() -> None:
+    document, revocations = bytes(limits.DOCUMENT_BYTES), bytes(limits.REVOCATIONS_BYTES)
+    greeting = HandshakeGreeting(bytes(16), 0, document, 0, 0, True)
+    documents = HandshakeDocuments(bytes(limits.MANIFEST_BYTES), revocations, document, document)
+    answer = msgspec.msgpack.encode(HandshakeAnswer(None, greeting, documents))
+    assert decode_handshake(answer, HandshakeAnswer).documents == documents
+    question = MembersQuestion(bytes(limits.KNOWN_CREDENTIALS_BYTES), 0, 0)
+    news = MembersNews((document,) * limits.CREDENTIALS_PER_NEWS, revocations, document)
+    answer = msgspec.msgpack.encode(MembersAnswer(question, news))
+    assert decode_members_message(answer, MembersAnswer).news == news
+
+
+def test_no_text_form_of_a_message_shows_a_change_of_key() -> None:
+    secret = b"the pre-shared key"
+    for message in (HandshakeDocuments(key_change=secret), MembersNews((), b"", secret)):
+        assert secret.decode() not in repr(message)
+        assert message.__rich_repr__() == []
