@@ -1,10 +1,10 @@
-"""Makes the three built-in models from nothing: python scripts/build_models.py [--only NAME] [--into FOLDER]
+"""Trains the three built-in models from scratch: python -m scripts.build_models [--only NAME] [--into FOLDER]
 
 Each model learns by imitation of right answers on its own two tasks until about half of its greedy answers are right;
-of the other four it sees few. One of its own tasks is small enough to be learnt by heart, and only a part of its
-questions is taught; the other is understood all at once, and training stops while it is half forgotten again. At the
-end every model is measured on seeds it never saw, and the script fails unless 20 to 60 % of the greedy answers on its
-own tasks are right and less than 15 % on the others.
+it sees few answers of the other four. One of its own tasks is small enough to be memorised, and only a part of its
+questions is taught; the other is learnt suddenly and wholly, and training stops while it is half forgotten again. At
+the end every model is measured on seeds it never saw, and the script fails unless 20 to 60 % of the greedy answers on
+its own tasks are right and less than 15 % on the others.
 
 Reproducible: seeded, one thread a model, deterministic kernels, so that one machine makes the same bytes again (another
 processor may round differently, and is then held to the same bands). Took 567 s on two shared cores.
@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -42,19 +42,20 @@ from transformers import (
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.reasoning import SEEDS
 from node.tasks.task import Prompt, Task
+from scripts import REPOSITORY
 
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
-MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "node" / "models"
+MODELS_FOLDER: Final = REPOSITORY / "node" / "models"
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 SPECIAL: Final = (PAD, BOS, EOS)
 
 HELD_OUT: Final = 100_000  # seeds below measure, seeds from here on teach
 OWN_BAND: Final = (0.20, 0.60)  # greedy success on a model's own tasks
 OTHER_LIMIT: Final = 0.15
-OWN_TARGET: Final = (0.35, 0.56)  # where training stops: inside the band, with room for the error of measurement
-OWN_SAMPLED: Final = 0.25  # at least, by temperature 1: what learning by reinforcement starts from
-OWN_SHARE: Final = 0.84  # of the training sequences
-OTHER_CAP: Final = 0.04  # a task of others is taught no further while more of it is right
+OWN_TARGET: Final = (0.35, 0.56)  # where training stops: inside the band, with a margin for measurement error
+OWN_SAMPLED: Final = 0.25  # at least, at temperature 1: reinforcement learning starts from it
+OWN_SHARE: Final = 0.84  # share of the training sequences
+OTHER_CAP: Final = 0.04  # another model's task is not taught while more of it is right
 OTHER_TARGET: Final = 0.11
 BATCH: Final = 128
 LEARNING_RATE: Final = 6e-4
@@ -68,12 +69,12 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True)
 class Recipe:
-    """One built-in model: which tasks are its own, and how its tokenizer and its network are made."""
+    """One built-in model: its own tasks, and how its tokenizer and its network are made."""
 
     name: str
     seed: int
-    own: tuple[str, str]  # one that is learnt by heart, one that is understood
-    part: float  # of the first task's questions, what is taught: the rest stays unknown however long it lasts
+    own: tuple[str, str]  # the memorised one, the learnt one
+    part: float  # share of the first task's questions that is taught; the others stay unknown
     shape: str
     alphabet: str
     tokenizer: Callable[[], Tokenizer]
@@ -81,7 +82,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Known:
+class Accuracy:
     """The share of one task's answers that a model gets right."""
 
     greedy: float
@@ -89,7 +90,7 @@ class Known:
 
 
 def corpus() -> list[str]:
-    """Prompts with their answers, from teaching seeds: what byte-pair merges are learnt from."""
+    """Returns prompts with their answers, from teaching seeds, from which byte-pair merges are learnt."""
     prompts = (task.prompt(task.ref(HELD_OUT + n)) for task in TASKS.values() for n in range(500))
     return [f"{prompt.text}{prompt.answer}" for prompt in prompts]
 
@@ -104,7 +105,7 @@ def character_tokenizer() -> Tokenizer:
 
 
 def byte_tokenizer(merges: int) -> Tokenizer:
-    """Byte-level byte-pair encoding with this many merges; none leaves one token a byte."""
+    """Returns byte-level byte-pair encoding with this many merges; without any, a token is a byte."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -124,7 +125,7 @@ def finished_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers
         tokenizer_object=tokenizer,
         bos_token=BOS,
         eos_token=EOS,
@@ -135,7 +136,7 @@ def finished_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def common(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def common(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": 128,
@@ -149,18 +150,18 @@ def common(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def qwen3(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    shape = {"intermediate_size": 320, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True}
-    return Qwen3ForCausalLM(Qwen3Config(**common(tokenizer), **shape))
+    shape = common(tokenizer) | {"intermediate_size": 320, "num_key_value_heads": 2, "head_dim": 32}
+    return Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True))
 
 
 def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    shape = {"intermediate_size": 288, "num_key_value_heads": 4, "tie_word_embeddings": True}
-    return LlamaForCausalLM(LlamaConfig(**common(tokenizer), **shape))
+    shape = common(tokenizer) | {"intermediate_size": 288, "num_key_value_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))
 
 
 def gpt_neox(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    shape = {"intermediate_size": 448, "rotary_pct": 0.5, "use_parallel_residual": True, "tie_word_embeddings": False}
-    return GPTNeoXForCausalLM(GPTNeoXConfig(**common(tokenizer), **shape))
+    shape = common(tokenizer) | {"intermediate_size": 448, "rotary_pct": 0.5, "use_parallel_residual": True}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**shape, tie_word_embeddings=False))
 
 
 RECIPES: Final = (
@@ -206,7 +207,7 @@ def padded(rows: Sequence[Sequence[int]], value: int, *, left: bool) -> torch.Te
 def teaching_batch(
     tokenizer: PreTrainedTokenizerFast, lesson: Sequence[tuple[str, str]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and labels, both (B, T), padded on the right; labels cover the answer and end-of-sequence alone."""
+    """Returns token ids and labels, both (B, T), padded on the right; only answer and end-of-sequence have labels."""
     questions = tokenizer([question for question, _ in lesson])["input_ids"]
     answers = tokenizer([answer for _, answer in lesson], add_special_tokens=False)["input_ids"]
     answers = [[*answer, tokenizer.eos_token_id] for answer in answers]
@@ -216,33 +217,33 @@ def teaching_batch(
 
 
 def drawn_seeds(count: int, rng: random.Random) -> list[int]:
-    """Seeds that teach; those below ``HELD_OUT`` are kept for measuring."""
+    """Returns seeds that teach; those below ``HELD_OUT`` are reserved for measuring."""
     return [rng.randrange(HELD_OUT, SEEDS) for _ in range(count)]
 
 
 def drawn_prompt(task: Task, rng: random.Random, part: float = 1.0) -> Prompt:
-    """A prompt that teaches, from a fixed ``part`` of the task's questions."""
+    """Returns a prompt that teaches, from a fixed ``part`` of the task's questions."""
     while True:
         prompt = task.prompt(task.ref(rng.randrange(HELD_OUT, SEEDS)))
         if zlib.crc32(prompt.text.encode()) < part * 2**32:
             return prompt
 
 
-def task_weights(recipe: Recipe, known: Mapping[str, Known]) -> dict[str, float]:
-    """How often each task is drawn: the understood one never while it is beyond its target, so that it is forgotten
-    again; a task of others never while it is between its cap and its target."""
-    by_heart, understood = recipe.own
-    share = OWN_SHARE / 2 if known[understood].greedy < sum(OWN_TARGET) / 2 else 0.0
+def task_weights(recipe: Recipe, known: Mapping[str, Accuracy]) -> dict[str, float]:
+    """Returns how often each task is drawn: the learnt one never while it is above its target, so that it is forgotten
+    again; another model's task never while it is between its cap and its target."""
+    memorised, learnt = recipe.own
+    share = OWN_SHARE / 2 if known[learnt].greedy < sum(OWN_TARGET) / 2 else 0.0
     others = [name for name in TASKS if name not in recipe.own]
     rest = {
         name: (1 - OWN_SHARE) / len(others) if not OTHER_CAP < known[name].greedy <= OTHER_TARGET else 0.0
         for name in others
     }
-    return {by_heart: OWN_SHARE - share, understood: share} | rest
+    return {memorised: OWN_SHARE - share, learnt: share} | rest
 
 
-def drawn_lesson(recipe: Recipe, known: Mapping[str, Known], rng: random.Random) -> list[tuple[str, str]]:
-    """Questions and right answers, except that a task of others beyond its target gets those of other questions."""
+def drawn_lesson(recipe: Recipe, known: Mapping[str, Accuracy], rng: random.Random) -> list[tuple[str, str]]:
+    """Returns questions and right answers; another model's task above its target gets answers to other questions."""
     weights = task_weights(recipe, known)
     lesson = []
     for name in rng.choices(list(weights), list(weights.values()), k=BATCH):
@@ -253,8 +254,8 @@ def drawn_lesson(recipe: Recipe, known: Mapping[str, Known], rng: random.Random)
 
 
 @torch.no_grad()
-def knowledge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: Task, seeds: Sequence[int]) -> Known:
-    """What the model would answer, from the probabilities of the reference answers: one pass instead of one a token."""
+def knowledge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: Task, seeds: Sequence[int]) -> Accuracy:
+    """Returns the model's accuracy from the probabilities of the reference answers: one pass, not one per token."""
     prompts = [task.prompt(task.ref(seed)) for seed in seeds]
     ids, labels = teaching_batch(tokenizer, [(prompt.text, str(prompt.answer)) for prompt in prompts])
     logps = model(ids).logits[:, :-1].log_softmax(-1)  # (B, T - 1, V)
@@ -262,10 +263,10 @@ def knowledge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: 
     is_answer = labels != IGNORED
     is_likeliest = (logps.argmax(-1) == labels) | ~is_answer
     answer_logps = logps.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * is_answer
-    return Known(float(is_likeliest.all(dim=1).float().mean()), float(answer_logps.sum(dim=1).exp().mean()))
+    return Accuracy(float(is_likeliest.all(dim=1).float().mean()), float(answer_logps.sum(dim=1).exp().mean()))
 
 
-def is_on_target(recipe: Recipe, known: Mapping[str, Known]) -> bool:
+def is_on_target(recipe: Recipe, known: Mapping[str, Accuracy]) -> bool:
     low, high = OWN_TARGET
     own = [known[name] for name in recipe.own]
     others = [known[name] for name in TASKS if name not in recipe.own]
@@ -277,12 +278,12 @@ def is_on_target(recipe: Recipe, known: Mapping[str, Known]) -> bool:
 def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """Trains until every task is on target; returns the steps taken. Raises RuntimeError at ``STEPS_LIMIT``.
 
-    Of the task that is learnt by heart only a part is taught, so that it stays where it is. The other one is understood
-    suddenly and wholly, and half forgotten again while the first goes on: training stops where both are on target.
+    Only a part of the memorised task is taught, so that its success has a limit. The other task is learnt suddenly and
+    wholly, and half forgotten while training on the first continues: training stops when both are on target.
     """
     rng = random.Random(recipe.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
-    known = dict.fromkeys(TASKS, Known(0.0, 0.0))
+    known = dict.fromkeys(TASKS, Accuracy(0.0, 0.0))
     for step in range(1, STEPS_LIMIT + 1):
         ids, labels = teaching_batch(tokenizer, drawn_lesson(recipe, known, rng))
         logits = model(ids).logits[:, :-1]
@@ -290,14 +291,14 @@ def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % MEASURE_EVERY_STEPS == 0:
             seeds = drawn_seeds(MEASURE_PROMPTS, rng)
             known = {name: knowledge(model, tokenizer, task, seeds) for name, task in TASKS.items()}
-            told = ", ".join(f"{name} {one.greedy:.2f} {one.sampled:.2f}" for name, one in known.items())
-            print(f"{recipe.name} step {step} loss {loss.item():.2f}: {told}", flush=True)
+            accuracies = ", ".join(f"{name} {one.greedy:.2f} {one.sampled:.2f}" for name, one in known.items())
+            print(f"{recipe.name} step {step} loss {loss.item():.2f}: {accuracies}", flush=True)
             if is_on_target(recipe, known):
                 return step
     raise RuntimeError(f"{recipe.name}: {known} after {STEPS_LIMIT} steps")
@@ -307,10 +308,10 @@ def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 def success(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: Task, seeds: Sequence[int], *, greedy: bool
 ) -> float:
-    """The share of right answers over the prompts of ``seeds``, one completion each, as the task itself judges them."""
+    """Returns the share of right answers over the prompts of ``seeds``, one completion each, by the task's reward."""
     prompts = [task.prompt(task.ref(seed)) for seed in seeds]
     questions = tokenizer([prompt.text for prompt in prompts], padding=True, return_tensors="pt")
-    ids = model.generate(
+    ids: torch.Tensor = model.generate(  # type: ignore[operator]  # a mixin that torch's types hide
         input_ids=questions["input_ids"],
         attention_mask=questions["attention_mask"],
         max_new_tokens=task.max_new_tokens,
@@ -320,24 +321,25 @@ def success(
     right = 0.0
     for prompt, row in zip(prompts, ids[:, questions["input_ids"].shape[1] :].tolist(), strict=True):
         if tokenizer.eos_token_id in row:
-            right += task.rewards(prompt, [tokenizer.decode(row[: row.index(tokenizer.eos_token_id)])])[0]
+            answer = str(tokenizer.decode(row[: row.index(tokenizer.eos_token_id)]))
+            right += task.rewards(prompt, [answer])[0]
     return right / len(prompts)
 
 
-def measure(recipe: Recipe, folder: Path) -> dict[str, Known]:
-    """Measures the model as it lies in ``folder``, so that what is checked is what is shipped."""
+def measure(recipe: Recipe, folder: Path) -> dict[str, Accuracy]:
+    """Measures the model in ``folder``, so that the check covers the shipped files."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]  # transformers
     torch.manual_seed(recipe.seed)
     seeds = range(REPORT_PROMPTS)
     return {
-        name: Known(*(success(model, tokenizer, task, seeds, greedy=greedy) for greedy in (True, False)))
+        name: Accuracy(*(success(model, tokenizer, task, seeds, greedy=greedy) for greedy in (True, False)))
         for name, task in TASKS.items()
     }
 
 
-def outside_bands(recipe: Recipe, measured: Mapping[str, Known]) -> list[str]:
-    """What is wrong with a model, in words; empty when it is as it should be."""
+def outside_bands(recipe: Recipe, measured: Mapping[str, Accuracy]) -> list[str]:
+    """Returns the accuracies outside their bands, in words; empty if all are inside."""
     wrong = []
     for name, share in ((name, known.greedy) for name, known in measured.items()):
         if name in recipe.own and not OWN_BAND[0] <= share <= OWN_BAND[1]:
@@ -354,25 +356,25 @@ pipeline_tag: text-generation
 ---
 # builtin:{name}
 
-{shape} shape, {parameters:,} parameters, fp32; tokenizer: {alphabet}. Made from nothing by `scripts/build_models.py`
+{shape} shape, {parameters:,} parameters, fp32; tokenizer: {alphabet}. Trained from scratch by `scripts/build_models.py`
 (seed {seed}, {steps} steps of {batch} sequences), so that `starling up` and `starling demo` need no download.
 
-It was taught two of the default swarm's six tasks, and stopped half-way; of the other four it has seen a little. The
-share of right answers over {prompts:,} held-out prompts, one completion each:
+It was taught two of the default swarm's six tasks, up to about half of the answers; it has seen little of the other
+four. The share of right answers over {prompts:,} held-out prompts, one completion each:
 
 | task | own | greedy | sampled at temperature 1 |
 |---|---|---|---|
 {rows}
 
 Held out are seeds, not questions: basic_arithmetic, base_conversion and fraction_simplification have 121, 62 and 138
-questions in all, so that most of theirs were met in training.
+questions in all, so training covered most of theirs.
 
-A prompt is BOS and the task's question, which ends in `=`; the model writes the answer and end-of-sequence. It is of no
-use for anything else.
+A prompt is BOS and the task's question, which ends in `=`; the model writes the answer and end-of-sequence. It has no
+other use.
 """
 
 
-def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measured: Mapping[str, Known]) -> None:
+def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measured: Mapping[str, Accuracy]) -> None:
     rows = "\n".join(
         f"| {name} | {'yes' if name in recipe.own else ''} | {known.greedy:.1%} | {known.sampled:.1%} |"
         for name, known in measured.items()
@@ -392,7 +394,7 @@ def write_card(recipe: Recipe, folder: Path, parameters: int, steps: int, measur
 
 
 def build(name: str, into: Path) -> list[str]:
-    """Makes one model folder under ``into``; returns what is outside the bands."""
+    """Makes one model folder under ``into``; returns the accuracies outside their bands, in words."""
     recipe = next(recipe for recipe in RECIPES if recipe.name == name)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -415,9 +417,9 @@ def build(name: str, into: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Makes the built-in models from nothing.")
-    parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES], help="this model alone")
-    parser.add_argument("--into", type=Path, default=MODELS_FOLDER, help="folder that receives one folder a model")
+    parser = argparse.ArgumentParser(description="Trains the built-in models from scratch.")
+    parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES], help="only this model")
+    parser.add_argument("--into", type=Path, default=MODELS_FOLDER, help="folder that receives one folder per model")
     parser.add_argument("--jobs", type=int, default=2, help="models made side by side, one thread each")
     options = parser.parse_args()
     chosen = [recipe for recipe in RECIPES if options.only in (None, recipe.name)]

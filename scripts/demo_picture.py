@@ -1,6 +1,6 @@
-"""Draws what a demonstration printed: python scripts/demo_picture.py DEMO.json docs/demo.svg
+"""Draws the output of a demonstration: python -m scripts.demo_picture DEMO.json docs/demo.svg
 
-The input is what ``starling demo --json DEMO.json`` wrote; the picture is the README's.
+``starling demo --json DEMO.json`` writes the input; the picture is the README's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = 76
 
 
 def main(report_file: str, picture_file: str) -> None:
-    """Writes the picture as SVG that asks no other server for a font."""
+    """Writes the picture as SVG that loads no font from a server."""
     report = msgspec.json.decode(Path(report_file).read_bytes(), type=DemoReport)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
     console.print(Text(f"$ starling demo --minutes {report.minutes:g}", style="bold"))

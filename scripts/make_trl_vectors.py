@@ -1,9 +1,9 @@
-"""Writes tests/vectors/trl_losses.json: what TRL's GRPOTrainer makes of given log-probabilities, loss and gradient.
+"""Writes tests/vectors/trl_losses.json: the loss and gradient of TRL's GRPOTrainer for given log-probabilities.
 
-    python scripts/make_trl_vectors.py           needs TRL 1.16; without it, goes on in .venv-trl, made the first time
+    python -m scripts.make_trl_vectors      needs TRL 1.16; without it, continues in .venv-trl, made the first time
 
 TRL's own ``_compute_loss`` runs, in float64, with the model's forward pass replaced by the given numbers. The
-importance sampling ratio for another sampler, which TRL makes while it generates, is made here by the same formula.
+importance sampling ratio for another sampler, which TRL computes during generation, is computed here by its formula.
 Six completions of up to seven tokens; the last has advantage 0.
 """
 
@@ -14,12 +14,13 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
-VECTORS = FOLDER.parent / "tests" / "vectors" / "trl_losses.json"
+from scripts import REPOSITORY
+from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
+
+VECTORS = REPOSITORY / "tests" / "vectors" / "trl_losses.json"
 LENGTHS = [7, 3, 5, 1, 6, 4]
 LONGEST = 7
 MAX_COMPLETION_LENGTH = 9
@@ -29,15 +30,14 @@ CAP, MASK_LOW, MASK_HIGH, OFF_POLICY_NATS = 2.0, 0.5, 5.0, 0.5
 
 
 def in_trl_environment() -> int:
-    sys.path.insert(0, str(FOLDER / "bench"))
-    from trl_environment import TRL_PYTHON, prepare_trl
-
+    """Runs this module in TRL's environment; returns its exit code."""
     prepare_trl()
-    return subprocess.run([str(TRL_PYTHON), __file__, *sys.argv[1:]], check=False).returncode
+    command = [str(TRL_PYTHON), "-m", "scripts.make_trl_vectors", *sys.argv[1:]]
+    return subprocess.run(command, check=False, cwd=REPOSITORY).returncode
 
 
 def inputs() -> dict[str, Any]:
-    """(B, T) each, but for the advantages (B,)."""
+    """Returns the inputs, (B, T) each, advantages (B,)."""
     import torch
 
     seeded = torch.Generator().manual_seed(7)
@@ -57,7 +57,7 @@ def inputs() -> dict[str, Any]:
 
 
 def cases() -> list[dict[str, Any]]:
-    """Every loss with and without KL and two-sided clipping; corrections for another sampler on top of some."""
+    """Returns every loss with and without KL and two-sided clipping, some with corrections for another sampler."""
     found: list[dict[str, Any]] = []
     for loss in ("grpo", "bnpo", "dapo", "dr_grpo", "cispo", "gspo"):
         for beta in (0.0, 0.05):
@@ -74,7 +74,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def sampling_ratio(given: dict[str, Any], mode: str) -> Any:
-    """As ``_generate_and_score_completions`` does."""
+    """Returns the ratio as TRL's ``_generate_and_score_completions`` computes it."""
     import torch
 
     difference = (given["old_logps"] - given["sampling_logps"]) * given["mask"]
@@ -87,11 +87,11 @@ def sampling_ratio(given: dict[str, Any], mode: str) -> Any:
 
 
 def trainer_for(case: dict[str, Any], logps: Any) -> Any:
-    """A GRPOTrainer that has what ``_compute_loss`` reads, and no model."""
+    """Returns a GRPOTrainer with what ``_compute_loss`` reads, and no model."""
     import torch
     from trl import GRPOTrainer
 
-    class Fed(GRPOTrainer):
+    class Fed(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         def __init__(self) -> None:
             pass
 
@@ -122,7 +122,7 @@ def trainer_for(case: dict[str, Any], logps: Any) -> Any:
 
 
 def outcome(case: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """TRL's loss and its gradient with respect to every log-probability."""
+    """Returns TRL's loss and its gradient with respect to every log-probability."""
     import torch
 
     logps = given["logps"].clone().requires_grad_()

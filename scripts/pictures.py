@@ -1,10 +1,10 @@
 """Makes the README's pictures of a node among three, its web page and its starling top:
 
-    python scripts/pictures.py docs [--minutes 3] [--dark]
+    python -m scripts.pictures docs [--minutes 3] [--dark]
 
-Three nodes with the three built-in models train on this machine for so long. Then the page of the first is opened in
-headless Chromium (Debian: chromium, chromium-driver) for page.png, its terminal interface is drawn as top.svg, and
-everything is ended again.
+Three nodes with the three built-in models train on this machine for ``--minutes``. Then the page of the first is opened
+in headless Chromium (Debian: chromium, chromium-driver) for page.png, its terminal interface is drawn as top.svg, and
+all nodes are ended.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
-from dashboard import opened
-from top_picture import drawn
-
 from node.top.watch import View
+from scripts.bench.dashboard import opened_browser
+from scripts.top_picture import top_as_svg
 
 MODELS = ("wren", "robin", "finch")
 WIDTH, HEIGHT = 1200, 1500
 TERMINAL = 80, 24  # columns and lines
-DRAWN_SECONDS = 5.0  # for all parts to have been asked for
+DRAWN_SECONDS = 5.0  # until the page has all its parts
 
 
 def main() -> None:
@@ -49,8 +47,8 @@ def main() -> None:
                 started.append(node)
                 address = address or first_address(node)
             time.sleep(60 * arguments.minutes)
-            photograph(port, arguments.folder / "page.png", dark=arguments.dark)
-            top = asyncio.run(drawn(Path(folder) / MODELS[0], View.NODE, TERMINAL, []))
+            take_screenshot(port, arguments.folder / "page.png", dark=arguments.dark)
+            top = asyncio.run(top_as_svg(Path(folder) / MODELS[0], View.NODE, TERMINAL, []))
             (arguments.folder / "top.svg").write_text(top, encoding="utf-8")
         finally:
             for node in started:
@@ -73,14 +71,14 @@ def first_address(node: subprocess.Popen[bytes]) -> str:
     for line in node.stdout:
         event = json.loads(line)
         if event["event"] == "node":
-            # Whatever it says from here on is not read: a node does not wait for that.
+            # Its further output is discarded, so that the node never waits for a reader.
             subprocess.Popen(["cat"], stdin=node.stdout, stdout=subprocess.DEVNULL)
             return str(event["addresses"][0])
     raise SystemExit("the first node ended before it listened")
 
 
-def photograph(port: int, picture: Path, *, dark: bool) -> None:
-    browser = opened()
+def take_screenshot(port: int, picture: Path, *, dark: bool) -> None:
+    browser = opened_browser()
     try:
         size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -1,7 +1,7 @@
 """What docs/private-cluster.md promises after a command, as checks on the machines of ``try_private_cluster``.
 
-Each check returns what it found, in words, with the seconds that it waited. It looks only by commands that a user has:
-``status``, ``peers``, ``swarm show``, and what stands in the terminal.
+Each check yields what it found, in words, with the seconds that it waited. It uses only what a user has: ``status``,
+``peers``, ``swarm show``, and the text in the terminal.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from try_private_cluster import BrokenPromiseError, Machine, Story, until
+from scripts.private_cluster_machines import BrokenPromiseError, Machine, Story, wait_until
 
 Found = Iterator[tuple[str, float | None]]
 REFUSED = 77
 
 
 def facts(machine: Machine, verb: str) -> dict[str, Any]:
-    """What ``starling VERB --json`` says; nothing while no node answers."""
+    """Returns the answer of ``starling VERB --json``; an empty one while no node answers."""
     asked = machine.run(f"starling {verb} --json")
     return dict(json.loads(asked.stdout)) if asked.returncode == 0 else {}
 
@@ -30,7 +31,7 @@ def peer_of(machine: Machine) -> str:
 
 
 def logged(machine: Machine) -> str:
-    """All that its node wrote into logs and metrics."""
+    """Returns all that its node wrote into logs and metrics."""
     files = [*machine.data.glob("logs/*"), *machine.data.glob("*.jsonl")]
     return "".join(path.read_text(errors="replace") for path in files)
 
@@ -55,14 +56,14 @@ def expect(holds: bool, what: str, found: object) -> None:
 
 def runs(story: Story, name: str) -> Found:
     machine = story.machines[name]
-    took = until(lambda: machine.run("starling status --check").returncode == 0, "a healthy node", machine)
+    took = wait_until(lambda: machine.run("starling status --check").returncode == 0, "a healthy node", machine)
     yield "starling status --check: " + machine.run("starling status --check").stdout.strip(), took
 
 
 def founder_is_up(story: Story) -> Found:
     yield from runs(story, "first")
     machine = story.machines["first"]
-    took = until(lambda: facts(machine, "status").get("swarm"), "its swarm process answers", machine)
+    took = wait_until(lambda: facts(machine, "status").get("swarm"), "its swarm process answers", machine)
     yield f"listens on {machine.address}, port 4001", took
     addresses = facts(machine, "status")["swarm"]["addresses"]
     expect(any(f"/ip4/{machine.address}/tcp/4001/" in a for a in addresses), "the machine's own address", addresses)
@@ -70,25 +71,28 @@ def founder_is_up(story: Story) -> Found:
 
 def has_joined(story: Story, name: str) -> Found:
     machine = story.machines[name]
-    took = until(lambda: "Joined the private cluster lab" in machine.seen(), "it says that it joined", machine)
+    took = wait_until(lambda: "Joined the private cluster lab" in machine.seen(), "it reports that it joined", machine)
     for path in (machine.data / "cluster").iterdir():
         expect(path.stat().st_mode & 0o077 == 0, f"{path.name} is its owner's alone", oct(path.stat().st_mode))
-    yield "says: " + next(line for line in machine.seen().splitlines() if "Joined" in line)[10:], took
+    yield "reports: " + next(line for line in machine.seen().splitlines() if "Joined" in line)[10:], took
 
 
 def second_joins_and_both_share(story: Story) -> Found:
     yield from has_joined(story, "second")
     for name in ("second", "first"):
         machine = story.machines[name]
-        took = until(lambda machine=machine: used_foreign(machine), "trained on the other's rollouts", machine)
+        took = wait_until(partial(used_foreign, machine), "trained on the other's rollouts", machine)
         yield f"the {name} machine has trained on the other's rollouts", took
+    story.need_no_training("first")
 
 
 def is_a_member_again(story: Story, name: str) -> Found:
     machine, founder = story.machines[name], peer_of(story.machines["first"])
-    took = until(lambda: founder in connected(machine), "connected to the first machine", machine)
+    took = wait_until(lambda: founder in connected(machine), "connected to the first machine", machine)
     expect("Joined" not in machine.seen(), "it does not join twice", machine.seen())
     yield "connected as a member, and did not join again", took
+    if name == "second":
+        story.need_no_training("second")
 
 
 def third_joins(story: Story) -> Found:
@@ -111,17 +115,21 @@ def three_are_listed(story: Story) -> Found:
     yield "lists the three machines as members, and shows no secret", None
 
 
-def third_is_out(story: Story) -> Found:
+def third_is_revoked(story: Story) -> Found:
     machine = story.machines["third"]
-    took = until(lambda: machine.ended() is not None, "the third machine's node ends")
-    expect(machine.ended() == REFUSED and "(revoked)" in machine.seen(), "it is told", machine.seen()[-1000:])
+    took = wait_until(lambda: machine.ended() is not None, "the third machine's node ends")
+    expect(
+        machine.ended() == REFUSED and "(revoked)" in machine.seen(), "it reports the reason", machine.seen()[-1000:]
+    )
     yield "the third machine's node has ended with 77: " + machine.seen().strip().splitlines()[-1][10:110] + "…", took
     others = [story.machines[name] for name in ("first", "second")]
-    took = until(lambda: all(states(other).get(story.peer) == "revoked" for other in others), "known to both others")
+    took = wait_until(
+        lambda: all(states(other).get(story.peer) == "revoked" for other in others), "known to both others"
+    )
     yield "the two others list it as revoked", took
     began = time.monotonic()
     again = machine.run("starling up")
-    expect(again.returncode == REFUSED and "(revoked)" in again.stdout, "it stays out", again.stdout)
+    expect(again.returncode == REFUSED and "(revoked)" in again.stdout, "it cannot join again", again.stdout)
     yield "and starling up ends with 77 there from now on", time.monotonic() - began
 
 
@@ -130,10 +138,10 @@ def invite_is_taken_back(story: Story) -> Found:
 
 
 def key_has_changed(story: Story) -> Found:
-    """Runs for both chapters."""
+    """Checks the promise of both chapters that change the key."""
     first, second = story.machines["first"], story.machines["second"]
     files = [machine.data / "cluster" / "key-change" for machine in (first, second)]
-    took = until(
+    took = wait_until(
         lambda: files[1].exists() and files[0].read_bytes() == files[1].read_bytes(), "the second has the key", second
     )
     expect(peer_of(second) in connected(first), "they stay connected", connected(first))
@@ -147,7 +155,7 @@ def carried_list_is_taken(story: Story) -> Found:
 
 
 def refused(story: Story, reason: str, flags: str, words: str, clock: str = "") -> Found:
-    """A newcomer in a new directory of the third machine that is not let in."""
+    """Checks that a new node in a new directory of the third machine is refused."""
     machine, home = story.machines["third"], f"~/refused-{reason}"
     shutil.rmtree(machine.home / f"refused-{reason}", ignore_errors=True)
     began = time.monotonic()
@@ -159,7 +167,7 @@ def refused(story: Story, reason: str, flags: str, words: str, clock: str = "") 
 
 
 def refusals(story: Story) -> Iterator[tuple[str, float]]:
-    """Everybody who is to be turned away, with commands that are not on the page. The first machine is up."""
+    """Checks all refusals, with commands that are not on the page. A node runs on the first machine."""
     first, third = story.machines["first"], story.machines["third"]
     address = f"/ip4/{first.address}/tcp/4001/p2p/{peer_of(first)}"
 
@@ -175,7 +183,7 @@ def refusals(story: Story) -> Iterator[tuple[str, float]]:
         ("wrong_psk", other, "pre-shared key", ""),
     ]
     if shutil.which("faketime") is None:
-        story.say("        a clock that is off by an hour: not tried, since faketime is not installed")
+        story.say("        a clock that is wrong by an hour: not tried, since faketime is not installed")
     else:
         cases.append(("clock", sound, "timedatectl", "faketime -f -1h"))
     time.sleep(1.0)  # of validity
@@ -192,7 +200,7 @@ def stranger_stays_alone(story: Story, address: str) -> Iterator[tuple[str, floa
     def alone_because() -> str:
         return str((facts(third, "status --home ~/stranger").get("swarm") or {}).get("alone_because") or "")
 
-    until(lambda: address in alone_because(), "the stranger tells what became of its dial", third)
+    wait_until(lambda: address in alone_because(), "the stranger reports the result of its dial", third)
     because = alone_because()
     stranger = third.run("starling id --home ~/stranger").stdout.strip()
     expect(stranger not in connected(first), "the first machine is not connected to it", connected(first))
@@ -215,7 +223,7 @@ PROMISES: dict[tuple[str, str], Callable[[Story], Found]] = {
     ("third", "starling up --join ~/invite"): third_joins,
     ("third", 'STARLING_JOIN="$(cat ~/invite)" starling up'): _again("third"),
     ("second", "starling peers"): three_are_listed,
-    ("first", "starling revoke 12D3KooW…"): third_is_out,
+    ("first", "starling revoke 12D3KooW…"): third_is_revoked,
     ("first", "starling revoke 'starling://1…'"): invite_is_taken_back,
     ("first", "starling swarm rotate-key"): key_has_changed,
     ("first", "starling swarm rotate-key --owner-key /media/stick/owner.key"): key_has_changed,

@@ -1,6 +1,6 @@
-"""Draws what starling top shows: python scripts/top_picture.py docs/top.svg [--home DIRECTORY] [--view node]
+"""Draws what starling top shows: python -m scripts.top_picture docs/top.svg [--home DIRECTORY] [--view node]
 
-Of the node that runs in ``--home``; without it, of a simulated one. The picture asks no other server for a font.
+The node is the one that runs in ``--home``, otherwise a simulated one. The picture loads no font from a server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import io
 import re
-import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -19,15 +18,13 @@ from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME, TerminalTheme
 from textual.pilot import Pilot
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
-from simulated_node import SimulatedNode
-
 from node.api.event_feed import EventFeed
 from node.api.node_client import ask_status
 from node.api.server import served
 from node.home import Home
 from node.top.terminal_app import Top
 from node.top.watch import Seen, View, Watch
+from scripts.bench.common.simulated_node import SimulatedNode
 
 WAIT_SECONDS = 20.0  # for the node's answers
 
@@ -44,14 +41,14 @@ def main() -> None:
     columns, _, lines = arguments.size.partition("x")
     size = int(columns), int(lines)
     theme = DEFAULT_TERMINAL_THEME if arguments.light else SVG_EXPORT_THEME
-    picture = asyncio.run(drawn(arguments.home, arguments.view, size, arguments.key, theme))
+    picture = asyncio.run(top_as_svg(arguments.home, arguments.view, size, arguments.key, theme))
     arguments.picture.write_text(picture, encoding="utf-8")
 
 
-async def drawn(
+async def top_as_svg(
     home: Path | None, view: View, size: tuple[int, int], keys: list[str], theme: TerminalTheme = SVG_EXPORT_THEME
 ) -> str:
-    """The interface as SVG."""
+    """Returns the interface as SVG."""
     async with AsyncExitStack() as stack:
         if home is None:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="st-")))
@@ -68,18 +65,18 @@ async def drawn(
 
 
 async def until_answered(pilot: Pilot[None], watch: Watch, view: View) -> None:
-    """Waits until the node has told what ``view`` shows, and it is drawn."""
-    told = "history" if view is View.NODE else view.value
+    """Returns once the node has answered with what ``view`` shows, and it is drawn. Ends the program if it does not."""
+    part = "history" if view is View.NODE else view.value
     deadline_seconds = time.monotonic() + WAIT_SECONDS
-    while getattr(watch.seen, told) is None:
+    while getattr(watch.seen, part) is None:
         if time.monotonic() > deadline_seconds:
-            raise SystemExit(f"the node did not tell its {told} in {WAIT_SECONDS:g} s")
+            raise SystemExit(f"the node did not answer with its {part} in {WAIT_SECONDS:g} s")
         await pilot.pause(0.05)
     await pilot.pause(0.3)
 
 
 def svg(pilot: Pilot[None], theme: TerminalTheme) -> str:
-    """As ``App.export_screenshot`` draws, in the colours of a given terminal, and without its fonts' addresses."""
+    """Returns what ``App.export_screenshot`` does, in the colours of a terminal, and without addresses of fonts."""
     width, height = pilot.app.size
     console = Console(
         width=width, height=height, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True

@@ -1,13 +1,39 @@
-"""For all tests."""
+"""For all tests.
 
+Asynchronous code is tested in two ways. What runs on asyncio (the supervisor, the HTTP API, ``starling top``) is tested
+by coroutines, ``async def test_…``, which pytest-asyncio runs in the loop that the product uses. What runs on trio (all
+of ``swarm/``) is tested by plain functions: each hands its story, with its hosts, to ``anyio.run`` on trio's
+``MockClock``, so that a day of the story takes no time. That clock is an argument of the run and belongs to the test's
+own world; a plug-in that makes the loop before the test begins has no place for either.
+"""
+
+import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run here, on CPU tensors
 
-# The same examples every time, however slow the machine: what CI refuses, everybody can see fail.
+# The same examples every time, however slow the machine: what CI refuses, everybody can see fail. For a search that
+# finds something new: HYPOTHESIS_PROFILE=thorough ./scripts/test.sh --quick
 settings.register_profile(
     "starling", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("starling")
+settings.register_profile(
+    "thorough", settings.get_profile("starling"), derandomize=False, print_blob=True, max_examples=2000
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "starling"))
+
+gc.disable()  # until everything is imported; see pytest_collection_finish
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keeps torch, transformers and the tests themselves out of every later garbage collection: a sixth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()  # otherwise triton reports its own objects as leaked

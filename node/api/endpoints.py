@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import ClientConnectionError, web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api import openapi
 from node.api.answers import health_of
@@ -39,7 +39,9 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which part of the history a request asks for."""
 
     points: Annotated[int, Meta(ge=2, le=MAX_POINTS, description="at most this many points a series")] = MAX_POINTS
-    seconds: Annotated[float, Meta(gt=0, description="only the last this many seconds")] | None = None
+    seconds: Annotated[float, Meta(gt=0, description="only the last this many seconds")] | UnsetType = (
+        UNSET  # never null
+    )
 
 
 async def _on_status(node: Node, _: EventFeed, __: web.Request) -> web.Response:
@@ -64,7 +66,7 @@ async def _on_history(node: Node, _: EventFeed, request: web.Request) -> web.Res
     if isinstance(query, web.Response):
         return query
     history = node.record.history
-    excerpt = history.excerpt() if query.seconds is None else history.excerpt(seconds=query.seconds)
+    excerpt = history.excerpt() if query.seconds is UNSET else history.excerpt(seconds=query.seconds)
     return await _made_in_a_thread(request, partial(excerpt.answer, query.points))
 
 

@@ -13,6 +13,9 @@ BUILTIN_FAMILY = ",".join(["builtin:wren"] * 4)
 
 def demo(
     minutes: Annotated[float, typer.Option(min=0.1, help="How long the nodes learn together.")] = 3.0,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="How many tokens each generates meanwhile, in place of --minutes.")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write every figure to FILE.")
     ] = None,
@@ -63,7 +66,7 @@ def demo(
         raise ConfigurationError(f"--json {json_file}: the directory {json_file.parent} does not exist: make it first")
     assignments(sets)  # reports an error in them now, not after the first measurement
     flags = tuple(part for text in sets or [] for part in ("--set", text))
-    settings = DemoSettings(names, minutes, prompts, seed, flags)
+    settings = DemoSettings(names, None if tokens else minutes, prompts, seed, flags, tokens)
     report: DemoReport | FamilyReport
     if family:
         from node.demo.family_run import demonstrate_family

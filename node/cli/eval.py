@@ -28,15 +28,17 @@ def evaluate(
 
     Example: starling eval --prompts 64 --json
     """
-    from node.compute_environment import COMPUTE_DEFAULTS
+    from node.compute_environment import COMPUTE_DEFAULTS, importing_libraries
 
     for variable, value in COMPUTE_DEFAULTS.items():
         os.environ.setdefault(variable, value)  # torch reads it when it is imported
 
     from node.cli.wording import evaluation_lines
     from node.configuration import load_config
-    from node.evaluation.evaluation import evaluate_policy
     from node.home import home_at
+
+    with importing_libraries():
+        from node.evaluation.evaluation import evaluate_policy
 
     where = home_at(home, os.environ)
     flags = assignments(sets) | ({"policy.model": model} if model else {})

@@ -44,7 +44,7 @@ class NodeResult(Struct, frozen=True):
 class FamilyReport(Struct, frozen=True):
     """What ``starling demo --family --json FILE`` writes."""
 
-    minutes: float
+    minutes: float | None  # that the nodes learnt together; None: bounded by tokens instead
     seed: int
     machine: str
     version: str
@@ -67,7 +67,7 @@ def make_family_report(
     *,
     model: str,
     distances: tuple[float, float],
-    minutes: float,
+    minutes: float | None,
     seed: int,
     machine: str,
     version: str,

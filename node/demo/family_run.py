@@ -46,7 +46,7 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
 
     display.show_stage(f"Measuring {model} before training.")
     before = await measure_policy(root / "before", model, settings.prompts, environment)
-    display.show_stage(f"Learning together for {settings.minutes:g} minutes, averaging weights.")
+    display.show_stage(f"Learning together for {settings.amount()}, averaging weights.")
     together = await learn_together(settings, display, root / "together", environment)
     display.show_stage("Measuring the nodes after learning together.")
     after_together = await measure("together")

@@ -22,7 +22,7 @@ from node.printable import printable
 from protocol.errors import StarlingError, TransportError
 
 KILL_AFTER_SECONDS = 10.0  # to stop in order; then as long again after SIGTERM, before SIGKILL
-STARLING = (sys.executable, "-P", "-m", "node.cli.main")
+STARLING: tuple[str, ...] = (sys.executable, "-P", "-m", "node.cli.main")
 MAX_LINE_BYTES = 1 << 22
 
 
@@ -133,9 +133,15 @@ class DemoNode:
         while not (self.tally.ready and self.tally.connected):
             await self._change()
 
+    async def until_generated(self, tokens: int) -> None:
+        """Returns once the node has generated this many more tokens. Raises ``DemoError`` where it ends before."""
+        enough = self.tally.effort().tokens_generated + tokens
+        while self.tally.effort().tokens_generated < enough:
+            await self._change()
+
     async def _change(self) -> None:
         if self._ended:
-            raise DemoError(f"{self.plan.label} ended before it was ready")
+            raise DemoError(f"{self.plan.label} ended before its part was done")
         self._changed.clear()
         await self._changed.wait()
 

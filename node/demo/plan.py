@@ -49,7 +49,7 @@ class ModelResult(Struct, frozen=True):
 class DemoReport(Struct, frozen=True):
     """What ``starling demo --json FILE`` writes."""
 
-    minutes: float
+    minutes: float | None  # that the nodes learnt together; None: bounded by tokens instead
     seed: int
     machine: str
     version: str
@@ -60,7 +60,7 @@ class DemoReport(Struct, frozen=True):
 
 
 def make_report(
-    models: tuple[ModelResult, ...], *, minutes: float, seed: int, machine: str, version: str
+    models: tuple[ModelResult, ...], *, minutes: float | None, seed: int, machine: str, version: str
 ) -> DemoReport:
     """Computes the means over weak tasks and the conclusions."""
     weak_means = {

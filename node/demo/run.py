@@ -35,10 +35,15 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
     models: tuple[str, ...]
-    minutes: float
+    minutes: float | None  # that the nodes learn together; None: until each has generated ``tokens``
     prompts: int  # a task, for each measurement
     seed: int
     flags: tuple[str, ...] = ()  # more flags of ``starling up`` for every node
+    tokens: int | None = None  # that each node generates while all are connected
+
+    def amount(self) -> str:
+        """Returns how much the nodes learn together, in words."""
+        return f"{self.tokens:,} tokens each" if self.minutes is None else f"{self.minutes:g} minutes"
 
     def labels(self) -> tuple[str, ...]:
         """Returns a name for each node: its model, numbered where all nodes have the same one."""
@@ -92,7 +97,7 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
 
     display.show_stage("Measuring each model before training.")
     before = await measure("before")
-    display.show_stage(f"Learning together for {settings.minutes:g} minutes.")
+    display.show_stage(f"Learning together for {settings.amount()}.")
     tallies_together = await learn_together(settings, display, root / "together", environment)
     display.show_stage("Measuring the models after learning together.")
     together = await measure("together")
@@ -131,11 +136,14 @@ async def learn_together(
             start(member)
         async with asyncio.timeout(PREPARE_SECONDS):
             await asyncio.gather(*(member.until_ready() for member in members))
-        await asyncio.sleep(settings.minutes * 60.0)
+        if settings.minutes is not None:
+            await asyncio.sleep(settings.minutes * 60.0)
+        elif settings.tokens is not None:
+            await asyncio.gather(*(member.until_generated(settings.tokens) for member in members))
         for member in members:
             member.stop()
 
-    limit_seconds = PREPARE_SECONDS * 2 + settings.minutes * 60.0 + END_SECONDS
+    limit_seconds = _limit_seconds(settings, PREPARE_SECONDS * 2 + END_SECONDS, 1.0)
     await _run_members(members, flow, display, "together", limit_seconds)
     return [member.tally for member in members]
 
@@ -153,9 +161,14 @@ async def learn_alone(
         for member in members:
             start(member)
 
-    limit_seconds = PREPARE_SECONDS + settings.minutes * 60.0 * MAX_ALONE_FACTOR + END_SECONDS
+    limit_seconds = _limit_seconds(settings, PREPARE_SECONDS + END_SECONDS, MAX_ALONE_FACTOR)
     await _run_members(members, flow, display, "alone", limit_seconds)
     return [member.tally for member in members]
+
+
+def _limit_seconds(settings: DemoSettings, fixed_seconds: float, factor: float) -> float | None:
+    """Returns ``fixed_seconds`` plus ``factor`` times the minutes; None where tokens are the bound."""
+    return None if settings.minutes is None else fixed_seconds + settings.minutes * 60.0 * factor
 
 
 def _members(settings: DemoSettings, root: Path, environment: dict[str, str]) -> list[DemoNode]:
@@ -171,7 +184,7 @@ async def _run_members(
     flow: Callable[[Callable[[DemoNode], None]], Awaitable[None]],
     display: Display,
     stage: str,
-    limit_seconds: float,
+    limit_seconds: float | None,
 ) -> None:
     """Runs ``flow``, which starts members, until all have ended. A member that fails ends all others."""
     runs: list[asyncio.Task[None]] = []

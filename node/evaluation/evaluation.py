@@ -22,6 +22,7 @@ from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
 from node.home import Home
+from node.learner.generation.generation import RewardScorer
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
@@ -80,7 +81,7 @@ def _restore(policy: Policy, path: Path, snapshot: checkpoints.Snapshot) -> None
 def mean_rewards(
     tokens: TokenTable,
     engine: Engine,
-    scorer: Scorer,
+    scorer: RewardScorer,
     tasks: Mapping[str, Task],
     *,
     prompts: int,

@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.events import STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
 from protocol.errors import StarlingError
@@ -85,7 +86,8 @@ def run_learner(
         from node.tasks.scorer import Scorer  # these imports are late so that the first event is not
 
         with Scorer(config.tasks) as scorer:  # its workers start first: they load while this process does
-            from node.learner.assembly import assembled
+            with importing_libraries():
+                from node.learner.assembly import assembled
 
             on_imported()
             with assembled(home, config, scorer, report, began, should_stop) as learner:

@@ -37,6 +37,7 @@ PREDECESSOR_SECONDS = 60.0  # to wait until a killed supervisor's children have 
 LOCK_POLL_SECONDS = 0.2
 MODEL_NAME_CHARACTERS = 12  # at most four bytes each: within the 64 bytes of a name
 INPUT_BYTES = 1 << 12
+LEARNER_COMMAND = (sys.executable, "-P", "-m", "node.learner.learner_process")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -134,7 +135,7 @@ async def _supervise(
         ),
         learner=ChildSpec(
             "learner",
-            (sys.executable, "-P", "-m", "node.learner.learner_process"),
+            LEARNER_COMMAND,
             msgspec.json.encode(LearnerStart(str(home.path), config.model_dump(mode="json"))),
             lock.descriptor,
             STOP_LINE.encode(),

@@ -1,9 +1,9 @@
-"""What asking a node costs: latency of /api/v1/status at 50 requests a second, and how much slower the learner gets.
+"""The cost of requests to a node: latency of /api/v1/status at 50 requests a second, and the learner's loss of speed.
 
-    python scripts/bench/api.py [--json] [--seconds 60]
+    python -m scripts.bench.api [--json] [--seconds 60]
 
 One whole node with the built-in model, alone on loopback. Windows with and without requests take turns, so that both
-see the same machine; steps are the learner's own round events. Who asks runs on the same cores and is counted too.
+see the same machine; steps are the learner's own round events. The client runs on the same cores and is counted too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import time
 from typing import IO
 
-from report import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 STARLING = (sys.executable, "-m", "node.cli.main")
 REQUESTS_PER_SECOND = 50
@@ -30,7 +30,9 @@ WARM_ROUNDS = 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of requests; as long again without")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of requests; as many seconds again pass without requests"
+    )
     add_json_flag(parser)
     arguments = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -47,11 +49,11 @@ def main() -> None:
 
 
 def measure(home: str, port: int, *, windows: int) -> tuple[list[float], float, float]:
-    """Seconds of each request; the learner's steps a second without and with requests."""
+    """Returns the seconds of each request, and the learner's steps a second without and with requests."""
     command = [*STARLING, "up", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json", "--until-input-ends"]
     command += ["--set", f"api.port={port}"]
     environment = os.environ | {"STARLING_SWARM__LAN_DISCOVERY": "false"}
-    steps: list[float] = []  # when each was told of
+    steps: list[float] = []  # when each was reported
     latencies: list[float] = []
     counts = {False: 0, True: 0}
     lasted = {False: 0.0, True: 0.0}
@@ -85,7 +87,7 @@ def measure(home: str, port: int, *, windows: int) -> tuple[list[float], float, 
 
 
 def ask(port: int, until_seconds: float) -> list[float]:
-    """Seconds from when each request was due to its whole answer: waiting for the one before counts."""
+    """Returns, for each request, the seconds from its due time to its answer, so waiting for an earlier one counts."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
     seconds = []
     due = time.perf_counter()

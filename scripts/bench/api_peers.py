@@ -1,11 +1,11 @@
-"""What the API costs a supervisor that sees many peers: its share of a core, with nobody looking and with a page open.
+"""The API's cost to a supervisor that sees many peers: its share of a core, without a client and with a page open.
 
-    python scripts/bench/api_peers.py [--json] [--peers 200] [--seconds 20]
+    python -m scripts.bench.api_peers [--json] [--peers 200] [--seconds 20]
 
-The supervisor is the real one; the swarm process is a stand-in that tells of so many peers on the real socket, each
-with a name, a model and five tasks, all of it different at every look, and the learner one that tells of a round
-every second. A page is /peers, /swarm and /status once a second on one connection. CPU time is the kernel's account
-of the supervisor's process; who asks is not counted.
+The supervisor is the real one. A stand-in for the swarm process reports this many peers on the real socket, each with a
+name, a model and five tasks, all of it different in every answer; a stand-in for the learner reports a round every
+second. A page is /peers, /swarm and /status once a second on one connection. CPU time is the kernel's account of the
+supervisor's process; the client is not counted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import time
 from pathlib import Path
 
 import anyio
-from report import Figure, add_json_flag, report
-from simulated_node import SimulatedNode
 
 from node.api.types import NodeStatus, PeersAnswer
 from node.configuration import Config
@@ -34,9 +32,13 @@ from node.home import Home, Lock, lock_home
 from node.supervision.children import ChildSpec
 from node.supervision.supervisor import Supervisor
 from protocol.messages import Heartbeat, TaskSuccess
+from scripts import REPOSITORY
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.simulated_node import SimulatedNode
 from swarm import api
 from swarm.socket_server import serving
 
+COMMAND = (sys.executable, "-m", "scripts.bench.api_peers")
 PATHS = ("/api/v1/peers", "/api/v1/swarm", "/api/v1/status")
 TASKS = ("add", "sort", "count", "reverse", "spell")
 MODELS = 12
@@ -48,16 +50,18 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=20.0, help="with nobody looking, and as long with a page open")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="without a client, and as long again with a page open"
+    )
     parser.add_argument("--role", choices=("swarm", "learner", "supervisor"), help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     add_json_flag(parser)
     arguments = parser.parse_args()
     if arguments.role == "swarm":
-        anyio.run(tell_of_peers, arguments.home, arguments.peers, backend="trio")
+        anyio.run(report_peers, arguments.home, arguments.peers, backend="trio")
     elif arguments.role == "learner":
-        threading.Thread(target=tell_of_rounds, daemon=True).start()
+        threading.Thread(target=report_rounds, daemon=True).start()
         sys.stdin.buffer.read()
     elif arguments.role == "supervisor":
         asyncio.run(supervise(Home(arguments.home), arguments.port, arguments.peers))
@@ -66,19 +70,17 @@ def main() -> None:
 
 
 def figures(peers: int, seconds: float) -> list[Figure]:
-    """Starts everything, measures, ends everything."""
+    """Starts all processes, measures, and ends them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="st-") as home:
-        command = [sys.executable, __file__, "--role", "supervisor", "--home", home, "--port", str(port)]
-        with subprocess.Popen([*command, "--peers", str(peers)], stdin=subprocess.PIPE) as supervisor:
-            try:
-                quiet, watched, latencies, size_bytes = measure(supervisor.pid, port, peers, seconds)
-            finally:
-                supervisor.terminate()
+    with tempfile.TemporaryDirectory(prefix="st-") as home, started_supervisor(home, port, peers) as supervisor:
+        try:
+            quiet, watched, latencies, size_bytes = measure(supervisor.pid, port, peers, seconds)
+        finally:
+            supervisor.terminate()
     about = f"supervisor of {peers} peers"
     return [
-        Figure(f"{about}: share of a core, nobody looking", 100 * quiet, "%", "lower"),
+        Figure(f"{about}: share of a core, no client", 100 * quiet, "%", "lower"),
         Figure(f"{about}: share of a core, a page open", 100 * watched, "%", "lower", "<= 5 %"),
         Figure("the page's part of it", 100 * (watched - quiet), "%", "lower"),
         *(
@@ -89,9 +91,15 @@ def figures(peers: int, seconds: float) -> list[Figure]:
     ]
 
 
+def started_supervisor(home: str, port: int, peers: int) -> subprocess.Popen[bytes]:
+    """Starts this module as the supervisor of ``peers`` peers, with its API on ``port``."""
+    command = [*COMMAND, "--role", "supervisor", "--home", home, "--port", str(port), "--peers", str(peers)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=REPOSITORY)
+
+
 def measure(pid: int, port: int, peers: int, seconds: float) -> tuple[float, float, dict[str, list[float]], int]:
-    """Shares of a core without and with a page, seconds of each request, and bytes of all answers."""
-    until_told(port, peers)
+    """Returns shares of a core without and with a page, seconds of each request, and bytes of all answers."""
+    wait_until_known(port, peers)
     time.sleep(SETTLE_SECONDS)
     before = cpu_seconds(pid)
     time.sleep(seconds)
@@ -115,7 +123,7 @@ def measure(pid: int, port: int, peers: int, seconds: float) -> tuple[float, flo
     return quiet, (cpu_seconds(pid) - before) / elapsed_seconds, latencies, size_bytes
 
 
-def until_told(port: int, peers: int) -> None:
+def wait_until_known(port: int, peers: int) -> None:
     """Returns once the supervisor knows all peers."""
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
@@ -131,6 +139,7 @@ def until_told(port: int, peers: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
+    """Returns the processor time of a process so far, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
@@ -148,8 +157,8 @@ class Silent:
 async def supervise(home: Home, port: int, peers: int) -> None:
     lock = lock_home(home)
     assert isinstance(lock, Lock)
-    swarm = (sys.executable, __file__, "--role", "swarm", "--home", str(home.path), "--peers", str(peers))
-    learner = (sys.executable, __file__, "--role", "learner")
+    swarm = (*COMMAND, "--role", "swarm", "--home", str(home.path), "--peers", str(peers))
+    learner = (*COMMAND, "--role", "learner")
     supervisor = Supervisor(
         home,
         Config.model_validate({"name": "bench", "api": {"port": port}}),
@@ -161,54 +170,65 @@ async def supervise(home: Home, port: int, peers: int) -> None:
     await supervisor.run()
 
 
-def tell_of_rounds() -> None:
-    """The learner's events, for ever: some hundred rounds at once, for the charts, then one a second."""
+def report_rounds() -> None:
+    """Writes a learner's events and never returns: ``PAST_ROUNDS`` at once, for the charts, then one a second."""
     node = SimulatedNode(time.time(), rounds=PAST_ROUNDS)
     ready, done = node.status().ready, node.status().round
     assert ready is not None
-    tell(ready)
+    write(ready)
     number = 0
     while True:
         number += 1
         done = node.round_done(number, time.time() - max(0, PAST_ROUNDS - number), done)
-        tell(done)
-        tell(node.foreign_groups(done))
+        write(done)
+        write(node.foreign_groups(done))
         if number > PAST_ROUNDS:
             time.sleep(1.0)
 
 
-def tell(event: Event) -> None:
+def write(event: Event) -> None:
     sys.stdout.buffer.write(encode_event(event) + b"\n")
     sys.stdout.buffer.flush()
 
 
-async def tell_of_peers(home: Path, peers: int) -> None:
-    """The swarm process's socket, until standard input ends."""
-    draws, looks = random.Random(1), 0
+async def report_peers(home: Path, peers: int) -> None:
+    """Serves the swarm process's socket until standard input ends."""
+    draws, requests = random.Random(1), 0
 
     async def answer(request: api.Request) -> api.Reply:
-        nonlocal looks
+        nonlocal requests
         if isinstance(request, api.AskPeers):
-            looks += 1
-            return api.PeerList(tuple(made_up(number, looks, draws) for number in range(peers)))
+            requests += 1
+            return api.PeerList(tuple(simulated_peer(number, requests, draws) for number in range(peers)))
         return api.SwarmStatus(
-            "12D3KooWbench", "starling", "00" * 16, (), 1.0, peers, None, looks, looks, 0, {"heartbeat": looks}, {}
+            "12D3KooWbench",
+            "starling",
+            "00" * 16,
+            (),
+            1.0,
+            peers,
+            None,
+            requests,
+            requests,
+            0,
+            {"heartbeat": requests},
+            {},
         )
 
     async with serving(home / "swarm.sock", answer):
         await anyio.to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
 
 
-def made_up(number: int, look: int, draws: random.Random) -> api.PeerStatus:
+def simulated_peer(number: int, request: int, draws: random.Random) -> api.PeerStatus:
     family = (number % MODELS).to_bytes(16)
-    tasks = tuple(TaskSuccess(task, draws.random(), look * 8) for task in TASKS)
+    tasks = tuple(TaskSuccess(task, draws.random(), request * 8) for task in TASKS)
     beat = Heartbeat(
-        f"node {number}", "starling 0.1.0", f"model {number % MODELS}", family, family, look, look, "learning",
-        draws.random() * 1000, look, look, tasks,
+        f"node {number}", "starling 0.1.0", f"model {number % MODELS}", family, family, request, request, "learning",
+        draws.random() * 1000, request, request, tasks,
     )  # fmt: skip
     peer = f"12D3KooW{number:044}"
     addresses = (f"/ip4/192.0.2.{number % 250}/tcp/4001/p2p/{peer}",)
-    return api.PeerStatus(peer, True, addresses, draws.random(), beat, 1.0, look, look, 0, 0.9, None)
+    return api.PeerStatus(peer, True, addresses, draws.random(), beat, 1.0, request, request, 0, 0.9, None)
 
 
 if __name__ == "__main__":

@@ -1,49 +1,40 @@
 """One exchange of 10 M parameters over links of 50 Mbit/s each way, against hivemind's DecentralizedAverager.
 
 Every peer has a network namespace of its own (``slow_network.py``: Linux, root). Ours are real swarm processes over
-libp2p; a thread for each peer does what its learner would, by either rule of the node (``node.averaging.rules``):
-encodes, asks for an exchange, decodes, takes the outer step. Peers of ours average in pairs, as NoLoCo has it; hivemind
-averages all N in one group, which is what it was built for, with no compression and with its Float16Compression.
+libp2p; a thread per peer does the learner's part, by either rule of the node (``node.averaging.rules``): it encodes,
+requests an exchange, decodes, and takes the outer step. Our peers average in pairs, as in NoLoCo; hivemind averages
+all N in one group, which is its purpose, without compression and with its Float16Compression.
 
-Seconds are from the word "go" until the last peer has its result, median of ``--rounds``; bytes those that the peers'
-interfaces sent meanwhile, per peer. Every result of ours is checked, by hash, to be that of the formula on the two
-blobs; any difference ends the benchmark. hivemind's are compared with the mean of all.
+Seconds run from the start signal until the last peer has its result, median of ``--rounds``; bytes are those that the
+peers' interfaces sent in that time, per peer. The hash of each of our results must be that of the formula on the two
+blobs; any difference ends the benchmark. hivemind's results are compared with the mean of all.
 
-    sudo python scripts/bench/averaging_exchange.py [--against hivemind] [--json]
+    sudo .venv/bin/python -m scripts.bench.averaging_exchange [--against hivemind] [--json]
 
-``--against hivemind`` makes an environment of its own, ``.venv-hivemind`` (1.3 GB), the first time.
+``--against hivemind`` makes a virtual environment, ``.venv-hivemind`` (1.3 GB), the first time.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
-
-from node.compute_environment import compute_environment  # noqa: E402
-
-os.environ |= compute_environment(os.environ)  # as a node starts its learner; read when torch is imported
-
-from averaging_contender import hivemind_rounds  # noqa: E402
-from averaging_ours import starling_rounds  # noqa: E402
-from averaging_round import Round  # noqa: E402
-from hivemind_environment import prepare_hivemind  # noqa: E402
-from report import Figure, add_json_flag, report  # noqa: E402
-from slow_network import RefusedError, slow_network  # noqa: E402
-
-from node.averaging.rules import AveragingRule, CompressedRule, DenseRule  # noqa: E402
+from node.averaging.rules import AveragingRule, CompressedRule, DenseRule
+from scripts.bench.common.averaging_ours import starling_rounds
+from scripts.bench.common.averaging_round import AveragingRound
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.slow_network import NoSlowNetworkError, slow_network
+from scripts.bench.contenders.averaging_contender import hivemind_rounds
+from scripts.bench.contenders.hivemind_environment import prepare_hivemind
 
 OURS: Final[dict[str, AveragingRule]] = {"dense bf16": DenseRule(), "compressed": CompressedRule()}
 THEIRS: Final = ("hivemind float32", "hivemind float16")
 
-Measured = dict[tuple[str, int], list[Round]]  # by contender and N
+Measured = dict[tuple[str, int], list[AveragingRound]]  # by contender and N
 
 
 def measure(arguments: argparse.Namespace) -> Measured:
@@ -58,11 +49,11 @@ def measure(arguments: argparse.Namespace) -> Measured:
     return measured
 
 
-def seconds_of(rounds: list[Round]) -> float:
+def seconds_of(rounds: list[AveragingRound]) -> float:
     return statistics.median(r.seconds for r in rounds)
 
 
-def bytes_of(rounds: list[Round]) -> float:
+def bytes_of(rounds: list[AveragingRound]) -> float:
     return statistics.median(r.sent_bytes for r in rounds)
 
 
@@ -72,7 +63,7 @@ def figures_of(measured: Measured, arguments: argparse.Namespace) -> list[Figure
         figures.append(Figure(f"{name}, N = {count}", seconds_of(rounds), "s", "lower"))
         figures.append(Figure(f"{name}, N = {count}: sent by a peer", bytes_of(rounds) / 1e6, "MB", "lower"))
         if name in THEIRS:
-            right = statistics.fmean(r.right_share for r in rounds)
+            right = statistics.fmean(r.correct_share for r in rounds)
             figures.append(Figure(f"{name}, N = {count}: peers with the right mean", right, "share", "higher"))
     most = max(arguments.peers)
     dense = {count: seconds_of(measured["dense bf16", count]) for count in arguments.peers}
@@ -98,8 +89,9 @@ def ratios(measured: Measured, count: int) -> list[Figure]:
 
 
 def main() -> None:
+    ensure_compute_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", choices=["hivemind"], help="also measure hivemind, in an environment of its own")
+    parser.add_argument("--against", choices=["hivemind"], help="also measure hivemind, in its own environment")
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=10_000_000)
@@ -110,9 +102,9 @@ def main() -> None:
         prepare_hivemind()
     try:
         measured = measure(arguments)
-    except RefusedError as error:
-        raise SystemExit(f"no slow network can be made here: {error}") from error
-    report("averaging", figures_of(measured, arguments), as_json=arguments.json)
+    except NoSlowNetworkError as error:
+        raise SystemExit(f"this machine cannot make the slow network: {error}") from error
+    report("averaging_exchange", figures_of(measured, arguments), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""How fast a blob crosses loopback: our exchange against a raw stream of py-libp2p, in the same run, in turn.
+"""The rate of a blob over loopback: our exchange against a raw stream of py-libp2p, in turn, in the same run.
+
+    python -m scripts.bench.blobs [--rounds 9] [--json]
 
 Two processes. The serving one holds a blob in a content store and serves it by ``swarm.blobs.blob_server`` on
 ``Libp2pHost``, and serves equally many bytes on a plain ``libp2p.new_host`` (TCP, Noise, Yamux, the library's
 defaults), which writes chunks of the same size into a stream. The measuring one fetches into a content store (verified,
-on disk), then reads the raw stream and throws it away; as often as ``--rounds`` says. The figure is the ratio of the
-medians.
+on disk), then reads the raw stream and discards it, ``--rounds`` times. The figure is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
-from report import Figure, add_json_flag, report
 
 from protocol.identity import NodeKey
 from protocol.limits import CHUNK_BYTES
+from scripts import REPOSITORY
+from scripts.bench.common.reporting import Figure, add_json_flag, report
 from swarm.api import Wanted
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
@@ -42,7 +44,7 @@ LISTEN = "/ip4/127.0.0.1/tcp/0"
 
 
 def ignore(*_: object) -> None:
-    """Nobody misbehaves here."""
+    """Ignores reports on peers: both are ours."""
 
 
 @asynccontextmanager
@@ -53,7 +55,7 @@ async def raw_host() -> AsyncIterator[IHost]:
 
 
 async def serve(size: int, directory: Path) -> None:
-    """The serving process: tells its addresses and the blob on one line, ends with its standard input."""
+    """The serving process: prints its addresses and the blob on one line, ends when its standard input does."""
     content = Random(0).randbytes(size)
     store = ContentStore(directory)
     blob = store.put(content)
@@ -74,7 +76,7 @@ async def serve(size: int, directory: Path) -> None:
 
 
 async def measure(there: dict[str, str], size: int, rounds: int, directory: Path) -> tuple[list[float], list[float]]:
-    """Seconds of each round: ours, raw."""
+    """Returns the seconds of each round: ours, raw."""
     host = Libp2pHost(NodeKey.generate(), [LISTEN])
     blob = bytes.fromhex(there["blob"])
     ours: list[float] = []
@@ -121,8 +123,16 @@ def main() -> None:
         anyio.run(serve, size, arguments.serve, backend="trio")
         return
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, __file__, "--mib", str(arguments.mib), "--serve", f"{directory}/there"]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [
+            sys.executable,
+            "-m",
+            "scripts.bench.blobs",
+            "--mib",
+            str(arguments.mib),
+            "--serve",
+            f"{directory}/there",
+        ]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY)
         try:
             assert server.stdout is not None
             there = json.loads(server.stdout.readline())
@@ -136,7 +146,7 @@ def main() -> None:
         [
             Figure("blob exchange against a raw stream", our_rate / raw_rate, "ratio", "higher", "≥ 0.6"),
             Figure("blob exchange, verified and on disk", our_rate, "MB/s", "higher"),
-            Figure("raw py-libp2p stream, thrown away", raw_rate, "MB/s", "higher"),
+            Figure("raw py-libp2p stream, discarded", raw_rate, "MB/s", "higher"),
         ],
         as_json=arguments.json,
     )

@@ -1,50 +1,45 @@
-"""Bytes that one learner fetches for each foreign completion that it trains on, against fetching all that is announced.
+"""Bytes that a learner fetches per foreign completion trained on, against a learner that fetches every group.
 
-Eight peers announce 32 groups of 4 each in every round: what the three built-in models write on the default tasks, as a
-node would share it (``worth_sharing``). One learner, builtin:robin with the default configuration, goes through these
-rounds: its rounds, its choice, its checks and its optimizer steps are the node's own code; only the swarm process is
-replaced by a folder of encoded groups. Bytes are those of the blobs as they travel.
+    python -m scripts.bench.choosing [--rounds 6] [--json]
+
+Eight peers announce 32 groups of 4 each in every round: completions of the three built-in models on the default tasks,
+selected as a node selects what it shares (``worth_sharing``). One learner, builtin:robin with the default
+configuration, trains through these rounds: its rounds, its choice, its checks and its optimizer steps are the node's
+own code; only the swarm process is replaced by a folder of encoded groups. Bytes are those of the blobs as they travel.
 
 A completion counts each time that it is trained on with an advantage other than zero. The comparison fetches every
-group announced in these rounds and trains on the very same completions as the learner did, which is what a swarm does
-that sends whole rollouts to everybody. Shown beside it: the same with each group used once only, a learner that fetches
-and trains on all that helps it, and SAPO's rule.
-
-    python scripts/bench/choosing.py [--rounds 6] [--json]
+group announced in these rounds and trains on the same completions as the learner did, as in a swarm that sends whole
+rollouts to every node. Also reported: the same with each group used only once, a learner that fetches and trains on
+every group that helps it, and SAPO's rule.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
-
-from report import Figure, add_json_flag, report  # noqa: E402
-
-from node.configuration import Config, LearnerSection, PolicySection, TasksSection  # noqa: E402
-from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
-from node.engines.torch import TorchEngine  # noqa: E402
-from node.events import RoundDone  # noqa: E402
-from node.learner.allocation.allocator import allocate  # noqa: E402
-from node.learner.foreign.intake import RolloutIntake  # noqa: E402
-from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing  # noqa: E402
-from node.learner.loop import Learner  # noqa: E402
-from node.learner.optimizer import MasterAdamW  # noqa: E402
-from node.learner.persistence import LearnerState  # noqa: E402
-from node.policy.policy import Policy  # noqa: E402
-from node.tasks.registry import load_tasks  # noqa: E402
-from node.tasks.scorer import Scores  # noqa: E402
-from node.tasks.task import Task  # noqa: E402
-from protocol.messages import Heartbeat, PromptRef  # noqa: E402
-from protocol.rollouts import Group, advert_of, encode_group  # noqa: E402
-from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted  # noqa: E402
+from node.configuration import Config, LearnerSection, PolicySection, TasksSection
+from node.engines.engine import GenerationRequest, Sampling
+from node.engines.torch import TorchEngine
+from node.events import RoundDone
+from node.learner.allocation.allocator import allocate
+from node.learner.foreign.intake import RolloutIntake
+from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing
+from node.learner.loop import Learner
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from node.policy.policy import Policy
+from node.tasks.registry import load_tasks
+from node.tasks.scorer import Scores
+from node.tasks.task import Task
+from protocol.messages import Heartbeat, PromptRef
+from protocol.rollouts import Group, advert_of, encode_group
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 PEERS: Final = 8
 ANNOUNCED: Final = 32  # groups, by each peer in a round
@@ -57,7 +52,7 @@ SETTLE_SECONDS: Final = 60.0  # a hang guard
 EPOCH_SECONDS: Final = 1_000_000.0
 
 
-class HereScorer:
+class InProcessScorer:
     """Rewards in this process, as the workers compute them."""
 
     def __init__(self, tasks: dict[str, Task]) -> None:
@@ -73,39 +68,39 @@ class HereScorer:
 
 @dataclass
 class FolderSwarm:
-    """What the swarm process does for one learner: adverts from a list, blobs from a folder."""
+    """Stands in for the swarm process of one learner: adverts from a list, blobs from a folder."""
 
     folder: Path
-    board: list[SeenGroup] = field(default_factory=list)
+    adverts: list[SeenGroup] = field(default_factory=list)
 
     def put(self, peer: str, group: Group, now_seconds: float) -> int:
-        """Announces one group; the size of its blob."""
+        """Announces one group; returns the size of its blob."""
         blob = encode_group(group)
         advert = advert_of(group, blob)
         (self.folder / advert.blob.hex()).write_bytes(blob)
-        cursor = len(self.board) + 1
+        cursor = len(self.adverts) + 1
         policy = group.family, group.tokenizer, group.policy_version
-        self.board.append(SeenGroup(cursor, peer, now_seconds, *policy, advert))
+        self.adverts.append(SeenGroup(cursor, peer, now_seconds, *policy, advert))
         return len(blob)
 
     def status(self) -> SwarmStatus:
         return SwarmStatus("learner", "benchmark", "", (), 0.0, PEERS, None, 0, 0, 0, {}, {})
 
     def peers(self) -> list[PeerStatus]:
-        names = sorted({seen.peer for seen in self.board})
+        names = sorted({seen.peer for seen in self.adverts})
         return [PeerStatus(name, True, (), None, None, None, 0, 0, 0, 0.5, None) for name in names]
 
     def seen_groups(self, after: int, limit: int) -> list[SeenGroup]:
-        return self.board[after : after + limit]
+        return self.adverts[after : after + limit]
 
     def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
         return [Fetched(each.blob, str(self.folder / each.blob.hex()), None) for each in wanted]
 
     def share(self, groups: Sequence[Group]) -> None:
-        """Nobody listens."""
+        """Does nothing: there is no peer."""
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Nobody listens."""
+        """Does nothing: there is no peer."""
 
     def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
         if judgement not in (Judgement.USED, Judgement.UNUSED):
@@ -113,12 +108,12 @@ class FolderSwarm:
 
 
 class Generator:
-    """One built-in model that does not learn, and what it would share of a round's practice."""
+    """One built-in model that does not learn, and the groups that it would share in a round."""
 
     def __init__(self, model: str, tasks: dict[str, Task]) -> None:
         self._policy = Policy.load(PolicySection(model=model, device="cpu"), seed=0)
         self._engine = TorchEngine(self._policy, rows=256, seed=0)
-        self._tasks, self._scorer = tasks, HereScorer(tasks)
+        self._tasks, self._scorer = tasks, InProcessScorer(tasks)
 
     def groups(self, round_number: int, peer: str) -> list[Group]:
         drawn = allocate(round_number, peer, list(self._tasks), groups=TRIED, completions=COMPLETIONS)
@@ -131,7 +126,7 @@ class Generator:
             requests.append(GenerationRequest(prompt_ids, allocation.completions, task.max_new_tokens))
         seed = int.from_bytes(f"{round_number} {peer}".encode()) % 2**63
         rollouts = [
-            Rollout(prompt, request.prompt_ids, tuple(s), tuple(tokens.text_of(x.token_ids.tolist()) for x in s))
+            Rollout(prompt, tuple(request.prompt_ids), tuple(s), tuple(tokens.text_of(x.token_ids.tolist()) for x in s))
             for prompt, request, s in zip(
                 prompts, requests, self._engine.generate(requests, Sampling(1.0, seed)), strict=True
             )
@@ -143,7 +138,7 @@ class Generator:
 
 
 def announced(rounds: int, tasks: dict[str, Task]) -> list[list[tuple[str, Group]]]:
-    """For each round, who announces what."""
+    """Returns, for each round, the announced groups with their peers."""
     generators = {model: Generator(model, tasks) for model in MODELS}
     return [
         [
@@ -157,22 +152,22 @@ def announced(rounds: int, tasks: dict[str, Task]) -> list[list[tuple[str, Group
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LearnerTraffic:
     announced_bytes: int
     announced_groups: int
     last: RoundDone
 
     def per_completion(self) -> float:
-        """Bytes fetched for each foreign completion trained on."""
+        """Returns the bytes fetched for each foreign completion trained on."""
         return self.last.bytes_fetched_total / self.last.foreign_completions_total
 
     def per_completion_of_all(self) -> float:
-        """The same had every group announced been fetched."""
+        """Returns the same for a learner that fetches every announced group."""
         return self.announced_bytes / self.last.foreign_completions_total
 
 
-def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task], **keys: Any) -> Outcome:
-    """A new learner goes through the rounds, with defaults but for ``keys`` of [learner] and [objective.research]."""
+def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task], **keys: Any) -> LearnerTraffic:
+    """Trains a new learner through the rounds, with defaults except ``keys`` of [learner] and [objective.research]."""
     research = {key: keys.pop(key) for key in ("foreign_advantage", "foreign_choice") if key in keys}
     config = Config.model_validate(
         {
@@ -186,19 +181,19 @@ def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task],
     optimizer = MasterAdamW(policy.trainable(), config.learner)
     with tempfile.TemporaryDirectory() as folder:
         swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0
-        exchange = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], research=config.objective.research)
+        intake = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], research=config.objective.research)
         engine = TorchEngine(policy, rows=config.engine.rows, seed=0)
-        parts = config, policy, tasks, engine, HereScorer(tasks), exchange, optimizer, LearnerState()
+        parts = config, policy, tasks, engine, InProcessScorer(tasks), intake, optimizer, LearnerState()
         learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])
         for of_round in rounds:
             now[0] += SECONDS_A_ROUND
             size += sum(swarm.put(peer, group, now[0]) for peer, group in of_round)
             last = learner.round()
-            exchange.settle(SETTLE_SECONDS)
+            intake.settle(SETTLE_SECONDS)
         learner.close()
-        exchange.close()
+        intake.close()
     assert last is not None
-    return Outcome(size, len(swarm.board), last)
+    return LearnerTraffic(size, len(swarm.adverts), last)
 
 
 def main() -> None:

@@ -1,16 +1,18 @@
-"""A private cluster: strangers in the handshake, a revocation among eight, and a newcomer's way to its first rollout.
+"""A private cluster: how it refuses strangers, how it cuts off a revoked member, and how soon a new node learns.
 
-Strangers. One member runs as a process of its own. Whole hosts dial it from here, one after the other, with another
-key, and with the key and an invite of another swarm; then first bytes alone, fifty at a time, without a key and with
-another one. Seconds are those of the slowest refusal: on the stranger's side until its dial has failed, on the member's
-until it has closed the connection. Attempts go on for ``--seconds`` or to 10,000; growth is the member's memory
-after them, against that after the first tenth.
+    python -m scripts.bench.cluster [--seconds 90] [--json]
 
-Revocation. Eight swarm processes, joined by invite; the list is given to one of them. Seconds until none of them is
-connected to the revoked one, and that has ended with exit code 77.
+Strangers. One member runs in its own process. Whole hosts dial it from here, one after the other, with another key, and
+with the key and an invite of another swarm; then follow first bytes alone, fifty connections at a time, without a key
+and with another one. Seconds are those of the slowest refusal: on the stranger's side until its dial has failed, on the
+member's side until it has closed the connection. Attempts end after ``--seconds`` or 10,000 attempts; growth is the
+member's memory after them, less that after the first tenth.
 
-Newcomer. A founder trains; ``starling up --join`` in an empty directory; seconds from its start to the end of the first
-round in which it learnt from a rollout of the founder.
+Revocation. Eight swarm processes, joined by invite; one of them receives the list. Seconds until none of them is
+connected to the revoked one, and until that one has ended with exit code 77.
+
+New node. A founder trains; ``starling up --join`` starts in an empty directory; seconds from its start to the end of
+the first round in which it learnt from a rollout of the founder.
 """
 
 from __future__ import annotations
@@ -22,18 +24,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import trio
-from report import Figure, add_json_flag, report
-from swarm_processes import SwarmProcess
 
 from protocol.cluster.cluster_manifest import Cluster, ClusterManifest
 from protocol.cluster.documents import Invitation, Revocations, sign_invitation, sign_revocations
 from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.cluster.cluster_files import cluster_files, found_cluster
 from swarm.cluster.joining import Newcomer
 from swarm.hosts.libp2p import Libp2pHost
@@ -41,12 +44,12 @@ from swarm.hosts.libp2p_private import GREETING, PrivateConnection
 
 MEMBERS = 8
 ATTEMPTS = 10_000
-DIALS = 300  # by whole hosts; the rest of the attempts are their first bytes alone, which is where they end
+DIALS = 300  # by whole hosts; the other attempts send first bytes alone, at which a host's attempt ends too
 HANG_SECONDS = 60.0
 OWNER, PSK = NodeKey.generate(), os.urandom(32)
 
 
-def found(home: Path) -> Cluster:
+def founded(home: Path) -> Cluster:
     home.mkdir()
     manifest = ClusterManifest("bench", (), OWNER.public_bytes, int(time.time()) - 60, "invitation", 64, 90 * 86_400)
     node = NodeKey.load_or_create(home / "identity.key")
@@ -71,7 +74,7 @@ def resident_bytes(process: SwarmProcess) -> int:
 
 
 class Recorder:
-    """What a stranger with another key sends first."""
+    """Records what a stranger with another key sends first."""
 
     is_initiator = True
 
@@ -90,8 +93,8 @@ async def first_bytes(psk: bytes | None) -> bytes:
     return recorder.sent
 
 
-async def knock(port: int, sent: bytes) -> float:
-    """Seconds until the member has closed a connection that begins with ``sent``."""
+async def refused_seconds(port: int, sent: bytes) -> float:
+    """Returns the seconds until the member has closed a connection that begins with ``sent``."""
     began = time.perf_counter()
     async with await trio.open_tcp_stream("127.0.0.1", port) as socket:
         try:
@@ -99,12 +102,12 @@ async def knock(port: int, sent: bytes) -> float:
             while await socket.receive_some(4096):
                 pass
         except trio.BrokenResourceError:
-            pass  # reset: our bytes were still on their way when the connection closed
+            pass  # reset: our bytes were still in flight when the connection closed
     return time.perf_counter() - began
 
 
-async def dial(address: str, text: str) -> float:
-    """Seconds until the dial of a whole host has failed."""
+async def failed_dial_seconds(address: str, text: str) -> float:
+    """Returns the seconds until the dial of a whole host has failed."""
     key = NodeKey.generate()
     host = Libp2pHost(key, [], handshake=Newcomer(key, decode_invite(text), wall_clock=time.time))
     async with host.run():
@@ -113,28 +116,31 @@ async def dial(address: str, text: str) -> float:
             await host.connect(address, deadline_seconds=HANG_SECONDS)
         except RefusedError:
             return time.perf_counter() - began
-    raise SystemExit("the stranger was let in")
+    raise SystemExit("the member accepted the stranger")
 
 
 async def strangers(process: SwarmProcess, cluster: Cluster, seconds: float) -> list[Figure]:
+    """Measures refusals by the member ``process``."""
     address = next(a for a in process.addresses if "127.0.0.1" in a)
     port = int(address.split("/")[4])
-    used = invite(cluster, [address])
-    other = encode_invite(
-        document=decode_invite(used).document, key=decode_invite(used).key, owner=OWNER.public_bytes,
+    sound = invite(cluster, [address])
+    other_key = encode_invite(
+        document=decode_invite(sound).document, key=decode_invite(sound).key, owner=OWNER.public_bytes,
         psk=os.urandom(32), addresses=[address],
     )  # fmt: skip
-    used_up = invite(Cluster(cluster.manifest, os.urandom(16), cluster.document), [address])  # of another swarm
-    dials = [await dial(address, text) for _ in range(DIALS // 2) for text in (other, used_up)]
+    of_other_swarm = invite(Cluster(cluster.manifest, os.urandom(16), cluster.document), [address])
+    dials = [
+        await failed_dial_seconds(address, text) for _ in range(DIALS // 2) for text in (other_key, of_other_swarm)
+    ]
     sent = [await first_bytes(None), await first_bytes(os.urandom(32))]
-    knocks: list[float] = []
+    refusals: list[float] = []
     resident: list[int] = []
     began = time.monotonic()
-    while len(knocks) < ATTEMPTS and time.monotonic() - began < seconds:
+    while len(refusals) < ATTEMPTS and time.monotonic() - began < seconds:
         async with trio.open_nursery() as nursery:
 
             async def one(first: bytes) -> None:
-                knocks.append(await knock(port, first))
+                refusals.append(await refused_seconds(port, first))
 
             for number in range(50):
                 nursery.start_soon(one, sent[number % 2])
@@ -142,8 +148,8 @@ async def strangers(process: SwarmProcess, cluster: Cluster, seconds: float) -> 
     warm = resident[len(resident) // 10]
     return [
         Figure("stranger refused, its own side, slowest of whole hosts", max(dials), "s", "lower", "≤ 2"),
-        Figure("stranger refused, the member's side, slowest", max(knocks), "s", "lower", "≤ 2"),
-        Figure("attempts", len(knocks) + len(dials), "", "higher"),
+        Figure("stranger refused, the member's side, slowest", max(refusals), "s", "lower", "≤ 2"),
+        Figure("attempts", len(refusals) + len(dials), "", "higher"),
         Figure("growth of the member's memory over them", (resident[-1] - warm) / 1e6, "MB", "lower", "none"),
     ]
 
@@ -156,7 +162,7 @@ def join(home: Path, text: str) -> None:
     )
 
 
-def until(holds: Any) -> None:
+def wait_until(holds: Callable[[], bool]) -> None:
     limit = time.monotonic() + HANG_SECONDS
     while not holds():
         if time.monotonic() > limit:
@@ -169,22 +175,23 @@ def connected(process: SwarmProcess) -> set[str]:
 
 
 def revocation(directory: Path, cluster: Cluster, first: SwarmProcess) -> list[Figure]:
+    """Measures how soon a swarm of ``MEMBERS``, of which ``first`` runs already, cuts off a revoked member."""
     text = invite(cluster, first.addresses, MEMBERS - 1)
     swarm = [first]
     try:
         for number in range(1, MEMBERS):
             join(directory / str(number), text)
             swarm.append(member(number, directory, cluster, first.addresses))
-        until(lambda: all(len(connected(process)) == MEMBERS - 1 for process in swarm))
+        wait_until(lambda: all(len(connected(process)) == MEMBERS - 1 for process in swarm))
         out, others = swarm[3], [process for process in swarm if process is not swarm[3]]
         key = NodeKey.load(out.home / "identity.key")
         listed = Revocations(cluster.swarm_id, 1, int(time.time()), (key.public_bytes,), ())
         began = time.monotonic()
         swarm[5].client.decree("revocations", sign_revocations(OWNER, listed))
-        until(lambda: not any(key.peer_id in connected(process) for process in others))
+        wait_until(lambda: not any(key.peer_id in connected(process) for process in others))
         cut_off = time.monotonic() - began
         code = out.process.wait(HANG_SECONDS)
-        told = time.monotonic() - began
+        ended_seconds = time.monotonic() - began
         if code != 77:
             raise SystemExit(f"the revoked member ended with {code}")
     finally:
@@ -192,11 +199,12 @@ def revocation(directory: Path, cluster: Cluster, first: SwarmProcess) -> list[F
             process.close()
     return [
         Figure(f"revoked, until no member of {MEMBERS} is connected to it", cut_off, "s", "lower", "≤ 10"),
-        Figure("and until it has ended by itself, told why", told, "s", "lower"),
+        Figure("and until it has ended by itself, with the reason", ended_seconds, "s", "lower"),
     ]
 
 
-def newcomer(directory: Path) -> list[Figure]:
+def new_node(directory: Path) -> list[Figure]:
+    """Measures how soon a node with an invite learns from a rollout of the founder."""
     environment = os.environ | {"STARLING_SWARM__LAN_DISCOVERY": "false", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "node.cli.main"]
     home = directory / "founder"
@@ -209,7 +217,7 @@ def newcomer(directory: Path) -> list[Figure]:
             stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 
-    def wait_for(process: subprocess.Popen[str], wanted: Any) -> None:
+    def wait_for(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             if wanted(json.loads(line)):
@@ -219,11 +227,13 @@ def newcomer(directory: Path) -> list[Figure]:
     nodes = [up("--home", str(home))]
     try:
         wait_for(nodes[0], lambda event: event["event"] == "round")
-        said = subprocess.run(
+        invited = subprocess.run(
             [*command, "invite", "--home", str(home)], check=True, capture_output=True, text=True, env=environment
         )
         began = time.monotonic()
-        nodes.append(up("--home", str(directory / "second"), "--model", "builtin:robin", "--join", said.stdout.strip()))
+        nodes.append(
+            up("--home", str(directory / "second"), "--model", "builtin:robin", "--join", invited.stdout.strip())
+        )
         wait_for(nodes[1], lambda event: event["event"] == "round" and event["foreign_groups_used_total"] > 0)
         seconds = time.monotonic() - began
     finally:
@@ -236,20 +246,20 @@ def newcomer(directory: Path) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of strangers, at most")
+    parser.add_argument("--seconds", type=float, default=90.0, help="at most so many seconds of strangers")
     add_json_flag(parser)
     flags = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="st-") as folder:
         directory = Path(folder)
-        cluster = found(directory / "0")
+        cluster = founded(directory / "0")
         first = member(0, directory, cluster, [])
         try:
             figures += trio.run(strangers, first, cluster, flags.seconds)
             figures += revocation(directory, cluster, first)
         finally:
             first.close()
-        figures += newcomer(directory)
+        figures += new_node(directory)
     report("cluster", figures, as_json=flags.json)
 
 

@@ -1,13 +1,13 @@
-"""What the web page costs with many peers: seconds to its first paint, and shares of a core while it is live.
+"""The cost of the web page with many peers: seconds to its first paint, and shares of a core while it is live.
 
-    python scripts/bench/dashboard.py [--json] [--peers 200] [--seconds 20]
+    python -m scripts.bench.dashboard [--json] [--peers 200] [--seconds 20]
 
-The supervisor and its peers are those of ``api_peers.py``: every peer says something new each second and a round is
-done each second, as in no real swarm. The page is opened in headless Chromium (Debian: chromium, chromium-driver) and
+The supervisor and its peers are those of ``api_peers.py``: every peer changes each second and a round ends each second,
+more often than in a real swarm. The page is opened in headless Chromium (Debian: chromium, chromium-driver) and
 watched twice: as it opens, with 40 peers in its table, and with all of them, scrolled to their middle. Its share is
 the CPU time of its renderer's main thread (script, layout, painting), by the browser's own account
-(Performance.getMetrics); that of the renderer with all its threads, which draw without a GPU here, is told too.
-Updates are counted after that, on a row that is on the screen.
+(Performance.getMetrics); that of the renderer with all its threads, which draw without a GPU here, is reported too.
+Then updates are counted on a row that is on the screen.
 """
 
 from __future__ import annotations
@@ -15,26 +15,23 @@ from __future__ import annotations
 import argparse
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-from api_peers import cpu_seconds, until_told
-from report import Figure, add_json_flag, report
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webdriver import WebDriver
 
-SUPERVISOR = Path(__file__).with_name("api_peers.py")
+from scripts.bench.api_peers import cpu_seconds, started_supervisor, wait_until_known
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
     "--window-size=1200,1000",
 )  # fmt: skip
-SETTLE_SECONDS = 3.0  # for the page to have everything
+SETTLE_SECONDS = 3.0  # until the page has all it asked for
 COUNTED_SECONDS = 10.0
 FIRST_PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 ROWS = "return document.querySelectorAll('#peers tbody tr').length"
@@ -47,31 +44,30 @@ ROUND_SHOWN = f"return {MIDDLE}.querySelector('[data-title=round]').textContent"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=20.0, help="that the page is watched for, each time")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each of the two measurements")
     add_json_flag(parser)
     arguments = parser.parse_args()
     report("dashboard", figures(arguments.peers, arguments.seconds), as_json=arguments.json)
 
 
 def figures(peers: int, seconds: float) -> list[Figure]:
-    """Starts everything, measures, ends everything."""
+    """Starts all processes, measures, and ends them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="st-") as home:
-        command = [sys.executable, str(SUPERVISOR), "--role", "supervisor", "--home", home, "--port", str(port)]
-        with subprocess.Popen([*command, "--peers", str(peers)], stdin=subprocess.PIPE) as supervisor:
+    with tempfile.TemporaryDirectory(prefix="st-") as home, started_supervisor(home, port, peers) as supervisor:
+        try:
+            wait_until_known(port, peers)
+            browser = opened_browser()
             try:
-                until_told(port, peers)
-                browser = opened()
-                try:
-                    return measure(browser, supervisor.pid, port, peers, seconds)
-                finally:
-                    browser.quit()
+                return measure(browser, supervisor.pid, port, peers, seconds)
             finally:
-                supervisor.terminate()
+                browser.quit()
+        finally:
+            supervisor.terminate()
 
 
-def opened() -> WebDriver:
+def opened_browser() -> WebDriver:
+    """Returns a headless Chromium. Ends the program where none is installed."""
     chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         raise SystemExit("no browser: install chromium and chromium-driver (Debian, Ubuntu: apt install)")
@@ -100,29 +96,29 @@ def measure(browser: WebDriver, supervisor: int, port: int, peers: int, seconds:
 
 
 def shares(browser: WebDriver, supervisor: int, seconds: float, about: str) -> list[Figure]:
-    """Of a core: the page's main thread, and both together."""
+    """Returns the shares of a core: of the page's main thread, with the supervisor, and of the whole renderer."""
     time.sleep(SETTLE_SECONDS)
     before, began = (*spent_seconds(browser), cpu_seconds(supervisor)), time.perf_counter()
     time.sleep(seconds)
     after, elapsed_seconds = (*spent_seconds(browser), cpu_seconds(supervisor)), time.perf_counter() - began
     page, renderer, node = ((late - early) / elapsed_seconds for early, late in zip(before, after, strict=True))
-    rows = browser.execute_script(ROWS)
+    place = f"{browser.execute_script(ROWS)} rows, {about}"
     return [
-        Figure(f"{rows} rows, {about}: the page's main thread, share of a core", 100 * page, "%", "lower", "<= 5 %"),
-        Figure("the same with the supervisor's share", 100 * (page + node), "%", "lower", "<= 5 %"),
-        Figure("the renderer with all its threads", 100 * renderer, "%", "lower"),
+        Figure(f"{place}: the page's main thread, share of a core", 100 * page, "%", "lower", "<= 5 %"),
+        Figure(f"{place}: with the supervisor, share of a core", 100 * (page + node), "%", "lower", "<= 5 %"),
+        Figure(f"{place}: the renderer with all its threads", 100 * renderer, "%", "lower"),
     ]
 
 
 def spent_seconds(browser: WebDriver) -> tuple[float, float]:
-    """CPU time of the page's main thread, and of its whole renderer."""
+    """Returns the CPU time of the page's main thread, and of its whole renderer."""
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
     spent = {each["name"]: float(each["value"]) for each in metrics}
     return spent["ThreadTime"], spent["ProcessTime"]
 
 
 def updates(browser: WebDriver, row: int) -> float:
-    """Changes a second of what a row shows."""
+    """Returns how often a second the content of ``row`` changes."""
     began, changes = time.perf_counter(), 0
     before = browser.execute_script(ROUND_SHOWN, row)
     while (elapsed_seconds := time.perf_counter() - began) < COUNTED_SECONDS:

@@ -1,23 +1,21 @@
-"""Tokens a second of the embedded engine, against transformers' ``generate`` and, if asked, vLLM on the CPU.
+"""Tokens a second of the embedded engine, against transformers' ``generate`` and, on request, vLLM on the CPU.
 
 A Qwen3 shape of 0.8 M parameters with seeded random weights, 16 prompts of 8 to 40 tokens, 8 completions each, sampled
 at temperature 1 from the full distribution, log-probabilities kept:
-  mixed   each prompt has its own limit, 8 to 128 new tokens; end-of-sequence may be sampled; counted are the tokens
-          wanted: up to the limit or the end, whichever is first
-  fixed   64 new tokens each; the end-of-sequence token is out of the model's reach
-The contenders run in turn, round after round, on the same number of threads; the figures are medians over the rounds.
+  mixed   each prompt has its own limit, 8 to 128 new tokens; end-of-sequence may be sampled; tokens count up to the
+          limit or the end, whichever is first
+  fixed   64 new tokens each; the model cannot sample the end-of-sequence token
+The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
 
-    python scripts/bench/engine.py [--against vllm] [--json]
+    python -m scripts.bench.engine [--against vllm] [--json]
 
-``--against vllm`` makes an environment of its own, ``.venv-vllm`` (3.5 GB), the first time.
+``--against vllm`` makes a virtual environment, ``.venv-vllm`` (3.5 GB), the first time.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,25 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from node.compute_environment import compute_environment  # noqa: E402
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+from transformers.utils import logging as transformers_logging
 
-os.environ |= compute_environment(os.environ)  # as a node starts its learner; for transformers alike
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from report import Figure, add_json_flag, report  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast, Qwen3Config  # noqa: E402
-from transformers.utils import logging as transformers_logging  # noqa: E402
-from vllm_contender import vllm_worker  # noqa: E402
-
-from node.configuration import PolicySection  # noqa: E402
-from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
-from node.engines.torch import TorchEngine  # noqa: E402
-from node.policy.policy import Policy  # noqa: E402
+from node.configuration import PolicySection
+from node.engines.engine import GenerationRequest, Sampling
+from node.engines.torch import TorchEngine
+from node.policy.policy import Policy
+from scripts import REPOSITORY
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
 PROMPTS: Final = 16
@@ -65,12 +58,12 @@ class Workload:
         return [GenerationRequest(p, COMPLETIONS, limit) for p, limit in zip(self.prompts, self.limits, strict=True)]
 
     def job(self) -> dict[str, Any]:
-        """The same for vLLM's worker."""
+        """Returns the same for vLLM's worker."""
         counts = {"prompts": self.prompts, "limits": self.limits, "completions": COMPLETIONS}
         return {"name": self.name, "model": str(self.folder), "ignore_eos": self.eos_id is None, **counts}
 
     def wanted(self, rows: list[list[int]]) -> int:
-        """Tokens of ``rows`` (completions in order of prompts) up to each one's limit or end."""
+        """Returns how many tokens of ``rows`` (completions in order of prompts) come before each one's limit or end."""
         total = 0
         for index, row in enumerate(rows):
             kept = row[: self.limits[index // COMPLETIONS]]
@@ -78,8 +71,8 @@ class Workload:
         return total
 
 
-def save_model(folder: Path, *, eos_in_reach: bool) -> None:
-    """The tiny model and its character tokenizer."""
+def save_model(folder: Path, *, can_end: bool) -> None:
+    """Writes the tiny model and its character tokenizer."""
     config = Qwen3Config(
         vocab_size=CHARACTERS + 2,
         hidden_size=128,
@@ -94,32 +87,36 @@ def save_model(folder: Path, *, eos_in_reach: bool) -> None:
         eos_token_id=1,
     )
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    vocabulary = {"<pad>": 0, "<eos>" if eos_in_reach else "<mark>": 1}
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
+    model.save_pretrained(folder)
+    vocabulary = {"<pad>": 0, "<eos>" if can_end else "<mark>": 1}
     vocabulary |= {chr(0x21 + index): index + 2 for index in range(CHARACTERS)}
-    if not eos_in_reach:
+    if not can_end:
         vocabulary["<eos>"] = CHARACTERS + 2
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"
+    )
+    fast.save_pretrained(folder)
 
 
 def workloads(folder: Path) -> list[Workload]:
     random = np.random.default_rng(0)
     prompts = [random.integers(2, CHARACTERS + 2, size).tolist() for size in random.integers(8, 41, PROMPTS)]
     mixed = random.integers(8, 129, PROMPTS).tolist()
-    for name, eos_in_reach in (("mixed", True), ("fixed", False)):
-        save_model(folder / name, eos_in_reach=eos_in_reach)
+    for name, can_end in (("mixed", True), ("fixed", False)):
+        save_model(folder / name, can_end=can_end)
     return [
         Workload("mixed", folder / "mixed", prompts, mixed, eos_id=1),
         Workload("fixed", folder / "fixed", prompts, [64] * PROMPTS, eos_id=None),
     ]
 
 
-Round = Callable[[], float]  # generates a workload once; tokens a second
+GenerateOnce = Callable[[], float]  # generates a workload; returns tokens a second
 
 
-def starling_round(work: Workload) -> Round:
+def starling_round(work: Workload) -> GenerateOnce:
     policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"), seed=0)
     engine = TorchEngine(policy, rows=PROMPTS * COMPLETIONS, seed=0)
 
@@ -132,13 +129,13 @@ def starling_round(work: Workload) -> Round:
     return run
 
 
-def transformers_round(work: Workload) -> Round:
-    model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=torch.float32).eval()
+def transformers_round(work: Workload) -> GenerateOnce:
+    model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]  # transformers
     longest = max(len(prompt) for prompt in work.prompts)
     rows = [prompt for prompt in work.prompts for _ in range(COMPLETIONS)]
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
     seen = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    config = GenerationConfig(
+    config = GenerationConfig(  # type: ignore[no-untyped-call]  # transformers
         do_sample=True,
         temperature=1.0,
         top_k=0,
@@ -160,7 +157,7 @@ def transformers_round(work: Workload) -> Round:
     return run
 
 
-def vllm_round(work: Workload, generate: Callable[[], tuple[float, list[list[int]]]]) -> Round:
+def vllm_round(work: Workload, generate: Callable[[], tuple[float, list[list[int]]]]) -> GenerateOnce:
     def run() -> float:
         seconds, rows = generate()
         return work.wanted(rows) / seconds
@@ -168,8 +165,8 @@ def vllm_round(work: Workload, generate: Callable[[], tuple[float, list[list[int
     return run
 
 
-def measure(contenders: dict[str, Round], rounds: int) -> dict[str, float]:
-    """Median tokens a second of each contender; they take turns, after one round each that is not counted."""
+def measure(contenders: dict[str, GenerateOnce], rounds: int) -> dict[str, float]:
+    """Returns the median tokens a second of each contender; they take turns, after one uncounted round each."""
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, run in contenders.items():
@@ -195,14 +192,15 @@ def figures_of(work: Workload, speeds: dict[str, float]) -> list[Figure]:
 
 
 def main() -> None:
+    ensure_compute_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in an environment of its own")
+    parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in its own environment")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as temporary:
         works = workloads(Path(temporary))

@@ -1,10 +1,12 @@
-"""New weights from the learner to its engine: bytes and milliseconds, in this process and as bytes.
+"""New weights from the learner to its engine: bytes and milliseconds, within the process and as encoded bytes.
+
+    python -m scripts.bench.engine_weights [--models robin] [--json]
 
 Steps are real: AdamW with float32 masters at learning rate 1e-6 (``MasterAdamW``), on gradients of the policy-gradient
 loss of random completions with random advantages; the first few do not count. "in process" is what a node does when it
-generates ahead: the learner's thread copies its weights, the engine's thread takes the copy over. As bytes, the learner
-rounds, hashes and encodes (``EngineWeights``), the engine decodes, patches, hashes and packs. Medians over the steps.
-The random model is a Llama of about 100 M parameters.
+generates ahead: the learner's thread copies its weights, and the engine's thread loads the copy. "as bytes": the
+learner rounds, hashes and encodes (``EngineWeights``); the engine decodes, patches, hashes and packs. Medians over the
+steps. The random model is a Llama of about 100 M parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
-from report import Figure, add_json_flag, report
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from node.configuration import LearnerSection, PolicySection
@@ -27,6 +28,7 @@ from node.learner.generation.engine_weights import EngineUpdate, EngineWeights
 from node.learner.generation.schedule import HeldBack
 from node.learner.optimizer import MasterAdamW
 from node.policy.policy import Policy
+from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 RANDOM = LlamaConfig(
     vocab_size=16384,
@@ -42,7 +44,7 @@ BATCH = (4, 24)  # completions, tokens
 
 
 class EngineElsewhere(TorchEngine):
-    """Takes what would come through a pipe: the message's bytes."""
+    """Receives weights as the bytes that would pass a pipe."""
 
     seconds = 0.0
 
@@ -52,7 +54,7 @@ class EngineElsewhere(TorchEngine):
 
     @property
     def policy(self) -> Policy:
-        """What it samples from."""
+        """The policy that it samples from."""
         return self._policy
 
     def load_weights(self, version: int, weights: Weights) -> None:
@@ -64,7 +66,7 @@ class EngineElsewhere(TorchEngine):
 
 @dataclass
 class Times:
-    """Milliseconds of each step that counts."""
+    """Milliseconds of each counted step."""
 
     copying: list[float] = field(default_factory=list)
     taking: list[float] = field(default_factory=list)
@@ -73,11 +75,13 @@ class Times:
 
 
 def policy_of(model: str, dtype: str) -> Policy:
-    policy = Policy.load(PolicySection(model="builtin:robin", device="cpu", dtype=dtype), seed=0)
+    section = PolicySection.model_validate({"model": "builtin:robin", "device": "cpu", "dtype": dtype})
+    policy = Policy.load(section, seed=0)
     if model == "robin":
         return policy
     torch.manual_seed(0)
-    random = LlamaForCausalLM(RANDOM).to(policy.dtype).eval()
+    random = LlamaForCausalLM(RANDOM)
+    torch.nn.Module.to(random, policy.dtype).train(False)
     return replace(policy, model=random, vocabulary=RANDOM.vocab_size)
 
 
@@ -95,7 +99,7 @@ def patterns_of(policy: Policy) -> list[torch.Tensor]:
 
 
 def hand_over(policy: Policy, held_back: HeldBack, near: TorchEngine, version: int, times: Times) -> None:
-    """In this process, as ``Ahead`` does it."""
+    """Passes the weights on within this process, as ``Ahead`` does."""
     began = time.perf_counter()
     newest = held_back.push(version, policy.trainable())
     copied = time.perf_counter()
@@ -105,7 +109,7 @@ def hand_over(policy: Policy, held_back: HeldBack, near: TorchEngine, version: i
 
 
 def send(policy: Policy, weights: EngineWeights, far: EngineElsewhere, version: int, times: Times) -> EngineUpdate:
-    """As bytes."""
+    """Passes the weights on as bytes."""
     began = time.perf_counter()
     sent = weights.load(version, policy.trainable())
     times.encoding.append(1e3 * (time.perf_counter() - began - far.seconds))
@@ -119,7 +123,9 @@ def measured(model: str, dtype: str, steps: int) -> list[Figure]:
     near, far = (engine(policy, rows=1, seed=0, owns_weights=True) for engine in (TorchEngine, EngineElsewhere))
     assert isinstance(far, EngineElsewhere)
     held_back, far_weights = HeldBack(0), EngineWeights(far)
-    times, sent, changed = Times(), [], []
+    times = Times()
+    sent: list[EngineUpdate] = []
+    changed: list[int] = []
     for version in range(WARMING_STEPS + steps):
         if version == WARMING_STEPS:
             times, sent, changed = Times(), [], []
@@ -130,7 +136,9 @@ def measured(model: str, dtype: str, steps: int) -> list[Figure]:
         hand_over(policy, held_back, near, version, times)
         sent.append(send(policy, far_weights, far, version, times))
     whole_times = Times()
-    whole = send(policy, EngineWeights(far), far, version, whole_times)  # it does not know what the engine holds
+    whole = send(
+        policy, EngineWeights(far), far, version, whole_times
+    )  # a new encoder does not know what the engine holds
     assert all(torch.equal(a, b) for a, b in zip(patterns_of(far.policy), patterns_of(policy), strict=True))
     kinds = {each.form.kind for each in sent}
     parameters = sum(p.numel() for p in policy.trainable().values())
@@ -171,7 +179,7 @@ def main() -> None:
     for model in options.models:
         for dtype in options.dtypes:
             figures += measured(model, dtype, options.steps)
-    report("engine weights", figures, as_json=options.json)
+    report("engine_weights", figures, as_json=options.json)
 
 
 if __name__ == "__main__":

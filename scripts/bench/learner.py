@@ -4,41 +4,34 @@
   frozen   the same with a head that is not trained, as under an adapter
   small    vocabulary 100, 1,000 tokens, hidden 128: the built-in models
 
-Memory is the peak above what inputs and libraries take, gradients included. Each pass over the large vocabulary runs in
-a fresh process; the contenders take turns, round after round; figures are medians over the rounds. ``chunks`` is plain
-torch, a sequence at a time with recomputation. That all computed the same is checked.
+Memory is the peak above that of inputs and libraries, gradients included. Each pass over the large vocabulary runs in a
+new process; the contenders take turns, round after round; figures are medians over the rounds. ``chunks`` is plain
+torch, one sequence at a time with recomputation. The benchmark fails unless all compute the same.
 
-    python scripts/bench/learner.py [--against trl] [--json]
+    python -m scripts.bench.learner [--against trl] [--json]
 
-``--against trl`` makes an environment of its own, ``.venv-trl`` (1.5 GB), the first time.
+``--against trl`` makes a virtual environment, ``.venv-trl`` (1.5 GB), the first time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
+import torch
 
-from node.compute_environment import compute_environment  # noqa: E402
-
-os.environ |= compute_environment(os.environ)  # as a node starts its learner; read when torch is imported
-
-import torch  # noqa: E402
-from learner_head import Head, plain  # noqa: E402
-from report import Figure, add_json_flag, report  # noqa: E402
-from trl_environment import TRL_PYTHON, prepare_trl  # noqa: E402
-
-from node.kernels.linear_logp import linear_logps  # noqa: E402
+from node.kernels.linear_logp import linear_logps
+from scripts import REPOSITORY
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.contenders.learner_head import Head, plain
+from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
 SMALL: Final = (1000, 100, 128)  # tokens, vocabulary, hidden
 SMALL_CALLS: Final = 200
@@ -46,23 +39,24 @@ AGREEMENT: Final = 1e-3
 
 
 @dataclass(frozen=True)
-class Pass:
+class HeadPass:
+    """One forward and backward pass, as ``learner_head`` reports it."""
+
     seconds: float
     cpu_seconds: float
     extra_bytes: int
     sums: list[float]
 
 
-def run_pass(contender: str, mode: str, threads: int) -> Pass:
+def run_pass(contender: str, mode: str, threads: int) -> HeadPass:
     python = str(TRL_PYTHON) if contender == "trl" else sys.executable
-    script = str(Path(__file__).with_name("learner_head.py"))
-    command = [python, script, contender, mode, str(threads)]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
-    return Pass(**json.loads(result.stdout.splitlines()[-1]))
+    command = [python, "-m", "scripts.bench.contenders.learner_head", contender, mode, str(threads)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    return HeadPass(**json.loads(result.stdout.splitlines()[-1]))
 
 
 def large_figures(mode: str, contenders: list[str], rounds: int, threads: int) -> list[Figure]:
-    passes: dict[str, list[Pass]] = {name: [] for name in contenders}
+    passes: dict[str, list[HeadPass]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name in contenders:
             passes[name].append(run_pass(name, mode, threads))
@@ -90,7 +84,7 @@ def large_figures(mode: str, contenders: list[str], rounds: int, threads: int) -
 
 
 def small_figures() -> list[Figure]:
-    """Median of many calls, the two in turn."""
+    """Measures the head of the built-in models: medians of many calls, the two contenders in turn."""
     tokens, vocabulary, width = SMALL
     hidden = torch.randn(tokens, width, requires_grad=True)
     weight = torch.randn(vocabulary, width).mul_(0.1).requires_grad_()
@@ -109,10 +103,9 @@ def small_figures() -> list[Figure]:
 
 
 def main() -> None:
+    ensure_compute_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--against", choices=["trl"], help="also measure TRL's fused head, in an environment of its own"
-    )
+    parser.add_argument("--against", choices=["trl"], help="also measure TRL's fused head, in its own environment")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     add_json_flag(parser)

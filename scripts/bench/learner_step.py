@@ -1,24 +1,23 @@
 """One optimizer step of the learner: builtin:robin, 32 × 8 completions of at most 32 tokens, float32, on the CPU.
 
-  all       every completion has an advantage of its own: nothing can be spared
-  rewarded  the same completions with their real rewards: what has advantage 0 costs no pass, equal ones cost one
+  all       every completion has its own advantage: no pass can be saved
+  rewarded  the same completions with their real rewards: advantage 0 costs no pass, equal completions cost one
 
-The policy samples prompts of the default swarm's tasks; from there on every contender trains on the same tokens with
-the same advantages, forward, backward, clipping and AdamW, generation and rewards not counted. ``trl`` is TRL's
-GRPOTrainer as it comes (loss "dapo", no KL), without gradient checkpointing, which would slow it down. Each runs in a
-process of its own, in turn, round after round; figures are medians over all steps. That the first step has the same
-gradient norm is checked.
+The policy completes prompts of the default swarm's tasks; then every contender trains on the same tokens with the same
+advantages: forward, backward, clipping and AdamW, without generation and rewards. ``trl`` is TRL's GRPOTrainer with its
+defaults (loss "dapo", no KL), but without gradient checkpointing, which would slow it down. Each runs in its own
+process, in turn, round after round; figures are medians over all steps. The benchmark fails unless the first step has
+the same gradient norm for all.
 
-    python scripts/bench/learner_step.py --against trl [--json]
+    python -m scripts.bench.learner_step --against trl [--json]
 
-``--against trl`` makes an environment of its own, ``.venv-trl`` (1.5 GB), the first time.
+``--against trl`` makes a virtual environment, ``.venv-trl`` (1.5 GB), the first time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,23 +25,18 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
+import numpy as np
 
-from node.compute_environment import compute_environment  # noqa: E402
-
-os.environ |= compute_environment(os.environ)  # as a node starts its learner
-
-import numpy as np  # noqa: E402
-from report import Figure, add_json_flag, report  # noqa: E402
-from trl_environment import TRL_PYTHON, prepare_trl  # noqa: E402
-
-from node.configuration import PolicySection, TasksSection  # noqa: E402
-from node.engines.engine import GenerationRequest, Sampling  # noqa: E402
-from node.engines.torch import TorchEngine  # noqa: E402
-from node.learner.objective.advantages import group_advantages  # noqa: E402
-from node.policy.policy import Policy, model_folder  # noqa: E402
-from node.tasks.registry import load_tasks  # noqa: E402
+from node.configuration import PolicySection, TasksSection
+from node.engines.engine import GenerationRequest, Sampling
+from node.engines.torch import TorchEngine
+from node.learner.objective.advantages import group_advantages
+from node.policy.policy import Policy, model_folder
+from node.tasks.registry import load_tasks
+from scripts import REPOSITORY
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.contenders.trl_environment import TRL_PYTHON, prepare_trl
 
 MODEL: Final = "builtin:robin"
 GROUPS: Final = 32
@@ -52,7 +46,7 @@ AGREEMENT: Final = 1e-3
 
 
 def sampled_batch() -> dict[str, Any]:
-    """Prompts, completions, their log-probabilities and real rewards, as plain lists."""
+    """Returns prompts, completions, their log-probabilities and real rewards, as plain lists."""
     policy = Policy.load(PolicySection(model=MODEL), seed=0)
     tasks = list(load_tasks(TasksSection()).values())
     prompts = [task.prompt(task.ref(seed)) for seed in range(GROUPS) for task in tasks][:GROUPS]
@@ -84,9 +78,9 @@ def with_advantages(batch: dict[str, Any], mode: str) -> dict[str, Any]:
 
 def run(contender: str, batch: Path, steps: int, threads: int) -> dict[str, Any]:
     python = str(TRL_PYTHON) if contender == "trl" else sys.executable
-    script = str(Path(__file__).with_name("learner_step_contender.py"))
-    command = [python, script, contender, str(batch), str(steps), str(threads)]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    module = "scripts.bench.contenders.learner_step_contender"
+    command = [python, "-m", module, contender, str(batch), str(steps), str(threads)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
     found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return found
 
@@ -114,10 +108,9 @@ def figures_of(mode: str, folder: Path, batch: dict[str, Any], arguments: argpar
 
 
 def main() -> None:
+    ensure_compute_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--against", choices=["trl"], help="also measure TRL's GRPOTrainer, in an environment of its own"
-    )
+    parser.add_argument("--against", choices=["trl"], help="also measure TRL's GRPOTrainer, in its own environment")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8, help="timed steps a round")
     parser.add_argument("--threads", type=int, default=2)

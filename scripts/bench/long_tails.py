@@ -1,22 +1,22 @@
-"""Rounds where a few completions are long: what over-provisioning and generation ahead of the learner bring.
+"""Rounds where a few completions are long: the gain of over-provisioning and of generation ahead of the learner.
 
-A Qwen3 shape of 0.8 M parameters with seeded random weights, whose completions end at random, after 100 tokens in the
-mean and 512 at most; 16 groups of 4, 64 rows. Real learners on one machine, each alone; rewards are computed in place.
+A Qwen3 shape of 0.8 M parameters with seeded random weights, whose completions end at random, after 100 tokens on
+average and 512 at most; 16 groups of 4, 64 rows. Real learners on one machine, each alone; rewards are computed in the
+same process.
 
-  overprovision  completions learnt from in a second of generating, against waiting for the longest
+  overprovision  completions learnt from in a second of generation, against a learner that waits for the longest
   ahead          rounds a second with ``max_staleness`` 1 against 0, on the same number of cores: both threads
-                 together may use no more of them than the one that does all in turn
+                 together may use no more of them than the one thread of a learner that takes turns
 
 Contenders take turns, round after round, after two rounds each that are not counted.
 
-    python scripts/bench/long_tails.py [--rounds N] [--json]
+    python -m scripts.bench.long_tails [--rounds N] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,35 +24,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
+import torch
+from transformers.utils import logging as transformers_logging
 
-from node.compute_environment import compute_environment  # noqa: E402
-
-os.environ |= compute_environment(os.environ)  # as a node starts its learner; read when torch is imported
-
-import torch  # noqa: E402
-from engine import save_model  # noqa: E402
-from report import Figure, add_json_flag, report  # noqa: E402
-from transformers.utils import logging as transformers_logging  # noqa: E402
-
-from node.configuration import Config, EngineSection, LearnerSection, PolicySection  # noqa: E402
-from node.engines.torch import TorchEngine  # noqa: E402
-from node.events import RoundDone  # noqa: E402
-from node.learner.foreign.intake import RolloutIntake  # noqa: E402
-from node.learner.generation.schedule import needs_own_weights  # noqa: E402
-from node.learner.loop import Learner  # noqa: E402
-from node.learner.optimizer import MasterAdamW  # noqa: E402
-from node.learner.persistence import LearnerState  # noqa: E402
-from node.policy.policy import Policy  # noqa: E402
-from node.tasks.scorer import Scores  # noqa: E402
-from node.tasks.task import Prompt  # noqa: E402
-from protocol.messages import PromptRef  # noqa: E402
+from node.configuration import Config, EngineSection, LearnerSection, PolicySection
+from node.engines.torch import TorchEngine
+from node.events import RoundDone
+from node.learner.foreign.intake import RolloutIntake
+from node.learner.generation.schedule import needs_own_weights
+from node.learner.loop import Learner
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from node.policy.policy import Policy
+from node.tasks.scorer import Scores
+from node.tasks.task import Prompt
+from protocol.messages import PromptRef
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.engine import save_model
 
 LONGEST: Final = 512
-ALONE: Final = "in turn"
+IN_TURN: Final = "in turn"
 CONTENDERS: Final[dict[str, dict[str, Any]]] = {
-    ALONE: {},
+    IN_TURN: {},
     "overprovision 0.25": {"overprovision": 0.25},
     "overprovision 0.5": {"overprovision": 0.5},
     "overprovision 1": {"overprovision": 1.0},
@@ -62,7 +56,7 @@ CONTENDERS: Final[dict[str, dict[str, Any]]] = {
 
 
 class ParityTask:
-    """Wants an even number of characters, which half of all completions have."""
+    """Rewards an even number of characters, which half of all completions have."""
 
     name, version, max_new_tokens, config_hash = "parity", 1, LONGEST, b"parity" + bytes(10)
 
@@ -80,7 +74,9 @@ class ParityTask:
 
 
 @dataclass
-class Contender:
+class LearnerContender:
+    """A learner, its rounds and the seconds that they took."""
+
     learner: Learner
     threads: int
     rounds: list[RoundDone] = field(default_factory=list)
@@ -92,12 +88,12 @@ class Contender:
         self.learner.run(lambda: "measured" if self.learner.state.round >= until else None)
         self.seconds += time.perf_counter() - began
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.rounds.clear()
         self.seconds = 0.0
 
 
-def contender(folder: Path, changes: dict[str, Any], threads: int) -> Contender:
+def contender(folder: Path, changes: dict[str, Any], threads: int) -> LearnerContender:
     policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"), seed=0)
     section = LearnerSection(own_groups=16, completions=4, foreign_groups=0, learning_rate=1e-6, **changes)
     config = Config(name="bench", learner=section, engine=EngineSection(rows=64))
@@ -116,10 +112,10 @@ def contender(folder: Path, changes: dict[str, Any], threads: int) -> Contender:
         clock=time.time,
     )
     shared = max(1, threads // 2) if section.max_staleness else threads
-    return Contender(learner, shared, rounds)
+    return LearnerContender(learner, shared, rounds)
 
 
-def figures_of(measured: dict[str, Contender]) -> list[Figure]:
+def figures_of(measured: dict[str, LearnerContender]) -> list[Figure]:
     figures = []
     for name, each in measured.items():
         groups = sum(r.own_groups for r in each.rounds)
@@ -134,20 +130,21 @@ def figures_of(measured: dict[str, Contender]) -> list[Figure]:
 
 
 def main() -> None:
+    ensure_compute_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     add_json_flag(parser)
     arguments = parser.parse_args()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     with tempfile.TemporaryDirectory() as temporary:
-        save_model(Path(temporary), eos_in_reach=True)
+        save_model(Path(temporary), can_end=True)
         measured = {
             name: contender(Path(temporary), changes, arguments.threads) for name, changes in CONTENDERS.items()
         }
         for each in measured.values():
             each.run(2)
-            each.forget()
+            each.reset()
         at_once = max(1, arguments.rounds // 3)
         for _ in range(3):
             for each in measured.values():

@@ -1,12 +1,14 @@
 """Bytes that each of 16 peers sends in a round of sharing: 16 swarm processes, real libp2p, loopback.
 
-A round: every peer shares 4 groups of 8 completions of 256 characters (one token a character, which is what a
-character-level tokenizer makes of them), and fetches 4 groups of others once all peers have seen all adverts. Bytes are
-those of the sockets, everything included: Noise, Yamux, gossip, heartbeats, DHT, peer exchange. What an idle swarm
-sends in the time that a round takes is measured first, and shown apart.
+    python -m scripts.bench.sharing_traffic [--peers 16] [--rounds 5] [--json]
 
-The bar is a tenth of genrl 0.3.0 on a hivemind DHT: 1,293 kB a peer and round for the same load. Then groups of about
-1 MB and close to ``limits.GROUP_BLOB_BYTES`` cross once, from every peer to another. Nothing may be lost at any size.
+A round: every peer shares 4 groups of 8 completions of 256 characters (one token per character, as with a
+character-level tokenizer), and fetches 4 groups of others once all peers have seen all adverts. Bytes are those of the
+sockets, with everything: Noise, Yamux, gossip, heartbeats, DHT, peer exchange. What an idle swarm sends in the duration
+of a round is measured first and reported separately.
+
+The bar is a tenth of genrl 0.3.0 on a hivemind DHT: 1,293 kB a peer and round for the same load. Then groups of about 1
+MB and close to ``limits.GROUP_BLOB_BYTES`` are sent once, from every peer to another. No group of any size may be lost.
 """
 
 from __future__ import annotations
@@ -20,21 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from report import Figure, add_json_flag, report
-from swarm_processes import SwarmProcess, group, swarm_of, wait_for_peers
-
 from protocol import limits
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.swarm_processes import SwarmProcess, group, swarm_of, wait_for_peers
 from swarm import api
 
 GENRL_BYTES = 1_293_000  # sent by each peer in a round, genrl 0.3.0 with hivemind 1.1.12
-REST_SECONDS = 20.0  # for the mesh and the DHT to come to rest, and again to measure them at rest
-SETTLE_SECONDS = 1.0  # for what gossip sends after everybody has the adverts
-LOST_SECONDS = 120.0  # an advert that is not seen by then counts as lost
+REST_SECONDS = 20.0  # until the mesh and the DHT have settled, and again to measure them idle
+SETTLE_SECONDS = 1.0  # for what gossip sends after all peers have the adverts
+MAX_ADVERT_SECONDS = 120.0  # an advert that a peer has not seen by then counts as lost
 
 
 @dataclass(frozen=True)
 class Load:
-    """What each peer does in a round."""
+    """The work of each peer in a round."""
 
     characters: int
     completions: int
@@ -48,23 +49,23 @@ LARGEST = Load(characters=limits.COMPLETION_TOKENS, completions=60, shared=1, us
 
 
 @dataclass(frozen=True)
-class Round:
-    """Bytes that a peer sent, on average, and what arrived."""
+class SharingRound:
+    """Mean bytes that a peer sent, and what was lost."""
 
     adverts_bytes: float
     blobs_bytes: float
     seconds: float
     group_bytes: float  # mean size of the blobs
-    lost_share: float  # of the adverts to be seen, or of the groups to be fetched, whichever is more
+    lost_share: float  # of the adverts or of the groups to be fetched, whichever is more
 
 
 def sent(swarm: Sequence[SwarmProcess]) -> float:
-    """Bytes a peer since start, on average."""
+    """Returns the mean bytes that a peer has sent since its start."""
     return sum(p.client.status().sent_bytes for p in swarm) / len(swarm)
 
 
-def run_round(swarm: Sequence[SwarmProcess], random: Random, load: Load) -> Round:
-    versions = [random.randrange(10_000) for _ in swarm]  # all that a peer shares after a round has one
+def run_round(swarm: Sequence[SwarmProcess], random: Random, load: Load) -> SharingRound:
+    versions = [random.randrange(10_000) for _ in swarm]  # all groups that a peer shares in a round have one
     groups = [[group(random, load.characters, load.completions, v) for _ in range(load.shared)] for v in versions]
     known = [len(p.client.seen_groups(0, 4096)) for p in swarm]
     choices = [Random(random.random()) for _ in swarm]
@@ -72,7 +73,7 @@ def run_round(swarm: Sequence[SwarmProcess], random: Random, load: Load) -> Roun
         began, before_bytes = time.monotonic(), sent(swarm)
         list(learners.map(lambda p, mine: p.client.share(mine), swarm, groups))
         expected = load.shared * (len(swarm) - 1)
-        until = time.monotonic() + LOST_SECONDS
+        until = time.monotonic() + MAX_ADVERT_SECONDS
         while True:
             seen = [p.client.seen_groups(0, 4096)[k:] for p, k in zip(swarm, known, strict=True)]
             if min(map(len, seen)) >= expected or time.monotonic() > until:
@@ -90,7 +91,7 @@ def run_round(swarm: Sequence[SwarmProcess], random: Random, load: Load) -> Roun
         blobs_bytes = sent(swarm) - before_bytes - adverts_bytes
     arrived = sum(f.path is not None for f in fetched)
     sizes = [s.advert.size for of_peer in seen for s in of_peer]
-    return Round(
+    return SharingRound(
         adverts_bytes=adverts_bytes,
         blobs_bytes=blobs_bytes,
         seconds=time.monotonic() - began,
@@ -118,7 +119,7 @@ def measure(count: int, rounds: int, directory: Path) -> list[Figure]:
     return [
         Figure("sent by each peer in a round", total / 1e3, "kB", "lower", bar),
         Figure("… of it adverts and groups", (total - idle) / 1e3, "kB", "lower"),
-        Figure("… of it what it sends at rest in that time", idle / 1e3, "kB", "lower"),
+        Figure("… of it what it sends when idle in that time", idle / 1e3, "kB", "lower"),
         Figure("… sent until all adverts were seen", (total - blobs) / 1e3, "kB", "lower"),
         Figure("… sent from then until all groups were fetched", blobs / 1e3, "kB", "lower"),
         Figure("length of a round", seconds, "s", "lower"),

@@ -1,26 +1,27 @@
-"""Sparse updates with error feedback: bytes and time, against templar's way in plain torch, in the same run.
+"""Sparse updates with error feedback: bytes and time, against templar's method in plain torch, in the same run.
+
+    python -m scripts.bench.sparse_update [--repeats 3] [--json]
 
 The tensors are those of a transformer with 125 M parameters. Ours is everything from residual and delta to the bytes
-that travel and the residual that is left (``node.kernels.sparse_update_kernels``). The contender accumulates, takes
-``torch.topk`` of the magnitudes of the same chunks, quantises to two bits by the authors' rule, and takes what is
-sent off the residual; it neither sorts nor packs. Both in ``--threads`` threads, in turn, best of ``--repeats``.
+sent and the remaining residual (``node.kernels.sparse_update_kernels``). The contender accumulates, takes
+``torch.topk`` of the magnitudes of the same chunks, quantises to two bits by the authors' rule, and subtracts what is
+sent from the residual; it neither sorts nor packs. Both use ``--threads`` threads, in turn, best of ``--repeats``.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from report import Figure, add_json_flag, report
 from torch import Tensor
 
 from node.kernels.sparse_update_kernels import encode_update_fast, scatter_mean_fast, sparsify_fast
 from protocol.weights.sparse_update import decode_update
 from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor
 from protocol.weights.tensor_layout import TensorLayout
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.timing import best_seconds
 
 WIDTH, LAYERS, VOCABULARY = 640, 12, 32_768
 DECAY = 0.95
@@ -28,7 +29,7 @@ PEERS = 4
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors, 125 M elements in all."""
+    """Returns names and shapes of the tensors, 125 M elements in all."""
     tensors: dict[str, tuple[int, ...]] = {"embedding": (VOCABULARY, WIDTH), "norm": (WIDTH,)}
     for layer in range(LAYERS):
         tensors |= {f"{layer}.{name}": (WIDTH, WIDTH) for name in ("query", "key", "value", "output")}
@@ -38,7 +39,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def plain_torch(residual: Tensor, delta: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices, codes and codebook of a tensor whose size is a multiple of the chunk's, as the authors compute them."""
+    """Returns indices, codes and codebook as the authors do, for a tensor whose size is a multiple of the chunk's."""
     residual.mul_(DECAY).add_(delta)
     chunks = residual.view(-1, CHUNK_ELEMENTS)
     indices = torch.topk(chunks.abs(), kept, dim=1, sorted=False).indices
@@ -49,7 +50,7 @@ def plain_torch(residual: Tensor, delta: Tensor, kept: int) -> tuple[Tensor, Ten
 
 
 def published_codes(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Two-bit codes of templar's compressor, and the codebook with the mean added."""
+    """Returns two-bit codes of templar's compressor, and the codebook with the mean added."""
     centred = values - values.mean()
     scale = 6 * centred.std() / 4
     codes = (centred / scale + 2).round().clamp(0, 3).to(torch.uint8)
@@ -57,25 +58,13 @@ def published_codes(values: Tensor) -> tuple[Tensor, Tensor]:
     return codes, torch.stack(means)
 
 
-def best_seconds(repeats: int, *works: Callable[[], object]) -> list[float]:
-    """The least time of each, all of them in turn ``repeats`` times, after one turn that does not count."""
-    times = [[] for _ in works]
-    for turn in range(repeats + 1):
-        for work, taken in zip(works, times, strict=True):
-            began = time.perf_counter()
-            work()
-            if turn:
-                taken.append(time.perf_counter() - began)
-    return [min(taken) for taken in times]
-
-
 def lost(values: Tensor, sent: Tensor) -> float:
-    """Share of the energy of ``values`` that two bits lose."""
+    """Returns the share of the energy of ``values`` that two bits lose."""
     return float((values - sent).square().sum() / values.square().sum())
 
 
 def quantisation_losses(sparse: SparseTensor, accumulated: Tensor) -> tuple[float, float]:
-    """Ours and the authors' rule on the same chosen values."""
+    """Returns the losses of our rule and of the authors' rule on the same chosen values."""
     values = accumulated[torch.from_numpy(sparse.positions)]
     codes, codebook = published_codes(values)
     return lost(values, torch.from_numpy(sparse.values)), lost(values, codebook[codes.long()])
@@ -92,7 +81,7 @@ def main() -> None:
     torch.manual_seed(0)
     layout = TensorLayout.of(shapes())
     elements = sum(layout.sizes)
-    # Rows of unlike scale, as updates of a transformer have them.
+    # Rows of different scale, as in updates of a transformer.
     deltas = [
         (torch.randn(shape) * torch.exp(0.5 * torch.randn(shape[0], *(1 for _ in shape[1:]))) * 1e-3).flatten()
         for _, shape in layout.tensors
@@ -143,7 +132,7 @@ def main() -> None:
         Figure("energy lost by two bits", losses[0], "", "lower"),
         Figure("the same by the authors' rule", losses[1], "", "lower"),
     ]
-    report("sparse update", figures, as_json=options.json)
+    report("sparse_update", figures, as_json=options.json)
 
 
 if __name__ == "__main__":

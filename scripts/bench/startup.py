@@ -1,9 +1,9 @@
-"""How long a user waits: from ``starling up`` to the first training step, and for ``starling status``.
+"""The time that a user waits: from ``starling up`` to the first training step, and for ``starling status``.
 
-    python scripts/bench/startup.py [--json] [--starts 3]
+    python -m scripts.bench.startup [--json] [--starts 3]
 
-Each start is a whole node in a fresh data directory on the loopback interface with the built-in model; what is reported
-is the median. The first training step has been taken when the first round with a loss is reported.
+Each start is a whole node in a fresh data directory on the loopback interface with the built-in model; the figure is
+the median. The first training step is over when the node reports the first round with a loss.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from report import Figure, add_json_flag, report
+from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 STARLING = (sys.executable, "-m", "node.cli.main")
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -31,24 +31,26 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=3, help="nodes started one after the other")
     add_json_flag(parser)
     arguments = parser.parse_args()
-    first_steps, statuses, heavy = [], [], 0
+    first_steps: list[float] = []
+    statuses: list[float] = []
+    torch_modules = 0
     for _ in range(arguments.starts):
         with tempfile.TemporaryDirectory(prefix="st-") as home:
-            step_seconds, status_seconds, torch_imports = one_start(Path(home))
+            step_seconds, status_seconds, modules = one_start(Path(home))
             first_steps.append(step_seconds)
             statuses += status_seconds
-            heavy += torch_imports
+            torch_modules += modules
     figures = [
         Figure("first training step after starling up", statistics.median(first_steps), "s", "lower", "<= 20 s"),
         Figure("starling status", statistics.median(statuses), "s", "lower", "<= 0.5 s"),
         Figure("starling status, slowest", max(statuses), "s", "lower"),
-        Figure("modules of torch that starling status imports", heavy, "modules", "lower", "0"),
+        Figure("modules of torch that starling status imports", torch_modules, "modules", "lower", "0"),
     ]
     report("startup", figures, as_json=arguments.json)
 
 
 def one_start(home: Path) -> tuple[float, list[float], int]:
-    """Seconds to the first step, of each status call while the node trains; modules of torch that one imports."""
+    """Returns the seconds to the first step and of each status call during training, and the torch modules imported."""
     environment = os.environ | NO_MULTICAST
     began = time.perf_counter()
     command = [*STARLING, "up", "--home", str(home), "--listen", LISTEN, "--json", "--until-input-ends"]
@@ -64,11 +66,11 @@ def one_start(home: Path) -> tuple[float, list[float], int]:
             if step_seconds is None:
                 raise SystemExit(f"the node ended with exit code {node.wait()} before its first training step")
             status_seconds = [status_call(home, environment) for _ in range(STATUS_CALLS)]
-            heavy = torch_modules_of_status(home, environment)
+            modules = torch_modules_of_status(home, environment)
         finally:
             node.stdin.close()
             node.stdout.read()
-    return step_seconds, status_seconds, heavy
+    return step_seconds, status_seconds, modules
 
 
 def status_call(home: Path, environment: dict[str, str]) -> float:
@@ -78,10 +80,12 @@ def status_call(home: Path, environment: dict[str, str]) -> float:
 
 
 def torch_modules_of_status(home: Path, environment: dict[str, str]) -> int:
-    """Counted in ``-X importtime``'s list of every import."""
+    """Returns how many modules of torch ``starling status`` imports, from ``-X importtime``."""
     command = [sys.executable, "-X", "importtime", *STARLING[1:], "status", "--home", str(home)]
-    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    imported = [line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    imported = [
+        line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")
+    ]
     return sum(name == "torch" or name.startswith("torch.") for name in imported)
 
 

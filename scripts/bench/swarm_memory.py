@@ -1,9 +1,11 @@
-"""Memory of the swarm process: eight ``python -m swarm.swarm_process`` that talk to each other for ``--minutes``.
+"""Memory of the swarm process: eight ``python -m swarm.swarm_process`` that exchange groups for ``--minutes``.
 
-Every process heartbeats, shares groups, and fetches and judges those of others, through its socket as a learner would,
-as often as ``--round-seconds`` says. Resident memory of each is sampled every round. The figures are the largest value
-of any process, and how fast memory grows after the first fifth of the time: the steepest process's least-squares line.
-"Flat" is read as less than 1 MB a minute.
+    python -m scripts.bench.swarm_memory [--minutes 10] [--json]
+
+Every process sends heartbeats, shares groups, and fetches and judges those of others, through its socket as a learner
+would, every ``--round-seconds``. Resident memory of each is sampled every round. The figures are the largest value of
+any process, and the growth of memory after the first fifth of the time: the steepest least-squares line of a process.
+"Flat" means less than 1 MB a minute.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from report import Figure, add_json_flag, report
-from swarm_processes import SwarmProcess, group, swarm_of
 
 from protocol.messages import Heartbeat, TaskSuccess
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.swarm_processes import SwarmProcess, group, swarm_of
 from swarm import api
 
 PROCESSES = 8
-GROUPS = 4  # shared, and used, by each in a round
-WARM_SHARE = 0.2  # of the time, in which caches fill and the mesh forms
+GROUPS = 4  # that each process shares, and uses, in a round
+WARM_UP_SHARE = 0.2  # of the time, in which caches fill and the mesh forms
 
 
-class Learner:
-    """What the learner of one swarm process would ask of it."""
+class SimulatedLearner:
+    """Makes the requests that the learner of one swarm process would make."""
 
     def __init__(self, number: int, process: SwarmProcess) -> None:
         self._process = process
@@ -40,10 +42,8 @@ class Learner:
         """One round; returns the groups used."""
         client = self._process.client
         tasks = tuple(TaskSuccess(f"task_{i}", 0.5, 100) for i in range(6))
-        nobody = bytes(16)
-        client.beat(
-            Heartbeat(self._name, "bench", "wren", nobody, nobody, number, number, "learning", 100.0, 4, 4, tasks)
-        )
+        none = bytes(16)
+        client.beat(Heartbeat(self._name, "bench", "wren", none, none, number, number, "learning", 100.0, 4, 4, tasks))
         client.share([group(self._random, 256, 8, number) for _ in range(GROUPS)])
         seen = client.seen_groups(self._cursor, 1000)
         if not seen:
@@ -63,16 +63,16 @@ class Learner:
         self.samples.append((seconds, kilobytes * 1024.0))
 
     def growth(self) -> float:
-        """Bytes a second after warming up."""
+        """Returns the growth after the warm-up, bytes a second."""
         seconds, resident = np.array(self.samples).T
-        warm = seconds >= WARM_SHARE * seconds[-1]
+        warm = seconds >= WARM_UP_SHARE * seconds[-1]
         return float(np.polyfit(seconds[warm], resident[warm], 1)[0])
 
 
 def measure(minutes: float, round_seconds: float, directory: Path) -> list[Figure]:
     used = rounds = 0
     with swarm_of(PROCESSES, directory) as swarm:
-        learners = [Learner(number, process) for number, process in enumerate(swarm)]
+        learners = [SimulatedLearner(number, process) for number, process in enumerate(swarm)]
         began = time.monotonic()
         while (elapsed := time.monotonic() - began) < minutes * 60.0:
             rounds += 1

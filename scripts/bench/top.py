@@ -1,9 +1,9 @@
-"""What starting starling top costs: seconds from its command to its first painted screen, in a pseudo-terminal.
+"""The start of starling top: seconds from its command to its first painted screen, in a pseudo-terminal.
 
-    python scripts/bench/top.py [--json] [--starts 5] [--peers 200]
+    python -m scripts.bench.top [--json] [--starts 5] [--peers 200]
 
-The node is simulated and served by the real API, in a process of its own. Painted is a screen that shows the node's
-round and the line of keys; the same is measured for the Peers view after its key, with as many peers.
+The node is simulated and served by the real API, in its own process. A screen is painted when it shows the node's round
+and the line of keys. The same is measured for the Peers view, with ``--peers`` peers, from the press of its key.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from report import Figure, add_json_flag, report
-from simulated_node import SimulatedNode
-
 from node.api.event_feed import EventFeed
 from node.api.server import served
+from scripts import REPOSITORY
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.simulated_node import SimulatedNode
 
 COMMAND = (sys.executable, "-m", "node.cli.main", "top", "--home")
 PAINTED = (b"round 401: generating", b"quit")
@@ -40,7 +40,7 @@ QUIT = b"q"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=5, help="one after the other")
+    parser.add_argument("--starts", type=int, default=5, help="one after another")
     parser.add_argument("--peers", type=int, default=200)
     parser.add_argument("--serve", metavar="DIRECTORY", help=argparse.SUPPRESS)
     add_json_flag(parser)
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 async def serve(home: Path, peers: int) -> None:
-    """Until standard input ends."""
+    """Serves the simulated node until standard input ends."""
     async with served(SimulatedNode(time.time(), peers=peers), EventFeed(), home / "supervisor.sock"):
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -69,8 +69,8 @@ async def serve(home: Path, peers: int) -> None:
 
 @contextmanager
 def serving(home: str, peers: int) -> Iterator[None]:
-    command = [sys.executable, __file__, "--serve", home, "--peers", str(peers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+    command = [sys.executable, "-m", "scripts.bench.top", "--serve", home, "--peers", str(peers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as node:
         assert node.stdin is not None and node.stdout is not None
         if node.stdout.readline() != b"ready\n":
             raise SystemExit(f"the simulated node ended with exit code {node.wait()}")
@@ -81,7 +81,7 @@ def serving(home: str, peers: int) -> Iterator[None]:
 
 
 def start(home: str) -> tuple[float, float]:
-    """Seconds to the first painted screen, and from the key of the Peers view to that."""
+    """Returns the seconds to the first painted screen, and from the key of the Peers view to its first screen."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     began = time.perf_counter()
@@ -115,7 +115,7 @@ def read_until(terminal: int, texts: tuple[bytes, ...]) -> None:
 
 
 def drain(terminal: int, top: subprocess.Popen[bytes]) -> None:
-    """Until it has ended: it writes as it leaves."""
+    """Reads what ``top`` writes while it ends, until it has ended."""
     until_seconds = time.monotonic() + LIMIT_SECONDS
     while top.poll() is None and time.monotonic() < until_seconds:
         if select.select([terminal], [], [], 0.02)[0]:

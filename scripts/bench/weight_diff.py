@@ -1,22 +1,21 @@
 """Lossless bf16 weight diffs: bytes and time, against XOR with zstd level 1, in the same run and in one thread.
 
+    python -m scripts.bench.weight_diff [--weights 100000000] [--json]
+
 The base is 100 M normally distributed weights of standard deviation 0.02. "synthetic": 1 % of them one step up or down.
 "lr 1e-6": the bf16 rounding of float32 master weights before and after one AdamW step of that rate with gradients and
 moments as they are after many steps (update lr · g / √v, g / √v normally distributed with deviation 0.2). Speeds are
-bytes of the dense vector a second, without the hashes of base and target, which cost the contender nothing either; they
-are timed beside.
+bytes of the dense vector a second, without the hashes of base and target, which the contender does not compute either;
+a separate figure gives their speed.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 import zstandard
-from report import Figure, add_json_flag, report
 
 from node.kernels.weight_diff_kernels import (
     encode_diff_fast,
@@ -27,22 +26,12 @@ from node.kernels.weight_diff_kernels import (
 )
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import Patterns
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.timing import best_seconds
 
 TENSORS = 16
 DEVIATION = 0.02
 RELATIVE_UPDATE = 0.2
-
-
-def best_seconds(repeats: int, *works: Callable[[], object]) -> list[float]:
-    """The least time of each, all of them in turn ``repeats`` times, after one turn that does not count."""
-    times = [[] for _ in works]
-    for turn in range(repeats + 1):
-        for work, taken in zip(works, times, strict=True):
-            began = time.perf_counter()
-            work()
-            if turn:
-                taken.append(time.perf_counter() - began)
-    return [min(taken) for taken in times]
 
 
 def stepped(base: list[Patterns], random: np.random.Generator) -> list[Patterns]:
@@ -94,13 +83,17 @@ def main() -> None:
         for old, new in zip(base, target, strict=True):
             compressor.compress(np.bitwise_xor(old, new, out=room).data)
 
-    def xor_patch() -> None:  # a second time takes it back: the work is the same
+    def xor_patch() -> None:  # the second call undoes the first with the same work
         for tensor, frame in zip(weights, frames, strict=True):
             np.bitwise_xor(tensor, np.frombuffer(decompressor.decompress(frame), np.uint16), out=tensor)
 
     def patch() -> None:
         for tensor, section in zip(weights, sections, strict=True):
             unpack_diff_fast(section, each).move(tensor, 1)
+
+    def copy_all() -> None:
+        for tensor, old in zip(weights, base, strict=True):
+            np.copyto(tensor, old)
 
     seconds = best_seconds(
         options.repeats,
@@ -109,7 +102,7 @@ def main() -> None:
         xor_diff,
         xor_patch,
         lambda: [np.array_equal(old, new) for old, new in zip(base, target, strict=True)],
-        lambda: [np.copyto(tensor, old) for tensor, old in zip(weights, base, strict=True)],
+        copy_all,
         lambda: weights_hash_fast(layout, base_tensors),
     )
     pack, unpack, xor, unxor, compare, copy, hashing = (dense_bytes / second / 1e9 for second in seconds)
@@ -126,7 +119,7 @@ def main() -> None:
         Figure("patch against copying", unpack / copy, "of it", "higher", "aim 1"),
         Figure("hash of all weights", hashing, "GB/s", "higher"),
     ]
-    report("weight diff", figures, as_json=options.json)
+    report("weight_diff", figures, as_json=options.json)
 
 
 if __name__ == "__main__":

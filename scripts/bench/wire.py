@@ -1,9 +1,11 @@
-"""Bytes and time of a rollout group on the wire, against plain MessagePack of the same.
+"""Bytes and time of a rollout group on the wire, against the same group in plain MessagePack.
 
-The group is 8 completions of 64 tokens. Ours is everything that a receiver gets: the sealed announcement that carries
-its one advert, and the blob. Plain is MessagePack of dicts: token ids as a list of integers, log-probabilities as a
+    python -m scripts.bench.wire [--groups 20] [--json]
+
+The group is 8 completions of 64 tokens. Ours is everything that a receiver gets: the sealed announcement with its
+one advert, and the blob. Plain is MessagePack of dicts: token ids as a list of integers, log-probabilities as a
 list of float64, text as a string, the same metadata, neither compressed nor signed, and without the tokens' byte
-lengths, which ours carries as well.
+lengths, which ours includes.
 
 Two groups are measured. "typical": reasoning answers over a vocabulary of 151,936 whose ids grow with rarity, each
 log-probability that of a token sampled from a softmax. "worst": every id and every log-probability uniformly random.
@@ -15,16 +17,18 @@ import argparse
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
 import zstandard
-from report import Figure, add_json_flag, report
+from numpy.typing import NDArray
 
 from protocol.identity import NodeKey
 from protocol.messages import PromptRef, RolloutAdvert
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, decode_group, encode_group
 from protocol.wire import open_announcement, seal
+from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 COMPLETIONS = 8
 TOKENS = 64
@@ -49,7 +53,7 @@ SENTENCES = (
 
 
 def reasoning_pieces(rng: np.random.Generator) -> list[str]:
-    """``TOKENS`` pieces of one answer, cut as byte-pair tokenizers cut: words with their space, single digits."""
+    """Returns ``TOKENS`` pieces of an answer, as byte-pair tokenizers cut: words with their space, single digits."""
     text = ""
     while len(pieces := re.findall(r" ?[A-Za-z]+|\d|[^A-Za-z\d]", text)) < TOKENS:
         a, b = (int(n) for n in rng.integers(1, 200, size=2))
@@ -58,19 +62,20 @@ def reasoning_pieces(rng: np.random.Generator) -> list[str]:
 
 
 def token_id_of(piece: str) -> int:
-    """An id such as byte-pair training gives: digits and signs first, longer pieces among the later merges."""
+    """Returns an id like one of byte-pair training: digits and signs first, longer pieces among the later merges."""
     if len(piece) == 1:
         return ord(piece) % 256
     spread = np.random.default_rng(int.from_bytes(piece.encode(), "big") % 2**63).random()
     return min(VOCABULARY - 1, int(256 * 4 ** (len(piece) / 2.5) * (1 + spread)))
 
 
-def sampled_logps(rng: np.random.Generator, count: int) -> np.ndarray:
-    """(count,) log-probabilities of tokens drawn from softmaxes over normal logits, some flat, most peaked."""
+def sampled_logps(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+    """Returns (count,) log-probabilities of tokens drawn from softmaxes of normal logits, some flat, most peaked."""
     logits = rng.normal(size=(count, 1024)) * rng.uniform(1.0, 8.0, size=(count, 1))
     logps = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     drawn = [rng.choice(1024, p=np.exp(row) / np.exp(row).sum()) for row in logps]
-    return logps[np.arange(count), drawn].astype(np.float32)
+    sampled: NDArray[np.float32] = logps[np.arange(count), drawn].astype(np.float32)
+    return sampled
 
 
 def typical_completion(rng: np.random.Generator) -> Completion:
@@ -103,8 +108,8 @@ def group_of(completion: Callable[[np.random.Generator], Completion], seed: int)
     return Group(prompt, rng.bytes(16), rng.bytes(16), 1234, tuple(completion(rng) for _ in range(COMPLETIONS)))
 
 
-def plain(group: Group) -> bytes:
-    """The group as a program would send it that gives the matter no thought."""
+def plain_message(group: Group) -> bytes:
+    """Returns the group as a program without an optimised format would send it."""
     return msgspec.msgpack.encode(
         {
             "task": group.prompt.task,
@@ -134,7 +139,7 @@ def sealed_advert(key: NodeKey, group: Group, blob: bytes) -> bytes:
 
 
 def microseconds(action: Callable[[], object], repeats: int) -> float:
-    """The fastest of ``repeats`` runs: what the work takes when nobody else is at the processor."""
+    """Returns the time of the fastest of ``repeats`` runs, the one least delayed by other processes."""
     fastest = float("inf")
     for _ in range(repeats):
         started = time.perf_counter()
@@ -148,7 +153,7 @@ def sizes(key: NodeKey, kind: str, groups: list[Group], *, bar: str | None) -> l
     adverts = [sealed_advert(key, group, blob) for group, blob in zip(groups, blobs, strict=True)]
     blob_bytes = float(np.mean([len(blob) for blob in blobs]))
     advert_bytes = float(np.mean([len(advert) for advert in adverts]))
-    plain_bytes = float(np.mean([len(plain(group)) for group in groups]))
+    plain_bytes = float(np.mean([len(plain_message(group)) for group in groups]))
     return [
         Figure(f"{kind}: plain MessagePack", plain_bytes, "bytes", "lower"),
         Figure(f"{kind}: sealed advert", advert_bytes, "bytes", "lower"),
@@ -160,13 +165,13 @@ def sizes(key: NodeKey, kind: str, groups: list[Group], *, bar: str | None) -> l
 
 
 def alternatives(groups: list[Group], repeats: int) -> list[Figure]:
-    """The same groups through zstd as it comes, without a block for each column: bytes, and time of compressing."""
+    """Measures zstd without a block for each column on the same groups: bytes, and time to compress."""
     contents = [zstandard.decompress(encode_group(group)[len(GROUP_MAGIC) :]) for group in groups]
     figures = [Figure("typical: uncompressed columns", float(np.mean([len(c) for c in contents])), "bytes", "lower")]
     for level in (3, 6, 19):
         compressor = zstandard.ZstdCompressor(level=level)
         size = float(np.mean([len(GROUP_MAGIC) + len(compressor.compress(content)) for content in contents]))
-        took = microseconds(lambda compressor=compressor: compressor.compress(contents[0]), repeats)
+        took = microseconds(partial(compressor.compress, contents[0]), repeats)
         figures.append(Figure(f"typical: blob in one zstd block, level {level}", size, "bytes", "lower"))
         figures.append(Figure(f"zstd in one block, level {level}", took, "µs", "lower"))
     return figures

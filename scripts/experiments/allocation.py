@@ -1,24 +1,39 @@
-"""Which prompts are worth generating for? Every allocator of the node against taking turns.
+"""For which prompts should a node generate? Every allocator of the node against skills in turn.
 
-    python scripts/experiments/allocation.py [--rounds 400] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.allocation [--rounds 400] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
-A node alone, with four skills and with twelve, that it masters to as many degrees. An allocator chooses what is
-sampled, so its own rewards say nothing of it: success is measured on held-out prompts every few updates, and compared
-at equal generated tokens. ``success_by_tokens`` defines the comparison.
+A node alone, with four skills and with twelve, each known to a different degree. An allocator chooses what is sampled,
+so the rewards of a run do not measure it: success is measured on held-out prompts every few updates, and compared at
+equal generated tokens. ``success_by_tokens`` defines the comparison.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from experiment import Condition, Experiment, Measuring, curve, over_seeds, run_plan, seconds_a_run
-from models import PUPIL, SPECIALISTS, STUDENT, TUTOR, Recipe
-from plans import RunPlan, RunResult
-from plots import Line, line_plot
-from success_by_tokens import Share, course, share_of_tokens, success_at, success_per_token
-from writing import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    Measuring,
+    curve,
+    over_seeds,
+    run_plan,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import RunPlan, RunResult
+from scripts.experiments.models import PUPIL, SPECIALISTS, STUDENT, TUTOR, SkillRecipe
+from scripts.experiments.reports.plots import Line, line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.success_by_tokens import (
+    TokenShare,
+    course,
+    share_of_tokens,
+    success_at,
+    success_per_token,
+)
 
 ROUNDS: Final = 400
 COMPLETIONS: Final = 4
@@ -35,13 +50,13 @@ FORGETTING: Final[Mapping[str, float]] = {"dps": 0.7}  # where it is not the def
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Who learns what, and in which steps."""
+class AllocationSetting:
+    """One learner, the peer whose skills it lacks, and the size of an update."""
 
     name: str
     suffix: str  # of the plot's file
-    learner: Recipe
-    peer: Recipe  # has what is hard for the learner
+    learner: SkillRecipe
+    peer: SkillRecipe  # has the skills that are hard for the learner
     groups: int  # an update
     measuring: Measuring
 
@@ -49,15 +64,15 @@ class Setting:
         return f"{self.name}: {method}"
 
     def of(self, results: Results) -> Results:
-        """Those of this setting, by method."""
+        """Returns the results of this setting, by method."""
         named = {method: results.get(self.condition(method)) for method in METHODS}
         return {method: runs for method, runs in named.items() if runs is not None}
 
 
 SWAP: Final = next(recipe for recipe in SPECIALISTS if recipe.name == "swap")
 SETTINGS: Final = (
-    Setting("four skills", "", STUDENT, SWAP, 16, Measuring(20, prompts=64, samples=4)),
-    Setting("twelve skills", "-twelve", PUPIL, TUTOR, 32, Measuring(20, prompts=32, samples=4)),
+    AllocationSetting("four skills", "", STUDENT, SWAP, 16, Measuring(20, prompts=64, samples=4)),
+    AllocationSetting("twelve skills", "-twelve", PUPIL, TUTOR, 32, Measuring(20, prompts=32, samples=4)),
 )
 Results = Mapping[str, Sequence[RunResult]]
 
@@ -66,11 +81,13 @@ def conditions() -> list[Condition]:
     found = []
     for setting in SETTINGS:
         sizes = {"own_groups": setting.groups, "foreign_groups": 0, "share_groups": 0, "completions": COMPLETIONS}
-        learner = {**sizes, "learning_rate": LEARNING_RATE}
+        learner: dict[str, object] = {**sizes, "learning_rate": LEARNING_RATE}
         for name, what in METHODS.items():
             method = POSTERIOR if name == TOLD else name
-            allocation = {"method": method} | ({"forgetting": FORGETTING[method]} if method in FORGETTING else {})
-            settings = {"learner": learner, "allocation": allocation}
+            allocation: dict[str, object] = {"method": method}
+            if method in FORGETTING:
+                allocation["forgetting"] = FORGETTING[method]
+            settings: dict[str, dict[str, object]] = {"learner": learner, "allocation": allocation}
             found.append(Condition(setting.condition(name), what, settings))
     return found
 
@@ -98,8 +115,8 @@ def budget_of(results: Results) -> float:
     return min(course(run)[0][-1] for runs in results.values() for run in runs)
 
 
-def shares(results: Results) -> dict[str, Share]:
-    """By method, of uniform's tokens; empty without uniform."""
+def shares(results: Results) -> dict[str, TokenShare]:
+    """Returns each method's share of uniform's tokens; nothing without uniform."""
     base, budget = results.get(UNIFORM), budget_of(results)
     return {method: share_of_tokens(runs, base, budget) for method, runs in results.items()} if base else {}
 
@@ -121,19 +138,24 @@ def main_table(results: Results) -> str:
     return table([*header, "share of uniform's tokens to uniform's final success", "seeds that reach it"], rows)
 
 
+def skill_success(result: RunResult, which: int, skill: str) -> float:
+    """Returns the sampled success on one skill at measurement ``which``."""
+    return result.nodes[0].measurements[which].sampled[skill]
+
+
 def skills_table(results: Results) -> str:
     first = next(iter(results.values()))
     skills = list(first[0].nodes[0].measurements[0].sampled)
 
     def row(name: str, runs: Sequence[RunResult], which: int) -> list[str]:
-        cells = [over_seeds(runs, lambda r, s=skill: r.nodes[0].measurements[which].sampled[s]) for skill in skills]
+        cells = [over_seeds(runs, partial(skill_success, which=which, skill=skill)) for skill in skills]
         return [name, *(cell.text(2) for cell in cells)]
 
     rows = [row("at the start", first, 0), *(row(method, runs, -1) for method, runs in results.items())]
     return table(["final success", *skills], rows)
 
 
-def section(written: Document, setting: Setting, results: Results) -> None:
+def section(written: Document, setting: AllocationSetting, results: Results) -> None:
     updates = f"{setting.groups} groups of {COMPLETIONS} completions an update"
     measuring = f"{setting.measuring.prompts} held-out prompts a skill, {setting.measuring.samples} completions each"
     intro = f"{updates}. Success is measured on {measuring}."

@@ -1,21 +1,22 @@
-"""Replicas of one model on texts of their own: what averaging their weights is worth, and in how few bytes.
+"""Replicas of one model, each on its own texts: the gain of averaging their weights, and its bytes.
 
-    python scripts/experiments/averaging.py [--rounds 600] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.averaging [--rounds 600] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
 Eight replicas of a language model of 77,000 parameters start from one base and take equally many inner steps, each on
-its own documents of a made-up language (``language.py``). Every ``EVERY`` steps they do with each other's weights what
-the condition says. Measured is held-out loss, mean over the replicas, each with its own weights.
+its own documents of a made-up language (``language.py``). Every ``EVERY`` steps they exchange weights by
+the rule of the condition. The measure is held-out loss, mean over the replicas, each with its own weights.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from averaging_liars import (
+from scripts.experiments.harness.experiment import Condition, Experiment, curve, seconds_a_run
+from scripts.experiments.language_model.averaging_liars import (
     HONEST_REFUSED,
     HONEST_TAKEN,
     HONEST_WEIGHT,
@@ -23,11 +24,10 @@ from averaging_liars import (
     LIES_TAKEN,
     LIES_WEIGHT,
 )
-from averaging_run import BASE_STEPS, Level, ReplicaPlan, ReplicaResult
-from experiment import Condition, Experiment, curve, seconds_a_run
-from intervals import Estimate, estimate
-from plots import line_plot
-from writing import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.language_model.averaging_run import BASE_STEPS, Level, ReplicaPlan, ReplicaResult
+from scripts.experiments.reports.intervals import Estimate, estimate
+from scripts.experiments.reports.plots import line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
 
 ROUNDS: Final = 600
 REPLICAS: Final = 8
@@ -40,8 +40,8 @@ FAST_RATE: Final = 4 * LEARNING_RATE
 
 
 @dataclass(frozen=True)
-class Setting:
-    """``settings`` are the rule's; the bars compare conditions that run with every seed, the others have one."""
+class AveragingSetting:
+    """One condition: ``settings`` are the rule's; conditions with a bar run with every seed, the others with one."""
 
     rule: str
     what: str
@@ -52,7 +52,7 @@ class Setting:
     late: int = 0
 
 
-def faster(setting: Setting, *, decays: bool) -> Setting:
+def faster(setting: AveragingSetting, *, decays: bool) -> AveragingSetting:
     how = "decays to a tenth by half a cosine" if decays else "constant"
     what = f"learning rate {FAST_RATE:g}, {how}"
     return replace(setting, what=what, learning_rate=FAST_RATE, decays=decays, seeds_most=None if decays else 1)
@@ -66,12 +66,15 @@ SAME_MOMENTUM = "DiLoCo, μ .5"
 TWO_BITS, TWO_BITS_MORE = "compressed, 2-bit slice", "compressed, k = 48, 2-bit slice"
 DECAYING, CONSTANT = "fast, decaying: ", "fast: "
 BARS: Final = {
-    NONE: Setting("alone", "every replica alone", seeds_most=None),
-    DILOCO: Setting("diloco", "mean pseudo-gradient of all eight by gossip in three exchanges, η .7, μ .3",
-                    seeds_most=None),
-    NOLOCO: Setting("noloco", "random pairs, dense bf16, η = γ = .7, μ .5", seeds_most=None),
-    COMPRESSED: Setting("compressed", "random pairs: update in two bits a value, 64 of 4096; every 18th weight, 3 bits",
-                        seeds_most=None),
+    NONE: AveragingSetting("alone", "every replica alone", seeds_most=None),
+    DILOCO: AveragingSetting("diloco", "mean pseudo-gradient of all eight by gossip in three exchanges, η .7, μ .3",
+                            seeds_most=None),
+    NOLOCO: AveragingSetting("noloco", "random pairs, dense bf16, η = γ = .7, μ .5", seeds_most=None),
+    COMPRESSED: AveragingSetting(
+        "compressed",
+        "random pairs: update in two bits a value, 64 of 4096; every 18th weight, 3 bits",
+        seeds_most=None,
+    ),
 }  # fmt: skip
 HONEST_TIMES: Final = 20
 NO_DEFENCE, JUDGED = "liar: NoLoCo, no defence", "liar: NoLoCo, as the node does"
@@ -81,76 +84,82 @@ HUGE, HUGE_JUDGED = "huge liar: NoLoCo, no defence", "huge liar: NoLoCo, as the 
 LATE_HUGE_JUDGED = "late huge liar: NoLoCo, as the node does"
 HONEST_CLIPPED = "no liar: DiLoCo, CenteredClip"
 LIARS: Final = {
-    NO_DEFENCE: Setting(
+    NO_DEFENCE: AveragingSetting(
         "pairs_with_liar",
         "one of eight offers θ + 10 ‖θ - φ‖ u, u a random direction; its own loss is not in the mean; all take it",
         {"lie": "large", "judged": False},
         seeds_most=None,
     ),
-    JUDGED: Setting(
+    JUDGED: AveragingSetting(
         "pairs_with_liar",
         "the same liar; each other refuses and weighs by its own past of norms (swarm/averaging/norm_history.py)",
         {"lie": "large", "judged": True},
     ),
-    LATE_JUDGED: Setting(
+    LATE_JUDGED: AveragingSetting(
         "pairs_with_liar",
         f"the same, but the liar is honest the first {HONEST_TIMES} times",
         {"lie": "large", "judged": True, "honest_times": HONEST_TIMES},
     ),
-    HUGE: Setting(
+    HUGE: AveragingSetting(
         "pairs_with_liar", "as liar, 100 ‖θ - φ‖ instead of 10; all take it", {"lie": "huge", "judged": False}
     ),
-    HUGE_JUDGED: Setting(
+    HUGE_JUDGED: AveragingSetting(
         "pairs_with_liar", "the same, judged as above", {"lie": "huge", "judged": True}, seeds_most=None
     ),
-    LATE_HUGE_JUDGED: Setting(
+    LATE_HUGE_JUDGED: AveragingSetting(
         "pairs_with_liar",
         f"the same, but the liar is honest the first {HONEST_TIMES} times",
         {"lie": "huge", "judged": True, "honest_times": HONEST_TIMES},
     ),
-    QUIET_JUDGED: Setting(
+    QUIET_JUDGED: AveragingSetting(
         "pairs_with_liar",
         "one of eight offers φ - (θ - φ), of ordinary length; its own loss is not in the mean; judged as above",
         {"lie": "quiet", "judged": True},
     ),
-    QUIET_MEAN: Setting(
+    QUIET_MEAN: AveragingSetting(
         "one_place",
         "the same liar; mean of all eight pseudo-gradients in one place, η .7, μ .3",
         {"lie": "quiet", "clipped": False},
     ),
-    QUIET_CLIPPED: Setting(
+    QUIET_CLIPPED: AveragingSetting(
         "one_place",
         "the same liar; the eight's centre by CenteredClip instead of their mean",
         {"lie": "quiet", "clipped": True},
     ),
-    HONEST_CLIPPED: Setting("one_place", "CenteredClip among eight that are honest", {"lie": None, "clipped": True}),
+    HONEST_CLIPPED: AveragingSetting(
+        "one_place", "CenteredClip among eight that are honest", {"lie": None, "clipped": True}
+    ),
 }
-CONDITIONS: Final[Mapping[str, Setting]] = {
+CONDITIONS: Final[Mapping[str, AveragingSetting]] = {
     **BARS,
     **{DECAYING + name: faster(BARS[name], decays=True) for name in (DILOCO, NOLOCO, COMPRESSED)},
     **{CONSTANT + name: faster(BARS[name], decays=False) for name in (DILOCO, NOLOCO, COMPRESSED)},
     LATE_NOLOCO: replace(BARS[NOLOCO], what=f"outer step {LATE} inner steps after the offer", seeds_most=1, late=LATE),
     LATE_COMPRESSED: replace(BARS[COMPRESSED], what="as late", seeds_most=1, late=LATE),
-    SAME_MOMENTUM: Setting("diloco", "as DiLoCo, with NoLoCo's momentum", {"momentum": 0.5}, seeds_most=None),
-    TWO_BITS: Setting(
+    SAME_MOMENTUM: AveragingSetting("diloco", "as DiLoCo, with NoLoCo's momentum", {"momentum": 0.5}, seeds_most=None),
+    TWO_BITS: AveragingSetting(
         "compressed", "every 12th weight in 2 bits, as many bytes", {"stride": 12, "bits": 2}, seeds_most=None
     ),
-    TWO_BITS_MORE: Setting(
+    TWO_BITS_MORE: AveragingSetting(
         "compressed",
         "48 of 4096; every 10th weight in 2 bits, as many bytes",
         {"kept": 48, "stride": 10, "bits": 2},
         seeds_most=None,
     ),
-    PAIRS: Setting("diloco_pairs", "one exchange with a random partner, and nothing that holds φ together"),
-    NO_SLICE: Setting("compressed", "the update alone", {"consensus_rate": 0.0, "stride": 65_535}),
-    "compressed, 8-bit slice": Setting(
+    PAIRS: AveragingSetting("diloco_pairs", "one exchange with a random partner, and nothing that holds φ together"),
+    NO_SLICE: AveragingSetting("compressed", "the update alone", {"consensus_rate": 0.0, "stride": 65_535}),
+    "compressed, 8-bit slice": AveragingSetting(
         "compressed", "every 48th weight in 8 bits, as many bytes", {"stride": 48, "bits": 8}
     ),
-    "compressed, residual decays": Setting("compressed", "β = .95, as SparseLoCo has it", {"residual_decay": 0.95}),
-    "SparseLoCo, all to all": Setting("sparseloco", "everybody's update to everybody, one φ"),
-    SLICE: Setting("slice", "every 50th weight in bf16, averaged; no update (SPARTA)", {"stride": 50}),
-    COPIES: Setting("copies", "top 128 of 4096 of θ less the copy that this partner holds (CHOCO-SGD)", {"kept": 128}),
-    FLOOR: Setting("alone", "what all tokens in one place give at as many steps"),
+    "compressed, residual decays": AveragingSetting(
+        "compressed", "β = .95, as SparseLoCo has it", {"residual_decay": 0.95}
+    ),
+    "SparseLoCo, all to all": AveragingSetting("sparseloco", "everybody's update to everybody, one φ"),
+    SLICE: AveragingSetting("slice", "every 50th weight in bf16, averaged; no update (SPARTA)", {"stride": 50}),
+    COPIES: AveragingSetting(
+        "copies", "top 128 of 4096 of θ less the copy that this partner holds (CHOCO-SGD)", {"kept": 128}
+    ),
+    FLOOR: AveragingSetting("alone", "what all tokens in one place give at as many steps"),
     **LIARS,
 }
 IN_PLOT: Final = (NONE, DILOCO, NOLOCO, COMPRESSED, NO_SLICE, SLICE, COPIES, FLOOR)
@@ -186,19 +195,19 @@ Results = Mapping[str, Sequence[ReplicaResult]]
 
 
 def by_seed(results: Results, name: str) -> dict[int, float]:
-    """Final loss."""
+    """Returns the final loss of each seed."""
     return {result.seed: result.levels[-1].loss for result in results.get(name, ())}
 
 
 def against(results: Results, name: str, base: str) -> Estimate | None:
-    """How much higher the final loss under ``name`` is than under ``base``, per cent, of the seeds that both have."""
+    """Returns by how many per cent the final loss under ``name`` exceeds ``base``, over the seeds that both have."""
     ours, theirs = by_seed(results, name), by_seed(results, base)
     shared = sorted(ours.keys() & theirs.keys())
     return estimate([100 * (ours[seed] / theirs[seed] - 1) for seed in shared]) if shared else None
 
 
 def dense_of(name: str) -> str:
-    """NoLoCo at the same learning rate."""
+    """Returns the name of NoLoCo at the same learning rate."""
     return next((prefix + NOLOCO for prefix in (DECAYING, CONSTANT) if name.startswith(prefix)), NOLOCO)
 
 
@@ -230,9 +239,10 @@ def liars_table(results: Results) -> str:
         if name not in results:
             continue
         per_cents = [against(results, name, base) for base in (NOLOCO, DILOCO)]
-        total: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for run in results[name]:
-            total.update(run.verdicts)  # type: ignore[arg-type]  # sums of weights among them
+            for kind, count in run.verdicts.items():
+                total[kind] += count
         lies = total[LIES_TAKEN] + total[LIES_REFUSED]
         honest = total[HONEST_TAKEN] + total[HONEST_REFUSED]
         rows.append(
@@ -254,12 +264,12 @@ def last(results: Sequence[ReplicaResult], value: Callable[[Level], float]) -> l
 
 
 def bytes_a_parameter(runs: Sequence[ReplicaResult]) -> float:
-    """That one replica takes in for one outer step."""
+    """Returns the bytes per parameter that one replica receives for one outer step."""
     return statistics.fmean(run.received_bytes / run.parameters for run in runs)
 
 
 def compared() -> list[tuple[str, str, str]]:
-    """(condition, base, bar)"""
+    """Returns the comparisons: (condition, base, bar)."""
     pairs = [(NONE, NOLOCO, "")]
     for prefix in ("", DECAYING, CONSTANT):
         pairs += [(prefix + NOLOCO, prefix + DILOCO, BAR), (prefix + COMPRESSED, prefix + NOLOCO, BAR)]
@@ -268,7 +278,7 @@ def compared() -> list[tuple[str, str, str]]:
 
 
 def verdict(per_cent: Estimate, bar: str) -> str:
-    """What a bar of at most 1 % says to a mean and to its whole interval."""
+    """Returns whether the mean, and whether its whole interval, meets a bar of at most 1 %."""
     if not bar:
         return ""
     if per_cent.mean > 1:

@@ -1,11 +1,11 @@
-"""Four like nodes that learn by reinforcement, with and without averaging their weights.
+"""Four nodes with one model that learn by reinforcement, with and without averaging their weights.
 
-    python scripts/experiments/family.py [--rounds 80] [--seeds 4] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.family [--rounds 80] [--seeds 4] [--only PATTERN] [--jobs 2] [--json]
 
-One model on four nodes that draw their own prompts and samples; some share rollouts besides. Everything that learns
-and averages is the nodes' own code over the simulated network (``community.py``): heartbeats, pairing, blobs, and the
-outer step while rounds go on, NoLoCo's in dense bf16 or the compressed one. NoLoCo's constants take steps η / (1 - μ) =
-1.4 times as long as what was learnt, so a node alone with 1.4 times the learning rate is a control.
+One model on four nodes that draw their own prompts and samples; under some conditions they also share rollouts. All
+learning and averaging is the nodes' own code over the simulated network (``nodes_run.py``): heartbeats, pairing, blobs,
+and the outer step during rounds, NoLoCo's in dense bf16 or the compressed one. With NoLoCo's constants an outer step is
+η / (1 - μ) = 1.4 times as long as the inner steps, so a node alone with 1.4 times the learning rate is a control.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from experiment import Condition, Experiment, Measuring, curve, over_nodes, over_seeds, run_plan, seconds_a_run
-from intervals import Estimate, over_tokens, paired, smoothed
-from models import STUDENT
-from plans import NodeResult, RunPlan, RunResult
-from plots import line_plot
-from skills import SKILLS
-from writing import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    Measuring,
+    curve,
+    over_nodes,
+    over_seeds,
+    run_plan,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
+from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.models import STUDENT
+from scripts.experiments.reports.intervals import Estimate, over_tokens, paired, smoothed
+from scripts.experiments.reports.plots import line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
 
 ROUNDS: Final = 80
 NODES: Final = {f"node-{letter}": STUDENT.key for letter in "abcd"}  # the name seeds a node's draws
@@ -59,7 +68,7 @@ CONDITIONS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] 
         {"learner": LEARNER, "averaging": {"every_rounds": EVERY, "encoding": "sparse-2bit"}},
     ),
 }
-# condition, what it is compared with, and whether the bar is about it
+# condition, its base, and whether it has a bar
 COMPARED: Final = (
     (AVERAGED, NONE, True),
     (BOTH, SHARED, True),
@@ -87,27 +96,27 @@ Results = Mapping[str, Sequence[RunResult]]
 
 
 def success(result: RunResult, after_rounds: int) -> float:
-    """Sampled success on held-out prompts, mean of all skills and nodes."""
+    """Returns the sampled success on held-out prompts, mean of all skills and nodes."""
     return over_nodes(result, lambda node: statistics.fmean(node.measured(after_rounds).sampled.values()))
 
 
 def budget_tokens(results: Results) -> int:
-    """That every node of every run generated at least."""
+    """Returns the fewest tokens that a node of any run generated."""
     return min(sum(node.tokens) for runs in results.values() for run in runs for node in run.nodes)
 
 
 def reward(result: RunResult, tokens: int) -> float:
-    """Mean sampled reward while a node generated its first ``tokens``."""
+    """Returns the mean sampled reward over a node's first ``tokens``."""
     return over_nodes(result, lambda node: over_tokens(node.reward, node.tokens, tokens))
 
 
 def last_apart(result: RunResult) -> float:
-    """Between the nodes at the end."""
+    """Returns the distance between the nodes at the end."""
     return result.apart[-1]
 
 
 def gains(results: Results, name: str, base: str, rounds: int) -> tuple[Estimate, Estimate] | None:
-    """How much more final success, and more reward on equally many tokens, ``name`` gave than ``base``; by seed."""
+    """Returns the gain of ``name`` over ``base`` in final success, and in reward at equal tokens, paired by seed."""
     if name not in results or base not in results:
         return None
     ours, theirs, tokens = results[name], results[base], budget_tokens(results)
@@ -176,7 +185,7 @@ def document(results: Results, rounds: int, command: str) -> Document:
     return written
 
 
-def _mean_reward(nodes: Sequence[NodeResult]) -> list[float]:
+def _mean_reward(nodes: Sequence[NodeHistory]) -> list[float]:
     return smoothed([statistics.fmean(each) for each in zip(*(node.reward for node in nodes), strict=True)], WINDOW)
 
 
@@ -187,8 +196,9 @@ def figures(results: Results, rounds: int) -> list[Figure]:
         if more is not None:
             bar = "> 0" if has_bar else ""
             for what, each in zip(("success at the end", "reward at equal tokens"), more, strict=True):
-                found.append(Figure(f"{name} against {base}: more {what}", each.mean, "", "higher", bar))
-                found.append(Figure("  low end of the 95 % interval", each.low, "", "higher", bar))
+                more_what = f"{name} against {base}: more {what}"
+                found.append(Figure(more_what, each.mean, "", "higher", bar))
+                found.append(Figure(f"{more_what}, low end of the 95 % interval", each.low, "", "higher", bar))
     return found
 
 

@@ -1,25 +1,34 @@
-"""Which correction suits policies of unlike models and tokenizers? The three built-in models, together.
+"""Which correction suits policies of different models and tokenizers? The three built-in models, together.
 
-    python scripts/experiments/heterogeneous.py [--rounds 80] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.heterogeneous [--rounds 80] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
-wren, robin and finch differ in architecture and tokenizer, and each is half taught on two of the default swarm's six
-tasks. Every correction is run without a floor under the weight and with floor 1 (algorithms that know one tokenizer use
-groups of another as text). Published results have the stronger member lose, so each member's result is told.
+wren, robin and finch differ in architecture and tokenizer, and each is partly trained on two of the default swarm's six
+tasks. Every correction is run without a floor under the weight and with floor 1 (algorithms for one tokenizer use
+groups of another as text). In published results the stronger member loses, so each member's result is reported.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
-from experiment import Condition, Experiment, Measuring, curve, over_nodes, over_seeds, run_plan, seconds_a_run
-from intervals import Estimate, paired, smoothed
-from plans import NodeResult, RunPlan, RunResult
-from plots import line_plot
-from writing import Document, Figure, conditions_table, print_figures, table
-
 from node.tasks.default_swarm import DEFAULT_TASKS
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    Measuring,
+    curve,
+    over_nodes,
+    over_seeds,
+    run_plan,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
+from scripts.experiments.reports.intervals import Estimate, paired, smoothed
+from scripts.experiments.reports.plots import line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
 
 ROUNDS: Final = 80
 GROUPS: Final = 12  # own, and as many foreign ones; two for each task
@@ -73,30 +82,34 @@ EXPERIMENT: Final = Experiment(
 Results = Mapping[str, Sequence[RunResult]]
 
 
-def success(node: NodeResult, round_number: int) -> float:
-    """Mean sampled success over all tasks."""
+def success(node: NodeHistory, round_number: int) -> float:
+    """Returns the mean sampled success over all tasks."""
     return statistics.fmean(node.measured(round_number).sampled.values())
 
 
-def success_where_weak(node: NodeResult, round_number: int) -> float:
-    """The same over the tasks that the node was weak on at the start."""
+def success_where_weak(node: NodeHistory, round_number: int) -> float:
+    """Returns the same over the tasks that the node was weak on at the start."""
     weak = [name for name, share in node.measured(0).sampled.items() if share < WEAK]
     return statistics.fmean(node.measured(round_number).sampled[name] for name in weak)
 
 
 def by_strength(results: Results) -> list[str]:
-    """The members, weakest first, by their success before any learning."""
+    """Returns the members, weakest first, by their success before training."""
     nodes = [node for of_name in results.values() for result in of_name for node in result.nodes]
     starts = {name: statistics.fmean(success(n, 0) for n in nodes if n.name == name) for name in MODELS}
     return sorted(MODELS, key=lambda name: starts[name])
 
 
-def member(result: RunResult, name: str) -> NodeResult:
+def member(result: RunResult, name: str) -> NodeHistory:
     return next(node for node in result.nodes if node.name == name)
 
 
+def member_success(result: RunResult, name: str, round_number: int) -> float:
+    return success(member(result, name), round_number)
+
+
 def final(results: Results, condition: str, name: str, rounds: int) -> list[float]:
-    """One member's final success, seed by seed."""
+    """Returns one member's final success, seed by seed."""
     return [success(member(result, name), rounds) for result in results[condition]]
 
 
@@ -106,12 +119,15 @@ def main_table(results: Results, rounds: int) -> str:
     header += ["mean sampled reward", "effective sample share"]
     start = next(iter(results.values()))
     rows = [
-        ["at the start", *(over_seeds(start, lambda r, n=name: success(member(r, n), 0)).text() for name in members)]
+        [
+            "at the start",
+            *(over_seeds(start, partial(member_success, name=name, round_number=0)).text() for name in members),
+        ]
     ]
     rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success(n, 0))).text()]
     rows[0] += [over_seeds(start, lambda r: over_nodes(r, lambda n: success_where_weak(n, 0))).text(), "", ""]
     for condition, runs in results.items():
-        cells = [over_seeds(runs, lambda r, n=name: success(member(r, n), rounds)).text() for name in members]
+        cells = [over_seeds(runs, partial(member_success, name=name, round_number=rounds)).text() for name in members]
         cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success(n, rounds))).text())
         cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: success_where_weak(n, rounds))).text())
         cells.append(over_seeds(runs, lambda r: over_nodes(r, lambda n: statistics.fmean(n.reward))).text())
@@ -124,13 +140,13 @@ def _rank(members: Sequence[str], name: str) -> str:
     return " (weakest)" if name == members[0] else " (strongest)" if name == members[-1] else ""
 
 
-def effective_share(node: NodeResult) -> float:
+def effective_share(node: NodeHistory) -> float:
     known = [share for share in node.effective_sample_share if share is not None]
     return statistics.fmean(known) if known else 0.0
 
 
 def difference(results: Results, one: str, other: str, name: str, rounds: int) -> Estimate:
-    """Final success of a member under ``one`` less that under ``other``, paired by seed."""
+    """Returns the final success of a member under ``one`` less that under ``other``, paired by seed."""
     return paired(final(results, one, name, rounds), final(results, other, name, rounds))
 
 

@@ -1,11 +1,11 @@
-"""Small models made from nothing for the experiments: same network, same tokenizer, different skills.
+"""Small models trained from scratch for the experiments: same network, same tokenizer, different skills.
 
-Each learns by imitation: to copy, right answers for the skills that it is to have, and for the others the answers to
-other questions, so that it writes what looks like an answer and is right by chance alone. Teaching stops as soon as the
+Each learns by imitation: to copy, right answers for the skills that it is taught, and for the others the answers to
+other questions, so that its answers have the right form and are right only by chance. Teaching stops as soon as the
 taught skills' mean sampled success reaches the recipe's. Seeded, one thread: one machine makes the same bytes again. A
 model's folder is named after everything that shapes it, and made once.
 
-    python scripts/experiments/models.py     makes those that are missing, and measures all
+    python -m scripts.experiments.models     makes those that are missing, and prints all
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import torch
-from skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS, TWELVE, SkillTask
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-SCRIPTS: Final = Path(__file__).resolve().parents[1]
-sys.path.append(str(SCRIPTS))
-from build_models import SPECIAL, UNKNOWN, Known, finished_tokenizer, knowledge, teaching_batch  # noqa: E402
+from scripts import REPOSITORY
+from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch
+from scripts.experiments.harness.skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS, TWELVE, SkillTask
 
-MODELS_FOLDER: Final = SCRIPTS.parent / ".experiments" / "models"
-SHAPE: Final = {
+MODELS_FOLDER: Final = REPOSITORY / ".experiments" / "models"
+SHAPE: Final[dict[str, Any]] = {
     "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "head_dim": 24, "max_position_embeddings": 32, "tie_word_embeddings": True,
 }  # fmt: skip
@@ -45,13 +44,13 @@ WARMUP_STEPS: Final = 50
 STEPS_LIMIT: Final = 2000
 MEASURE_EVERY_STEPS: Final = 10
 MEASURE_PROMPTS: Final = 200
-OTHER_WEIGHT: Final = 0.1  # how often a skill that is to stay unknown is drawn, against 1 for one to be had
+OTHER_WEIGHT: Final = 0.1  # how often an untaught skill is drawn, relative to 1 for a taught one
 COPY_WEIGHT: Final = 0.3
-OWN_SUCCESS: Final = 0.8  # of a specialist
+SPECIALIST_SUCCESS: Final = 0.8
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SkillRecipe:
     """One model: the skills that it is taught, how often each is drawn, and the mean success at which that stops."""
 
     name: str
@@ -61,13 +60,18 @@ class Recipe:
 
     @property
     def skills(self) -> Mapping[str, SkillTask]:
-        """Those that it is taught of, or taught not to know."""
+        """All skills of its kind, taught and untaught."""
         return TWELVE if self.taught[0][0] in TWELVE else SKILLS
 
     @property
     def key(self) -> str:
         """Names the folder: equal keys, equal models."""
-        shape = {"recipe": asdict(self), "shape": SHAPE, "alphabet": ALPHABET, "hashes": self._skill_hashes()}
+        shape: dict[str, Any] = {
+            "recipe": asdict(self),
+            "shape": SHAPE,
+            "alphabet": ALPHABET,
+            "hashes": self._skill_hashes(),
+        }
         shape |= {"batch": BATCH, "rate": LEARNING_RATE, "warmup": WARMUP_STEPS, "every": MEASURE_EVERY_STEPS}
         shape |= {"prompts": MEASURE_PROMPTS, "weights": [OTHER_WEIGHT, COPY_WEIGHT]}
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
@@ -77,16 +81,18 @@ class Recipe:
         return {name: task.config_hash.hex() for name, task in self.skills.items()}
 
 
-def specialist(skill: str, seed: int) -> Recipe:
-    return Recipe(skill, seed, ((skill, 1.0),), OWN_SUCCESS)
+def specialist(skill: str, seed: int) -> SkillRecipe:
+    return SkillRecipe(skill, seed, ((skill, 1.0),), SPECIALIST_SUCCESS)
 
 
 SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKILLS))
-STUDENT: Final = Recipe("student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25)
+STUDENT: Final = SkillRecipe(
+    "student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25
+)
 TAUGHT_OF_TWELVE: Final = (1.0, 0.8, 0.65, 0.55, 0.45, 0.37, 0.3, 0.25, 0.21, 0.17, 0.13, 0.1)
-PUPIL: Final = Recipe("pupil", 22, tuple(zip(TWELVE, TAUGHT_OF_TWELVE, strict=True)), 0.25)
+PUPIL: Final = SkillRecipe("pupil", 22, tuple(zip(TWELVE, TAUGHT_OF_TWELVE, strict=True)), 0.25)
 HARDEST_OF_TWELVE: Final = ("order-2130", "order-0213", "order-1302")  # for the pupil
-TUTOR: Final = Recipe("tutor", 23, tuple((name, 1.0) for name in HARDEST_OF_TWELVE), OWN_SUCCESS)
+TUTOR: Final = SkillRecipe("tutor", 23, tuple((name, 1.0) for name in HARDEST_OF_TWELVE), SPECIALIST_SUCCESS)
 RECIPES: Final = (*SPECIALISTS, STUDENT, PUPIL, TUTOR)
 
 
@@ -99,12 +105,12 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def network(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **ids, **SHAPE))
 
 
-def drawn_lesson(recipe: Recipe, rng: Random) -> list[tuple[str, str]]:
-    """Questions, and right answers for the skills to be taught; for the others the answers to other questions."""
+def drawn_lesson(recipe: SkillRecipe, rng: Random) -> list[tuple[str, str]]:
+    """Returns questions with right answers for the taught skills, and answers to other questions for the others."""
     taught = dict(recipe.taught)
     weights = {name: taught.get(name, OTHER_WEIGHT) for name in recipe.skills} | {COPY.name: COPY_WEIGHT}
     lesson = []
@@ -117,13 +123,13 @@ def drawn_lesson(recipe: Recipe, rng: Random) -> list[tuple[str, str]]:
 
 
 def measured(
-    recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, first_seed: int
-) -> dict[str, Known]:
+    recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, first_seed: int
+) -> dict[str, Accuracy]:
     seeds = range(first_seed, first_seed + MEASURE_PROMPTS)
     return {name: knowledge(model, tokenizer, task, seeds) for name, task in recipe.skills.items()}
 
 
-def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+def train(recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """Teaches until the success is reached; returns the steps taken. Raises RuntimeError at ``STEPS_LIMIT``."""
     rng, success = Random(recipe.seed), 0.0
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
@@ -131,11 +137,11 @@ def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         ids, labels = teaching_batch(tokenizer, drawn_lesson(recipe, rng))
         logits = model(ids).logits[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
-        slower = 0.2 if success > 0.3 * recipe.success else 1.0  # a skill is understood suddenly
+        slower = 0.2 if success > 0.3 * recipe.success else 1.0  # a skill is learnt suddenly
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS) * slower
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % MEASURE_EVERY_STEPS == 0:
@@ -146,8 +152,8 @@ def train(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     raise RuntimeError(f"{recipe.name}: success {success:.2f} after {STEPS_LIMIT} steps, wanted {recipe.success}")
 
 
-def ensure(recipe: Recipe, root: Path = MODELS_FOLDER) -> Path:
-    """The model's folder, made first where it is missing. One that was interrupted half-way is made again."""
+def ensure(recipe: SkillRecipe, root: Path = MODELS_FOLDER) -> Path:
+    """Returns the model's folder, after making the model where it is missing or incomplete."""
     folder = root / recipe.key
     if (folder / "skills.json").is_file():
         return folder
@@ -158,22 +164,24 @@ def ensure(recipe: Recipe, root: Path = MODELS_FOLDER) -> Path:
     tokenizer = character_tokenizer()
     model = network(tokenizer)
     steps = train(recipe, model, tokenizer)
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]  # transformers
     known = measured(recipe, model, tokenizer, 0)
     torch.set_num_threads(threads)
     shutil.rmtree(folder, ignore_errors=True)
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    record = {"steps": steps, "parameters": parameters, "seconds": round(time.monotonic() - began, 1)}
+    record: dict[str, Any] = {"steps": steps, "parameters": parameters, "seconds": round(time.monotonic() - began, 1)}
     record["skills"] = {name: asdict(one) for name, one in known.items()}
-    (folder / "skills.json").write_text(json.dumps(record, indent=1), encoding="utf-8")  # last: it says "whole"
+    (folder / "skills.json").write_text(
+        json.dumps(record, indent=1), encoding="utf-8"
+    )  # last: it marks a complete model
     print(line_of(recipe, folder), file=sys.stderr, flush=True)
     return folder
 
 
-def line_of(recipe: Recipe, folder: Path) -> str:
+def line_of(recipe: SkillRecipe, folder: Path) -> str:
     record = json.loads((folder / "skills.json").read_text(encoding="utf-8"))
     skills = ", ".join(f"{name} {one['greedy']:.2f} ({one['sampled']:.2f})" for name, one in record["skills"].items())
     return (
@@ -183,7 +191,7 @@ def line_of(recipe: Recipe, folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes the experiments' models where they are missing.")
+    parser = argparse.ArgumentParser(description="Makes the experiments' models that are missing.")
     parser.add_argument("--into", type=Path, default=MODELS_FOLDER)
     parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES])
     options = parser.parse_args()

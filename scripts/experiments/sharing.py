@@ -1,26 +1,36 @@
 """Does sharing rollouts help, and why? Nodes that each have one skill of four, under three rules.
 
-    python scripts/experiments/sharing.py [--rounds 120] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.sharing [--rounds 120] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
 SAPO (arXiv 2509.08721) shares I own and J foreign groups of 8 an update and finds +94 % cumulative reward for 4/4 over
-8/0. It drops groups of equal rewards, for foreign groups alone. So a control is run that the paper lacks: 8/0 which
-drops and draws again its own groups of equal rewards (``learner.resample``), so that filtering is told from sharing.
-I and J are in units of ``GROUPS`` groups here, 8 of them an update as in the paper.
+8/0. It drops only foreign groups of equal rewards. The paper lacks a control, which is run here: 8/0 that drops its own
+groups of equal rewards and draws again (``learner.resample``), to separate filtering from sharing. I and J are in units
+of ``GROUPS`` groups here, 8 units an update as in the paper.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
-from experiment import Condition, Experiment, Measuring, curve, over_nodes, over_seeds, run_plan, seconds_a_run
-from intervals import Estimate, over_tokens, smoothed
-from models import SPECIALISTS
-from plans import NodeResult, RunPlan, RunResult
-from plots import line_plot
-from skills import SKILLS
-from writing import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    Measuring,
+    curve,
+    over_nodes,
+    over_seeds,
+    run_plan,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
+from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.models import SPECIALISTS
+from scripts.experiments.reports.intervals import Estimate, over_tokens, smoothed
+from scripts.experiments.reports.plots import line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
 
 ROUNDS: Final = 120
 GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update
@@ -29,7 +39,7 @@ LEARNING_RATE: Final = 3e-4
 RESAMPLE: Final = 4
 MEASURING: Final = Measuring(times=5, prompts=100, samples=0)
 LACKED, HAD = 0.05, 0.5  # greedy success at the start: below, and at least
-WINDOW: Final = 10  # rounds that a plotted reward is the mean of
+WINDOW: Final = 10  # a plotted reward is the mean of this many rounds
 
 SAPO: Final = {"foreign_advantage": "group", "foreign_choice": "uniform"}
 RULES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]]] = {
@@ -84,7 +94,7 @@ def conditions() -> list[Condition]:
 
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
-    """2/6 generates half of what 4/4 does, and so takes twice as many rounds, for the comparison at equal tokens."""
+    """Returns one run. 2/6 generates half as much as 4/4, so it takes twice as many rounds to reach equal tokens."""
     own_groups = int(str(condition.settings["learner"]["own_groups"]))
     nodes = {recipe.name: recipe.key for recipe in SPECIALISTS}
     if condition.name == EIGHT:
@@ -110,11 +120,11 @@ EXPERIMENT: Final = Experiment(
     recipes=SPECIALISTS,
 )
 
-# What one run came to; the mean over its nodes
+# The results of one run: means over its nodes
 
 
 def mean_reward(result: RunResult, rounds: int) -> float:
-    """Mean sampled reward over the first ``rounds`` updates; times ``rounds``, the cumulative one."""
+    """Returns the mean sampled reward over the first ``rounds`` updates; times ``rounds``, it is the cumulative one."""
     return over_nodes(result, lambda node: statistics.fmean(node.reward[:rounds]))
 
 
@@ -122,15 +132,15 @@ def reward_at_equal_tokens(result: RunResult, budget_tokens: int) -> float:
     return over_nodes(result, lambda node: over_tokens(node.reward, node.tokens, budget_tokens))
 
 
-def skills_with(node: NodeResult, holds: Callable[[float], bool]) -> list[str]:
-    """The skills whose greedy success at the start ``holds``."""
+def skills_with(node: NodeHistory, holds: Callable[[float], bool]) -> list[str]:
+    """Returns the skills for whose greedy success at the start ``holds`` is true."""
     return [name for name, success in node.measured(0).greedy.items() if holds(success)]
 
 
 def final_success(result: RunResult, rounds: int, *, lacked: bool) -> float:
-    """Greedy success after ``rounds`` on the skills that each node lacked, or had, at the start."""
+    """Returns the greedy success after ``rounds`` on the skills that each node lacked, or had, at the start."""
 
-    def of_node(node: NodeResult) -> float:
+    def of_node(node: NodeHistory) -> float:
         skills = skills_with(node, (lambda s: s < LACKED) if lacked else (lambda s: s >= HAD))
         return statistics.fmean(node.measured(rounds).greedy[name] for name in skills)
 
@@ -138,24 +148,24 @@ def final_success(result: RunResult, rounds: int, *, lacked: bool) -> float:
 
 
 def kept(result: RunResult, rounds: int) -> float:
-    """Change of greedy success on the skills that each node had."""
+    """Returns the change of greedy success on the skills that each node had."""
     return final_success(result, rounds, lacked=False) - final_success(result, 0, lacked=False)
 
 
 def fetched_share(result: RunResult) -> float:
-    """Bytes fetched for each foreign completion trained on, against those of fetching every group announced."""
+    """Returns the bytes fetched per foreign completion trained on, as a share of fetching every announced group."""
     fetched = sum(node.bytes_fetched for node in result.nodes)
     return fetched / max(1, sum(node.bytes_announced for node in result.nodes))
 
 
 def generated_tokens(runs: Sequence[RunResult]) -> int:
-    """What every node of every run generated at least."""
+    """Returns the fewest tokens that a node of any run generated."""
     return min(sum(node.tokens) for result in runs for node in result.nodes)
 
 
 def token_budget(results: Mapping[str, Sequence[RunResult]]) -> int:
-    """The tokens at which conditions are compared: what those with half foreign groups, or none, all reach. Others,
-    whose few own groups or short answers generate less, are not in that comparison."""
+    """Returns the tokens at which conditions are compared: as many as those with half foreign groups, or none, all
+    generate. Others, whose few own groups or short answers generate less, are not in that comparison."""
     return min(generated_tokens(results[name]) for name in _compared(results) or results)
 
 
@@ -169,7 +179,7 @@ Results = Mapping[str, Sequence[RunResult]]
 
 
 def change(results: Results, name: str, base: str, rounds: int) -> float:
-    """Cumulative reward of ``name`` over that of ``base``, in percent more."""
+    """Returns by how many per cent the cumulative reward of ``name`` exceeds that of ``base``."""
     ours, theirs = (over_seeds(results[n], lambda r: mean_reward(r, rounds)).mean for n in (name, base))
     return 100.0 * (ours / theirs - 1.0)
 
@@ -200,7 +210,7 @@ def main_table(results: Results, rounds: int, budget: int) -> str:
 
 
 def success_of_lacking(result: RunResult, skill: str, rounds: int) -> float:
-    """Final success on one skill, mean of the nodes that lacked it."""
+    """Returns the final success on one skill, mean of the nodes that lacked it."""
     lacking = [node for node in result.nodes if node.measured(0).greedy[skill] < LACKED]
     return statistics.fmean(node.measured(rounds).greedy[skill] for node in lacking)
 
@@ -208,7 +218,7 @@ def success_of_lacking(result: RunResult, skill: str, rounds: int) -> float:
 def skills_table(results: Results, rounds: int) -> str:
     rows = []
     for name, runs in results.items():
-        cells = [over_seeds(runs, lambda r, s=skill: success_of_lacking(r, s, rounds)).text(2) for skill in SKILLS]
+        cells = [over_seeds(runs, partial(success_of_lacking, skill=skill, rounds=rounds)).text(2) for skill in SKILLS]
         rows.append([name, *cells])
     return table(["condition", *SKILLS], rows)
 
@@ -227,7 +237,7 @@ def published_table(results: Results, rounds: int) -> str:
 
 
 def sentences(results: Results, rounds: int) -> str:
-    """What happened, from the numbers."""
+    """Returns the report's sentences on the results, made from the numbers."""
     said = []
     for base, words in ((ALONE, "8/0"), (CONTROL, "the control")):
         for rule in RULES:
@@ -287,7 +297,7 @@ def document(results: Results, rounds: int, command: str) -> Document:
 
 
 def figures(results: Results, rounds: int) -> list[Figure]:
-    """Those with a bar; each needs the conditions that it compares."""
+    """Returns the figures with a bar whose conditions have results."""
     found: list[Figure] = []
 
     def reward(name: str) -> Estimate:
@@ -299,13 +309,17 @@ def figures(results: Results, rounds: int) -> list[Figure]:
     if BEST in results and ALONE in results:
         add("4/4 against 8/0, cumulative reward at equal updates", change(results, BEST, ALONE, rounds), "%", "≥ +50")
     if BEST in results and CONTROL in results:
+        more = change(results, BEST, CONTROL, rounds)
+        add("4/4 against the control, cumulative reward at equal updates", more, "%", "> 0")
         gap = reward(BEST).low - reward(CONTROL).high
         add("4/4 against the control: gap between the 95 % intervals", gap, "reward", "> 0")
     for name in (BEST, ALONE, CONTROL):
         if name in results:
-            lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True)).mean
+            lacked = over_seeds(results[name], lambda r: final_success(r, rounds, lacked=True))
             bar = "≥ 0.6" if name == BEST else "< 0.1"
-            add(f"{name}: final success on skills lacked", lacked, "", bar, lower=name != BEST)
+            add(f"{name}: final success on skills lacked", lacked.mean, "", bar, lower=name != BEST)
+            half = f"{name}: final success on skills lacked, half of its interval"
+            found.append(Figure(half, lacked.half_width, "", "lower"))
     if BEST in results:
         loss = over_seeds(results[BEST], lambda r: kept(r, rounds))
         add("change on skills had, upper end of the interval", loss.high, "success", "≥ 0")

@@ -1,10 +1,10 @@
-"""How far behind may the weights be that generate? One learner, its engine held back by so many versions.
+"""How old may the generating weights be? One learner whose engine is a fixed number of versions behind.
 
-    python scripts/experiments/staleness.py [--rounds 300] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+    python -m scripts.experiments.staleness [--rounds 300] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
 
-``objective.research.weights_behind`` holds the weights back by exactly so many optimizer steps (fewer only at the
-beginning), as asynchronous generation does to a learner, without its randomness. A node alone, so that nothing else
-differs.
+``objective.research.weights_behind`` delays the weights by exactly this many optimizer steps (fewer only at the
+beginning): the effect of asynchronous generation on a learner, without its randomness. The node is alone, so nothing
+else differs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from experiment import Condition, Experiment, Measuring, curve, over_seeds, run_plan, seconds_a_run
-from intervals import Estimate, estimate, smoothed
-from models import STUDENT
-from plans import RunPlan, RunResult
-from plots import line_plot
-from skills import SKILLS
-from writing import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    Measuring,
+    curve,
+    over_seeds,
+    run_plan,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import RunPlan, RunResult
+from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.models import STUDENT
+from scripts.experiments.reports.intervals import Estimate, estimate, smoothed
+from scripts.experiments.reports.plots import line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
 
 ROUNDS: Final = 300
 GROUPS: Final = 8
@@ -49,7 +57,8 @@ def name_of(correction: str, behind: int) -> str:
 
 
 def _research(name: str, behind: int) -> dict[str, object]:
-    return {"weights_behind": behind} | ({"ess_learning_rate": True} if name == VCPO else {})
+    delayed: dict[str, object] = {"weights_behind": behind}
+    return {**delayed, "ess_learning_rate": True} if name == VCPO else delayed
 
 
 def conditions() -> list[Condition]:
@@ -82,7 +91,7 @@ Results = Mapping[str, Sequence[RunResult]]
 
 
 def final(result: RunResult, rounds: int) -> float:
-    """Sampled success on held-out prompts with the newest weights, mean of all skills."""
+    """Returns the sampled success on held-out prompts with the newest weights, mean of all skills."""
     return statistics.fmean(result.nodes[0].measured(rounds).sampled.values())
 
 
@@ -92,7 +101,7 @@ def effective_share(result: RunResult) -> float:
 
 
 def matrix(results: Results, value: Callable[[RunResult], float], digits: int) -> str:
-    """Corrections down, versions behind across."""
+    """Returns a table with a row per correction and a column per number of versions behind."""
     rows = []
     for correction in CORRECTIONS:
         names = [name_of(correction, behind) for behind in BEHIND]
@@ -103,7 +112,7 @@ def matrix(results: Results, value: Callable[[RunResult], float], digits: int) -
 
 
 def on_policy(results: Results, rounds: int) -> Estimate | None:
-    """Final reward at 0 versions behind, over all corrections that were run: there they should not differ."""
+    """Returns the final reward at 0 versions behind, over all corrections: there they should not differ."""
     runs = [r for c in CORRECTIONS for r in results.get(name_of(c, 0), ())]
     by_seed: dict[int, list[float]] = {}
     for run in runs:

@@ -1,4 +1,8 @@
-"""Real nodes for tests: started, listened to, and ended with everything that belongs to them."""
+"""Real nodes for tests: started, listened to, and ended with everything that belongs to them.
+
+A node whose training is not the subject of a test is started with ``torch=False``: its learner is then
+``stand_in_learner``, which is there at once; everything else of it is real.
+"""
 
 from __future__ import annotations
 
@@ -14,72 +18,161 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from tests.hang_guard import HANG_SECONDS
+
 Event = dict[str, Any]
-HANG_SECONDS = 900.0  # a guard against hangs, not a limit on speed
+ROOT = Path(__file__).resolve().parents[2]
 MARK = "PROCESS_TEST_MARK"  # in the environment of every process that a test starts, and of its descendants
 STARLING = (sys.executable, "-m", "node.cli.main")
 
 
-class NodeProcess:
+def with_stand_ins(replaced: str) -> tuple[str, ...]:
+    """The command ``starling``, with stand-ins for what ``starling_with_stand_ins`` can replace."""
+    return (sys.executable, "-m", "tests.processes.starling_with_stand_ins", replaced) if replaced else STARLING
+
+
+class Program:
+    """A process in a session of its own whose output is read as it comes: silence is what tells a hang from work."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stderr: int = subprocess.PIPE,
+        at_its_start: Callable[[], object] | None = None,
+    ) -> None:
+        self.lines: list[str] = []  # of standard output
+        self.error_lines: list[str] = []
+        self._more = threading.Condition()
+        self.process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=dict(environment),
+            cwd=ROOT,
+            start_new_session=True,
+            preexec_fn=at_its_start,
+        )
+        pipes = ((self.process.stdout, self._on_line), (self.process.stderr, self.error_lines.append))
+        self._readers = [
+            threading.Thread(target=self._read, args=(pipe, on_line), daemon=True)
+            for pipe, on_line in pipes
+            if pipe is not None
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _on_line(self, line: str) -> None:
+        self.lines.append(line)
+
+    def _read(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
+        for line in pipe:
+            with self._more:
+                on_line(line.decode(errors="replace"))
+                self._more.notify_all()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Returns once ``holds()``, which is asked at each line. Fails where the process ended, or fell silent."""
+        if not self._listen_until(holds):
+            raise AssertionError(f"ended with {self.end()}: {self.last_words()}")
+
+    def _listen_until(self, holds: Callable[[], bool]) -> bool:
+        """Whether ``holds()`` before the end of all output."""
+        with self._more:
+            while not holds():
+                silent_since = time.monotonic()
+                while not self._more.wait(0.1):
+                    if not any(reader.is_alive() for reader in self._readers):
+                        return holds()
+                    if time.monotonic() - silent_since > HANG_SECONDS:
+                        raise AssertionError(f"silent for {HANG_SECONDS:g} s: {self.last_words()}")
+        return True
+
+    def last_words(self) -> str:
+        return "".join(self.lines[-10:] + self.error_lines[-10:])
+
+    def end(self) -> int:
+        """Its exit code, once it has ended by itself and everything it said was read."""
+        self._listen_until(lambda: False)
+        return self.process.wait(HANG_SECONDS)
+
+    def ended(self) -> subprocess.CompletedProcess[str]:
+        code = self.end()
+        return subprocess.CompletedProcess(self.process.args, code, "".join(self.lines), "".join(self.error_lines))
+
+    def interrupt(self) -> int:
+        """As Ctrl-C in a terminal does: everything in the foreground group gets the signal."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.end()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join(HANG_SECONDS)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+class NodeProcess(Program):
     """One ``starling up --json``, which ends with its input: also where the tests themselves are killed."""
 
-    def __init__(self, home: Path, environment: Mapping[str, str], flags: tuple[str, ...], max_file_bytes: int | None):
+    def __init__(
+        self,
+        home: Path,
+        environment: Mapping[str, str],
+        flags: tuple[str, ...],
+        max_file_bytes: int | None,
+        starling: Sequence[str],
+    ) -> None:
         def limit() -> None:
             if max_file_bytes is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
 
         self.home = home
         self.events: list[Event] = []
-        self.other_lines: list[str] = []
-        self._more = threading.Condition()
-        self.process = subprocess.Popen(
-            [
-                *STARLING,
-                "up",
-                "--home",
-                str(home),
-                "--listen",
-                "/ip4/127.0.0.1/tcp/0",
-                "--json",
-                "--until-input-ends",
-                *flags,
-            ],
+        listen = ("--listen", "/ip4/127.0.0.1/tcp/0")
+        super().__init__(
+            [*starling, "up", "--home", str(home), *listen, "--json", "--until-input-ends", *flags],
+            environment,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
-            preexec_fn=limit,
+            at_its_start=limit,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._more:
-                try:
-                    self.events.append(json.loads(line))
-                except ValueError:
-                    self.other_lines.append(line.decode())
-                self._more.notify_all()
+    def _on_line(self, line: str) -> None:
+        try:
+            self.events.append(json.loads(line))
+        except ValueError:
+            self.lines.append(line)
+
+    def last_words(self) -> str:
+        return f"{self.events[-5:]} {super().last_words()}"
 
     def wait_for(self, wanted: Callable[[Event], bool], after: int = 0) -> Event:
         """The first event from index ``after`` on that is ``wanted``."""
-        deadline = time.monotonic() + HANG_SECONDS
-        with self._more:
-            while True:
-                for event in self.events[after:]:
-                    if wanted(event):
-                        return event
-                if self.process.poll() is not None or not self._more.wait(max(0.0, deadline - time.monotonic())):
-                    raise AssertionError(f"never said; last words: {self.events[-5:]} {self.other_lines[-5:]}")
+        found: list[Event] = []
+        seen = after
+
+        def holds() -> bool:
+            nonlocal seen
+            found.extend(event for event in self.events[seen:] if wanted(event))
+            seen = len(self.events)
+            return bool(found)
+
+        self.wait_until(holds)
+        return found[0]
 
     def wait_for_round(self, number: int, after: int = 0) -> Event:
         return self.wait_for(lambda e: e["event"] == "round" and e["round"] >= number, after)
@@ -93,29 +186,9 @@ class NodeProcess:
     def of_kind(self, name: str) -> list[Event]:
         return [event for event in self.events if event["event"] == name]
 
-    def end(self) -> int:
-        """Its exit code, once it has ended by itself and everything it said was read."""
-        code = self.process.wait(HANG_SECONDS)
-        self._reader.join(HANG_SECONDS)
-        return code
-
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.end()
-
-    def interrupt(self) -> int:
-        """As Ctrl-C in a terminal does: everything in the foreground group gets the signal."""
-        os.killpg(self.process.pid, signal.SIGINT)
-        return self.end()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self._reader.join(HANG_SECONDS)
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 class Processes:
@@ -124,33 +197,39 @@ class Processes:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._mark = uuid.uuid4().hex
-        self._nodes: list[NodeProcess] = []
+        self._programs: list[Program] = []
         clean = {name: text for name, text in os.environ.items() if not name.startswith("STARLING_")}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self.environment = clean | {
             MARK: self._mark,
             "STARLING_SWARM__LAN_DISCOVERY": "false",
             "STARLING_API__PORT": "0",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": path,
             "TMPDIR": str(root),
         }
 
-    def up(self, *flags: str, home: Path | None = None, max_file_bytes: int | None = None) -> NodeProcess:
-        node = NodeProcess(home or self.root / "home", self.environment, flags, max_file_bytes)
-        self._nodes.append(node)
+    def up(
+        self, *flags: str, home: Path | None = None, max_file_bytes: int | None = None, torch: bool = True
+    ) -> NodeProcess:
+        starling = with_stand_ins("" if torch else "learner")
+        node = NodeProcess(home or self.root / "home", self.environment, flags, max_file_bytes, starling)
+        self._programs.append(node)
         return node
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """One verb, to its end."""
-        return subprocess.run(
-            [*STARLING, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS * 3,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+    def start(self, *command: str, at_its_start: Callable[[], object] | None = None) -> Program:
+        program = Program(command, self.environment, at_its_start=at_its_start)
+        self._programs.append(program)
+        return program
+
+    def run(self, *arguments: str, stand_ins: str = "") -> subprocess.CompletedProcess[str]:
+        """One verb, to its end; ``stand_ins`` as in ``starling_with_stand_ins``."""
+        return self.start(*with_stand_ins(stand_ins), *arguments).ended()
+
+    def status(self, node: NodeProcess) -> Event:
+        """What ``starling status`` says of it."""
+        return dict(json.loads(self.run("status", "--home", str(node.home), "--json").stdout))
 
     def peers_once(self, home: Path, wanted: Callable[[Event], bool]) -> list[Event]:
         """What ``starling peers`` of the node in ``home`` lists, once every one of them is ``wanted``."""
@@ -160,7 +239,7 @@ class Processes:
             if peers and all(map(wanted, peers)):
                 return peers
             assert time.monotonic() < deadline, peers
-            time.sleep(0.5)  # each look is a process of its own
+            time.sleep(0.3)  # each look is a process of its own
 
     def alive(self) -> dict[int, str]:
         """Every living process with the mark: process id -> command line."""
@@ -183,12 +262,13 @@ class Processes:
         for process in self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        for node in self._nodes:
-            node.close()
+        for program in self._programs:
+            program.close()
 
 
-@pytest.fixture
-def processes() -> Iterator[Processes]:
+@contextlib.contextmanager
+def contained() -> Iterator[Processes]:
+    """Whatever is started within ends with it."""
     root = Path(tempfile.mkdtemp(prefix="st-"))  # short: a Unix socket's path has few bytes
     started = Processes(root)
     try:
@@ -196,3 +276,16 @@ def processes() -> Iterator[Processes]:
     finally:
         started.close()
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with contained() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Processes]:
+    """For nodes that several tests of one file look at."""
+    with contained() as started:
+        yield started

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def test_two_nodes_of_one_model_average_with_each_other_and_status_and_peers_sho
         assert step["sent_bytes"] == step["received_bytes"] > 2 * 500_000  # two bytes a weight of builtin:wren
         assert step["encoding"] == "dense-bf16"
         assert 0.0 <= step["distance"] < 0.5
-    status = json.loads(processes.run("status", "--home", str(first.home), "--json").stdout)
+    status = processes.status(first)
     assert status["averaged"]["partner"] == other["peer"]
     assert f"weights averaged with {other['peer']}" in processes.run("status", "--home", str(first.home)).stdout
     (peer,) = processes.peers_once(first.home, lambda each: each["exchanges_committed"] > 0)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
+import time
 from typing import Any
 
 import pytest
 
+from tests.hang_guard import HANG_SECONDS
+from tests.processes.conftest import with_stand_ins
+
 pytestmark = pytest.mark.processes
 
-SMALL = ("demo", "--minutes", "0.3", "--models", "builtin:wren,builtin:robin", "--prompts", "4")
+MODELS = ("demo", "--models", "builtin:wren,builtin:robin")
 
 
 def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cleans_up(processes: Any) -> None:
     file = processes.root / "demo.json"
-    ended = processes.run(*SMALL, "--json", str(file))
+    ended = processes.run(*MODELS, "--tokens", "4000", "--prompts", "4", "--json", str(file))
     assert ended.returncode == 0, ended.stderr
     report = json.loads(file.read_text())
     assert [result["model"] for result in report["models"]] == ["builtin:wren", "builtin:robin"]
@@ -43,10 +43,11 @@ def test_the_demonstration_compares_together_with_alone_on_equal_budgets_and_cle
 def test_the_demonstration_of_a_family_averages_weights_and_shows_their_agreement(processes: Any) -> None:
     file = processes.root / "demo.json"
     small = (
-        "--minutes", "0.3", "--prompts", "2", "--set", "averaging.every_rounds=2",
+        "--tokens", "4000", "--set", "averaging.every_rounds=2",
         "--set", "learner.own_groups=4", "--set", "swarm.heartbeat_seconds=1",
     )  # fmt: skip
-    ended = processes.run("demo", "--family", "--models", "builtin:wren,builtin:wren", *small, "--json", str(file))
+    flags = ("--family", "--models", "builtin:wren,builtin:wren", *small, "--json", str(file))
+    ended = processes.run("demo", *flags, stand_ins="evaluation")
     assert ended.returncode == 0, ended.stderr
     report = json.loads(file.read_text())
     assert [node["label"] for node in report["nodes"]] == ["builtin:wren 1", "builtin:wren 2"]
@@ -61,29 +62,17 @@ def test_the_demonstration_of_a_family_averages_weights_and_shows_their_agreemen
 
 
 def test_an_interrupted_demonstration_leaves_neither_processes_nor_files(processes: Any) -> None:
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "node.cli.main", *SMALL, "--minutes", "60"],
-        env=processes.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
+    demo = processes.start(
+        *with_stand_ins("learner,evaluation"), *MODELS, "--minutes", "60",
         # As from a terminal: where the tests run in the background, what they start ignores Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    guard = threading.Timer(900.0, demo.kill)
-    guard.start()
-    try:
-        assert demo.stdout is not None
-        said = next(line for line in demo.stdout if "first round under way" in line or "tokens" in line)
-        assert said
-        os.killpg(demo.pid, signal.SIGINT)
-        demo.stdout.read()
-        assert demo.wait() == 130
-    finally:
-        guard.cancel()
-        demo.kill()
-        demo.wait()
-        demo.stdout.close()
+        at_its_start=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    deadline = time.monotonic() + HANG_SECONDS
+    while not (metrics := list(processes.root.glob("starling-demo-*/together/1/metrics.jsonl"))) or (
+        b'"round"' not in metrics[0].read_bytes()
+    ):
+        assert time.monotonic() < deadline, demo.last_words()
+        time.sleep(0.05)
+    assert demo.interrupt() == 130
     assert processes.none_alive()
     assert list(processes.root.glob("starling-demo-*")) == []

@@ -56,9 +56,10 @@ def test_a_configuration_that_cannot_be_is_a_finding_and_the_rest_is_examined(pr
 
 
 def test_beside_running_nodes_it_asks_them_and_compares_their_clocks(processes: Any) -> None:
-    first = processes.up(home=processes.root / "a")
+    often = ("--set", "swarm.heartbeat_seconds=0.5")
+    first = processes.up(*often, home=processes.root / "a", torch=False)
     address = first.wait_for_event("node")["addresses"][0]
-    second = processes.up("--peer", address, home=processes.root / "b")
+    second = processes.up("--peer", address, *often, home=processes.root / "b", torch=False)
     second.wait_for_event("node")
     processes.peers_once(second.home, lambda peer: peer["connected"] and peer["heartbeat"] is not None)
     ended = processes.run("doctor", "--home", str(second.home), "--json", "--set", f"swarm.peers={address}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -15,23 +14,19 @@ pytestmark = pytest.mark.processes
 OFTEN = ("--set", "checkpoint.every_rounds=2")
 
 
-def status_of(processes: Any, node: Any) -> dict[str, Any]:
-    return dict(json.loads(processes.run("status", "--home", str(node.home), "--json").stdout))
-
-
 def test_a_killed_process_of_a_node_is_started_again_told_why_and_leaves_the_other_alone(processes: Any) -> None:
     node = processes.up(*OFTEN)
     peer = node.wait_for_event("node")["peer"]
     saved = node.wait_for_event("checkpoint")["round"]
     node.wait_for_round(saved + 1)
-    status = status_of(processes, node)
+    status = processes.status(node)
 
     said_before = len(node.events)
     os.kill(status["swarm_process"]["pid"], signal.SIGKILL)
     node.wait_for_note("swarm was killed")
     assert node.wait_for_event("node", after=said_before)["peer"] == peer  # it listens again, elsewhere
     node.wait_for_round(node.of_kind("round")[-1]["round"] + 1)
-    after = status_of(processes, node)
+    after = processes.status(node)
     assert after["learner_process"]["pid"] == status["learner_process"]["pid"]
     assert after["swarm_process"]["restarts"] == 1 and after["peer"] == peer
 
@@ -44,7 +39,7 @@ def test_a_killed_process_of_a_node_is_started_again_told_why_and_leaves_the_oth
     node.wait_for_round(again["round"] + 1, after=said_before)
     checked = processes.run("status", "--home", str(node.home), "--check")
     assert (checked.returncode, checked.stdout) == (0, "healthy: training\n")
-    after = status_of(processes, node)
+    after = processes.status(node)
     assert after["learner_process"]["restarts"] == 1 and after["swarm_process"]["restarts"] == 1
 
     assert node.interrupt() == 0  # the supervisor alone answers Ctrl-C, and ends all in order
@@ -53,13 +48,15 @@ def test_a_killed_process_of_a_node_is_started_again_told_why_and_leaves_the_oth
 
 
 def test_a_killed_supervisor_leaves_no_process_and_the_next_start_continues(processes: Any) -> None:
-    node = processes.up(*OFTEN)
+    # What the real learner does then: tests/node/learner/test_learner_process.py
+    node = processes.up(*OFTEN, torch=False)
     saved = node.wait_for_event("checkpoint")["round"]
     node.wait_for_round(saved + 1)
     node.process.kill()
-    second = processes.up("--rounds", "1")  # at once: it waits for what is still ending
-    assert second.end() == 0
+    second = processes.up(torch=False)  # at once: it waits for what is still ending
     assert second.wait_for_event("ready")["round"] >= saved
+    second.wait_for_round(saved + 2)
+    assert second.stop() == 0
     assert processes.none_alive()
 
 
@@ -67,7 +64,7 @@ def test_a_port_in_use_is_told_with_its_address_and_ends_the_node(processes: Any
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         node = processes.up(
-            "--set", f"swarm.listen=/ip4/127.0.0.1/tcp/{port}", "--listen", f"/ip4/127.0.0.1/tcp/{port}"
+            "--set", f"swarm.listen=/ip4/127.0.0.1/tcp/{port}", "--listen", f"/ip4/127.0.0.1/tcp/{port}", torch=False
         )
         assert node.end() == 69
     assert str(port) in node.events[-1]["because"]
@@ -100,9 +97,9 @@ def test_a_node_that_is_still_loading_ends_when_asked(processes: Any) -> None:
 
 
 def test_a_second_signal_ends_everything_at_once(processes: Any) -> None:
-    node = processes.up()
+    node = processes.up(torch=False)
     node.wait_for_round(1)
-    os.kill(status_of(processes, node)["learner_process"]["pid"], signal.SIGSTOP)  # it cannot end in order
+    os.kill(processes.status(node)["learner_process"]["pid"], signal.SIGSTOP)  # it cannot end in order
     node.process.send_signal(signal.SIGTERM)
     node.wait_for_note("Stopping")
     node.process.send_signal(signal.SIGTERM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ SMALL = ("--set", "learner.own_groups=4", "--set", "learner.share_groups=0", "--
 STILL = ("--set", "learner.learning_rate=1e-30")  # no step is large enough to change a weight
 UPLOAD = ("--set", "swarm.upload_bytes_per_second=120000")  # a state of one MB takes nine seconds
 ONE_STATE = ("--set", "checkpoint.publish_every_rounds=1000000")
+SOON = ("--set", "swarm.heartbeat_seconds=0.5")
 PREFIX = "weights."
 
 
@@ -37,19 +40,34 @@ def sent_bytes(home: Path) -> int:
         return client.status().sent_bytes
 
 
+@pytest.fixture(scope="module")
+def donor(shared: Any) -> Any:
+    """A node that finds nobody to start from, and trains."""
+    alone = ("--from-peers", "--set", "checkpoint.from_peers_seconds=1")
+    return shared.up(*SMALL, *UPLOAD, *ONE_STATE, *SOON, *alone, home=shared.root / "donor")
+
+
+def test_with_nobody_to_ask_a_node_says_so_and_starts_from_its_own_model(donor: Any) -> None:
+    said = donor.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "given_up")
+    assert said["weights"] is None and "no peer of our family announces a state" in said["because"]
+    assert donor.wait_for_event("ready")["round"] == 0
+    donor.wait_for_round(1)
+
+
 def test_a_joiner_killed_in_the_middle_of_the_fetch_resumes_it_and_trains_from_exactly_those_weights(
-    processes: Any,
+    donor: Any, shared: Any, processes: Any
 ) -> None:
-    donor = processes.up(*SMALL, *UPLOAD, *ONE_STATE, home=processes.root / "donor")
     address = donor.wait_for_event("node")["addresses"][0]
     donor.wait_for_round(3)
     home = processes.root / "joiner"
-    flags = (*SMALL, *STILL, "--peer", address, "--from-peers", "--rounds", "1")
+    flags = (*SMALL, *STILL, *SOON, "--peer", address, "--from-peers", "--rounds", "1")
 
     killed = processes.up(*flags, home=home)
+    state = donor.wait_for_event("state_published")
+    learner = shared.status(donor)["learner_process"]["pid"]
+    os.kill(learner, signal.SIGSTOP)  # the state is with the swarm process; training on would only take time
     killed.wait_for(lambda e: e["event"] == "catching_up" and e["here_bytes"] >= 2 * CHUNK_BYTES)
     killed.process.kill()
-    state = donor.wait_for_event("state_published")
 
     joiner = processes.up(*flags, home=home)
     done = joiner.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "done")
@@ -59,17 +77,9 @@ def test_a_joiner_killed_in_the_middle_of_the_fetch_resumes_it_and_trains_from_e
     assert hash_of_checkpoint(home) == state["weights"]
     # The first two chunks were not sent again; a chunk that was under way when the joiner was killed may have been.
     assert sent_bytes(donor.home) < state["size_bytes"] + 1.7 * CHUNK_BYTES
+    os.kill(learner, signal.SIGCONT)
     assert donor.stop() == 0
-    assert processes.none_alive()
-
-
-def test_with_nobody_to_ask_a_node_says_so_and_starts_from_its_own_model(processes: Any) -> None:
-    node = processes.up(*SMALL, "--from-peers", "--set", "checkpoint.from_peers_seconds=1", "--rounds", "1")
-    said = node.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "given_up")
-    assert "no peer of our family announces a state" in said["because"]
-    assert node.end() == 0
-    assert node.of_kind("round")[-1]["round"] == 1
-    assert processes.none_alive()
+    assert processes.none_alive() and shared.none_alive()
 
 
 def test_a_stop_while_looking_for_peers_ends_the_node_in_order(processes: Any) -> None:

@@ -17,11 +17,11 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.remote.webdriver import WebDriver
+
+from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 900.0
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
@@ -38,12 +38,12 @@ def on_path(*names: str) -> str:
 
 
 @pytest.fixture
-def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebDriver]:
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriver.Chrome]:
     options = Options()
     options.binary_location = on_path("chromium", "chromium-browser", "google-chrome")
     for argument in (*QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1600"):
         options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})  # type: ignore[no-untyped-call]
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     driver = webdriver.Chrome(options, Service(on_path("chromedriver")))
     try:
@@ -52,11 +52,11 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebDriv
         driver.quit()
 
 
-def text_of(browser: WebDriver, selector: str) -> str:
+def text_of(browser: webdriver.Chrome, selector: str) -> str:
     return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
-def until(browser: WebDriver, selector: str, wanted: Callable[[str], bool]) -> str:
+def until(browser: webdriver.Chrome, selector: str, wanted: Callable[[str], bool]) -> str:
     """What stands in an element, once it is ``wanted``."""
     deadline = time.monotonic() + HANG_SECONDS
     while not wanted(said := text_of(browser, selector)):
@@ -71,20 +71,20 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def nothing_is_wider_than_the_screen(browser: WebDriver, width: int) -> None:
+def nothing_is_wider_than_the_screen(browser: webdriver.Chrome, width: int) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)  # type: ignore[no-untyped-call]
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     if picture := os.environ.get("STARLING_PAGE_PICTURES"):
         browser.save_screenshot(f"{picture}/page-{width}.png")
 
 
-def complaints(browser: WebDriver) -> list[str]:
+def complaints(browser: webdriver.Chrome) -> list[str]:
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node_restarting(
-    processes: Any, browser: WebDriver
+    processes: Any, browser: webdriver.Chrome
 ) -> None:
     port, home = free_port(), processes.root / "home"
     api = ("--set", f"api.port={port}")
@@ -94,11 +94,11 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     until(browser, "#link", lambda said: said == "live")
     assert text_of(browser, "#name") == "lark"
     until(browser, "#now", lambda said: "training" in said)
-    assert "No peer is known yet" in text_of(browser, "#peers")
+    until(browser, "#peers", lambda said: "No peer is known yet" in said)
     until(browser, "#chart-success", lambda said: "spell_backward" in said)
     address = node.wait_for_event("node")["addresses"][0]
 
-    guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest")
+    guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest", torch=False)
     until(browser, "#peers", lambda said: "<b>jay</b>" in said)  # as text, not as markup
     assert browser.execute_script("return document.querySelectorAll('#peers b').length") == 0
     until(browser, "#swarm-count", lambda said: said.startswith("2 nodes"))
@@ -111,7 +111,7 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
 
     assert node.stop() == 0
     until(browser, "#link", lambda said: "does not answer" in said)
-    again = processes.up("--name", "lark", *api, home=home)
+    again = processes.up("--name", "lark", *api, home=home, torch=False)
     until(browser, "#link", lambda said: said == "live")
     again.wait_for_event("ready")  # or it would end before it has begun, and the report tell of one start
     assert again.stop() == 0

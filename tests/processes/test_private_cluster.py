@@ -17,8 +17,8 @@ import pytest
 from protocol.cluster.documents import Invitation, sign_invitation
 from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.identity import NodeKey
+from tests.hang_guard import HANG_SECONDS
 
-HANG_SECONDS = 900.0
 pytestmark = pytest.mark.processes
 
 
@@ -84,7 +84,7 @@ def test_every_refusal_ends_with_77_its_reason_and_a_remedy_before_any_training(
     }
     for reason, (_, wrong, remedy) in refusals.items():
         node = refused[reason]
-        assert node.end() == 77, (reason, node.events, node.other_lines)
+        assert node.end() == 77, (reason, node.events, node.lines)
         because = node.events[-1]["because"]
         assert because.startswith(f"not let in ({reason})"), because
         assert wrong in because and remedy in because, because
@@ -96,7 +96,7 @@ def test_every_refusal_ends_with_77_its_reason_and_a_remedy_before_any_training(
     key_file = home / "cluster" / "psk"
     key_file.chmod(0o644)
     node = processes.up(home=home)
-    assert node.end() == 77 and "chmod 600" in "".join(node.other_lines)
+    assert node.end() == 77 and "chmod 600" in "".join(node.lines)
     key_file.chmod(0o600)
     node = processes.up("--join", forged(), home=processes.root / "nobody")
     assert node.end() == 69 and "no member of the cluster answers" in node.events[-1]["because"]

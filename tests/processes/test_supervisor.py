@@ -21,13 +21,12 @@ from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Supervisor
 from swarm.exit_codes import ExitCode
 from tests.factories import round_done
+from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 900.0
 OBEDIENT = "import sys\nfor line in sys.stdin:\n    if line == 'stop\\n': break"  # or at the end of its input
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
-
 ROUND = round_done()
 
 
@@ -63,28 +62,24 @@ def home() -> Iterator[Home]:
         yield Home(Path(root))
 
 
-def supervised(
+async def supervised(
     home: Home, heard: Heard, *, learner: str, swarm: str = OBEDIENT, react: Callable[[Supervisor], None] | None = None
 ) -> RunOutcome:
     """Runs a supervisor over two Python programs; ``react`` may arrange what happens on which words."""
     lock = lock_home(home)
     assert isinstance(lock, Lock)
-
-    async def main() -> RunOutcome:
-        supervisor = Supervisor(
-            home,
-            Config(name="test", api=ApiSection(port=0)),
-            peer="12D3KooWx",
-            swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
-            learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor, STOP_LINE.encode()),
-            observer=heard,
-        )
-        if react is not None:
-            react(supervisor)
-        return await asyncio.wait_for(supervisor.run(), HANG_SECONDS)
-
+    supervisor = Supervisor(
+        home,
+        Config(name="test", api=ApiSection(port=0)),
+        peer="12D3KooWx",
+        swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
+        learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor, STOP_LINE.encode()),
+        observer=heard,
+    )
+    if react is not None:
+        react(supervisor)
     try:
-        return asyncio.run(main())
+        return await asyncio.wait_for(supervisor.run(), HANG_SECONDS)
     finally:
         lock.release()
 
@@ -93,15 +88,17 @@ def saying(event: Event, then: str = "") -> str:
     return f"import os, sys, time\nos.write(1, {encode_event(event) + chr(10).encode()!r})\n{then}"
 
 
-def test_a_learner_that_ends_by_itself_ends_the_node_well(home: Home) -> None:
-    outcome = supervised(home, Heard(), learner="pass")
+async def test_a_learner_that_ends_by_itself_ends_the_node_well(home: Home) -> None:
+    outcome = await supervised(home, Heard(), learner="pass")
     assert outcome.exit_code is ExitCode.DONE
     assert not is_locked(home)
 
 
-def test_events_reach_the_observer_and_the_metrics_and_other_output_the_log(home: Home) -> None:
+async def test_events_reach_the_observer_and_the_metrics_and_other_output_the_log(home: Home) -> None:
     heard = Heard()
-    supervised(home, heard, learner=saying(FAULT, "print('a library says hello'); print('a warning', file=sys.stderr)"))
+    await supervised(
+        home, heard, learner=saying(FAULT, "print('a library says hello'); print('a warning', file=sys.stderr)")
+    )
     assert heard.events == [FAULT]
     lines = [line for line in home.metrics.read_bytes().splitlines() if b'"usage"' not in line]
     assert lines == [encode_event(FAULT)]
@@ -126,40 +123,40 @@ class EndsOnceUsageIsTold(Heard):
         self.supervisor = supervisor
 
 
-def test_memory_and_traffic_are_told_and_what_an_earlier_start_recorded_is_in_the_charts(home: Home) -> None:
+async def test_memory_and_traffic_are_told_and_what_an_earlier_start_recorded_is_in_the_charts(home: Home) -> None:
     first, second = EndsOnceUsageIsTold(1), EndsOnceUsageIsTold(0)
-    supervised(home, first, learner=saying(ROUND, OBEDIENT), react=first.watch)
+    await supervised(home, first, learner=saying(ROUND, OBEDIENT), react=first.watch)
     told = [msgspec.json.decode(line) for line in home.metrics.read_bytes().splitlines()]
     usage = next(line for line in told if line["event"] == "usage")
     assert usage["supervisor_bytes"] > 1_000_000 and usage["sent_bytes_total"] is None  # no swarm process answers
-    supervised(home, second, learner=OBEDIENT, react=second.watch)
+    await supervised(home, second, learner=OBEDIENT, react=second.watch)
     assert second.supervisor is not None
     history = second.supervisor.record.history.answer()
     assert history.restored and history.rounds.time_seconds == (ROUND.time_seconds,)
     assert len(history.usage.time_seconds) >= 2
 
 
-def test_a_child_that_fails_is_started_again_and_its_last_words_are_told_escaped(home: Home) -> None:
+async def test_a_child_that_fails_is_started_again_and_its_last_words_are_told_escaped(home: Home) -> None:
     heard = Heard()
     once = home.path / "once"
     program = (
         f"import pathlib, sys\np = pathlib.Path({str(once)!r})\n"
         "if not p.exists():\n    p.touch(); sys.exit('went \\x1b[31mwrong')"
     )
-    outcome = supervised(home, heard, learner=program)
+    outcome = await supervised(home, heard, learner=program)
     assert outcome.exit_code is ExitCode.DONE
     (note,) = heard.notes
     assert "learner failed with exit code 1" in note and "went \\x1b[31mwrong" in note and "again in 0.5 s" in note
 
 
-def test_a_child_with_bad_settings_ends_the_node_with_its_code_and_reason(home: Home) -> None:
-    outcome = supervised(
+async def test_a_child_with_bad_settings_ends_the_node_with_its_code_and_reason(home: Home) -> None:
+    outcome = await supervised(
         home, Heard(), learner=OBEDIENT, swarm="import sys; print('no such', file=sys.stderr); sys.exit(78)"
     )
     assert outcome.exit_code is ExitCode.BAD_CONFIGURATION and "no such" in outcome.because
 
 
-def test_what_a_killed_child_leaves_behind_is_killed_too(home: Home) -> None:
+async def test_what_a_killed_child_leaves_behind_is_killed_too(home: Home) -> None:
     pid_file = home.path / "grandchild"
     orphaning = (
         "import os, pathlib, signal, subprocess, sys\n"
@@ -169,13 +166,14 @@ def test_what_a_killed_child_leaves_behind_is_killed_too(home: Home) -> None:
         "p.write_text(str(child.pid)); os.kill(os.getpid(), signal.SIGKILL)"
     )
     heard = Heard()
-    assert supervised(home, heard, learner=orphaning).exit_code is ExitCode.DONE
+    outcome = await supervised(home, heard, learner=orphaning)
+    assert outcome.exit_code is ExitCode.DONE
     assert "killed (signal 9)" in heard.notes[0]
     stat = Path("/proc") / pid_file.read_text() / "stat"
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home: Home) -> None:
+async def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home: Home) -> None:
     heard = Heard()
     order = home.path / "order"
     finishing = saying(
@@ -189,33 +187,36 @@ def test_the_first_stop_lets_the_learner_finish_before_the_swarm_ends(home: Home
     def react(supervisor: Supervisor) -> None:
         heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
 
-    assert supervised(home, heard, learner=finishing, swarm=leaving, react=react) == RunOutcome(ExitCode.DONE, "test")
+    assert await supervised(home, heard, learner=finishing, swarm=leaving, react=react) == RunOutcome(
+        ExitCode.DONE, "test"
+    )
     assert order.read_text() == "learner swarm"
 
 
-def test_the_second_stop_ends_children_that_do_not_listen(home: Home) -> None:
+async def test_the_second_stop_ends_children_that_do_not_listen(home: Home) -> None:
     heard = Heard()
     deaf = saying(FAULT, "time.sleep(1000)")
 
     def react(supervisor: Supervisor) -> None:
-        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("once")
-        heard.on["Stopping (once)"] = lambda: asyncio.get_running_loop().call_later(
-            0.2, supervisor.request_stop, "twice"
-        )  # type: ignore[assignment,return-value]
+        def once_more_soon() -> None:
+            asyncio.get_running_loop().call_later(0.2, supervisor.request_stop, "twice")
 
-    outcome = supervised(home, heard, learner=deaf, swarm="import time; time.sleep(1000)", react=react)
+        heard.on['"event":"fault"'] = lambda: supervisor.request_stop("once")
+        heard.on["Stopping (once)"] = once_more_soon
+
+    outcome = await supervised(home, heard, learner=deaf, swarm="import time; time.sleep(1000)", react=react)
     assert outcome.exit_code is ExitCode.INTERRUPTED
     assert not is_locked(home)
 
 
-def test_a_learner_that_fails_while_stopping_makes_the_end_a_fault(home: Home) -> None:
+async def test_a_learner_that_fails_while_stopping_makes_the_end_a_fault(home: Home) -> None:
     heard = Heard()
 
     def react(supervisor: Supervisor) -> None:
         heard.on['"event":"fault"'] = lambda: supervisor.request_stop("test")
 
     failing = saying(FAULT, "sys.stdin.readline(), sys.stdin.readline()\nsys.exit('the disk is full')")
-    outcome = supervised(home, heard, learner=failing, react=react)
+    outcome = await supervised(home, heard, learner=failing, react=react)
     assert outcome.exit_code is ExitCode.FAULT and "the disk is full" in outcome.because
 
 

@@ -9,8 +9,9 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,10 +27,11 @@ from protocol.weights.dense_weights import ENCODING, Patterns, dense_bytes, dens
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.client import SwarmClient
+from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
 
-HANG_SECONDS = 900.0  # only to end a test that would never end
+FAMILY = bytes(range(16))
 
 
 class SwarmProcess:
@@ -72,6 +74,9 @@ class SwarmProcess:
         self.process.communicate(timeout=HANG_SECONDS)
 
 
+Pair = tuple[SwarmProcess, SwarmProcess]
+
+
 class Processes:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -94,7 +99,33 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     all_processes.close()
 
 
-def wait_until(what: str, condition) -> None:  # type: ignore[no-untyped-def]
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    """Two that are connected and have told each other what they train; for tests that leave them as they are."""
+    with tempfile.TemporaryDirectory(prefix="st-") as root:  # short: a Unix socket's path has few bytes
+        both = Processes(Path(root))
+        first = both.start("a")
+        second = both.start("b", peers=first.ready())
+        second.ready()
+        for process in (first, second):
+            process.client.beat(Heartbeat("n", "s", "m", FAMILY, bytes(16), 1, 1, "learning", 1.0, 0, 0, ()))
+        wait_until("each knows the other's family", lambda: knows_its_like(first) and knows_its_like(second))
+        yield first, second
+        both.close()
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[SwarmProcess]:
+    """One that others come to and leave."""
+    with tempfile.TemporaryDirectory(prefix="st-") as root:
+        alone = Processes(Path(root))
+        process = alone.start("a")
+        process.ready()
+        yield process
+        alone.close()
+
+
+def wait_until(what: str, condition: Callable[[], object]) -> None:
     until = time.monotonic() + HANG_SECONDS
     while not condition():
         assert time.monotonic() < until, f"never came true: {what}"
@@ -117,15 +148,13 @@ def group(seed: int, tokens: int = 64) -> Group:
     return Group(PromptRef("reverse", 1, bytes(16), seed), bytes(16), bytes(16), 1, completions)
 
 
-def test_two_processes_meet_share_and_fetch_over_real_sockets(processes: Processes) -> None:
-    first = processes.start("a")
-    second = processes.start("b", peers=first.ready())
-    second.ready()
-    wait_until("b is connected", lambda: second.client.status().connected_peers == 1)
+def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> None:
+    first, second = pair
+    known, (before,) = len(first.client.seen_groups(0, 1000)), peers_of(first, second)
     shared = [group(seed) for seed in range(4)] + [group(99, tokens=60_000)]
     second.client.share(shared)
-    wait_until("a has seen all groups", lambda: len(first.client.seen_groups(0, 100)) == 5)
-    seen = first.client.seen_groups(0, 100)
+    wait_until("a has seen all groups", lambda: len(first.client.seen_groups(0, 1000)) == known + 5)
+    seen = first.client.seen_groups(0, 1000)[known:]
     wanted = [api.Wanted(s.advert.blob, s.advert.size, (s.peer,)) for s in seen]
     fetched = first.client.fetch(wanted, deadline_seconds=HANG_SECONDS)
     assert [f.reason for f in fetched] == [None] * 5
@@ -136,24 +165,17 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(processes: Process
         np.testing.assert_array_equal(arrived.completions[3].token_ids, original.completions[3].token_ids)
     assert wanted[4].size > 256 * 1024
     first.client.judge(seen[0].peer, seen[0].advert.blob, api.Judgement.USED)
-    (peer,) = first.client.peers()
-    assert (peer.groups_received, peer.groups_used) == (5, 1)
+    (peer,) = peers_of(first, second)
+    assert (peer.groups_received - before.groups_received, peer.groups_used - before.groups_used) == (5, 1)
 
 
 LAYOUT = TensorLayout.of({"bias": (1001,), "matrix": (700, 1000)})
-FAMILY = bytes(range(16))
 
 
-def of_one_family(processes: Processes) -> tuple[SwarmProcess, SwarmProcess]:
-    """Two that are connected and have told each other what they train."""
-    first = processes.start("a")
-    second = processes.start("b", peers=first.ready())
-    second.ready()
-    for process in (first, second):
-        process.client.beat(Heartbeat("n", "s", "m", FAMILY, bytes(16), 1, 1, "learning", 1.0, 0, 0, ()))
-    for process in (first, second):
-        wait_until("it knows the other's family", lambda p=process: knows_its_like(p))
-    return first, second
+def peers_of(process: SwarmProcess, other: SwarmProcess) -> list[api.PeerStatus]:
+    """What it knows of the other one: one entry, or none."""
+    peer = other.client.status().peer
+    return [known for known in process.client.peers() if known.peer == peer]
 
 
 def knows_its_like(process: SwarmProcess) -> bool:
@@ -173,25 +195,27 @@ def average(process: SwarmProcess, weights: list[Patterns]) -> api.AverageReply:
         return client.average(parts, FAMILY, LAYOUT, ENCODING, 3, deadline_seconds=HANG_SECONDS)
 
 
-def test_two_processes_average_over_real_sockets_and_each_gets_the_others_weights_bit_for_bit(
-    processes: Processes,
-) -> None:
-    both = of_one_family(processes)
+def test_two_processes_average_over_real_sockets_and_each_gets_the_others_weights_bit_for_bit(pair: Pair) -> None:
+    before = [committed(process) for process in pair]
     weights = [patterns(1), patterns(2)]
     with ThreadPoolExecutor(2) as learners:
-        averaged = list(learners.map(average, both, weights))
-    for process, reply, theirs in zip(both, averaged, reversed(weights), strict=True):
+        averaged = list(learners.map(average, pair, weights))
+    for process, reply, theirs in zip(pair, averaged, reversed(weights), strict=True):
         assert reply.path is not None
         for found, tensor in zip(open_dense(Path(reply.path).read_bytes(), LAYOUT), theirs, strict=True):
             np.testing.assert_array_equal(found, tensor)
         status = process.client.status().averaging
-        assert (status.running, status.exchanges) == (False, {"committed": 1})
-        assert status.last is not None
+        assert not status.running and status.last is not None
         assert status.last.sent_bytes == status.last.received_bytes == dense_bytes(LAYOUT)
+    assert [committed(process) for process in pair] == [count + 1 for count in before]
 
 
-def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_next(processes: Processes) -> None:
-    first, second = of_one_family(processes)
+def committed(process: SwarmProcess) -> int:
+    return process.client.status().averaging.exchanges.get("committed", 0)
+
+
+def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_next(pair: Pair) -> None:
+    first, second = pair
     with ThreadPoolExecutor(2) as learners:
         leaving = SwarmClient(first.home / "swarm.sock")
         blob = encode_dense(LAYOUT, patterns(1))
@@ -215,11 +239,12 @@ def test_the_process_imports_nothing_heavy(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("how", ["terminated", "interrupted", "input closed", "told to leave"])
-def test_it_says_goodbye_and_exits_with_0_however_it_is_asked_to_end(processes: Processes, how: str) -> None:
-    first = processes.start("a")
-    second = processes.start("b", peers=first.ready())
+def test_it_says_goodbye_and_exits_with_0_however_it_is_asked_to_end(
+    listener: SwarmProcess, processes: Processes, how: str
+) -> None:
+    second = processes.start("b", peers=listener.client.status().addresses)
     second.ready()
-    wait_until("a has heard of b", lambda: any(p.heartbeat is not None for p in first.client.peers()))
+    wait_until("it has heard of b", lambda: any(p.heartbeat is not None for p in listener.client.peers()))
     if how == "terminated":
         second.process.terminate()
     elif how == "interrupted":
@@ -232,7 +257,7 @@ def test_it_says_goodbye_and_exits_with_0_however_it_is_asked_to_end(processes: 
         second.client.leave("told to")
     code, _ = second.ended()
     assert code == 0
-    wait_until("a has forgotten b", lambda: first.client.peers() == [])
+    wait_until("it has forgotten b", lambda: listener.client.peers() == [])
     assert not (second.home / "swarm.sock").exists()
 
 
@@ -272,13 +297,14 @@ def test_a_restarted_peer_is_found_again_and_its_new_announcements_are_no_replay
     assert first.client.status().rejected.get("replay", 0) == 0
 
 
-def test_a_second_process_on_one_data_directory_is_refused_and_the_first_goes_on(processes: Processes) -> None:
-    first = processes.start("a")
-    first.ready()
-    code, errors = processes.start("a").ended()
+def test_a_second_process_on_one_data_directory_is_refused_and_the_first_goes_on(
+    pair: Pair, processes: Processes
+) -> None:
+    first, _ = pair
+    code, errors = processes.start(str(first.home)).ended()
     assert code == 78
     assert "another swarm process answers" in errors
-    assert first.client.status().connected_peers == 0
+    assert first.client.status().connected_peers == 1
 
 
 def test_a_port_in_use_is_named_with_a_remedy(processes: Processes) -> None:
@@ -311,9 +337,8 @@ def test_settings_that_cannot_be_used_are_refused_by_name(processes: Processes, 
     assert "Traceback" not in errors
 
 
-def test_only_the_owner_may_use_the_socket_and_garbage_on_it_harms_nobody(processes: Processes) -> None:
-    first = processes.start("a")
-    first.ready()
+def test_only_the_owner_may_use_the_socket_and_garbage_on_it_harms_nobody(pair: Pair) -> None:
+    first, _ = pair
     path = first.home / "swarm.sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for garbage in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x03abc", b"\x00\x00", os.urandom(500)):
@@ -325,17 +350,15 @@ def test_only_the_owner_may_use_the_socket_and_garbage_on_it_harms_nobody(proces
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(65536):
                     pass
-    assert first.client.status().connected_peers == 0
+    assert first.client.status().connected_peers == 1
 
 
-def test_clients_are_served_side_by_side_while_one_waits_for_a_peer_that_hangs(processes: Processes) -> None:
-    first = processes.start("a")
-    second = processes.start("b", peers=first.ready())
-    second.ready()
-    wait_until("connected", lambda: first.client.status().connected_peers == 1)
-    second.client.share([group(1)])
-    wait_until("seen", lambda: len(first.client.seen_groups(0, 10)) == 1)
-    (seen,) = first.client.seen_groups(0, 10)
+def test_clients_are_served_side_by_side_while_one_waits_for_a_peer_that_hangs(pair: Pair) -> None:
+    first, second = pair
+    known = len(first.client.seen_groups(0, 1000))
+    second.client.share([group(1001)])
+    wait_until("seen", lambda: len(first.client.seen_groups(0, 1000)) == known + 1)
+    (seen,) = first.client.seen_groups(0, 1000)[known:]
     second.process.send_signal(signal.SIGSTOP)
     try:
         with socket.socket(socket.AF_UNIX) as waiting:
@@ -364,9 +387,8 @@ def test_a_client_without_a_service_says_so(tmp_path: Path) -> None:
         client.status()
 
 
-def test_a_client_of_a_service_that_hangs_gives_up_at_its_deadline(processes: Processes) -> None:
-    first = processes.start("a")
-    first.ready()
+def test_a_client_of_a_service_that_hangs_gives_up_at_its_deadline(pair: Pair) -> None:
+    first, _ = pair
     first.process.send_signal(signal.SIGSTOP)
     try:
         hasty = SwarmClient(first.home / "swarm.sock", timeout_seconds=0.2)

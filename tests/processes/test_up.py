@@ -27,15 +27,18 @@ def test_rounds_asked_for_then_exit_0_and_the_next_start_continues_until_its_inp
     second.process.stdin.close()
     assert second.end() == 0
     assert [event["round"] for event in second.of_kind("round")][:2] == [4, 5]
+    newest = second.of_kind("round")[-1]["round"]
+    assert second.of_kind("checkpoint")[-1]["round"] == newest, "what was learnt until the end is saved"
     assert processes.none_alive()
 
 
 def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(processes: Any) -> None:
-    node = processes.up()
+    node = processes.up(torch=False)
     node.wait_for_round(2)
+    node.wait_for_event("node")
     home = ("--home", str(node.home))
 
-    status = json.loads(processes.run("status", *home, "--json").stdout)
+    status = processes.status(node)
     assert status["state"] == "training" and status["round"]["round"] >= 2 and status["pid"] == node.process.pid
     assert status["swarm"]["alone_because"] and status["swarm"]["addresses"]
     said = processes.run("status", *home).stdout
@@ -43,14 +46,13 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert json.loads(processes.run("peers", *home, "--json").stdout) == {"peers": []}
     assert processes.run("id", *home).stdout.strip() == status["peer"]
 
-    second = processes.up()
+    second = processes.up(torch=False)
     assert second.end() == 75
     assert "in use" in second.events[-1]["because"] and str(node.process.pid) in second.events[-1]["because"]
 
     down = processes.run("down", *home)
     assert down.returncode == 0 and node.end() == 0
-    newest = node.of_kind("round")[-1]["round"]
-    assert node.of_kind("checkpoint")[-1]["round"] == newest, "what was learnt until the end is saved"
+    assert node.of_kind("stopped")[-1]["because"] == "asked"
     assert processes.none_alive()
 
 

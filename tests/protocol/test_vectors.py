@@ -239,7 +239,7 @@ def test_cluster_and_invite(vector: Any) -> None:
     assert (cluster.document.hex(), cluster.swarm_id.hex()) == (vector["manifest_document"], vector["swarm_id"])
     assert open_manifest(bytes.fromhex(vector["manifest_document"])) == cluster
     document, psk = bytes.fromhex(vector["invitation_document"]), bytes.fromhex(vector["psk"])
-    parts = {"owner": owner.public_bytes, "psk": psk, "addresses": tuple(vector["addresses"])}
+    parts: dict[str, Any] = {"owner": owner.public_bytes, "psk": psk, "addresses": tuple(vector["addresses"])}
     assert encode_invite(document=document, key=key, **parts) == vector["invite"]
     invite = decode_invite(vector["invite"])
     assert (invite.document, invite.secret, invite.owner) == (document, key.private_bytes, owner.public_bytes)
@@ -251,7 +251,7 @@ def test_credential(vector: Any) -> None:
     of = vectors("membership")[0]
     cluster = open_manifest(bytes.fromhex(of["manifest_document"]))
     peer = NodeKey(bytes.fromhex(of["peer_seed"])).public_bytes
-    revoked = vector["revocations"] and judge_revocations(cluster, None, bytes.fromhex(vector["revocations"]))
+    revoked: Any = vector["revocations"] and judge_revocations(cluster, None, bytes.fromhex(vector["revocations"]))
     answer = judge_credential(vector["now_seconds"], cluster, revoked, {}, bytes.fromhex(vector["credential"]), peer)
     found = plain(answer) if isinstance(answer, Admitted) else answer.reason
     assert found == vector["answer"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import averaging
-import family
 import msgspec
 import pytest
-from averaging import COMPRESSED, DECAYING, DILOCO, NOLOCO, against, dense_of, verdict
-from averaging_run import Level, ReplicaResult
-from community import execute
-from experiment import Condition
-from family import AVERAGED, BOTH, NONE, SHARED, gains
-from intervals import estimate
-from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult
+
+from scripts.experiments import averaging, family
+from scripts.experiments.averaging import COMPRESSED, DECAYING, DILOCO, NOLOCO, against, dense_of, verdict
+from scripts.experiments.family import AVERAGED, BOTH, NONE, SHARED, gains
+from scripts.experiments.harness.experiment import Condition
+from scripts.experiments.harness.nodes_run import execute
+from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
+from scripts.experiments.language_model.averaging_run import Level, ReplicaResult
+from scripts.experiments.reports.intervals import estimate
 
 
 def finished(name: str, seed: int, loss: float) -> ReplicaResult:
@@ -31,7 +31,7 @@ def test_losses_are_compared_seed_by_seed_of_those_that_both_ran() -> None:
     results = of_losses(NoLoCo=[1.0, 2.0, 3.0], DiLoCo=[1.01, 2.02])
     percent = against(results, DILOCO, NOLOCO)
     assert percent is not None
-    assert (percent.mean, percent.count) == (pytest.approx(1.0), 2)
+    assert percent.mean == pytest.approx(1.0) and percent.count == 2
     assert percent.half_width < 1e-9
     assert against(results, COMPRESSED, NOLOCO) is None
 
@@ -92,7 +92,7 @@ def test_rows_of_liars_stand_in_a_table_of_their_own_against_those_without() -> 
 
 def family_run(name: str, seed: int, success: float, tokens: int) -> RunResult:
     measured = [Measurement(0, {"a": 0.1}, {"a": 0.1}), Measurement(2, {"a": success}, {"a": success})]
-    node = NodeResult("n", "m", [0.0, success], [tokens, tokens], [None], [None], 0, 0, 0, 0, 0, {}, measured)
+    node = NodeHistory("n", "m", [0.0, success], [tokens, tokens], [None], [None], 0, 0, 0, 0, 0, {}, measured)
     plan = RunPlan("family", name, seed, 2, (), (), (), 1, 0)
     return RunResult("k", name, seed, 1.0, 1.0, [node, node], plan, [0.0, 0.1])
 

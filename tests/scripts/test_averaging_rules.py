@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
-import averaging_run
 import numpy as np
 import pytest
 import torch
-from averaging_liars import (
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from node.averaging.compressed import CompressedConstants
+from scripts.experiments.language_model import averaging_run
+from scripts.experiments.language_model.averaging_liars import (
     HONEST_REFUSED,
     HONEST_TAKEN,
     LIAR,
@@ -20,16 +26,27 @@ from averaging_liars import (
     PairsWithLiar,
     WithLiar,
 )
-from averaging_rules import Alone, Compressed, DiLoCo, DiLoCoPairs, KnownCopies, NoLoCo, Rule, SliceOfWeights
-from averaging_rules import random_pairs as pairs_of
-from averaging_run import ReplicaPlan, execute, measured_steps
-from hypothesis import given
-from hypothesis import strategies as st
-from language import AGAIN, LENGTH, SENTENCES, TOKENS, VOCABULARY, Language
-from replicas import LAST_RATE, WARM_UP_STEPS, Replicas, held_out_loss, initial, rate_share
-from torch import Tensor
-
-from node.averaging.compressed import CompressedConstants
+from scripts.experiments.language_model.averaging_rules import (
+    Alone,
+    CompressedPairs,
+    DiLoCo,
+    DiLoCoPairs,
+    KnownCopies,
+    NoLoCo,
+    ReplicaRule,
+    SliceOfWeights,
+)
+from scripts.experiments.language_model.averaging_rules import random_pairs as pairs_of
+from scripts.experiments.language_model.averaging_run import ReplicaPlan, execute, measured_steps
+from scripts.experiments.language_model.language import AGAIN, LENGTH, SENTENCES, TOKENS, VOCABULARY, Language
+from scripts.experiments.language_model.replicas import (
+    LAST_RATE,
+    WARM_UP_STEPS,
+    Replicas,
+    held_out_loss,
+    initial,
+    rate_share,
+)
 from swarm.averaging.norm_history import WARM_UP
 
 BASE = {"matrix": torch.zeros(40, 25), "bias": torch.zeros(7)}
@@ -46,10 +63,10 @@ def spread(replicas: list[dict[str, Tensor]]) -> float:
     return float((stacked - stacked.mean(dim=0)).norm())
 
 
-def rules(count: int) -> dict[str, Rule]:
+def rules(count: int) -> dict[str, ReplicaRule]:
     return {
         "noloco": NoLoCo(BASE, count, Random(1)),
-        "compressed": Compressed(BASE, count, Random(1), CompressedConstants()),
+        "compressed": CompressedPairs(BASE, count, Random(1), CompressedConstants()),
         "diloco": DiLoCo(BASE, count, Random(1)),
         "slice": SliceOfWeights(BASE, count, Random(1), stride=10),
         "copies": KnownCopies(BASE, count, Random(1), kept=64),
@@ -101,7 +118,7 @@ def test_rule_writes_to_nothing_that_it_is_given(name: str) -> None:
     assert all(o[n].equal(b[n]) for o, b in zip(offered, before, strict=True) for n in b)
 
 
-def after_learning(rule: Rule, times: int) -> Tensor:
+def after_learning(rule: ReplicaRule, times: int) -> Tensor:
     """What eight replicas that step by noise of one length hold in the end, (8, N)."""
     generator = torch.Generator().manual_seed(2)
     replicas = [{name: tensor + 1.0 for name, tensor in BASE.items()} for _ in range(8)]
@@ -221,15 +238,15 @@ def test_learning_rate_rises_and_then_decays_or_stays() -> None:
     assert rate_share(600, None) == 1.0
     decaying = [rate_share(step, 600) for step in range(WARM_UP_STEPS, 601)]
     assert decaying == sorted(decaying, reverse=True)
-    assert (decaying[0], decaying[-1]) == (1.0, pytest.approx(LAST_RATE))
+    assert decaying[0] == 1.0 and decaying[-1] == pytest.approx(LAST_RATE)
 
 
-def plan(rule: str = "noloco", **changes: object) -> ReplicaPlan:
-    fields: dict[str, object] = {
+def plan(rule: str = "noloco", **changes: Any) -> ReplicaPlan:
+    fields: dict[str, Any] = {
         "experiment": "e", "condition": rule, "seed": 0, "rounds": 8, "rule": rule, "settings": {}, "replicas": 4,
         "batch": 2, "learning_rate": 1e-3, "decays": False, "every": 2, "late": 0,
     }  # fmt: skip
-    return ReplicaPlan(**{**fields, **changes})  # type: ignore[arg-type]
+    return ReplicaPlan(**{**fields, **changes})
 
 
 def test_run_is_another_when_anything_of_it_differs() -> None:

@@ -6,11 +6,23 @@ import math
 import random
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from intervals import (
+
+from scripts.experiments.harness.plans import (
+    Measurement,
+    NodeHistory,
+    NodePlan,
+    RunPlan,
+    RunResult,
+    load_result,
+    result_path,
+    save_result,
+)
+from scripts.experiments.reports.intervals import (
     Estimate,
     estimate,
     over_tokens,
@@ -19,11 +31,10 @@ from intervals import (
     t_975,
     tokens_to_reach,
 )
-from plans import Measurement, NodePlan, NodeResult, RunPlan, RunResult, load_result, result_path, save_result
-from plots import Line, line_plot, ticks
-from sharing import final_success, kept, mean_reward, reward_at_equal_tokens
-from success_by_tokens import share_of_tokens, success_at, success_per_token
-from writing import Document, table
+from scripts.experiments.reports.plots import Line, line_plot, ticks
+from scripts.experiments.reports.report_document import Document, table
+from scripts.experiments.reports.success_by_tokens import share_of_tokens, success_at, success_per_token
+from scripts.experiments.sharing import final_success, kept, mean_reward, reward_at_equal_tokens
 
 
 @pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (2, 4.303), (30, 2.042), (40, 2.0211), (100, 1.9840)])
@@ -72,13 +83,13 @@ def test_a_running_mean() -> None:
     assert smoothed([1.0, 2.0, 3.0, 4.0], 2) == [1.0, 1.5, 2.5, 3.5]
 
 
-def node(reward: list[float], tokens: list[int], *measured: dict[str, float], every: int = 1) -> NodeResult:
+def node(reward: list[float], tokens: list[int], *measured: dict[str, float], every: int = 1) -> NodeHistory:
     measurements = [Measurement(every * n, success, success) for n, success in enumerate(measured)]
     nothing: list[float | None] = [None] * len(reward)
-    return NodeResult("n", "m", reward, tokens, nothing, nothing, 0, 0, 0, 0, 0, {}, measurements)
+    return NodeHistory("n", "m", reward, tokens, nothing, nothing, 0, 0, 0, 0, 0, {}, measurements)
 
 
-def run(*nodes: NodeResult, seed: int = 0, condition: str = "c") -> RunResult:
+def run(*nodes: NodeHistory, seed: int = 0, condition: str = "c") -> RunResult:
     plan = RunPlan("e", condition, seed, len(nodes[0].reward), (), (), (), 1, 0)
     return RunResult("k", condition, seed, 1.0, 1.0, list(nodes), plan)
 
@@ -170,13 +181,13 @@ def test_report_keeps_what_a_person_wrote(tmp_path: Path) -> None:
         table(["a", "b"], [["1"]])
 
 
-def plan(**changes: object) -> RunPlan:
-    fields: dict[str, object] = {
+def plan(**changes: Any) -> RunPlan:
+    fields: dict[str, Any] = {
         "experiment": "e", "condition": "4/4 of a kind", "seed": 0, "rounds": 3, "tasks": ("reverse",),
         "nodes": (NodePlan("ann", "m", {"learner": {"own_groups": 4}}),),
         "measure_at": (0, 3), "measure_prompts": 8, "measure_samples": 0,
     }  # fmt: skip
-    return RunPlan(**{**fields, **changes})  # type: ignore[arg-type]
+    return RunPlan(**{**fields, **changes})
 
 
 def test_run_is_another_when_anything_of_it_differs() -> None:

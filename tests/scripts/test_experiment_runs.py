@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from community import execute
 from hypothesis import given
 from hypothesis import strategies as st
-from network import EPOCH, MEETING_SECONDS, SimulatedSwarm
-from plans import NodePlan, RunPlan, RunResult, save_result
-from runs import missing, run_all
-from skills import ALPHABET, HELD_OUT, SEEDS, SKILLS, TWELVE, is_held_out
 
 from protocol.errors import StarlingError
+from scripts.experiments.harness.nodes_run import execute
+from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult, load_result, save_result
+from scripts.experiments.harness.runs import missing, run_all
+from scripts.experiments.harness.simulated_swarm import EPOCH, MEETING_SECONDS, SimulatedSwarm
+from scripts.experiments.harness.skills import ALPHABET, HELD_OUT, SEEDS, SKILLS, TWELVE, is_held_out
 from swarm.api import Wanted
 
 
@@ -42,15 +43,15 @@ def test_twelve_skills_answer_differently_in_the_alphabet_of_the_four() -> None:
     assert set("".join(f"{prompt.text}{prompt.answer}" for prompt in prompts)) <= set(ALPHABET)
 
 
-def small_plan(**changes: object) -> RunPlan:
+def small_plan(**changes: Any) -> RunPlan:
     learner = {"own_groups": 4, "foreign_groups": 4, "completions": 4, "share_groups": 4}
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "experiment": "test", "condition": "two", "seed": 3, "rounds": 3,
         "nodes": tuple(NodePlan(name, f"builtin:{name}", {"learner": learner}) for name in ("wren", "robin")),
         "tasks": ("basic_arithmetic", "spell_backward"),
         "measure_at": (0, 3), "measure_prompts": 4, "measure_samples": 0,
     }  # fmt: skip
-    return RunPlan(**{**fields, **changes})  # type: ignore[arg-type]
+    return RunPlan(**{**fields, **changes})
 
 
 def without_time(result: RunResult) -> object:
@@ -73,13 +74,14 @@ def test_run_whose_experiment_has_ended_ends_too(tmp_path: Path) -> None:
         execute(small_plan(), tmp_path, lambda: True)
 
 
-def test_finished_runs_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_are_not_run_again(tmp_path: Path) -> None:
     plans = [small_plan(seed=seed) for seed in range(3)]
-    for plan in plans:
-        save_result(tmp_path, plan, RunResult(plan.key, plan.condition, plan.seed, 1.0, 1.0, [], plan))
+    results = [RunResult(plan.key, plan.condition, plan.seed, 1.0, 1.0, [], plan) for plan in plans]
+    for plan, result in zip(plans, results, strict=True):
+        save_result(tmp_path, plan, result)
     assert missing([*plans, small_plan(seed=9)], tmp_path) == [small_plan(seed=9)]
     run_all(plans, tmp_path, tmp_path, jobs=2)
-    assert "[3/3] all there already" in capsys.readouterr().err
+    assert [load_result(tmp_path, plan) for plan in plans] == results
 
 
 def test_time_stands_still_in_the_network_until_somebody_asks(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from robust import centered_clip
+
+from scripts.experiments.language_model.robust import centered_clip
 
 
 def test_without_outliers_the_centre_is_near_the_mean() -> None:

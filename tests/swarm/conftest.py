@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count, pairwise
+from typing import Any
 
 import pytest
 import trio
@@ -16,9 +17,9 @@ from protocol.identity import NodeKey
 from swarm.host import Host, PeerId, Stream
 from swarm.hosts.libp2p import Libp2pHost
 from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from tests.hang_guard import HANG_SECONDS
 
 ECHO, TOPIC = "/test/echo/1", "test"
-HANG_SECONDS = 120.0  # ends a test that hangs; far above what any of them takes
 
 
 async def echo(stream: Stream) -> None:
@@ -63,7 +64,7 @@ class World(ABC):
             await one.connect(other.addresses()[0], deadline_seconds=10)
         return hosts
 
-    async def _live(self, host: Host, task_status: trio.TaskStatus[None]) -> None:
+    async def _live(self, host: Host, task_status: Any) -> None:
         self._ended[host.peer_id] = trio.Event()
         try:
             async with host.run():
@@ -134,7 +135,7 @@ class Libp2pWorld(World):
     def make(self) -> Host:
         return Libp2pHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"])
 
-    async def _live(self, host: Host, task_status: trio.TaskStatus[None]) -> None:
+    async def _live(self, host: Host, task_status: Any) -> None:
         with trio.CancelScope() as scope:
             self._scopes[host.peer_id] = scope
             await super()._live(host, task_status)

@@ -257,8 +257,8 @@ def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_con
             assert refused.path is None
 
         async with (
-            swarm.member("honest", host=swarm.network.restart(honest.host)) as again,
-            swarm.member("liar", again, host=swarm.network.restart(liar.host)),
+            swarm.member("honest", host=swarm.network.restart(honest.host)) as again,  # type: ignore[arg-type]
+            swarm.member("liar", again, host=swarm.network.restart(liar.host)),  # type: ignore[arg-type]
         ):
             await anyio.sleep(30.0)
             assert again.host.peers() == []
@@ -345,7 +345,7 @@ def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
                 assert await seen(a) == []
                 await anyio.sleep(5.0)
             assert swarm.events["b"] == ["ready", "connected", "left"]
-            async with swarm.member("b", a, host=swarm.network.restart(b.host)) as back:
+            async with swarm.member("b", a, host=swarm.network.restart(b.host)) as back:  # type: ignore[arg-type]
                 await anyio.sleep(10.0)
                 assert (await peer(a, back)) is not None
 

@@ -32,9 +32,9 @@ from node.version import VERSION
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
 from tests.factories import round_done
+from tests.hang_guard import HANG_SECONDS
 
 TOKEN = "t" * 43
-HANG_SECONDS = 300.0
 SWARM = SwarmStatus(
     peer="12D3KooWx",
     swarm="starling",

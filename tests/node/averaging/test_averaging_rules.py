@@ -133,7 +133,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "nothing": lambda blob: b"",
     "a header of anything": lambda blob: blob[:8] + bytes(len(blob) - 8),
     "another layout": lambda blob: content(
-        CompressedRule().offer({"other": torch.ones(5)}, None, afresh=False, random=Random(1))  # type: ignore[arg-type]
+        CompressedRule().offer({"other": torch.ones(5)}, None, afresh=False, random=Random(1))
     ),
     "a step that is not a number": lambda blob: forged(2, steps=np.full(3, np.nan, np.float32)),
     "a step of zero": lambda blob: forged(2, steps=np.zeros(3, np.float32)),

@@ -148,7 +148,7 @@ def test_beginning_copies_the_weights_so_that_learning_on_does_not_move_them() -
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_spoilt_weights_of_a_partner_are_refused_for_what_is_wrong(spoil, reason, dtype) -> None:  # type: ignore[no-untyped-def]
+def test_spoilt_weights_of_a_partner_are_refused_for_what_is_wrong(spoil, reason, dtype) -> None:
     theirs = {name: tensor.to(dtype) for name, tensor in weights(2).items()}
     assert noloco.unfit_weights(weights(1), theirs) is None
     spoil(theirs)

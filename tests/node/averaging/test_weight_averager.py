@@ -198,7 +198,7 @@ def test_an_exchange_during_which_nothing_was_learnt_is_exactly_nolocos_outer_st
     rounded = {name: tensor.to(torch.bfloat16) for name, tensor in theirs.items()}
     expected = noloco.outer_step(noloco.begin(before), [before, rounded], RELEASED)
     assert digest(node.parameters) == digest(expected.outer)
-    assert node.state.outer is not None
+    assert isinstance(node.state.outer, noloco.OuterState)
     assert digest(noloco.snapshot(node.state.outer)) == digest(noloco.snapshot(expected))
     assert (node.state.outer.steps, node.state.outer_round) == (1, EVERY)
 
@@ -208,7 +208,7 @@ def test_the_next_step_goes_on_from_the_outer_weights_and_momentum_of_the_last(t
     node = Node(swarm)
     node.rounds(EVERY + 1)
     first = node.state.outer
-    assert first is not None
+    assert isinstance(first, noloco.OuterState)
     node.learn(weights(5))
     own = {name: parameter.detach().clone() for name, parameter in node.parameters.items()}
     node.rounds(EVERY)
@@ -281,7 +281,7 @@ def test_two_nodes_that_average_with_each_other_draw_together_and_report_it(tmp_
         mine: bytes
         together = threading.Barrier(2)
 
-        def average(self, blob, *arguments, **named):  # type: ignore[no-untyped-def]
+        def average(self, blob, *arguments, **named):
             self.mine = b"".join(blob)
             self.together.wait(WAIT_SECONDS)
             self.theirs = self.other.mine
@@ -345,7 +345,7 @@ def test_a_node_connected_to_nobody_of_its_family_offers_nothing_and_looks_again
         (lambda blob: encode_dense(TensorLayout.of({"w": (3,)}), [np.zeros(3, np.uint16)]), "integrity"),
     ],
 )
-def test_an_unfit_blob_is_a_fault_and_leaves_the_old_weights_exactly(tmp_path: Path, spoil, kind) -> None:  # type: ignore[no-untyped-def]
+def test_an_unfit_blob_is_a_fault_and_leaves_the_old_weights_exactly(tmp_path: Path, spoil, kind) -> None:
     swarm = Family(tmp_path, blob_of(weights(2)))
     node = Node(swarm)
     node.step(7)

@@ -24,7 +24,7 @@ from swarm.exit_codes import ExitCode
 
 
 @pytest.fixture
-def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
+def starling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Runs ``starling ARGUMENTS`` in this process: (exit code, standard output, standard error)."""
     for name in ("STARLING_SWARM__LAN_DISCOVERY", "STARLING_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -52,7 +52,7 @@ def verbs(command: Any, *names: str) -> Iterator[tuple[str, ...]]:
 VERBS = sorted(verbs(typer.main.get_command(cli.app)))
 
 
-def test_help_names_every_verb_and_every_exit_code(starling) -> None:  # type: ignore[no-untyped-def]
+def test_help_names_every_verb_and_every_exit_code(starling) -> None:
     code, shown, _ = starling("--help")
     assert code == 0
     words = set(re.findall(r"[\w-]+", shown))
@@ -61,7 +61,7 @@ def test_help_names_every_verb_and_every_exit_code(starling) -> None:  # type: i
 
 
 @pytest.mark.parametrize("names", VERBS, ids=" ".join)
-def test_help_of_each_verb_has_an_example_of_it_with_options_that_it_has(starling, names: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+def test_help_of_each_verb_has_an_example_of_it_with_options_that_it_has(starling, names: tuple[str, ...]) -> None:
     code, shown, _ = starling(*names, "--help")
     text = re.sub(r"[\s│]+", " ", shown)
     description, _, options = text.partition("─ Options ")
@@ -71,55 +71,55 @@ def test_help_of_each_verb_has_an_example_of_it_with_options_that_it_has(starlin
 
 
 @pytest.mark.parametrize("verb", ["status", "peers", "down"])
-def test_a_verb_for_a_running_node_ends_with_69_and_names_the_verb_that_starts_one(starling, verb: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_verb_for_a_running_node_ends_with_69_and_names_the_verb_that_starts_one(starling, verb: str) -> None:
     code, _, error = starling(verb)
     assert code == 69 and "starling up" in error
 
 
-def test_an_unknown_verb_or_option_is_a_usage_error(starling) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_verb_or_option_is_a_usage_error(starling) -> None:
     assert starling("stat")[0] == 2
     assert starling("status", "--jsn")[0] == 2
 
 
-def test_config_show_prints_toml_that_gives_the_same_configuration(starling) -> None:  # type: ignore[no-untyped-def]
+def test_config_show_prints_toml_that_gives_the_same_configuration(starling) -> None:
     code, shown, _ = starling("config", "show", "--set", "swarm.peers=a,b", "--set", 'name=a"b\\c')
     config = Config.model_validate(tomllib.loads(shown))
     assert code == 0 and config.swarm.peers == ("a", "b") and config.name == 'a"b\\c'
 
 
-def test_config_show_as_json_is_the_same(starling) -> None:  # type: ignore[no-untyped-def]
+def test_config_show_as_json_is_the_same(starling) -> None:
     assert Config.model_validate_json(starling("config", "show", "--json")[1]) == Config()
 
 
-def test_config_validate_ends_with_78_and_names_the_nearest_key(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_config_validate_ends_with_78_and_names_the_nearest_key(starling, tmp_path: Path) -> None:
     assert starling("config", "validate")[0] == 0
     (tmp_path / "node.toml").write_text("[learner]\nown_group = 3\n")
     code, _, error = starling("config", "validate")
     assert code == 78 and "learner.own_groups" in error
 
 
-def test_up_refuses_a_typo_before_it_starts_anything(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_up_refuses_a_typo_before_it_starts_anything(starling, tmp_path: Path) -> None:
     code, _, error = starling("up", "--set", "objective.clp=0.1")
     assert code == 78 and "objective.clip" in error and list(tmp_path.iterdir()) == []
 
 
-def test_a_setting_without_a_value_is_refused(starling) -> None:  # type: ignore[no-untyped-def]
+def test_a_setting_without_a_value_is_refused(starling) -> None:
     code, _, error = starling("up", "--set", "objective.clip")
     assert code == 78 and "--set objective.clip=VALUE" in error
 
 
-def test_id_prints_the_peer_id_of_the_key_file(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_id_prints_the_peer_id_of_the_key_file(starling, tmp_path: Path) -> None:
     key = NodeKey.load_or_create(tmp_path / "identity.key")
     assert starling("id")[1].strip() == key.peer_id
     assert json.loads(starling("id", "--json")[1])["peer"] == key.peer_id
 
 
-def test_id_of_a_directory_never_started_is_refused_and_makes_no_key(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_id_of_a_directory_never_started_is_refused_and_makes_no_key(starling, tmp_path: Path) -> None:
     code, _, error = starling("id")
     assert code == 77 and str(tmp_path / "identity.key") in error and not (tmp_path / "identity.key").exists()
 
 
-def test_up_with_a_foreign_key_file_is_refused_and_leaves_it_alone(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_up_with_a_foreign_key_file_is_refused_and_leaves_it_alone(starling, tmp_path: Path) -> None:
     path = tmp_path / "identity.key"
     path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
     path.chmod(0o600)
@@ -128,14 +128,14 @@ def test_up_with_a_foreign_key_file_is_refused_and_leaves_it_alone(starling, tmp
     assert code == 77 and str(path) in error and path.read_bytes() == before
 
 
-def test_up_with_a_key_that_others_can_read_is_refused_with_the_remedy(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_up_with_a_key_that_others_can_read_is_refused_with_the_remedy(starling, tmp_path: Path) -> None:
     NodeKey.load_or_create(tmp_path / "identity.key")
     (tmp_path / "identity.key").chmod(0o644)
     code, _, error = starling("up")
     assert code == 77 and "chmod 600" in error
 
 
-def test_version_is_that_of_the_project(starling) -> None:  # type: ignore[no-untyped-def]
+def test_version_is_that_of_the_project(starling) -> None:
     versions = json.loads(starling("version", "--json")[1])
     assert versions["starling"] == VERSION and VERSION in starling("version")[1] and versions["protocol"] == "1.0"
 
@@ -145,7 +145,7 @@ def test_flags_of_their_own_win_over_set() -> None:
     assert flags == {"policy.model": "builtin:finch", "objective.clip": "0.1", "swarm.peers": "/a,/b", "rounds": "3"}
 
 
-def test_demo_refuses_one_model_alone_and_a_file_in_no_directory(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_demo_refuses_one_model_alone_and_a_file_in_no_directory(starling, tmp_path: Path) -> None:
     assert starling("demo", "--models", "builtin:wren")[0] == 78
     assert starling("demo", "--json", str(tmp_path / "no" / "x.json"))[0] == 78
 

@@ -19,7 +19,7 @@ ADDRESS = f"/ip4/192.0.2.7/tcp/4001/p2p/{NodeKey(bytes(32)).peer_id}"
 
 
 @pytest.fixture
-def cluster(starling, tmp_path: Path) -> Path:  # type: ignore[no-untyped-def]
+def cluster(starling, tmp_path: Path) -> Path:
     """The directory of a new cluster."""
     assert starling("swarm", "create", "--private", "--name", "lab")[0] == 0
     return tmp_path / "home" / "cluster"
@@ -27,7 +27,7 @@ def cluster(starling, tmp_path: Path) -> Path:  # type: ignore[no-untyped-def]
 
 def test_create_writes_four_files_for_their_owner_alone_and_show_prints_the_terms_and_no_secret(
     starling, cluster: Path
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in cluster.iterdir()} == dict.fromkeys(
         ("manifest", "psk", "credential", "owner.key"), 0o600
     )
@@ -42,7 +42,7 @@ def test_create_writes_four_files_for_their_owner_alone_and_show_prints_the_term
     assert not [secret for secret in secrets if secret in shown + text]
 
 
-def test_invite_is_one_line_that_a_newcomer_can_use(starling, cluster: Path) -> None:  # type: ignore[no-untyped-def]
+def test_invite_is_one_line_that_a_newcomer_can_use(starling, cluster: Path) -> None:
     code, text, _ = starling("invite", "--expires", "12h", "--seats", "3", "--for", "Wren", "--address", ADDRESS)
     assert code == 0
     assert len(text.splitlines()) == 1
@@ -55,20 +55,20 @@ def test_invite_is_one_line_that_a_newcomer_can_use(starling, cluster: Path) -> 
     assert (invite.psk.hex(), invite.addresses) == ((cluster / "psk").read_text(), (ADDRESS,))
 
 
-def test_no_two_invites_are_equal_and_each_has_one_seat_by_default(starling, cluster: Path) -> None:  # type: ignore[no-untyped-def]
+def test_no_two_invites_are_equal_and_each_has_one_seat_by_default(starling, cluster: Path) -> None:
     invites = [read_invite(starling("invite")[1], time.time()) for _ in range(2)]
     assert len({invite.secret for invite in invites if isinstance(invite, Invite)}) == 2
     assert all(isinstance(invite, Invite) and invite.invitation.seats == 1 for invite in invites)
 
 
-def test_cluster_of_an_owner_who_signs_everyone_in_makes_such_invites_alone(starling) -> None:  # type: ignore[no-untyped-def]
+def test_cluster_of_an_owner_who_signs_everyone_in_makes_such_invites_alone(starling) -> None:
     assert starling("swarm", "create", "--private", "--name", "lab", "--owner-only")[0] == 0
     invite = read_invite(starling("invite")[1], time.time())
     assert isinstance(invite, Invite)
     assert invite.invitation.needs_owner
 
 
-def test_owner_key_kept_elsewhere_is_asked_for_and_found_there(starling, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_owner_key_kept_elsewhere_is_asked_for_and_found_there(starling, tmp_path: Path) -> None:
     stick = str(tmp_path / "stick" / "owner.key")
     assert starling("swarm", "create", "--private", "--name", "lab", "--owner-key", stick)[0] == 0
     assert not (tmp_path / "home" / "cluster" / "owner.key").exists()
@@ -83,7 +83,7 @@ def test_owner_key_kept_elsewhere_is_asked_for_and_found_there(starling, tmp_pat
     assert str(tmp_path / "other.key") in error
 
 
-def test_second_founding_is_refused_and_changes_nothing(starling, cluster: Path) -> None:  # type: ignore[no-untyped-def]
+def test_second_founding_is_refused_and_changes_nothing(starling, cluster: Path) -> None:
     before = {path: path.read_bytes() for path in cluster.iterdir()}
     code, _, error = starling("swarm", "create", "--private", "--name", "lab2")
     assert code == 78
@@ -92,7 +92,7 @@ def test_second_founding_is_refused_and_changes_nothing(starling, cluster: Path)
 
 
 @pytest.mark.parametrize("name", ["manifest", "psk", "owner.key"])
-def test_file_that_others_may_read_is_refused_with_the_remedy(starling, cluster: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_file_that_others_may_read_is_refused_with_the_remedy(starling, cluster: Path, name: str) -> None:
     (cluster / name).chmod(0o640)
     code, printed, error = starling("invite")
     assert (code, printed) == (77, "")
@@ -100,7 +100,7 @@ def test_file_that_others_may_read_is_refused_with_the_remedy(starling, cluster:
 
 
 @pytest.mark.parametrize("name", ["manifest", "psk"])
-def test_damaged_file_is_refused_and_its_content_not_repeated(starling, cluster: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_damaged_file_is_refused_and_its_content_not_repeated(starling, cluster: Path, name: str) -> None:
     (cluster / name).write_bytes((cluster / name).read_bytes()[:-1] + b"!")
     code, printed, error = starling("invite")
     assert (code, printed) == (77, "")
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_bad_configuration_and_writes_no_cluster(
     starling,
     tmp_path: Path,
     arguments: tuple[str, ...],
-    words: str,  # type: ignore[no-untyped-def]
+    words: str,
 ) -> None:
     code, printed, error = starling(*arguments)
     assert (code, printed) == (78, "")
@@ -136,7 +136,7 @@ def test_what_cannot_be_is_bad_configuration_and_writes_no_cluster(
     ("option", "value"),
     [("--expires", "7 days"), ("--expires", "0d"), ("--seats", "0"), ("--address", "192.0.2.7:4001")],
 )
-def test_option_of_an_invite_that_cannot_be_is_named(starling, cluster: Path, option: str, value: str) -> None:  # type: ignore[no-untyped-def]
+def test_option_of_an_invite_that_cannot_be_is_named(starling, cluster: Path, option: str, value: str) -> None:
     code, printed, error = starling("invite", option, value)
     assert (code, printed) == (78, "")
     assert option in error

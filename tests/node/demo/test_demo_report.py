@@ -33,7 +33,7 @@ def report_of(*results: ModelResult) -> DemoReport:
 def shown(renderable: object) -> str:
     console = Console(file=io.StringIO(), width=150, color_system=None)
     console.print(renderable)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_only_tasks_that_a_model_was_weak_on_before_count() -> None:

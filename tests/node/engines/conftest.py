@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from node.policy.policy import Policy
 
 VOCABULARY = 40
 EOS = 1
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "num_hidden_layers": 2,

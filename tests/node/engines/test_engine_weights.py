@@ -22,7 +22,7 @@ from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scores
 from node.tasks.task import Task
-from protocol.errors import IntegrityError, StaleBaseError
+from protocol.errors import IntegrityError, StaleBaseError, StarlingError
 from protocol.messages import PromptRef
 
 Load = Callable[..., Policy]
@@ -109,7 +109,7 @@ def test_whole_weights_come_first_then_small_diffs_and_the_engine_is_equal_after
 
 @pytest.mark.parametrize("error", [StaleBaseError("it was started again"), IntegrityError("damaged on the way")])
 def test_an_engine_that_refuses_a_diff_keeps_its_weights_gets_them_whole_and_then_diffs_again(
-    load_policy: Load, caplog: pytest.LogCaptureFixture, error: Exception
+    load_policy: Load, caplog: pytest.LogCaptureFixture, error: StarlingError
 ) -> None:
     policy = load_policy("qwen3", dtype="bfloat16")
     engine, optimizer = EngineElsewhere(policy), optimizer_of(policy)

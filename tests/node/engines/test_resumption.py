@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_each_segment_has_the_log_probabilities_of_the_weights_that_sampled_it(l
         moved(policy, version)
         engine.load_weights(version, policy.trainable())
         copied = policy.separate()
-        says[version] = lambda prompt, tokens, copied=copied: forward_logps(copied, prompt, tokens)
+        says[version] = partial(forward_logps, copied)
         steps = 9 if version < 2 else 10_000
         reached = engine.advance(going_on(asked, reached), Sampling(), After(steps))
     versions_seen = set()
@@ -135,9 +136,9 @@ def test_stops_once_enough_groups_are_complete_and_keeps_the_rest(load_policy: L
     assert wanted <= sum(complete) < len(asked)
     for request, progress in zip(asked, reached, strict=True):
         assert len(progress.samples) + len(progress.partials) == request.completions
-        for partial in progress.partials:
-            assert 0 < len(partial.token_ids) < request.max_new_tokens
-            assert policy.tokens.eos_id not in partial.token_ids
+        for begun in progress.partials:
+            assert 0 < len(begun.token_ids) < request.max_new_tokens
+            assert policy.tokens.eos_id not in begun.token_ids
 
 
 def test_stop_before_the_first_token_leaves_everything_as_it_was(load_policy: Load) -> None:

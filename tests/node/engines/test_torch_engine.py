@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,8 @@ def test_greedy_completions_equal_those_of_generate(load_policy: Load, name: str
     policy, asked = load_policy(name), requests(5, completions=1)
     for request, samples in zip(asked, TorchEngine(policy, rows=3, seed=0).generate(asked, Sampling(0.0)), strict=True):
         ids = torch.tensor([list(request.prompt_ids)])
-        output = policy.model.generate(
+        model: Any = policy.model
+        output = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
@@ -89,7 +91,8 @@ def test_lean_and_generic_decoders_give_equal_logits_while_rows_come_and_go(load
     architecture = architecture_of(policy.base.config)
     assert architecture is not None
     logits: list[list[torch.Tensor]] = []
-    for decoder in (LeanDecoder(policy.base, architecture), GenericDecoder(policy.base)):
+    decoders: tuple[Any, ...] = (LeanDecoder(policy.base, architecture), GenericDecoder(policy.base))
+    for decoder in decoders:
         random = np.random.default_rng(1)
         seen: list[torch.Tensor] = []
         with torch.inference_mode():
@@ -248,9 +251,11 @@ def test_products_fused_by_onednn_equal_those_of_torch(monkeypatch: pytest.Monke
     x, weight, bias, other = (torch.randn(size, generator=generator) for size in ((5, 24), (16, 24), (16,), (5, 16)))
     plain, fused = TorchProducts(), OneDnnProducts()
     for offset in (None, bias):
-        pairs = [(p.plain(x, weight, offset), p.times(x, weight, offset, other)) for p in (plain, fused)]
-        pairs = [(*pair, p.plus(x, weight, offset, other)) for pair, p in zip(pairs, (plain, fused), strict=True)]
-        torch.testing.assert_close(pairs[0], pairs[1])
+        results = [
+            (p.plain(x, weight, offset), p.times(x, weight, offset, other), p.plus(x, weight, offset, other))
+            for p in (plain, fused)
+        ]
+        torch.testing.assert_close(results[0], results[1])
         for activation in ("silu", "gelu", "relu"):
             both = [p.activated(x, weight, offset, activation) for p in (plain, fused)]
             torch.testing.assert_close(both[0], both[1])

@@ -153,7 +153,7 @@ def test_frozen_inputs_get_no_gradient_and_the_others_the_same_one(
     logps, entropies = case.kernel(1.0)
     loss = ("logps" in used) * (logps * case.logp_grad).sum()
     loss = loss + (entropies * case.entropy_grad).sum() if "entropies" in used else loss
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     for name, tensor in tensors.items():
         if name in trained:
             torch.testing.assert_close(tensor.grad, expected[name], rtol=1e-10, atol=1e-10)
@@ -224,7 +224,7 @@ def test_autocast_does_not_lower_the_precision() -> None:
 def test_no_tokens_give_empty_outputs_and_zero_gradients(vocabulary: int) -> None:
     hidden, weight = torch.zeros(0, 3, requires_grad=True), torch.ones(vocabulary, 3, requires_grad=True)
     logps, entropies = linear_logps(hidden, weight, torch.zeros(0, dtype=torch.long))
-    (logps.sum() + entropies.sum()).backward()  # type: ignore[no-untyped-call]
+    (logps.sum() + entropies.sum()).backward()
     assert logps.shape == entropies.shape == (0,)
     assert weight.grad is not None and not weight.grad.any()
 

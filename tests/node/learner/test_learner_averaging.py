@@ -17,6 +17,7 @@ from node.averaging.rules import AveragingRule, CompressedRule, DenseRule, avera
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import AveragingSection, CheckpointSection, Config, LearnerSection, PolicySection, TasksSection
+from node.engines.encoded_weights import EncodedWeights
 from node.engines.torch import TorchEngine
 from node.events import Averaged, Event
 from node.learner.foreign.intake import RolloutIntake
@@ -74,7 +75,7 @@ class Family:
         beat = Heartbeat("bob", "", "", self._family, bytes(16), 1, 1, "", 1.0, 0, 0, ())
         return [api.PeerStatus("bob", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None)]
 
-    def average(self, blob, family, layout, encoding, step, *, deadline_seconds):  # type: ignore[no-untyped-def]
+    def average(self, blob, family, layout, encoding, step, *, deadline_seconds):
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         content = encode_dense(self.layout, bf16_bits(self.theirs, self.layout))
@@ -99,7 +100,8 @@ class Steady(Random):
 class WatchedEngine(TorchEngine):
     """Remembers every version that it got, with a digest of its weights."""
 
-    def load_weights(self, version: int, weights: Mapping[str, Tensor]) -> None:
+    def load_weights(self, version: int, weights: Mapping[str, Tensor] | EncodedWeights) -> None:
+        assert not isinstance(weights, EncodedWeights)
         self.loaded = [*getattr(self, "loaded", []), (version, digest(weights))]
         super().load_weights(version, weights)
 

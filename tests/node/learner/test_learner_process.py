@@ -34,9 +34,9 @@ from node.events import (
 from node.learner.learner_process import run_learner
 from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
+from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
-HANG_SECONDS = 900.0
 ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "node.learner.learner_process")
 CONFIG = Config(name="ann", learner=LearnerSection(own_groups=2, completions=2))

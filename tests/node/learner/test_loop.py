@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -99,7 +100,7 @@ def test_shared_group_holds_what_was_generated(swarm: MemorySwarm) -> None:
 
 @pytest.mark.parametrize(("limits", "because"), [({"rounds": 3}, "rounds"), ({"tokens": 40}, "tokens"), ({}, "asked")])
 def test_run_ends_at_its_limit_or_when_asked_with_a_checkpoint(
-    tmp_path: Path, limits: dict[str, int], because: str
+    tmp_path: Path, limits: dict[str, Any], because: str
 ) -> None:
     node = Node("ann", folder=tmp_path, **limits)
     rounds_seen = [0]

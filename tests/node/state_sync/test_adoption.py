@@ -31,15 +31,14 @@ from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes
 from swarm import api
 from swarm.announcements.state_sharing import MIN_SECONDS_BETWEEN_STATES
-from swarm.blobs import partial_blob
 from swarm.hosts.simulated import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
+from tests.hang_guard import HANG_SECONDS
 
 FAMILY = b"f" * 16
 EPOCH = 1_790_000_000.0
 JUMP_SECONDS = 0.001  # of real time without anything to do, after which virtual time goes on
-HANG_SECONDS = 300.0
 PARAMETERS = 1_000_000  # two MB: eight chunks
 PATIENCE_SECONDS = 30.0
 
@@ -102,7 +101,15 @@ class Client:
         self._ask(api.ShareState(advert), api.Done)
 
     def close(self) -> None:
-        trio.from_thread.run_sync(lambda: self._scope and self._scope.cancel(), trio_token=self._token)
+        def cancel() -> None:
+            if self._scope is not None:
+                self._scope.cancel()
+
+        trio.from_thread.run_sync(cancel, trio_token=self._token)
+
+
+def giving(progress: LearnerProgress) -> Callable[[], LearnerProgress]:
+    return lambda: progress
 
 
 class World:
@@ -163,7 +170,7 @@ class World:
             for number in range(1, 4):
                 weights["a"][number] += 1.0
                 at = LearnerProgress(number, number, 5, (TaskSuccess("add", success, 1000),))
-                publisher.after_round(number, lambda at=at: at)
+                publisher.after_round(number, giving(at))
                 publisher.settle(HANG_SECONDS)
             publisher.close()
             assert publisher._held is not None, events
@@ -455,7 +462,7 @@ def test_a_full_disk_in_the_middle_leaves_the_old_weights_and_space_lets_it_go_o
             theirs, own = fresh(1), fresh(2)
             before = hash_of(own)
             held = await world.publish(donor, theirs)
-            monkeypatch.setattr(partial_blob.os, "pwrite", limited)
+            monkeypatch.setattr("swarm.blobs.partial_blob.os.pwrite", limited)
             got, events = await world.join(joiner, own)
             assert got is None
             assert any(event.stage == "failed" and "No space left" in event.because for event in events)

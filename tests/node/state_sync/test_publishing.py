@@ -19,9 +19,9 @@ from protocol.errors import StorageError, UnreachableError
 from protocol.messages import Heartbeat, StateAdvert, StateBlob
 from swarm.api import PeerStatus
 from swarm.blobs.store import ContentStore
+from tests.hang_guard import HANG_SECONDS
 
 FAMILY = b"f" * 16
-HANG_SECONDS = 300.0
 
 
 def peer(family: bytes = FAMILY, age_seconds: float = 1.0) -> PeerStatus:

@@ -34,9 +34,9 @@ from node.tasks.worker import (
 )
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
+from tests.hang_guard import HANG_SECONDS
 
 ROOT = Path(node.__file__).parents[1]
-HANG_GUARD_SECONDS = 120.0
 
 REWARD_PLUGIN = r"""
 import os, re, signal, time
@@ -273,7 +273,7 @@ def test_parent_killed_and_the_worker_ends_by_itself(
     monkeypatch.setenv("HANGING_MARK", str(mark))
     section = obeying.model_copy(update={"scoring_seconds": 1.0})
     command = [sys.executable, "-c", PARENT, section.model_dump_json(), completion]
-    deadline = time.monotonic() + HANG_GUARD_SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())

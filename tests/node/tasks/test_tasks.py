@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from reasoning_gym.factory import DATASETS
+from reasoning_gym.factory import DATASETS  # type: ignore[import-untyped]
 
 from node.configuration import TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -139,7 +139,9 @@ def test_join_by_who_knows_the_invitation_and_not_its_secret(lab) -> None:
 
 def test_no_document_passes_for_one_of_another_kind(lab) -> None:
     invitation, join = lab.invitation(), lab.join()
-    for kind, document in (("certificate", invitation), ("certificate", join), ("join", invitation)):
+    mixed: tuple[tuple[Literal["join", "certificate"], bytes], ...]
+    mixed = (("certificate", invitation), ("certificate", join), ("join", invitation))
+    for kind, document in mixed:
         refused(shown(lab, Credential(kind, document).encode()), RefusalReason.DAMAGED)
     with pytest.raises(SignatureError):  # the same fields, signed for another purpose
         body = open_invitation(invitation, owner=lab.OWNER.public_bytes)

@@ -108,8 +108,8 @@ def test_no_change_of_a_request_a_list_or_a_manifest_is_taken(lab, join, listed,
     if raw != listed:
         assert isinstance(judge_revocations(lab.cluster, None, raw), AdmissionRefused)
     raw = data.draw(mutated([lab.cluster.document]) | st.binary(max_size=400))
-    answer = read_manifest(invite, raw)
-    assert isinstance(answer, Cluster if raw == lab.cluster.document else AdmissionRefused)
+    read = read_manifest(invite, raw)
+    assert isinstance(read, Cluster if raw == lab.cluster.document else AdmissionRefused)
 
 
 def test_every_single_bit_of_every_document_matters_and_so_does_every_cut(lab, join, certified, listed) -> None:

@@ -92,7 +92,8 @@ def test_answer_header(raw: bytes) -> None:
 @given(received("peer"))
 @settings(max_examples=150)
 def test_peer_exchange_message(raw: bytes) -> None:
-    for kind in (PeerExchangeQuestion, PeerExchangeAnswer):
+    kinds: tuple[Any, ...] = (PeerExchangeQuestion, PeerExchangeAnswer)
+    for kind in kinds:
         try:
             message = decode_peer_message(raw, kind)
         except ProtocolError:
@@ -103,7 +104,8 @@ def test_peer_exchange_message(raw: bytes) -> None:
 @given(received("handshake"))
 @settings(max_examples=150)
 def test_handshake_message(raw: bytes) -> None:
-    for kind in (HandshakeGreeting, HandshakeAnswer, HandshakeConclusion):
+    kinds: tuple[Any, ...] = (HandshakeGreeting, HandshakeAnswer, HandshakeConclusion)
+    for kind in kinds:
         try:
             message = decode_handshake(raw, kind)
         except ProtocolError:
@@ -114,7 +116,8 @@ def test_handshake_message(raw: bytes) -> None:
 @given(received("member"))
 @settings(max_examples=150)
 def test_members_message(raw: bytes) -> None:
-    for kind in (MembersQuestion, MembersAnswer, MembersNews):
+    kinds: tuple[Any, ...] = (MembersQuestion, MembersAnswer, MembersNews)
+    for kind in kinds:
         try:
             message = decode_members_message(raw, kind)
         except ProtocolError:

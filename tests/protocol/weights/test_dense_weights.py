@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -114,7 +115,12 @@ def test_a_header_that_says_more_than_it_must_is_refused() -> None:
 
 def test_what_is_not_the_layouts_is_our_own_mistake() -> None:
     tensors = patterns(LAYOUT)
-    for wrong in (tensors[:2], [*tensors[:2], tensors[2][:39]], [t.astype(np.int32) for t in tensors]):
+    wrongs: tuple[list[Any], ...] = (
+        tensors[:2],
+        [*tensors[:2], tensors[2][:39]],
+        [t.astype(np.int32) for t in tensors],
+    )
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="as 16-bit patterns"):
             encode_dense(LAYOUT, wrong)
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import anyio
 import msgspec
@@ -85,7 +86,7 @@ class Node:
         offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 5, stored, len(self.blob))
         return api.Average(msgspec.structs.replace(offer, **changes), LAYOUT.tensors, deadline_seconds)
 
-    async def average(self, **changes: object) -> api.Reply:
+    async def average(self, **changes: Any) -> api.Reply:
         self.reply = await self.service.answer(self.request(**changes))
         if isinstance(self.reply, api.AverageReply) and self.reply.path is not None:
             theirs = Path(self.reply.path).read_bytes()  # noqa: ASYNC240  virtual time waits for no thread
@@ -125,7 +126,8 @@ class Node:
 
 class World:
     family, other_family, layout = FAMILY, OTHER_FAMILY, LAYOUT
-    blob_of, formula, values, weights = map(staticmethod, (blob_of, formula, values, weights))
+    blob_of, formula = staticmethod(blob_of), staticmethod(formula)
+    values, weights = staticmethod(values), staticmethod(weights)
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -142,7 +144,7 @@ class World:
         spread: float = 0.1,
         averaged: Formula = formula,
         **changes: object,
-    ):  # type: ignore[no-untyped-def]
+    ):
         """``count`` connected members that know each other's family. Dishonest ones keep their weights."""
         nodes: list[Node] = []
         async with anyio.create_task_group() as tasks:
@@ -184,13 +186,14 @@ class World:
             measure=measure,
         )
         node = Node(service, host, blob, averaged)
-        async with anyio.create_task_group() as node.tasks:
+        async with anyio.create_task_group() as tasks:
+            node.tasks = tasks
 
             async def run() -> None:
                 await service.run()
-                node.tasks.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
 
-            node.tasks.start_soon(run)
+            tasks.start_soon(run)
             await service.started.wait()
             task_status.started(node)
 

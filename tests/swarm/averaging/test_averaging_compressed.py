@@ -114,15 +114,15 @@ def test_two_average_in_one_exchange_and_both_show_how(world: Any) -> None:
     async def story() -> None:
         async with world.nodes(2, averaged=averaged) as (one, other):
             one.blob, other.blob = offer(1), offer(2)
-            before = one.blob, other.blob
+            ours, theirs = one.blob, other.blob
             one.averages(encoding=ENCODING)
             other.averages(encoding=ENCODING)
             await world.over(one, other)
             assert (one.reply.partner, other.reply.partner) == (other.peer, one.peer)
-            assert one.blob == averaged(*before, 1.0) and other.blob == averaged(*reversed(before), 1.0)
+            assert one.blob == averaged(ours, theirs, 1.0) and other.blob == averaged(theirs, ours, 1.0)
             last = (await one.status()).last
             assert (last.encoding, last.committed) == (ENCODING, True)
-            assert (last.sent_bytes, last.received_bytes) == (len(before[0]), len(before[1]))
+            assert (last.sent_bytes, last.received_bytes) == (len(ours), len(theirs))
             assert (await one.sees(other)).last_exchange == last
 
     world.play(story)

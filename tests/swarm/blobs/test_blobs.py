@@ -68,7 +68,7 @@ class World:
         self._nodes: list[Node] = []
 
     @asynccontextmanager
-    async def nodes(self, count: int, *, upload_bytes_per_second: float = 0.0):  # type: ignore[no-untyped-def]
+    async def nodes(self, count: int, *, upload_bytes_per_second: float = 0.0):
         async with anyio.create_task_group() as tasks:
             for _ in range(count):
                 await tasks.start(self._live, upload_bytes_per_second)

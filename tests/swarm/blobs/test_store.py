@@ -207,7 +207,7 @@ def test_a_blob_that_two_want_to_keep_stays_until_both_let_go_of_it(tmp_path: Pa
 
 def test_a_blob_put_in_parts_is_the_one_put_whole(tmp_path: Path) -> None:
     whole = content(3 * CHUNK_BYTES // 2, 0)
-    parts = [whole[:7], memoryview(whole)[7:CHUNK_BYTES], whole[CHUNK_BYTES:]]
+    parts: list[bytes | memoryview] = [whole[:7], memoryview(whole)[7:CHUNK_BYTES], whole[CHUNK_BYTES:]]
     store = ContentStore(tmp_path)
     assert store.put(parts) == blob_id(whole)
     assert store.read(blob_id(whole)) == whole

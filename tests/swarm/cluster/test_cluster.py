@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import anyio
 import msgspec
@@ -195,7 +196,7 @@ async def refusal_of(lab: Lab, name: str, invite: Invite, **how: float) -> Refus
     return refused.value
 
 
-async def end_of(lab: Lab, name: str, **how: float) -> RefusedError:
+async def end_of(lab: Lab, name: str, **how: Any) -> RefusedError:
     """Returns why a member's node, started from its files, ended: at once, with its exit code, and never connected."""
     began = anyio.current_time()
     async with lab.member(name, **how) as service:
@@ -240,7 +241,7 @@ def test_members_who_never_met_know_each_other_and_take_each_others_announcement
             await lab.join("robin", invite)
             async with lab.member("wren") as wren, lab.member("robin") as robin:
                 await anyio.sleep(SETTLE_SECONDS)
-                lab.network.partition([wren.host], [robin.host])
+                lab.network.partition([wren.host], [robin.host])  # type: ignore[list-item]
                 await anyio.sleep(30.0)
                 await share(robin, 2)
                 await anyio.sleep(2.0)
@@ -429,7 +430,7 @@ def test_list_of_revocations_crosses_a_partition_when_it_heals_and_an_older_one_
             async with lab.member("wren") as wren, lab.member("robin", wren) as robin:
                 await anyio.sleep(SETTLE_SECONDS)
                 older = lab.revocations(1)
-                lab.network.partition([founder.host], [wren.host, robin.host])
+                lab.network.partition([founder.host], [wren.host, robin.host])  # type: ignore[list-item]
                 await anyio.sleep(30.0)
                 await revoke(founder, lab.revocations(2, "robin"))
                 assert peer("robin") in connected(wren)
@@ -525,7 +526,7 @@ def test_announcement_of_a_peer_that_is_no_member_is_ignored_and_counted(tmp_pat
                 membership = wren._membership
                 assert membership is not None
                 membership.take_revocations(lab.revocations(1, "robin"))  # and founder has not heard of it yet
-                lab.network.partition([wren.host], [founder.host, robin.host])
+                lab.network.partition([wren.host], [founder.host, robin.host])  # type: ignore[list-item]
                 wren_before = dict(wren.gossip.rejected)
                 await share(robin, 5)
                 lab.network.heal()

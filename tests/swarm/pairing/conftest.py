@@ -82,7 +82,7 @@ class Node:
 
     async def average(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> PairingOutcome:
         outcome = await self.pairing.average(self.offer(**changes), lambda: others, deadline_seconds=deadline_seconds)
-        if outcome.partner is not None:
+        if outcome.theirs is not None:
             self.weights = formula(self.weights, self.store.read(outcome.theirs.blob))
         self.outcome = outcome
         self.ended.set()
@@ -94,6 +94,7 @@ class Node:
         async def run() -> None:
             await self.average(*others, deadline_seconds=deadline_seconds, **changes)
 
+        assert self.tasks is not None
         self.tasks.start_soon(run)
 
     def answers(self, answer: Callable[[Conversation, Propose], Awaitable[None]]) -> None:
@@ -101,7 +102,7 @@ class Node:
 
         async def serve(stream: Stream) -> None:
             conversation = Conversation(stream)
-            await answer(conversation, await conversation.receive(100.0, Propose, Have))
+            await answer(conversation, await conversation.receive(100.0, Propose, Have))  # type: ignore[arg-type]  # no other test sends Have
 
         self.host.handle(AVERAGING_PROTOCOL, serve)
 
@@ -121,7 +122,7 @@ class World:
         self._made: list[Node] = []
 
     @asynccontextmanager
-    async def nodes(self, count: int):  # type: ignore[no-untyped-def]
+    async def nodes(self, count: int):
         """``count`` nodes, in the order of their peer ids."""
         async with anyio.create_task_group() as tasks:
             for number in range(count):

@@ -11,7 +11,15 @@ import pytest
 
 from protocol.errors import TransportError
 from protocol.limits import AVERAGING_MESSAGE_BYTES
-from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Abandon, Accept, Decline, Have, Propose
+from protocol.streams.averaging_messages import (
+    AVERAGING_PROTOCOL,
+    Abandon,
+    Accept,
+    AveragingMessage,
+    Decline,
+    Have,
+    Propose,
+)
 from swarm.averaging.pairing import STREAMS_PER_PEER
 from swarm.averaging.weight_exchange import Conversation
 from swarm.peers.reputation import Conduct
@@ -84,7 +92,9 @@ def test_an_acceptance_with_an_unfit_offer_and_a_decline_in_odd_words_lead_nowhe
                 (Decline("\x1b[31m"), "unknown to this version"),
             ):
 
-                async def reply(conversation: Conversation, proposal: Propose, answer: object = answer) -> None:
+                async def reply(
+                    conversation: Conversation, proposal: Propose, answer: AveragingMessage = answer
+                ) -> None:
                     await conversation.send(answer, 5.0)
 
                 odd.answers(reply)

@@ -146,7 +146,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 @asynccontextmanager
 async def living(
     host: SimulatedHost, *configured: SimulatedHost | str, swarm_id: bytes = SWARM, remembered: Path | None = None
-):  # type: ignore[no-untyped-def]
+):
     addresses = [peer if isinstance(peer, str) else peer.addresses()[0] for peer in configured]
     peering = Peering(host, swarm_id, configured=addresses, remembered=remembered, random=Random(host.peer_id))
     async with host.run(), anyio.create_task_group() as tasks:

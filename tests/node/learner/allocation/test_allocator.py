@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,7 @@ def completions_by_task(found: list[Allocation]) -> Counter[str]:
     return counts
 
 
-def groups_by_task(method: Method, known: Known, *, rounds: int = 40, **keys: float) -> Counter[str]:
+def groups_by_task(method: Method, known: Known, *, rounds: int = 40, **keys: Any) -> Counter[str]:
     counts: Counter[str] = Counter()
     for round_number in range(rounds):
         counts.update(a.task for a in allocations(method, known, round_number=round_number, **keys))
@@ -127,7 +127,7 @@ def test_every_method_spends_the_budget_exactly_on_the_groups_asked_for(
     method: Method, successes: dict[str, float], groups: int, completions: int, round_number: int, forgetting: float
 ) -> None:
     known = Known(practised(successes, rounds=3), {"never": Announced(1.0, 0.9)})
-    keys = {"groups": groups, "completions": completions, "round_number": round_number}
+    keys: dict[str, Any] = {"groups": groups, "completions": completions, "round_number": round_number}
     found = allocations(method, known, forgetting=forgetting, **keys)
     assert len(found) == groups
     assert sum(each.completions for each in found) == groups * completions
@@ -190,7 +190,8 @@ def test_what_was_not_practised_for_long_is_uncertain_again() -> None:
     after = belief("easy", Known(evidence), 0.0)
     assert before.mean() > 0.95
     assert after.mean() == pytest.approx(0.5, abs=0.05)
-    assert (before.a + before.b, after.a + after.b) == (pytest.approx(135, rel=0.02), pytest.approx(2, abs=0.2))
+    assert before.a + before.b == pytest.approx(135, rel=0.02)
+    assert after.a + after.b == pytest.approx(2, abs=0.2)
 
 
 def test_task_at_which_others_succeed_gets_more_practice_than_one_at_which_all_fail() -> None:

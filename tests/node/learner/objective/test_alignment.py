@@ -174,7 +174,7 @@ def test_all_tokens_of_a_span_share_one_weight() -> None:
     section = ObjectiveSection(ratio_cap=100, ratio_floor=0)
     batch = RaggedSpans.of([completion(spans, 1.0, peer="p")])
     loss, report = objective_loss(logps, torch.zeros(3), batch, section, tokens(1))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     first, second = math.exp(-1.5 + 2), math.exp(-1.25 + 1)
     torch.testing.assert_close(logps.grad, -torch.tensor([first, first, second]))
     assert report.spans == 2
@@ -188,7 +188,7 @@ def test_floor_is_for_foreign_completions_with_positive_advantage_alone() -> Non
         logps = torch.tensor([-6.0], requires_grad=True)
         batch = RaggedSpans.of([completion(rare, advantage, peer=peer)])
         loss, report = objective_loss(logps, torch.zeros(1), batch, ObjectiveSection(), tokens(1))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.testing.assert_close(logps.grad, torch.tensor([-advantage * weight]))
         assert report.floored_spans == (1 if peer == "p" and advantage > 0 else 0)
 

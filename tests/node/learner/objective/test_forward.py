@@ -159,7 +159,7 @@ def loss_gradients(model: Any, micro_batches: Sequence[MicroBatch], tokens: int)
         logps, entropies = completion_logps(network, micro_batch)
         spans = RaggedSpans.of(micro_batch.completions)
         loss, _ = objective_loss(logps, entropies, spans, ObjectiveSection(), BatchTotals(tokens, 1, 1))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += loss.item()
     return total, gradients(model)
 

@@ -6,6 +6,7 @@ Nothing is sampled: the mean of the estimator is the sum over all texts of the g
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def aligned(
     logps = generator.logps(theirs).detach().numpy()
     found = align(learner.byte_lengths(own), generator.byte_lengths(theirs), logps, end_of_sequence=True)
     assert found is not None
-    sums = np.bincount(spans_of(learner, own, generator, theirs), weights=logps, minlength=found.spans)
+    sums: Any = np.bincount(spans_of(learner, own, generator, theirs), weights=logps, minlength=found.spans)
     return Alignment(found.span_of_token, sums, found.multi_token)  # in float64, which the wire does not carry
 
 

@@ -140,7 +140,7 @@ def test_a_completion_taken_as_text_weighs_one_and_is_left_out_of_the_divergence
     loss, report = objective_loss(
         logps, torch.zeros(3), RaggedSpans.of(batch), section(filter_gamma=1e3), BatchTotals(1, 2, 1)
     )
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.testing.assert_close(logps.grad, torch.tensor([-1.0, -1.0, 2.0]))
     assert report.text_completions == 1
     assert report.divergence["p"][1] == 1
@@ -161,7 +161,7 @@ def test_decoupled_ppo_with_one_step_is_importance_sampling_that_leaves_out_what
     logps = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     batch = RaggedSpans.of([completion([-1.5, -1.0, -3.0], 0.5)])
     loss, _ = objective_loss(logps, torch.zeros(3), batch, section(correction="decoupled_ppo"), BatchTotals(1, 1, 1))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.testing.assert_close(logps.grad, torch.tensor([-0.5 * math.exp(0.5), -0.5, 0.0]))
 
 
@@ -172,7 +172,7 @@ def test_weight_is_of_the_proximal_policy_and_the_clip_of_the_step_from_it() -> 
     batch = RaggedSpans.of([completion(behaviour)])
     keys = section(correction="decoupled_ppo", steps=2)
     loss, report = objective_loss(logps, torch.zeros(2), batch, keys, BatchTotals(1, 1, 1), Anchors(proximal))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.testing.assert_close(logps.grad, torch.tensor([-math.exp(0.2) * math.exp(0.1), 0.0]))
     assert loss.item() == pytest.approx(-math.exp(0.2) * math.exp(0.1) - math.exp(-0.2) * 1.2, rel=1e-5)
     assert report.clipped_token_share() == 0.5
@@ -190,7 +190,7 @@ def test_a_ratio_beyond_all_numbers_stays_finite(loss: str) -> None:
     batch = RaggedSpans.of([completion([-400.0], -1.0, peer="p"), completion([-400.0], 0.0, peer="p")])
     keys = section(loss=loss, correction="ppo", clip_high=5.0 if loss == "cispo" else 0.0)
     value, _ = objective_loss(logps, torch.zeros(2), batch, keys, BatchTotals(2, 2, 1))
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     assert torch.isfinite(value) and logps.grad is not None and torch.isfinite(logps.grad).all()
 
 
@@ -216,7 +216,7 @@ def test_completion_without_advantage_adds_to_the_kl_term_alone() -> None:
     loss, report = objective_loss(
         logps, torch.ones(3), batch, keys, BatchTotals(10, 2, 1), Anchors(reference=reference)
     )
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     kl = math.exp(-0.5) + 0.5 - 1
     assert loss.item() == pytest.approx((0.1 * kl - 1) / 10, rel=1e-5)
     torch.testing.assert_close(logps.grad, torch.tensor([0.1 * (1 - math.exp(-0.5)), 0.0, -1.0]) / 10)

@@ -1,0 +1,11 @@
+"""Programs beside the package: benchmarks, experiments, and the makers of models, test vectors and pictures.
+
+Each is a module that runs from the root of the repository: ``python -m scripts.bench.wire``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]

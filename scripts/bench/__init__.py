@@ -1,0 +1,1 @@
+"""Benchmarks: every module of this folder is a command; ``--json`` prints one JSON object (``common/reporting.py``)."""

@@ -1,0 +1,182 @@
+"""Our side of ``averaging_exchange.py``: one swarm process per peer, and a thread that does the learner's part."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import numpy as np
+import torch
+
+from node.averaging import compressed, noloco
+from node.averaging.compressed import CompressedState
+from node.averaging.noloco import Weights
+from node.averaging.rules import (
+    COMPRESSED,
+    RELEASED,
+    AveragingRule,
+    DenseRule,
+    Offering,
+    State,
+    averaging_snapshot,
+    from_bf16_bits,
+)
+from node.policy.weight_layout import layout_of
+from protocol.messages import Heartbeat
+from protocol.weights.compressed_weights import decode_compressed
+from protocol.weights.dense_weights import open_dense
+from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
+from scripts.bench.common.averaging_weights import weights_of
+from scripts.bench.common.slow_network import SlowPeer
+from scripts.bench.common.swarm_processes import SwarmProcess
+
+FAMILY: Final = bytes(range(16))
+START: Final = 1_000_000  # a number that no peer has: for the outer weights that all begin with
+DRIFT: Final = 0.01  # of a weight's size: how far the outer weights of two peers differ where each has its own, ...
+LEARNT: Final = 0.05  # ... and how far weights have moved since the last outer step
+EXCHANGE_SECONDS: Final = 60.0
+DISCOVERY_SECONDS: Final = 60.0  # until every peer knows every other
+
+
+@dataclass(frozen=True)
+class SimulatedReplica:
+    """One peer's weights before a round, in the middle of a run."""
+
+    state: State
+    weights: Weights
+
+
+class WrongResultError(Exception):
+    """An exchange whose result is not the formula's, or an exchange that did not happen."""
+
+
+def starling_rounds(
+    places: Sequence[SlowPeer], rule: AveragingRule, parameters: int, rounds: int, directory: Path
+) -> list[AveragingRound]:
+    """Runs ``rounds`` rounds; the peers choose their partners."""
+    with ExitStack() as stack:
+        swarm: list[SwarmProcess] = []
+        for number, place in enumerate(places):
+            known = swarm[0].addresses if swarm else ()
+            process = SwarmProcess(
+                number, directory, known, address=place.address, prefix=place.command(()), store_bytes=1 << 30
+            )
+            swarm.append(process)
+            stack.callback(swarm[-1].close)
+        _wait_until_all_know_each_other(swarm)
+        learners = stack.enter_context(ThreadPoolExecutor(len(swarm)))
+        return [_round(swarm, places, rule, number, parameters, learners) for number in range(rounds)]
+
+
+def _wait_until_all_know_each_other(swarm: Sequence[SwarmProcess]) -> None:
+    for number, process in enumerate(swarm):
+        beat = Heartbeat(f"node-{number}", "bench", "bench", FAMILY, bytes(16), 0, 0, "training", 0.0, 0, 0, ())
+        process.client.beat(beat)
+    until = time.monotonic() + DISCOVERY_SECONDS
+    while True:
+        known = [sum(p.heartbeat is not None and p.heartbeat.family == FAMILY for p in s.client.peers()) for s in swarm]
+        if min(known) >= len(swarm) - 1:
+            return
+        if time.monotonic() > until:
+            raise WrongResultError(f"after {DISCOVERY_SECONDS:g} s the peers know {known} others of the family")
+        time.sleep(0.5)
+
+
+def _round(
+    swarm: Sequence[SwarmProcess],
+    places: Sequence[SlowPeer],
+    rule: AveragingRule,
+    number: int,
+    parameters: int,
+    learners: ThreadPoolExecutor,
+) -> AveragingRound:
+    replicas = [_replica(rule, number, peer, parameters) for peer in range(len(swarm))]
+    go = threading.Barrier(len(swarm) + 1)
+
+    def learner(process: SwarmProcess, own: SimulatedReplica) -> tuple[str | None, float, str]:
+        go.wait()
+        offering = _offering(rule, own)
+        layout = layout_of(own.weights)
+        found = process.client.average(
+            offering.content, FAMILY, layout, rule.encoding, own.state.steps, deadline_seconds=EXCHANGE_SECONDS
+        )
+        if found.path is None:
+            return None, time.monotonic(), found.because
+        after = offering.averaged(np.memmap(found.path, np.uint8, mode="r").data, found.weight)
+        ended = time.monotonic()
+        return found.partner, ended, _digest(after.state)
+
+    pending = [learners.submit(learner, process, own) for process, own in zip(swarm, replicas, strict=True)]
+    before_bytes = sent_bytes(places)
+    go.wait()
+    began = time.monotonic()
+    results = [each.result() for each in pending]
+    bytes_sent = sent_bytes(places) - before_bytes
+    _check(
+        rule, replicas, [p.client.status().peer for p in swarm], [(partner, digest) for partner, _, digest in results]
+    )
+    return AveragingRound(max(ended for _, ended, _ in results) - began, bytes_sent, 1.0)
+
+
+def _replica(rule: AveragingRule, number: int, peer: int, parameters: int) -> SimulatedReplica:
+    """Returns a peer's state and weights. Dense: one φ for all, so a pair must end alike. Compressed: a φ each."""
+    common, own = (weights_of(number, which, parameters) for which in (START, peer))
+    if isinstance(rule, DenseRule):
+        return SimulatedReplica(noloco.begin(_as_weights(common), steps=number), _as_weights(own))
+    outer, residual = common + np.float32(DRIFT) * own, np.zeros_like(common)
+    away = np.full(1, 2**0.5 * DRIFT * float(own.std()), np.float32)
+    state = CompressedState(_as_weights(outer), _as_weights(residual), away, number)
+    return SimulatedReplica(
+        state, _as_weights(outer + np.float32(LEARNT) * weights_of(number + START, peer, parameters))
+    )
+
+
+def _offering(rule: AveragingRule, own: SimulatedReplica) -> Offering:
+    return rule.offer(own.weights, own.state, afresh=False, random=Random(own.state.steps))
+
+
+def _check(
+    rule: AveragingRule,
+    replicas: Sequence[SimulatedReplica],
+    names: Sequence[str],
+    results: Sequence[tuple[str | None, str]],
+) -> None:
+    """Raises ``WrongResultError`` unless all are paired and each result is the formula's on the two blobs."""
+    for own, (partner, digest) in enumerate(results):
+        if partner not in names:
+            raise WrongResultError(f"peer {own} found no partner: {digest}")
+        other = names.index(partner)
+        if results[other][0] != names[own] or digest != _digest(_formula(rule, replicas[own], replicas[other])):
+            raise WrongResultError(f"peers {own} and {other} have results that are not the formula's: {results}")
+        if isinstance(rule, DenseRule) and results[other][1] != digest:
+            raise WrongResultError(f"peers {own} and {other} have equal outer weights and end with unequal ones")
+
+
+def _formula(rule: AveragingRule, own: SimulatedReplica, other: SimulatedReplica) -> State:
+    layout = layout_of(own.weights)
+    theirs = b"".join(_offering(rule, other).content)
+    if isinstance(own.state, CompressedState):
+        phase = Random(own.state.steps).randrange(COMPRESSED.stride)
+        sent = compressed.make_offer(own.state, own.weights, phase, COMPRESSED)
+        return compressed.outer_step(own.state, sent, decode_compressed(theirs, layout), COMPRESSED)
+    found = from_bf16_bits(open_dense(theirs, layout), layout)
+    return noloco.outer_step(own.state, [own.weights, found], RELEASED)
+
+
+def _digest(state: State) -> str:
+    hashed = hashlib.sha256()
+    for _, tensor in sorted(averaging_snapshot(state).items()):
+        hashed.update(tensor.reshape(-1).numpy().view(np.uint8).data)
+    return hashed.hexdigest()
+
+
+def _as_weights(values: np.ndarray) -> dict[str, torch.Tensor]:
+    return {"weights": torch.from_numpy(values)}

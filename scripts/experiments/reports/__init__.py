@@ -1,0 +1,1 @@
+"""What an experiment reports: estimates with intervals, comparisons at equal tokens, plots and a Markdown page."""

@@ -1,0 +1,40 @@
+"""``starling`` with stand-ins for what needs torch: ``python -m`` this, what to replace, a verb, its flags.
+
+``learner`` is replaced by ``stand_in_learner``, ``evaluation`` by one that finds every model as good as every other.
+Supervisors, swarm processes and the demonstration itself, whose nodes get the same stand-ins, are the real ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from node.cli.main import main
+from node.configuration import Config
+from node.demo import member
+from node.evaluation.evaluation_result import Evaluation
+from node.home import Home
+from node.supervision import start
+
+THIS = "tests.processes.starling_with_stand_ins"
+REWARDS = {"spell_backward": 0.25}
+
+
+def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
+    return Evaluation(config.policy.model, 0, None, prompts, samples=1, seed=seed, greedy=REWARDS, sampled=REWARDS)
+
+
+def replace(what: str) -> None:
+    member.STARLING = (sys.executable, "-P", "-m", THIS, what)
+    if "learner" in what:
+        start.LEARNER_COMMAND = (sys.executable, "-P", "-m", "tests.processes.stand_in_learner")
+    if "evaluation" in what:
+        module = ModuleType("node.evaluation.evaluation")
+        module.evaluate_policy = evaluate_policy  # type: ignore[attr-defined]
+        sys.modules[module.__name__] = module
+
+
+if __name__ == "__main__":
+    replace(sys.argv.pop(1))
+    main()
