@@ -28,7 +28,7 @@ from protocol.identity import NodeKey
 from swarm.cluster.cluster_files import cluster_files, read_credentials
 from swarm.cluster.membership import Membership
 from swarm.exit_codes import exit_code_of
-from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings

@@ -13,6 +13,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import USUAL
+
 os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run here, on CPU tensors
 
 # The same examples every time, however slow the machine: what CI refuses, everybody can see fail. For a search that
@@ -21,7 +23,7 @@ settings.register_profile(
     "starling", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "thorough", settings.get_profile("starling"), derandomize=False, print_blob=True, max_examples=2000
+    "thorough", settings.get_profile("starling"), derandomize=False, print_blob=True, max_examples=10 * USUAL
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "starling"))
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from node.api.node_client import ask_peers, ask_status
-from node.cli.config import as_toml
 from node.cli.swarm_facts import cluster_facts, cluster_lines
-from node.cli.version import versions
+from node.cli.verbs.config import as_toml
+from node.cli.verbs.version import versions
 from node.cli.wording import finding_lines, peer_lines, status_lines
 from node.configuration import load_config
 from node.doctor.examination import examine

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from node.cli import (
+from node.cli.verbs import (
     bugreport,
     config,
     demo,

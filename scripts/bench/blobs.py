@@ -37,7 +37,7 @@ from swarm.api import Wanted
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
-from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
 RAW = TProtocol("/bench/raw/1")
 LISTEN = "/ip4/127.0.0.1/tcp/0"

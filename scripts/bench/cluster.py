@@ -39,8 +39,8 @@ from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.cluster.cluster_files import cluster_files, found_cluster
 from swarm.cluster.joining import Newcomer
-from swarm.hosts.libp2p import Libp2pHost
-from swarm.hosts.libp2p_private import GREETING, PrivateConnection
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from swarm.hosts.libp2p.private_network import GREETING, PrivateConnection
 
 MEMBERS = 8
 ATTEMPTS = 10_000

@@ -38,7 +38,7 @@ from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.exit_codes import exit_code_of
 from swarm.host import HandshakeReply, Host, PeerId
 from swarm.hosts.lan import hear
-from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
 from swarm.settings import JoinSettings
 

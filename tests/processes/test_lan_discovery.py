@@ -24,7 +24,7 @@ import json, os, sys
 import trio
 from protocol.identity import NodeKey
 from swarm.hosts.network_interfaces import machine_ips
-from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
 async def main(ip):
     while ip not in machine_ips():

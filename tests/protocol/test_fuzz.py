@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
@@ -26,6 +26,7 @@ from protocol.messages import (
 )
 from protocol.rollouts import GROUP_MAGIC, Group, decode_group, encode_group
 from protocol.wire import ANNOUNCEMENT_DOMAIN, decode, open_announcement, seal
+from tests.examples import examples
 from tests.protocol.mutation import mutated
 
 KEY = NodeKey(bytes(range(32)))
@@ -57,13 +58,13 @@ def announce(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=500) | mutated(SEALED))
-@settings(max_examples=500)
+@examples(500)
 def test_announcement(raw: bytes) -> None:
     announce(raw)
 
 
 @given(mutated([msgspec.msgpack.decode(raw)[0] for raw in SEALED]))
-@settings(max_examples=500)
+@examples(500)
 def test_payload_that_is_rightly_signed(payload: bytes) -> None:
     announce(msgspec.msgpack.encode((payload, KEY.sign(ANNOUNCEMENT_DOMAIN, payload))))
 
@@ -74,7 +75,7 @@ def mutated_bodies() -> st.SearchStrategy[bytes]:
 
 
 @given(mutated_bodies())
-@settings(max_examples=500)
+@examples(500)
 def test_body_within_a_sound_and_signed_payload(body: bytes) -> None:
     header = (1, 0, SWARM, 1, round(NOW * 1000), KEY.public_bytes, msgspec.Raw(body))
     payload = msgspec.msgpack.encode(header)
@@ -87,7 +88,7 @@ def group_blob(make_group: Callable[..., Group]) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=400)
+@examples(400)
 def test_group_blob(group_blob: bytes, data: st.DataObject) -> None:
     raw = data.draw(st.binary(max_size=300) | mutated([group_blob]))
     with contextlib.suppress(ProtocolError):
@@ -95,7 +96,7 @@ def test_group_blob(group_blob: bytes, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=600)
+@examples(600)
 def test_content_within_a_sound_frame(group_blob: bytes, data: st.DataObject) -> None:
     content = zstandard.decompress(group_blob[len(GROUP_MAGIC) :])
     raw = data.draw(st.binary(max_size=300) | mutated([content]))

@@ -15,8 +15,8 @@ import trio.testing
 
 from protocol.identity import NodeKey
 from swarm.host import Host, PeerId, Stream
-from swarm.hosts.libp2p import Libp2pHost
-from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from tests.hang_guard import HANG_SECONDS
 
 ECHO, TOPIC = "/test/echo/1", "test"

@@ -19,7 +19,7 @@ from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api
 from swarm import service as service_module
 from swarm.api import Judgement
-from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.service import MAX_PEERS_LISTED, SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 

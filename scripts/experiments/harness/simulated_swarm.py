@@ -29,7 +29,7 @@ from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.weights_difference import Difference, measure_difference
-from swarm.hosts.simulated import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 

@@ -8,7 +8,8 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,34 +109,28 @@ class Node:
         self.now = msgspec.structs.replace(self.now, **changes)
 
 
-def talk(
-    conversation: Callable[[TestClient[web.Request, web.Application]], Awaitable[None]],
-    node: Node,
-    feed: EventFeed | None = None,
-    token: str | None = None,
-) -> None:
-    async def main() -> None:
-        app = application(node, feed or EventFeed(), token=token)
-        async with TestClient(TestServer(app)) as client:
-            await conversation(client)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def client_of(
+    node: Node, feed: EventFeed | None = None, token: str | None = None
+) -> AsyncIterator[TestClient[web.Request, web.Application]]:
+    """A client of the API of ``node``, served for as long as the block runs."""
+    async with TestClient(TestServer(application(node, feed or EventFeed(), token=token))) as client:
+        yield client
 
 
-def test_status_and_peers_are_answered_as_json_that_decodes_to_their_types() -> None:
+async def test_status_and_peers_are_answered_as_json_that_decodes_to_their_types() -> None:
     node = Node()
-
-    async def conversation(client: Any) -> None:
+    async with client_of(node) as client:
         async with client.get("/api/v1/status") as answer:
             assert answer.content_type == "application/json"
             assert msgspec.json.decode(await answer.read(), type=NodeStatus) == node.now
         async with client.get("/api/v1/peers") as answer:
             assert msgspec.json.decode(await answer.read(), type=PeersAnswer) == node.peers()
 
-    talk(conversation, node)
 
-
-def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     node, released, under_way = Node(), threading.Event(), threading.Semaphore(1)
     made: list[int] = []
     empty = History().answer()
@@ -148,8 +143,8 @@ def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_other(monk
         return empty
 
     monkeypatch.setattr(Excerpt, "answer", slow)
+    async with client_of(node) as client:
 
-    async def conversation(client: Any) -> None:
         async def ask(points: int) -> int:
             async with client.get(f"/api/v1/history?points={points}") as answer:
                 return int(answer.status)
@@ -162,13 +157,10 @@ def test_answers_that_take_long_are_made_one_at_a_time_and_hold_up_no_other(monk
         released.set()
         assert await asyncio.gather(*asked) == [200] * 3 and sorted(made) == [10, 20, 30]
 
-    talk(conversation, node)
 
-
-def test_what_reads_needs_no_token_and_what_changes_something_does() -> None:
+async def test_what_reads_needs_no_token_and_what_changes_something_does() -> None:
     node = Node()
-
-    async def conversation(client: Any) -> None:
+    async with client_of(node, token=TOKEN) as client:
         for path in ("/api/v1/status", "/api/v1/peers", "/health", "/metrics"):
             async with client.get(path) as answer:
                 assert answer.status == 200
@@ -186,13 +178,10 @@ def test_what_reads_needs_no_token_and_what_changes_something_does() -> None:
             assert await answer.json() == {"stopping": True}
         assert len(node.stops) == 1
 
-    talk(conversation, node, token=TOKEN)
 
-
-def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() -> None:
+async def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() -> None:
     node = Node()
-
-    async def conversation(client: Any) -> None:
+    async with client_of(node, token=TOKEN) as client:
         headers = {"Host": "evil.example:80", "Authorization": f"Bearer {TOKEN}"}
         async with client.get("/api/v1/status", headers=headers) as answer:
             assert answer.status == 403 and "127.0.0.1" in (await answer.json())["error"]
@@ -200,8 +189,6 @@ def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() ->
             assert answer.status == 403
         async with client.get("/api/v1/status", headers={"Host": "localhost:9999"}) as answer:
             assert answer.status == 200  # as through a tunnel
-
-    talk(conversation, node, token=TOKEN)
     assert node.stops == []
 
 
@@ -215,20 +202,18 @@ def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() ->
         ({"state": NodeState.STOPPING}, False),
     ],
 )
-def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(changes: dict[str, Any], healthy: bool) -> None:
+async def test_health_is_503_with_the_reason_where_the_node_is_not_healthy(
+    changes: dict[str, Any], healthy: bool
+) -> None:
     node = Node()
     node.change(**changes)
-
-    async def conversation(client: Any) -> None:
-        async with client.get("/health") as answer:
-            health = msgspec.json.decode(await answer.read(), type=HealthAnswer)
-            assert answer.status == (200 if healthy else 503)
-            assert health == health_of(node.now) and (health.healthy, health.state) == (healthy, node.now.state)
-            assert (health.because is None) == healthy
-            if node.now.state is NodeState.RECOVERING:
-                assert health.because is not None and "it was killed" in health.because  # how the learner ended
-
-    talk(conversation, node)
+    async with client_of(node) as client, client.get("/health") as answer:
+        health = msgspec.json.decode(await answer.read(), type=HealthAnswer)
+        assert answer.status == (200 if healthy else 503)
+        assert health == health_of(node.now) and (health.healthy, health.state) == (healthy, node.now.state)
+        assert (health.because is None) == healthy
+        if node.now.state is NodeState.RECOVERING:
+            assert health.because is not None and "it was killed" in health.because  # how the learner ended
 
 
 @pytest.mark.parametrize(
@@ -278,8 +263,8 @@ def samples_of(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
-    async def conversation(client: Any) -> None:
+async def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
+    async with client_of(Node()) as client:
         async with client.get("/metrics") as answer:
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             samples = samples_of(await answer.text())
@@ -302,8 +287,6 @@ def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> None:
             assert samples[name] == value, name
         assert ("starling_loss",) not in samples  # there was no step
         assert ("starling_memory_bytes", "swarm") not in samples  # it does not run
-
-    talk(conversation, Node())
 
 
 def test_metrics_of_a_node_that_has_only_begun_are_those_that_are_known() -> None:
@@ -336,10 +319,9 @@ async def next_event(stream: Any) -> dict[str, str]:
             fields = {}
 
 
-def test_a_reader_of_events_gets_the_state_at_once_and_then_what_happens_in_order() -> None:
+async def test_a_reader_of_events_gets_the_state_at_once_and_then_what_happens_in_order() -> None:
     node, feed = Node(), EventFeed()
-
-    async def conversation(client: Any) -> None:
+    async with client_of(node, feed) as client:
         feed.publish("note", b'"nobody reads yet"')
         async with client.get("/api/v1/events") as answer:
             assert answer.content_type == "text/event-stream"
@@ -352,16 +334,24 @@ def test_a_reader_of_events_gets_the_state_at_once_and_then_what_happens_in_orde
             assert note == {"id": "3", "event": "note", "data": '"ending"'}
             feed.close()
             assert await answer.content.read() == b""
-
-    talk(conversation, node, feed)
     assert feed.readers == 0
 
 
-def test_a_slow_reader_is_dropped_and_the_others_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_is_dropped_and_the_others_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_feed, "MAX_QUEUED_EVENTS", 4)
     feed, body = EventFeed(), b'"%s"' % (b"x" * 100_000)
 
-    async def conversation(client: Any) -> None:
+    async def received_by(loop: asyncio.AbstractEventLoop, slow: socket.socket) -> bytes:
+        try:
+            return await loop.sock_recv(slow, 1 << 20)
+        except ConnectionResetError:
+            return b""
+
+    async def read_big(stream: Any) -> dict[str, str]:
+        whole = await stream.readuntil(b"\n\n")
+        return dict(line.split(": ", 1) for line in whole.decode().strip().split("\n"))
+
+    async with client_of(Node(), feed) as client:
         loop = asyncio.get_running_loop()
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -384,39 +374,22 @@ def test_a_slow_reader_is_dropped_and_the_others_miss_nothing(monkeypatch: pytes
                 received += part
             assert b"event: status" in received and received.count(b"event: big") < published
 
-    async def received_by(loop: asyncio.AbstractEventLoop, slow: socket.socket) -> bytes:
-        try:
-            return await loop.sock_recv(slow, 1 << 20)
-        except ConnectionResetError:
-            return b""
 
-    async def read_big(stream: Any) -> dict[str, str]:
-        whole = await stream.readuntil(b"\n\n")
-        return dict(line.split(": ", 1) for line in whole.decode().strip().split("\n"))
-
-    talk(conversation, Node(), feed)
-
-
-def test_no_more_readers_than_are_allowed_and_none_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_readers_than_are_allowed_and_none_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_feed, "MAX_READERS", 1)
     feed = EventFeed()
-
-    async def conversation(client: Any) -> None:
-        async with client.get("/api/v1/events") as answer:
-            await next_event(answer.content)
-            async with client.get("/api/v1/events") as refused:
-                assert refused.status == 503 and (await refused.json())["error"]
-            feed.close()
-            async with client.get("/api/v1/events") as refused:
-                assert refused.status == 503
-
-    talk(conversation, Node(), feed)
+    async with client_of(Node(), feed) as client, client.get("/api/v1/events") as answer:
+        await next_event(answer.content)
+        async with client.get("/api/v1/events") as refused:
+            assert refused.status == 503 and (await refused.json())["error"]
+        feed.close()
+        async with client.get("/api/v1/events") as refused:
+            assert refused.status == 503
 
 
-def test_a_reader_that_leaves_is_forgotten_with_the_next_events() -> None:
+async def test_a_reader_that_leaves_is_forgotten_with_the_next_events() -> None:
     feed = EventFeed()
-
-    async def conversation(client: Any) -> None:
+    async with client_of(Node(), feed) as client:
         answer = await client.get("/api/v1/events")
         await next_event(answer.content)
         assert feed.readers == 1
@@ -424,8 +397,6 @@ def test_a_reader_that_leaves_is_forgotten_with_the_next_events() -> None:
         while feed.readers:
             feed.publish("note", b'"anybody there?"')
             await asyncio.sleep(0)
-
-    talk(conversation, Node(), feed)
     assert feed.dropped == 0
 
 
@@ -444,46 +415,39 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_the_socket_asks_for_no_token_the_port_does_and_readers_do_not_delay_the_end(folder: Path) -> None:
+async def test_the_socket_asks_for_no_token_the_port_does_and_readers_do_not_delay_the_end(folder: Path) -> None:
     node, feed, port = Node(), EventFeed(), free_port()
-
-    async def main() -> None:
-        async with served(node, feed, folder / "s", ports=(port,), token=TOKEN), ClientSession() as client:
-            async with ClientSession(connector=UnixConnector(str(folder / "s"))) as local:
-                async with local.post("http://localhost/api/v1/stop") as answer:
-                    assert answer.status == 200
-                async with local.get("http://localhost/health") as answer:
-                    assert answer.status == 200
-            async with client.post(f"http://127.0.0.1:{port}/api/v1/stop") as answer:
-                assert answer.status == 401
-            reading = await client.get(f"http://127.0.0.1:{port}/api/v1/events")
-            await next_event(reading.content)
-            feed.close()
-            assert await reading.content.read() == b""
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-
-    asyncio.run(main())
+    async with served(node, feed, folder / "s", ports=(port,), token=TOKEN), ClientSession() as client:
+        async with ClientSession(connector=UnixConnector(str(folder / "s"))) as local:
+            async with local.post("http://localhost/api/v1/stop") as answer:
+                assert answer.status == 200
+            async with local.get("http://localhost/health") as answer:
+                assert answer.status == 200
+        async with client.post(f"http://127.0.0.1:{port}/api/v1/stop") as answer:
+            assert answer.status == 401
+        reading = await client.get(f"http://127.0.0.1:{port}/api/v1/events")
+        await next_event(reading.content)
+        feed.close()
+        assert await reading.content.read() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
     assert len(node.stops) == 1
 
 
-def test_the_next_free_port_is_taken_and_where_none_is_free_it_fails_and_nothing_stays_open(folder: Path) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            free = free_port()
-            async with served(Node(), EventFeed(), folder / "s", ports=(port, free), token=TOKEN) as taken_port:
-                assert taken_port == free
-            with pytest.raises(UnreachableError, match=f"{port}.*api.port"):
-                async with served(Node(), EventFeed(), folder / "s", ports=(port,), token=TOKEN):
-                    raise AssertionError("served on a taken port")
-        with pytest.raises(ValueError, match="token"):
-            async with served(Node(), EventFeed(), folder / "s", ports=(1,)):
-                raise AssertionError("served without a token")
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_unix_connection(folder / "s")
-
-    asyncio.run(main())
+async def test_the_next_free_port_is_taken_and_where_none_is_free_it_fails_and_nothing_stays_open(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        free = free_port()
+        async with served(Node(), EventFeed(), folder / "s", ports=(port, free), token=TOKEN) as taken_port:
+            assert taken_port == free
+        with pytest.raises(UnreachableError, match=f"{port}.*api.port"):
+            async with served(Node(), EventFeed(), folder / "s", ports=(port,), token=TOKEN):
+                raise AssertionError("served on a taken port")
+    with pytest.raises(ValueError, match="token"):
+        async with served(Node(), EventFeed(), folder / "s", ports=(1,)):
+            raise AssertionError("served without a token")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_unix_connection(folder / "s")
 
 
 def test_a_token_is_made_once_for_its_owner_alone(folder: Path) -> None:

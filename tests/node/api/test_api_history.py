@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.api import series
@@ -16,6 +16,7 @@ from node.api.history import MAX_POINTS, History, recorded_history
 from node.api.series import Kind, Stretch, Track, downsampled, merge, sample
 from node.api.types import HistoryAnswer
 from node.events import RoundDone, Usage, encode_event
+from tests.examples import examples
 from tests.factories import round_done
 
 KINDS: dict[str, Kind] = {"mean": "mean", "last": "last", "max": "max"}
@@ -180,7 +181,7 @@ def test_what_came_while_the_record_was_read_follows_it() -> None:
     assert total(whole.rounds.since(-math.inf), "reward")[1] == 1501
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.binary(max_size=80), max_size=20))
 def test_a_record_of_any_bytes_is_read_without_a_fault(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]

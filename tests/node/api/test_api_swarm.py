@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.api import swarm_summary
@@ -17,6 +17,7 @@ from node.version import SOFTWARE, VERSION
 from protocol import limits
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import PeerStatus
+from tests.examples import examples
 from tests.factories import round_done
 
 WREN, ROBIN = b"w" * 16, b"r" * 16
@@ -150,7 +151,7 @@ beats = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(beats, max_size=12))
 def test_whatever_heartbeats_say_the_answer_is_json_of_its_type_and_means_stay_within_the_claims(
     heartbeats: list[Heartbeat],

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from protocol.weights import sparsify
 from protocol.weights.compressed_weights import Compressed, decode_compressed
 from protocol.weights.sparsify import SparseTensor, norm_of
 from protocol.weights.weight_slice import slice_elements
+from tests.examples import examples
 
 SHAPES = {"head": (30, 150), "scale": (), "tail": (70,)}
 USUAL = CompressedConstants()
@@ -94,7 +95,7 @@ def test_the_step_is_the_formula() -> None:
     assert after.steps == 1
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 10_000), kept=st.integers(1, 4096), scale=st.floats(0.6, 1.6))
 def test_both_sides_add_the_same_to_the_bit(seed: int, kept: int, scale: float) -> None:
     one, other = (torch.randn(5000, generator=torch.Generator().manual_seed(seed + i)).numpy() for i in (0, 1))

@@ -15,7 +15,7 @@ import typer.main
 
 from node.cli import main as cli
 from node.cli.options import assignments
-from node.cli.up import flags_of
+from node.cli.verbs.up import flags_of
 from node.configuration import Config
 from node.version import VERSION
 from protocol.errors import ConfigurationError

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from protocol.errors import IntegrityError, MalformedError, ProtocolError, Stale
 from protocol.weights.dense_weights import encode_dense
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import join_diff, pack_tensor
+from tests.examples import examples
 
 Load = Callable[..., Policy]
 ASKED = [GenerationRequest([5, 6, 7], 2, 12), GenerationRequest([8], 3, 16)]
@@ -130,7 +131,7 @@ def test_a_diff_that_leads_elsewhere_than_it_says_is_taken_back(load_policy: Loa
     assert hash_of(engine._policy) == hash_of(policy)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(data=st.data(), is_diff=st.booleans(), dtype=st.sampled_from([torch.bfloat16, torch.float32]))
 def test_no_damage_on_the_way_changes_a_weight(data: st.DataObject, is_diff: bool, dtype: torch.dtype) -> None:
     layout = TensorLayout.of({"bias": (7,), "matrix": (20, 9)})

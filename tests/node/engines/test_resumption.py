@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from node.engines.engine import GenerationProgress, GenerationRequest, Partial, Sample, Sampling, Segment
@@ -17,6 +17,7 @@ from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 from protocol.rollouts import FinishReason
+from tests.examples import examples
 
 LEAN_AND_GENERIC = ["qwen3", "gpt2"]
 Load = Callable[..., Policy]
@@ -100,7 +101,7 @@ def test_each_segment_has_the_log_probabilities_of_the_weights_that_sampled_it(l
 
 
 @pytest.mark.parametrize("name", LEAN_AND_GENERIC)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stops=st.lists(st.integers(0, 12), max_size=4), rows=st.integers(1, 20))
 def test_greedy_completions_are_the_same_however_often_they_are_interrupted(
     load_policy: Load, name: str, stops: list[int], rows: int

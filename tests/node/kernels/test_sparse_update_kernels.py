@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -15,6 +15,7 @@ from node.kernels.sparse_update_kernels import encode_update_fast, pack_update_f
 from protocol.weights import sparsify as reference
 from protocol.weights.sparse_update import encode_update, pack_section
 from protocol.weights.tensor_layout import TensorLayout
+from tests.examples import examples
 
 LAYOUT = TensorLayout.of({"matrix": (300, 61), "bias": (7,), "whole": (4096,), "one more": (4097,), "short": (200,)})
 KINDS = ("normal", "ties", "zeros", "tiny", "growing", "one large")
@@ -54,7 +55,7 @@ def test_bytes_and_residuals_are_those_of_the_reference(kind: str, kept: int) ->
 
 
 @given(st.integers(1, 9000), st.integers(1, 4096), st.floats(0, 1), st.integers(0, 2**32))
-@settings(max_examples=60)
+@examples(60)
 def test_any_size_and_any_number_kept(size: int, kept: int, decay: float, seed: int) -> None:
     residual, delta = values("normal", size, seed), values(KINDS[seed % len(KINDS)], size, seed + 1)
     fast = torch.from_numpy(residual.copy())

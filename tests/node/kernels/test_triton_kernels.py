@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -28,6 +28,7 @@ from protocol.weights import sparsify as reference
 from protocol.weights import weight_diff as diff_reference
 from protocol.weights.sparse_update import encode_update
 from protocol.weights.tensor_layout import TensorLayout
+from tests.examples import examples
 
 LAYOUT = TensorLayout.of({"matrix": (100, 61), "bias": (7,), "whole": (4096,), "one more": (4097,), "short": (200,)})
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,7 +95,7 @@ def test_the_mean_of_peers_is_that_of_the_reference(peers: int) -> None:
 
 
 @given(st.lists(st.integers(0, 2000), max_size=70), st.integers(0, 11))
-@settings(max_examples=25)
+@examples(25)
 def test_bits_are_packed_as_the_reference_packs_them(gaps: list[int], parameter: int) -> None:
     found = triton_bits.rice(torch.tensor(gaps, dtype=torch.int64), parameter)
     assert found == rice.rice_encode(np.array(gaps, np.int64), parameter)

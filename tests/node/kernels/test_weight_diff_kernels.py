@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,6 +25,7 @@ from node.kernels.weight_diff_kernels import (
 from protocol.errors import IntegrityError, MalformedError, StaleBaseError
 from protocol.weights import weight_diff as reference
 from protocol.weights.tensor_layout import TensorLayout
+from tests.examples import examples
 
 LAYOUT = TensorLayout.of({"matrix": (90, 71), "bias": (63,), "scalar": (), "frozen": (300,)})
 Patterns = NDArray[np.uint16]
@@ -103,7 +104,7 @@ def test_a_stale_base_and_a_wrong_target_leave_every_weight_as_it_was() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_a_hostile_section_is_refused_by_both_or_means_the_same_to_both(data: st.DataObject) -> None:
     base = patterns(0)[LAYOUT.names.index("frozen")]
     target = np.where(np.random.default_rng(1).random(300) < 0.1, base + np.uint16(3), base)

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from node.policy.tokens import TokenTable
 from protocol.errors import ConfigurationError
+from tests.examples import examples
 
 CORPUS = [
     "the starling flies by watching its seven nearest neighbours",
@@ -64,7 +65,7 @@ SENTENCEPIECE = TokenTable(sentencepiece())
 CHARACTERS = TokenTable(characters())
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.one_of(st.text(), st.sampled_from(CORPUS)).map(str.encode) | st.binary(max_size=40))
 def test_byte_level_and_byte_fallback_tokenizers_write_any_bytes_exactly(text: bytes) -> None:
     for table in (BYTE_LEVEL, SENTENCEPIECE):

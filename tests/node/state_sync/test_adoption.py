@@ -31,7 +31,7 @@ from protocol.messages import Heartbeat, StateAdvert, StateBlob, TaskSuccess
 from protocol.weights.dense_weights import dense_bytes
 from swarm import api
 from swarm.announcements.state_sharing import MIN_SECONDS_BETWEEN_STATES
-from swarm.hosts.simulated import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 from tests.hang_guard import HANG_SECONDS

@@ -7,8 +7,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -73,30 +73,19 @@ async def shown(pilot: Pilot[None], *texts: str) -> str:
         await pilot.pause(0.02)
 
 
-def watched(
-    home: Home,
-    node: SimulatedNode,
-    story: Callable[[Pilot[None]], Awaitable[None]],
-    *,
-    size: tuple[int, int] = (80, 24),
-) -> Top:
-    """Runs ``story`` with the user interface over ``node``, and returns the user interface."""
-
-    async def main() -> Top:
-        async with served(node, EventFeed(), home.supervisor_socket):
-            top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
-            top.animation_level = "none"  # otherwise a key that scrolls takes half a second
-            async with top.run_test(size=size) as pilot:
-                await story(pilot)
-        return top
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def watched(home: Home, node: SimulatedNode) -> AsyncIterator[Pilot[None]]:
+    """The interface over ``node``, on a terminal of 80 by 24."""
+    async with served(node, EventFeed(), home.supervisor_socket):
+        top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
+        async with top.run_test(size=(80, 24)) as pilot:
+            yield pilot
 
 
-def test_the_node_view_shows_at_80_by_24_all_that_is_known_of_a_node_without_scrolling(home: Home) -> None:
-    async def story(pilot: Pilot[None]) -> None:
-        screen = await shown(pilot, "Reward by task")
-        for fact in (
+async def test_the_node_view_shows_at_80_by_24_all_that_is_known_of_a_node_without_scrolling(home: Home) -> None:
+    async with watched(home, SimulatedNode(NOW)) as pilot:
+        facts = (
+            "Reward by task",
             "training",
             "round 401",
             "tokens/s",
@@ -115,16 +104,14 @@ def test_the_node_view_shows_at_80_by_24_all_that_is_known_of_a_node_without_scr
             "trained t/s",
             "wren joined",
             "█",
-        ):
-            assert fact in screen
+        )
+        screen = await shown(pilot, *facts)  # the status and the history come one after the other
         assert "…," in screen and screen.count("…") == 1  # of the partner's long id; nothing else is cut
         assert pilot.app.query_one("#node").max_scroll_y == 0
 
-    watched(home, SimulatedNode(NOW), story)
 
-
-def test_keys_lead_through_the_views_and_back(home: Home) -> None:
-    async def story(pilot: Pilot[None]) -> None:
+async def test_keys_lead_through_the_views_and_back(home: Home) -> None:
+    async with watched(home, SimulatedNode(NOW)) as pilot:
         await pilot.press("2")
         await shown(pilot, PEERS_HEAD, "wren", " ms")
         await pilot.press("tab")
@@ -140,11 +127,9 @@ def test_keys_lead_through_the_views_and_back(home: Home) -> None:
         await pilot.press("shift+tab", "3")
         await shown(pilot, "12 nodes")
 
-    watched(home, SimulatedNode(NOW), story)
 
-
-def test_help_covers_the_view_until_a_key_which_does_nothing_else(home: Home) -> None:
-    async def story(pilot: Pilot[None]) -> None:
+async def test_help_covers_the_view_until_a_key_which_does_nothing_else(home: Home) -> None:
+    async with watched(home, SimulatedNode(NOW)) as pilot:
         await pilot.press("question_mark")
         await shown(pilot, HELP_END)
         await pilot.press("3")
@@ -156,56 +141,47 @@ def test_help_covers_the_view_until_a_key_which_does_nothing_else(home: Home) ->
         await shown(pilot, "Reward by task")
         assert pilot.app.is_running
 
-    watched(home, SimulatedNode(NOW), story)
-
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_it_quits_also_over_the_help_and_while_the_node_never_answers(home: Home, key: str) -> None:
+async def test_it_quits_also_over_the_help_and_while_the_node_never_answers(home: Home, key: str) -> None:
     """The node accepts connections and never answers: keys work all the same, and quitting does not wait."""
     node = SimulatedNode(NOW, rounds=2)
-
-    async def main() -> Top:
-        with socket.socket(socket.AF_UNIX) as silent:
-            silent.bind(str(home.supervisor_socket))
-            silent.listen()
-            top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
-            async with top.run_test(size=(80, 24)) as pilot:
-                await pilot.press("4")
-                await shown(pilot, "…")
-                await pilot.press("question_mark")
-                await shown(pilot, HELP_END)
-                if key == "q":
-                    await pilot.press("x")  # which closes the help
-                await pilot.press(key)
-        return top
-
-    top = asyncio.run(main())
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(home.supervisor_socket))
+        silent.listen()
+        top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
+        async with top.run_test(size=(80, 24)) as pilot:
+            await pilot.press("4")
+            await shown(pilot, "…")
+            await pilot.press("question_mark")
+            await shown(pilot, HELP_END)
+            if key == "q":
+                await pilot.press("x")  # which closes the help
+            await pilot.press(key)
     assert top.return_code == 0 and not top.is_running
 
 
-def test_a_node_that_stops_is_shown_as_away_and_its_return_is_seen(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_stops_is_shown_as_away_and_its_return_is_seen(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.1)  # the test waits for two polls
     node = SimulatedNode(NOW, rounds=30)
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(AsyncExitStack())
-            await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
-            top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
-            pilot = await stack.enter_async_context(top.run_test(size=(80, 24)))
-            await shown(pilot, "Reward by task")
-            await server.aclose()
-            screen = await shown(pilot, NO_NODE)
-            assert "Reward by task" in screen  # what was known stays
-            node.change(waiting_for="round 32: taking an optimizer step")
-            await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
-            screen = await shown(pilot, "round 32: taking an optimizer step")
-            assert NO_NODE not in screen
-
-    asyncio.run(main())
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(AsyncExitStack())
+        await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
+        top = Top(Watch(home, Seen(node.status(), NOW), lambda: NOW))
+        pilot = await stack.enter_async_context(top.run_test(size=(80, 24)))
+        await shown(pilot, "Reward by task")
+        await server.aclose()
+        screen = await shown(pilot, NO_NODE)
+        assert "Reward by task" in screen  # what was known stays
+        node.change(waiting_for="round 32: taking an optimizer step")
+        await server.enter_async_context(served(node, EventFeed(), home.supervisor_socket))
+        screen = await shown(pilot, "round 32: taking an optimizer step")
+        assert NO_NODE not in screen
 
 
-def test_what_a_stranger_calls_itself_is_shown_as_text_and_obeyed_nowhere(home: Home) -> None:
+async def test_what_a_stranger_calls_itself_is_shown_as_text_and_obeyed_nowhere(home: Home) -> None:
     node = SimulatedNode(NOW, rounds=30)
     first, *others = node.peers().peers
     assert first.heartbeat is not None
@@ -215,21 +191,17 @@ def test_what_a_stranger_calls_itself_is_shown_as_text_and_obeyed_nowhere(home: 
     node.change(waiting_for=HOSTILE, notes=(HOSTILE,), name=HOSTILE, model=HOSTILE)
     fault = Fault(time_seconds=NOW, kind=HOSTILE, detail=HOSTILE, round=1, fatal=False)
     node.change(fault=fault)
-
-    async def story(pilot: Pilot[None]) -> None:
+    async with watched(home, node) as pilot:
         escaped = "[red]\\x1b[2J[/]\\x0a[@click"
         for key, marks in (("1", (escaped,)), ("2", ("[red]\\x1b[2J", escaped)), ("3", ("[red]",)), ("4", ("own",))):
             await pilot.press(key)
             screen = await shown(pilot, *marks)
             assert not any(mark in screen for mark in ("\x1b", "\u202e")) and len(screen.splitlines()) == 24
 
-    watched(home, node, story)
 
-
-def test_two_hundred_peers_are_listed_and_sorted_and_the_cursor_stays_on_its_peer(home: Home) -> None:
+async def test_two_hundred_peers_are_listed_and_sorted_and_the_cursor_stays_on_its_peer(home: Home) -> None:
     node = SimulatedNode(NOW, peers=200, rounds=60)
-
-    async def story(pilot: Pilot[None]) -> None:
+    async with watched(home, node) as pilot:
         await pilot.press("2")
         await shown(pilot, "wren")
         rows = pilot.app.query_one(DataTable)
@@ -251,13 +223,10 @@ def test_two_hundred_peers_are_listed_and_sorted_and_the_cursor_stays_on_its_pee
         assert rows.coordinate_to_cell_key(rows.cursor_coordinate).row_key.value == under
         await shown(pilot, under)
 
-    watched(home, node, story)
 
-
-def test_a_terminal_that_changes_its_size_is_filled_anew(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_terminal_that_changes_its_size_is_filled_anew(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.1)  # a new width shows at the next poll
-
-    async def story(pilot: Pilot[None]) -> None:
+    async with watched(home, SimulatedNode(NOW)) as pilot:
         await pilot.press("2")
         assert WHY_HEAD not in await shown(pilot, "wren")
         await pilot.resize_terminal(140, 40)
@@ -266,10 +235,8 @@ def test_a_terminal_that_changes_its_size_is_filled_anew(home: Home, monkeypatch
         await pilot.resize_terminal(80, 24)
         await shown(pilot, "reputation")
 
-    watched(home, SimulatedNode(NOW), story)
 
-
-def test_a_node_that_answers_with_an_error_is_shown_with_its_code(home: Home) -> None:
+async def test_a_node_that_answers_with_an_error_is_shown_with_its_code(home: Home) -> None:
     node = SimulatedNode(NOW, rounds=2)
     before = Seen(node.status(), NOW)
     assert polled(home, before, View.PEERS, NOW).away == NO_NODE
@@ -278,14 +245,12 @@ def test_a_node_that_answers_with_an_error_is_shown_with_its_code(home: Home) ->
         def peers(self) -> PeersAnswer:
             raise RuntimeError("a fault of ours")
 
-    async def main() -> Seen:
-        async with served(Broken.__new__(Broken), EventFeed(), home.supervisor_socket):
-            return await asyncio.to_thread(polled, home, before, View.PEERS, NOW)
-
-    assert "500" in (asyncio.run(main()).away or "")
+    async with served(Broken.__new__(Broken), EventFeed(), home.supervisor_socket):
+        seen = await asyncio.to_thread(polled, home, before, View.PEERS, NOW)
+    assert "500" in (seen.away or "")
 
 
-def test_without_a_node_the_verb_ends_with_69_and_without_a_terminal_with_2(
+async def test_without_a_node_the_verb_ends_with_69_and_without_a_terminal_with_2(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run() -> tuple[int, str]:
@@ -297,28 +262,22 @@ def test_without_a_node_the_verb_ends_with_69_and_without_a_terminal_with_2(
     code, error = run()
     assert code == 69 and "starling up" in error
 
-    async def main() -> tuple[int, str]:
-        async with served(SimulatedNode(NOW, rounds=2), EventFeed(), home.supervisor_socket):
-            assert (await asyncio.to_thread(ask_status, home)).name == "ann"
-            return await asyncio.to_thread(run)
-
-    code, error = asyncio.run(main())
+    async with served(SimulatedNode(NOW, rounds=2), EventFeed(), home.supervisor_socket):
+        assert (await asyncio.to_thread(ask_status, home)).name == "ann"
+        code, error = await asyncio.to_thread(run)
     assert code == 2 and "starling status" in error
 
 
-def test_a_node_before_its_first_round_has_views_too(home: Home) -> None:
+async def test_a_node_before_its_first_round_has_views_too(home: Home) -> None:
     node = SimulatedNode(NOW, peers=0, rounds=0)
     node.change(swarm=None, ready=None, checkpoint=None, averaged=None, usage=None, notes=(), waiting_for="")
     text = text_of(node_lines(node.status(), node.record.history.answer(), NOW, 79, 21))
     assert "none yet" in text and "never" in text and "█" not in text
     answer = node.record.rollouts.answer(node.status(), node.peers())
     assert len(rollouts_lines(answer, NOW, 79)) == 1
-
-    async def story(pilot: Pilot[None]) -> None:
+    async with watched(home, node) as pilot:
         await pilot.press("2")
         await shown(pilot, NO_PEER)
-
-    watched(home, node, story)
 
 
 def test_why_a_node_is_alone_and_its_last_fault_are_shown() -> None:

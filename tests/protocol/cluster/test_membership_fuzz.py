@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import base58
@@ -42,6 +42,7 @@ from protocol.cluster.documents import (
 from protocol.cluster.invite import SCHEME, Invite, decode_invite
 from protocol.cluster.refusal import AdmissionRefused
 from protocol.errors import ProtocolError
+from tests.examples import examples
 from tests.protocol.mutation import mutated
 
 
@@ -91,14 +92,14 @@ def credentials(lab: Any, join: bytes, certified: bytes) -> list[bytes]:
 
 
 @given(st.data())
-@settings(max_examples=400)
+@examples(400)
 def test_no_change_of_a_credential_lets_anybody_in(lab, credentials, data) -> None:
     raw = data.draw(mutated(credentials) | st.binary(max_size=400))
     assert isinstance(judged(lab, raw), Admitted if raw in credentials else AdmissionRefused)
 
 
 @given(st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_no_change_of_a_request_a_list_or_a_manifest_is_taken(lab, join, listed, invite, data) -> None:
     raw = data.draw(mutated([join]) | st.binary(max_size=400))
     if raw != join:
@@ -140,7 +141,7 @@ def test_every_single_bit_of_every_document_matters_and_so_does_every_cut(lab, j
 
 
 @given(st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_rightly_signed_nonsense_raises_protocol_errors_alone(lab, join, bodies, data) -> None:
     """The owner's key in wrong hands, or another implementation's bug: signatures verify, contents are anything."""
     owner = lab.OWNER.public_bytes
@@ -159,7 +160,7 @@ def test_rightly_signed_nonsense_raises_protocol_errors_alone(lab, join, bodies,
 
 
 @given(st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_invite_whose_checksum_fits_raises_protocol_errors_alone(lab, invite_body, data) -> None:
     raw = data.draw(mutated([invite_body]) | st.binary(max_size=300))
     check = hashlib.sha256(b"starling/invite/1\0" + raw).digest()[:4]
@@ -167,7 +168,7 @@ def test_invite_whose_checksum_fits_raises_protocol_errors_alone(lab, invite_bod
 
 
 @given(st.text(max_size=200) | st.text(alphabet=base58.ALPHABET, max_size=400).map((SCHEME + "1").__add__))
-@settings(max_examples=300)
+@examples(300)
 def test_any_text_as_an_invite_is_refused(lab, text: str) -> None:
     assert isinstance(read_invite(text, lab.MADE), AdmissionRefused)
 

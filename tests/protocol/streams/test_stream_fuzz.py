@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import limits
@@ -39,6 +39,7 @@ from protocol.streams.member_messages import (
     split_digests,
 )
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
+from tests.examples import examples
 from tests.protocol.mutation import mutated
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
@@ -60,7 +61,7 @@ def check(decoded: Any, decode: Any) -> None:
 
 
 @given(received("averaging"))
-@settings(max_examples=200)
+@examples(200)
 def test_averaging_message(raw: bytes) -> None:
     try:
         message = decode_averaging_message(raw)
@@ -70,7 +71,7 @@ def test_averaging_message(raw: bytes) -> None:
 
 
 @given(received("blob"))
-@settings(max_examples=200)
+@examples(200)
 def test_blob_request(raw: bytes) -> None:
     try:
         ranges = decode_blob_request(raw)
@@ -90,7 +91,7 @@ def test_answer_header(raw: bytes) -> None:
 
 
 @given(received("peer"))
-@settings(max_examples=150)
+@examples(150)
 def test_peer_exchange_message(raw: bytes) -> None:
     kinds: tuple[Any, ...] = (PeerExchangeQuestion, PeerExchangeAnswer)
     for kind in kinds:
@@ -102,7 +103,7 @@ def test_peer_exchange_message(raw: bytes) -> None:
 
 
 @given(received("handshake"))
-@settings(max_examples=150)
+@examples(150)
 def test_handshake_message(raw: bytes) -> None:
     kinds: tuple[Any, ...] = (HandshakeGreeting, HandshakeAnswer, HandshakeConclusion)
     for kind in kinds:
@@ -114,7 +115,7 @@ def test_handshake_message(raw: bytes) -> None:
 
 
 @given(received("member"))
-@settings(max_examples=150)
+@examples(150)
 def test_members_message(raw: bytes) -> None:
     kinds: tuple[Any, ...] = (MembersQuestion, MembersAnswer, MembersNews)
     for kind in kinds:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -27,6 +27,7 @@ from protocol.weights.weight_slice import (
     slice_elements,
     unpack_slice,
 )
+from tests.examples import examples
 from tests.protocol.mutation import mutated
 
 LAYOUT = TensorLayout.of({"a": (9, 50), "b": (5,), "c": (4100,), "d": ()})
@@ -50,7 +51,7 @@ BLOBS = [encode_compressed(LAYOUT, update(kept), part_of(normal(1), bits=bits)) 
 
 
 @given(st.integers(1, 5000))
-@settings(max_examples=50)
+@examples(50)
 def test_the_slices_of_one_stride_have_every_element_once(stride: int) -> None:
     times = [np.zeros(size, np.int64) for size in LAYOUT.sizes]
     for phase in range(stride):
@@ -63,7 +64,7 @@ def test_the_slices_of_one_stride_have_every_element_once(stride: int) -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 1000))
-@settings(max_examples=60)
+@examples(60)
 def test_who_is_near_reads_the_senders_values_to_half_a_step(bits: int, stride: int, seed: int) -> None:
     sender, phase = normal(seed), seed % stride
     part = part_of(sender, stride, phase, bits)
@@ -99,7 +100,7 @@ def test_the_least_step_and_the_largest_weight_are_exact() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 6000), st.integers(0, 2**32))
-@settings(max_examples=60)
+@examples(60)
 def test_decoding_gives_update_and_slice_back(bits: int, stride: int, seed: int) -> None:
     part = part_of(normal(seed % 100), stride, seed % stride, bits)
     found = decode_compressed(encode_compressed(LAYOUT, update(), part), LAYOUT)
@@ -129,7 +130,7 @@ def check(found: Compressed) -> None:
 
 
 @given(st.binary(max_size=200) | mutated(BLOBS, header_bytes=60))
-@settings(max_examples=400)
+@examples(400)
 def test_any_bytes_decode_to_something_sound_or_are_refused(raw: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         check(decode_compressed(raw, LAYOUT))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -25,6 +25,7 @@ from protocol.weights.dense_weights import (
     widened,
 )
 from protocol.weights.tensor_layout import TensorLayout
+from tests.examples import examples
 
 LARGEST = int(np.float32(limits.UPDATE_MAGNITUDE).view(np.uint32) >> 16)
 LAYOUT = TensorLayout.of({"a": (3, 7), "b": (), "c": (40,)})
@@ -143,7 +144,7 @@ def test_one_bit_changed_anywhere_gives_fit_values_or_is_refused() -> None:
 
 
 @given(st.binary(max_size=300) | st.tuples(st.integers(0, len(BLOB)), st.binary(max_size=8)))
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes_as_weights(raw: bytes | tuple[int, bytes]) -> None:
     taken(raw if isinstance(raw, bytes) else BLOB[: raw[0]] + raw[1] + BLOB[raw[0] + len(raw[1]) :])
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -15,6 +15,7 @@ from protocol.weights import sparse_update
 from protocol.weights.sparse_update import PLAIN, TensorSection, decode_update, encode_update, join_update, pack_section
 from protocol.weights.sparsify import CHUNK_ELEMENTS, SparseTensor, kept_count, scatter_mean, sparsify
 from protocol.weights.tensor_layout import TensorLayout
+from tests.examples import examples
 
 LAYOUT = TensorLayout.of({"matrix": (100, 83), "bias": (7,), "whole": (4096,), "scalar": (), "one more": (4097,)})
 
@@ -95,7 +96,7 @@ def test_error_feedback_sends_everything_in_the_end() -> None:
 
 
 @given(st.integers(1, 4096), st.integers(0, 2**32))
-@settings(max_examples=40)
+@examples(40)
 def test_decoding_gives_the_update_back(kept: int, seed: int) -> None:
     layout = TensorLayout.of({"a": (4096 + seed % 300,), "b": (1 + seed % 11,)})
     tensors = [sparsify(normal(n, seed), normal(n, seed + 1), decay=0.5, kept=kept) for n in layout.sizes]

@@ -6,7 +6,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import limits
@@ -22,6 +22,7 @@ from protocol.weights.sparse_update import (
 from protocol.weights.sparsify import kept_count, sparsify
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import DiffSection, apply_diff, encode_diff, join_diff, open_diff, unpack_tensor
+from tests.examples import examples
 from tests.protocol.mutation import mutated
 
 LAYOUT = TensorLayout.of({"a": (9, 50), "b": (5,), "c": (4100,)})
@@ -61,19 +62,19 @@ def take_diff(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=300) | mutated(UPDATES, header_bytes=90))
-@settings(max_examples=400)
+@examples(400)
 def test_any_bytes_as_an_update(raw: bytes) -> None:
     take_update(raw)
 
 
 @given(st.binary(max_size=300) | mutated([DIFF], header_bytes=90))
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes_as_a_diff(raw: bytes) -> None:
     take_diff(raw)
 
 
 @given(st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes_as_a_section_of_a_sound_update(data: st.DataObject) -> None:
     kept, sections = open_update(UPDATES[0], LAYOUT)
     index = data.draw(st.integers(0, 2))
@@ -85,7 +86,7 @@ def test_any_bytes_as_a_section_of_a_sound_update(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes_as_an_undamaged_section_of_a_diff(data: st.DataObject) -> None:
     diff = open_diff(DIFF, LAYOUT)
     index = data.draw(st.integers(0, 2))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import IntegrityError, MalformedError, StaleBaseError
@@ -25,6 +25,7 @@ from protocol.weights.weight_diff import (
     unpack_tensor,
     weights_hash,
 )
+from tests.examples import examples
 
 LAYOUT = TensorLayout.of({"matrix": (90, 70), "bias": (7,), "scalar": (), "frozen": (300,)})
 
@@ -51,7 +52,7 @@ def same(left: Sequence[Patterns], right: Sequence[Patterns]) -> bool:
 
 
 @given(st.floats(0, 1), st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_applying_gives_the_target_and_applying_twice_is_harmless(rate: float, anything: bool) -> None:
     base = weights()
     target = weights(2) if anything else stepped(base, rate)

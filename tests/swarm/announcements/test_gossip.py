@@ -20,7 +20,7 @@ from swarm.announcements import group_pool as pool_module
 from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts
 from swarm.announcements.group_pool import GroupPool
 from swarm.host import GossipVerdict, Receiver, Validator
-from swarm.hosts.simulated import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedNetwork
 
 SWARM = bytes(range(16))
 NOW = 1_700_000_000.0

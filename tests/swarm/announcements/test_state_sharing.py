@@ -17,7 +17,7 @@ from swarm import api
 from swarm.announcements import state_pool
 from swarm.announcements.state_pool import AGE_SECONDS, StatePool
 from swarm.announcements.state_sharing import ANNOUNCE_SECONDS, MIN_SECONDS_BETWEEN_STATES
-from swarm.hosts.simulated import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 

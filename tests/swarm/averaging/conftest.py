@@ -22,7 +22,7 @@ from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.weight_averaging import Measure
 from swarm.averaging.weights_difference import Difference, measure_difference
-from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 

@@ -32,7 +32,7 @@ from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
-from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
 from swarm.stream_reader import StreamReader
 

@@ -15,7 +15,7 @@ from swarm.api import Wanted
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
-from swarm.hosts.simulated import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.peers.reputation import Conduct
 
 CONTENT = Random(1).randbytes(24 << 20)

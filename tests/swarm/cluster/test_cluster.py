@@ -35,7 +35,7 @@ from swarm import api
 from swarm.cluster.joining import Newcomer, join
 from swarm.cluster.membership import ClusterCredentials, Membership, decode_members, encode_members
 from swarm.exit_codes import ExitCode, exit_code_of
-from swarm.hosts.simulated import SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 

@@ -31,7 +31,7 @@ from protocol.streams.member_messages import MembersAnswer, MembersNews, Members
 from swarm.cluster.handshake import perform_handshake
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.host import GossipVerdict
-from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
 NOW = 1_790_000_000.0
 OWNER, US, PEER, STRANGER = (NodeKey(bytes([number]) * 32) for number in (1, 2, 3, 4))

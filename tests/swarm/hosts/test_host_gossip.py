@@ -10,7 +10,7 @@ import trio
 
 from protocol import limits
 from swarm.host import GossipVerdict, Host, PeerId
-from swarm.hosts import libp2p_gossip
+from swarm.hosts.libp2p import gossipsub as libp2p_gossip
 
 TOPIC = "test"
 HEARTBEATS_SECONDS = 0.3  # several heartbeats: a mesh that repeats a message does so at a heartbeat

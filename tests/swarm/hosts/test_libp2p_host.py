@@ -19,9 +19,9 @@ from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
 from swarm.hosts.lan import decode_txt, encode_txt
-from swarm.hosts.libp2p import Libp2pHost
-from swarm.hosts.libp2p_streams import Libp2pStream
-from swarm.hosts.libp2p_yamux import UNREAD_BYTES
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
+from swarm.hosts.libp2p.yamux import UNREAD_BYTES
 from swarm.hosts.network_interfaces import dialable
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.reputation import Conduct

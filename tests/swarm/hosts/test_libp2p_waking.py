@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import trio
 import trio.testing
 
-from swarm.hosts.libp2p_transport import WAKE_BYTES, Meter, MeteredSocket
+from swarm.hosts.libp2p.transport import WAKE_BYTES, Meter, MeteredSocket
 
 
 async def connected() -> tuple[MeteredSocket, trio.SocketStream]:

@@ -11,8 +11,8 @@ import trio.testing
 from protocol.errors import RefusedError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.host import HandshakeReply
-from swarm.hosts.libp2p import HANDSHAKE_SECONDS, Libp2pHost
-from swarm.hosts.libp2p_private import GREETING, PrivateConnection, PrivateNetworkError
+from swarm.hosts.libp2p.libp2p_host import HANDSHAKE_SECONDS, Libp2pHost
+from swarm.hosts.libp2p.private_network import GREETING, PrivateConnection, PrivateNetworkError
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 OURS, THEIRS = bytes(range(32)), bytes(range(1, 33))

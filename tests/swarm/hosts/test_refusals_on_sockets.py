@@ -15,7 +15,7 @@ from protocol.errors import RefusedError
 from protocol.identity import NodeKey
 from swarm.cluster.membership import ClusterCredentials, Membership
 from swarm.exit_codes import ExitCode, exit_code_of
-from swarm.hosts.libp2p import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -80,8 +80,8 @@ STRANGERS: dict[RefusalReason, tuple[Callable[[], Membership], str]] = {
 def _nothing_ends_by_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "cluster.handshake.FRAME_SECONDS",
-        "hosts.libp2p.HANDSHAKE_SECONDS",
-        "hosts.libp2p_private.PROOF_SECONDS",
+        "hosts.libp2p.libp2p_host.HANDSHAKE_SECONDS",
+        "hosts.libp2p.private_network.PROOF_SECONDS",
     ):
         monkeypatch.setattr(f"swarm.{name}", HOUR)
 

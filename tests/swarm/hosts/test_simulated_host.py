@@ -13,7 +13,7 @@ import trio.testing
 from protocol.errors import DeadlineError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.host import GossipVerdict, PeerId, Stream
-from swarm.hosts.simulated import DETECTION_SECONDS, SEEN_SECONDS, SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import DETECTION_SECONDS, SEEN_SECONDS, SimulatedHost, SimulatedNetwork
 
 ECHO, TOPIC = "/test/echo/1", "test"
 

@@ -25,7 +25,7 @@ from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
-from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
 
 FAMILY, LAYOUT = b"f" * 16, b"l" * 16

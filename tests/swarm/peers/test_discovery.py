@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from protocol.errors import ConfigurationError, ProtocolError, StorageError, UnreachableError
 from protocol.limits import ADDRESSES_PER_PEER
 from protocol.streams.peer_messages import PEER_PROTOCOL, PeerExchangeAnswer, PeerExchangeQuestion
-from swarm.hosts.simulated import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers import discovery
 from swarm.peers.discovery import (
     AddressBook,

@@ -42,9 +42,9 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.errors import StarlingError, UnreachableError
 from swarm.cluster.handshake import perform_handshake
 from swarm.host import Handshake
-from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause
-from swarm.hosts.libp2p_private import PrivateConnection, PrivateNetworkError
-from swarm.hosts.libp2p_yamux import SteadyYamux
+from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause
+from swarm.hosts.libp2p.private_network import PrivateConnection, PrivateNetworkError
+from swarm.hosts.libp2p.yamux import SteadyYamux
 
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached

@@ -5,7 +5,7 @@ peer causes in the library is counted in ``failures`` and ends at most that peer
 our own handlers, validators and receivers is raised out of ``run``. It must run on trio:
 ``anyio.run(main, backend="trio")``.
 
-py-libp2p is pinned to 0.8.1 and used in ``swarm.hosts.libp2p*`` alone. The header of each of those modules says what it
+py-libp2p is pinned to 0.8.1 and used in ``swarm.hosts.libp2p`` alone. The header of each of those modules says what it
 changes of the library and why.
 """
 
@@ -44,12 +44,12 @@ from protocol.identity import NodeKey
 from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
-from swarm.hosts.libp2p_containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
-from swarm.hosts.libp2p_dht import find_providers
-from swarm.hosts.libp2p_gossip import Mesh, VerdictPubsub
-from swarm.hosts.libp2p_private import PrivateNetworkError
-from swarm.hosts.libp2p_streams import Libp2pStream
-from swarm.hosts.libp2p_transport import Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
+from swarm.hosts.libp2p.gossipsub import Mesh, VerdictPubsub
+from swarm.hosts.libp2p.kad_dht import find_providers
+from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
+from swarm.hosts.libp2p.private_network import PrivateNetworkError
+from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Upgrader
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 

@@ -17,8 +17,8 @@ from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
 from protocol.errors import UnreachableError
 from swarm.host import PeerId
-from swarm.hosts.libp2p_containment import PEER_FAILURES
-from swarm.hosts.libp2p_yamux import PAYLOAD_BYTES
+from swarm.hosts.libp2p.containment import PEER_FAILURES
+from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
 
 DISCARDED_BYTES = 1 << 16  # at a time
 POLL_SECONDS = (0.001, 0.02)  # first and longest wait for the peer's window; the library has no event for it

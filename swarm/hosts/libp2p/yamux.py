@@ -21,7 +21,7 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, Yamux
 
-from swarm.hosts.libp2p_containment import PEER_FAILURES
+from swarm.hosts.libp2p.containment import PEER_FAILURES
 
 WRITE_SECONDS = 30.0  # a frame of at most 64 KiB that takes longer means that the peer no longer reads
 QUEUED_FRAMES = 16_384  # without payload; a peer that causes so many and reads none is dropped

@@ -19,8 +19,8 @@ from hashlib import sha256
 
 from protocol.identity import NodeKey
 from swarm.host import Handshake, PeerId
-from swarm.hosts.simulated_conditions import NetworkConditions
-from swarm.hosts.simulated_host import DETECTION_SECONDS, SEEN_SECONDS, Score, SimulatedHost
+from swarm.hosts.simulated.conditions import NetworkConditions
+from swarm.hosts.simulated.simulated_host import DETECTION_SECONDS, SEEN_SECONDS, Score, SimulatedHost
 
 __all__ = ["DETECTION_SECONDS", "SEEN_SECONDS", "Score", "SimulatedHost", "SimulatedNetwork"]
 

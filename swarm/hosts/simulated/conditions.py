@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from swarm.host import PeerId
-from swarm.hosts.simulated_streams import LinkDirection
+from swarm.hosts.simulated.simulated_streams import LinkDirection
 
 
 class NetworkConditions:

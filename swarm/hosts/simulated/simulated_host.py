@@ -20,8 +20,8 @@ from protocol.errors import ProtocolError, RefusedError, StarlingError, Unreacha
 from protocol.identity import NodeKey
 from swarm.host import Address, GossipVerdict, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
-from swarm.hosts.simulated_conditions import NetworkConditions
-from swarm.hosts.simulated_streams import Link, SimulatedStream
+from swarm.hosts.simulated.conditions import NetworkConditions
+from swarm.hosts.simulated.simulated_streams import Link, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
 
 DETECTION_SECONDS = 15.0  # until a cut connection is given up, as by the keep-alive of a real transport

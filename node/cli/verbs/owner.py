@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from node.cli.options import HomeOption
-from node.cli.swarm import OwnerKeyOption, duration_seconds
+from node.cli.verbs.swarm import OwnerKeyOption, duration_seconds
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""A network in memory, in virtual time, with faults drawn from a seed."""
