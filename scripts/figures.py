@@ -30,6 +30,7 @@ from scripts.figure_rows import ROWS, Row
 
 RECORDS: Final = REPOSITORY / "docs" / "figures"
 PAGE: Final = REPOSITORY / "docs" / "figures.md"
+MAX_LOAD_PER_CORE: Final = 1.5  # above it, other work and not the code decides times
 PACKAGES: Final = ("scripts.bench", "scripts.experiments")
 INTRO: Final = """# Figures
 
@@ -37,8 +38,8 @@ INTRO: Final = """# Figures
 command, the date, the machine, the machine's load before the run, and every figure that it printed. The commands run
 from the root of the repository with its environment. `--json` prints figures for programs, and `python -m
 scripts.figures record NAME -- ARGUMENTS` keeps them. Ratios are measured in one run, both sides in turn. A load (mean
-number of runnable processes over a minute) near or above the number of cores means that other work slowed the run:
-times are then too long, and ratios are less certain.
+number of runnable processes over a minute) near the number of cores means that other work slowed the run: times are
+then too long, and ratios are less certain; above 1.5 per core nothing is kept.
 """
 
 
@@ -105,15 +106,14 @@ def _when(record: Record) -> str:
     return f"{record.date}, load {record.load_average:.1f}" if record.load_average is not None else record.date
 
 
-def record(name: str, arguments: Sequence[str], folder: Path = RECORDS) -> Path:
-    """Runs a benchmark with ``--json`` and keeps its figures; returns the record's path.
+def record(name: str, arguments: Sequence[str], folder: Path, *, load_average: float) -> Path:
+    """Runs a benchmark with ``--json`` and keeps its figures in ``folder``; returns the record's path.
 
     Ends the program, and keeps the earlier record, where the benchmark fails or lacks a figure of the page.
     """
     module = next((f"{package}.{name}" for package in PACKAGES if util.find_spec(f"{package}.{name}")), None)
     if module is None:
         raise SystemExit(f"no benchmark or experiment is called {name!r}")
-    load_average = os.getloadavg()[0]
     command = [sys.executable, "-m", module, *arguments, "--json"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=REPOSITORY)
     if ended.returncode != 0:
@@ -147,7 +147,10 @@ def main() -> None:
     recording.add_argument("arguments", nargs="*", help="of the benchmark, after --")
     options = parser.parse_args()
     if options.verb == "record":
-        print(f"written: {record(options.name, options.arguments)}")
+        load, most = os.getloadavg()[0], MAX_LOAD_PER_CORE * (os.cpu_count() or 1)
+        if load > most:
+            sys.exit(f"the machine's load is {load:.1f}, above {most:g}: its figures would be those of the other work")
+        print(f"written: {record(options.name, options.arguments, RECORDS, load_average=load)}")
         return
     text = page(load_records(RECORDS))
     if not options.check:

@@ -38,5 +38,9 @@ stage formatting "$VENV/bin/ruff" format --check
 stage lint "$VENV/bin/ruff" check
 stage imports "$VENV/bin/lint-imports"
 stage types "$VENV/bin/mypy"
-stage tests "$VENV/bin/python" -m pytest --numprocesses 2 --dist worksteal ${QUICK:+-m "not processes"} "$@"
+# One worker a core, at most four, for each holds torch; with nodes one more, since these wait more than they compute.
+workers="$(getconf _NPROCESSORS_ONLN)"
+workers=$((workers < 4 ? workers : 4))
+[ -n "$QUICK" ] || workers=$((workers + 1))
+stage tests "$VENV/bin/python" -m pytest --numprocesses "$workers" --dist worksteal ${QUICK:+-m "not processes"} "$@"
 say "all passed${QUICK:+; the tests that start processes were left out}"

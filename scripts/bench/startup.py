@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -65,11 +66,13 @@ def one_start(home: Path) -> tuple[float, list[float], int]:
                     break
             if step_seconds is None:
                 raise SystemExit(f"the node ended with exit code {node.wait()} before its first training step")
+            rest = threading.Thread(target=node.stdout.read)  # a node whose output is not read stops
+            rest.start()
             status_seconds = [status_call(home, environment) for _ in range(STATUS_CALLS)]
             modules = torch_modules_of_status(home, environment)
         finally:
             node.stdin.close()
-            node.stdout.read()
+        rest.join()
     return step_seconds, status_seconds, modules
 
 

@@ -211,10 +211,16 @@ class Processes:
         }
 
     def up(
-        self, *flags: str, home: Path | None = None, max_file_bytes: int | None = None, torch: bool = True
+        self,
+        *flags: str,
+        home: Path | None = None,
+        max_file_bytes: int | None = None,
+        torch: bool = True,
+        starling: Sequence[str] = (),
     ) -> NodeProcess:
-        starling = with_stand_ins("" if torch else "learner")
-        node = NodeProcess(home or self.root / "home", self.environment, flags, max_file_bytes, starling)
+        """``starling`` is the command, where it is not that of the sources; ``torch``: with a learner that trains."""
+        command = starling or with_stand_ins("" if torch else "learner")
+        node = NodeProcess(home or self.root / "home", self.environment, flags, max_file_bytes, command)
         self._programs.append(node)
         return node
 

@@ -1,7 +1,8 @@
 """``starling`` with stand-ins for what needs torch: ``python -m`` this, what to replace, a verb, its flags.
 
-``learner`` is replaced by ``stand_in_learner``, ``evaluation`` by one that finds every model as good as every other.
-Supervisors, swarm processes and the demonstration itself, whose nodes get the same stand-ins, are the real ones.
+``learner`` is replaced by ``stand_in_learner``, ``evaluation`` by one that names the newest checkpoint and finds every
+model as good as every other. The verbs themselves, supervisors, swarm processes and the demonstration, whose nodes get
+the same stand-ins, are the real ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from node.checkpoints.checkpoint_files import rounds
 from node.cli.main import main
 from node.configuration import Config
 from node.demo import member
@@ -22,7 +24,17 @@ REWARDS = {"spell_backward": 0.25}
 
 
 def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
-    return Evaluation(config.policy.model, 0, None, prompts, samples=1, seed=seed, greedy=REWARDS, sampled=REWARDS)
+    found = checkpoint or next(reversed(rounds(home.checkpoints)), None)
+    return Evaluation(
+        model=config.policy.model,
+        round=int(found.name.removeprefix("round-")) if found else 0,
+        checkpoint=str(found) if found else None,
+        prompts=prompts,
+        samples=1,
+        seed=seed,
+        greedy=REWARDS,
+        sampled=REWARDS,
+    )
 
 
 def replace(what: str) -> None:

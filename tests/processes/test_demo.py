@@ -1,4 +1,8 @@
-"""``starling demo``, small: it measures, learns together and alone, reports, and nothing of it stays."""
+"""``starling demo``, small: it measures, learns together and alone, reports, and nothing of it stays.
+
+The first demonstration is real throughout. In the others a stand-in evaluates, since what an evaluation finds is the
+subject of ``test_eval``.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def prepare_hivemind() -> None:
     """Makes the environment where it is missing, with the version of PyTorch that runs here."""
     if HIVEMIND_PYTHON.exists():
         return
-    venv.create(HIVEMIND_PYTHON.parents[1], with_pip=True)
     torch = ".".join(metadata.version("torch").split(".")[:2])
+    venv.create(HIVEMIND_PYTHON.parents[1], with_pip=True)
     install = [str(HIVEMIND_PYTHON), "-m", "pip", "--quiet", "install", "hivemind==1.1.12", f"torch=={torch}.*"]
     subprocess.run(install, check=True, stdout=sys.stderr)

@@ -17,7 +17,7 @@ def prepare_trl() -> None:
     """Makes the environment where it is missing, with the PyTorch version that runs here, so that only TRL differs."""
     if TRL_PYTHON.exists():
         return
-    venv.create(TRL_PYTHON.parents[1], with_pip=True)
     torch = ".".join(metadata.version("torch").split(".")[:2])
+    venv.create(TRL_PYTHON.parents[1], with_pip=True)
     install = [str(TRL_PYTHON), "-m", "pip", "--quiet", "install", "trl==1.16.*", f"torch=={torch}.*"]
     subprocess.run(install, check=True, stdout=sys.stderr)
