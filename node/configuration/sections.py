@@ -85,6 +85,7 @@ class PolicySection(ConfigSection):
     four_bit: bool | Auto = "auto"  # holds the base weights under an adapter in 4 bits each
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: DtypeName | Auto = "auto"
+    chat: Literal["auto", "on", "off"] = "auto"  # whether prompts are written by the tokenizer's chat template
 
 
 class TasksSection(ConfigSection):
