@@ -89,11 +89,12 @@ class PolicySection(ConfigSection):
 
 
 class TasksSection(ConfigSection):
-    """What the policy is trained on: tasks of the default swarm, JSONL files, plug-ins."""
+    """What the policy is trained on: built-in tasks, JSONL files, plug-ins."""
 
-    names: tuple[str, ...] = ()  # empty: every task of the default swarm
-    jsonl: tuple[Path, ...] = ()
-    jsonl_reward: str = "exact"  # "exact", "math" (needs the extra `math`), or a reward plug-in's name
+    names: tuple[str, ...] = ()  # of tasks and sets; empty: the data sets, or else the default swarm's tasks
+    jsonl: tuple[Path, ...] = ()  # FILE, or FILE?question=FIELD&answer=FIELD
+    jsonl_reward: str = "auto"  # "auto", "exact", "final", "math" (needs the extra `math`), or a reward plug-in's name
+    jsonl_instruction: str = ""  # written after every question
     jsonl_max_new_tokens: AtLeastOne = 256
     scoring_workers: AtLeastOne = 1  # processes
     scoring_seconds: Positive = 5.0  # per completion
