@@ -20,6 +20,7 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
 
+ChatMode = Literal["auto", "on", "off"]
 LossName = Literal["dapo", "grpo", "dr_grpo", "gspo", "cispo"]
 AdvantageMethod = Literal["group", "mean", "median", "batch", "min_variance"]
 CorrectionName = Literal[
@@ -85,7 +86,7 @@ class PolicySection(ConfigSection):
     four_bit: bool | Auto = "auto"  # holds the base weights under an adapter in 4 bits each
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: DtypeName | Auto = "auto"
-    chat: Literal["auto", "on", "off"] = "auto"  # whether prompts are written by the tokenizer's chat template
+    chat: ChatMode = "auto"  # whether prompts are written by the tokenizer's chat template
 
 
 class TasksSection(ConfigSection):

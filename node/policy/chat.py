@@ -13,13 +13,12 @@ Templates come from the user's own model folder, never from a peer, and run in t
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from transformers import PreTrainedTokenizerFast
 
+from node.configuration import ChatMode
 from protocol.errors import ConfigurationError
-
-ChatMode = Literal["auto", "on", "off"]
 
 _QUESTION: Final = "1 + 1 = ?"
 _ANSWER: Final = "starling-8d41"  # rendered to see what a template writes after an answer; no template writes it itself

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from node.policy.chat import ChatMode, end_of_turn, special_ids, uses_template, written_prompt
+from node.configuration import ChatMode
+from node.policy.chat import end_of_turn, special_ids, uses_template, written_prompt
 from node.policy.end_tokens import declared_end_ids, end_ids
 from protocol.errors import ConfigurationError
 
@@ -108,8 +109,12 @@ class TokenTable:
     def prompt_ids(self, text: str) -> list[int]:
         """Returns a prompt's ids, at least one: by the chat template if it is used, otherwise BOS and text."""
         written = self.prompt_text(text)
-        ids = list(self._tokenizer(written, add_special_tokens=not self.uses_chat)["input_ids"])
+        ids = list(self._tokenizer(written, add_special_tokens=not self.uses_chat, verbose=False)["input_ids"])
         return ids or [self.eos_id]
+
+    def names_of(self, ids: Iterable[int]) -> list[str]:
+        """Returns the tokens as the tokenizer writes them, control tokens too: for people."""
+        return [str(self._tokenizer.convert_ids_to_tokens(token_id)) for token_id in ids]
 
     def text_of(self, ids: Iterable[int]) -> bytes:
         """Returns the tokens' byte strings joined; those that end a completion and unknown ids are empty."""

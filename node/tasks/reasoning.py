@@ -14,6 +14,7 @@ generator that was audited can be a task (generators.py); the constructors refus
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,7 @@ FULL_MARKS: Final = 0.999
 
 
 @dataclass(frozen=True)
-class GeneratorTask:
+class GeneratorTask(ABC):
     """What all tasks over a generator have. The library is imported when the first prompt is made."""
 
     name: str
@@ -46,8 +47,9 @@ class GeneratorTask:
         return create_dataset(self.generator, seed=0, size=self.seeds, **self.generator_config)
 
     @property
+    @abstractmethod
     def config_hash(self) -> bytes:
-        raise NotImplementedError
+        """See ``Task``."""
 
     def ref(self, seed: int) -> PromptRef:
         """Returns the reference of prompt ``seed`` modulo the number of seeds."""

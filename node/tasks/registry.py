@@ -33,7 +33,7 @@ def load_tasks(section: TasksSection) -> dict[str, Task]:
     name, and for a data set or plug-in that cannot be loaded.
     """
     names = section.names or (() if section.jsonl else ("default",))
-    chosen = [task for name in names for task in _named(name)]
+    chosen = [task for name in names for task in named_tasks(name)]
     chosen += [
         JsonlTask.load(
             entry,
@@ -51,7 +51,8 @@ def load_tasks(section: TasksSection) -> dict[str, Task]:
     return tasks
 
 
-def _named(name: str) -> Sequence[Task]:
+def named_tasks(name: str) -> Sequence[Task]:
+    """Returns the task of this name, or the tasks of the set. Raises ConfigurationError for an unknown name."""
     if name in TASK_SETS:
         return TASK_SETS[name]
     if name in BUILT_IN_TASKS:

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from node.policy.chat import ChatMode
+from node.configuration import ChatMode
 from node.policy.policy import BUILTIN_MODELS
 from node.policy.tokens import TokenTable, load_tokens
 from protocol.errors import ConfigurationError
