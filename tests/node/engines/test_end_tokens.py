@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
+from protocol.errors import ConfigurationError
 from protocol.rollouts import FinishReason
 from tests.node.engines.conftest import EOS, VOCABULARY
 
@@ -40,3 +44,20 @@ def test_a_completion_ends_at_any_end_token_and_has_none_before(load_policy: Cal
         assert set(before).isdisjoint(ends)
         assert (last in ends) == (sample.finish is FinishReason.STOP)
         assert policy.tokens.byte_lengths([last]) == [0 if last in ends else 1]
+
+
+def test_a_model_whose_tokenizer_goes_beyond_its_embeddings_is_refused(
+    model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model_folder("qwen2"), tmp_path / "model")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    tokenizer.add_tokens(["word", "another"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ConfigurationError, match=rf"the model's {VOCABULARY} embeddings, with 2 ids"):
+        Policy.load(PolicySection(model=str(folder)), seed=0)
+
+
+def test_the_chat_template_is_chosen_by_the_configuration(load_policy: Callable[..., Policy]) -> None:
+    assert not load_policy("qwen2").tokens.uses_chat
+    with pytest.raises(ConfigurationError, match="no chat template"):
+        load_policy("qwen2", chat="on")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.configuration import TasksSection
+import node
+from node.configuration import Config, TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
 from node.tasks.matching import exact, final, fitting_reward, math, reward_function
+from node.tasks.reasoning_sets import REASONING_TASKS, SAPO_TASKS
 from node.tasks.registry import load_tasks
+from node.tasks.worded import INSTRUCTION
 from protocol.errors import ConfigurationError, MalformedError
 from protocol.messages import PromptRef
 
+ROOT = Path(node.__file__).parents[1]
 # In the form of GSM8K's lines.
 GSM8K = [
     {
@@ -109,6 +115,14 @@ def test_fields_are_named_behind_the_file(tmp_path: Path) -> None:
     assert (task.prompt(task.ref(0)).text, task.prompt(task.ref(0)).answer) == ("1+1=", "2")
     assert rewards(task, 0, "2", "wrong") == [1.0, 0.0]
     assert load_tasks(TasksSection(jsonl=(Path(f"{path}?question=query&answer=gold"),))).keys() == {"odd"}
+
+
+def test_the_configuration_on_the_page_about_tasks_is_valid_and_its_number_of_tasks_right() -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    [toml] = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert Config.model_validate(tomllib.loads(toml)).tasks.jsonl == (Path("gsm8k.jsonl"),)
+    assert f"these nine and {len(REASONING_TASKS) - len(SAPO_TASKS)} more" in page
+    assert INSTRUCTION.strip().replace("<", "\\<") in page
 
 
 def test_a_file_whose_name_has_a_question_mark_is_that_file(tmp_path: Path) -> None:
