@@ -16,8 +16,8 @@ LINE_CHARACTERS = 400
 SHOWN_LINES = 40
 
 
-def list_lines(tasks: Sequence[TaskSummary]) -> Iterator[str]:
-    """Yields one line a task, with a star where the node would train on it."""
+def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator[str]:
+    """Yields one line a task, with a star where the node would train on it, and the names of installed plug-ins."""
     name = max(len(task.name) for task in tasks)
     scoring = max(len(task.scoring) for task in tasks)
     yield f"  {'task':<{name}}  tokens  {'scored by':<{scoring}}  begins with"
@@ -27,6 +27,8 @@ def list_lines(tasks: Sequence[TaskSummary]) -> Iterator[str]:
         yield f"{star} {printable(task.name):<{name}}  {task.max_new_tokens:>6}  {task.scoring:<{scoring}}  {example}"
     yield ""
     yield "* what this configuration trains on. tasks.names takes names and the sets default, sapo and reasoning."
+    if plugins:
+        yield f"Installed plug-ins, which tasks.names takes too: {', '.join(map(printable, plugins))}"
 
 
 def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]:

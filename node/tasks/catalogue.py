@@ -9,7 +9,6 @@ import msgspec
 from node.configuration import TasksSection
 from node.tasks.answers import final_answer
 from node.tasks.jsonl import JsonlTask
-from node.tasks.plugins import load_task, task_names
 from node.tasks.reasoning import ReasoningTask
 from node.tasks.registry import BUILT_IN_TASKS, TASK_SETS, load_tasks, named_tasks
 from node.tasks.task import Task
@@ -53,13 +52,13 @@ class JudgedAnswer(msgspec.Struct, frozen=True):
 
 
 def summaries(section: TasksSection, which: str | None = None) -> list[TaskSummary]:
-    """Returns every task that can be named here, those of ``section`` first; only those of the set ``which``, if given.
+    """Returns the tasks of ``section`` and then the other built-in ones; only those of the set ``which``, if given.
 
-    Raises ``ConfigurationError`` as ``load_tasks`` does.
+    Plug-ins that ``section`` does not name are left out, since they are imported only where they are named. Raises
+    ``ConfigurationError`` as ``load_tasks`` does.
     """
     configured = load_tasks(section)
-    plugins: dict[str, Task] = {name: load_task(name) for name in task_names() if name not in configured}
-    every: Mapping[str, Task] = {**configured, **BUILT_IN_TASKS, **plugins}
+    every: Mapping[str, Task] = {**configured, **BUILT_IN_TASKS}
     chosen = every.values() if which is None else TASK_SETS[which]
     return [_summary(task, configured=task.name in configured) for task in chosen]
 

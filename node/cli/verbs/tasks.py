@@ -20,7 +20,7 @@ def tasks(
     seed: Annotated[int, typer.Option(min=0, help="Which of the task's questions.")] = 0,
     score: Annotated[
         str | None,
-        typer.Option(metavar="ANSWER", help="Score this completion of the question; - reads it."),
+        typer.Option(metavar="ANSWER", help="Score this completion of the question; - is standard input."),
     ] = None,
     model: Annotated[
         str | None,
@@ -50,6 +50,7 @@ def tasks(
     from node.configuration import load_config
     from node.home import home_at
     from node.tasks.catalogue import find_task, judge, sample, summaries
+    from node.tasks.plugins import task_names
     from node.tasks.registry import TASK_SETS
 
     config = load_config(home_at(home, os.environ).path, os.environ, assignments(sets))
@@ -57,24 +58,18 @@ def tasks(
         if score is not None or model is not None:
             raise typer.BadParameter("--score and --model need the name of one task", param_hint="NAME")
         listed = summaries(config.tasks, name)
-        _print(msgspec.json.encode(listed).decode() if as_json else "\n".join(list_lines(listed)))
-        return
-    task = find_task(config.tasks, name)
-    asked = sample(task, seed)
-    if score is None:
-        shown = None if model is None else _shown(model, config.policy.chat, asked.question)
-        _print(
-            msgspec.json.encode({"sample": asked, "prompt": shown}).decode()
-            if as_json
-            else "\n".join(sample_lines(asked, shown))
-        )
-        return
-    judged = judge(task, seed, sys.stdin.read() if score == "-" else score)
-    _print(
-        msgspec.json.encode({"sample": asked, "judged": judged}).decode()
-        if as_json
-        else "\n".join(judged_lines(asked, judged))
-    )
+        answer: object = listed
+        lines = list_lines(listed, task_names())
+    else:
+        task = find_task(config.tasks, name)
+        asked = sample(task, seed)
+        if score is None:
+            shown = None if model is None else _shown(model, config.policy.chat, asked.question)
+            answer, lines = {"sample": asked, "prompt": shown}, sample_lines(asked, shown)
+        else:
+            judged = judge(task, seed, sys.stdin.read() if score == "-" else score)
+            answer, lines = {"sample": asked, "judged": judged}, judged_lines(asked, judged)
+    typer.echo(msgspec.json.encode(answer) if as_json else "\n".join(lines))
 
 
 def _shown(model: str, chat: ChatMode, question: str) -> ShownPrompt:
@@ -83,7 +78,3 @@ def _shown(model: str, chat: ChatMode, question: str) -> ShownPrompt:
     with importing_libraries():
         from node.policy.shown_prompt import shown_prompt
     return shown_prompt(model, chat, question)
-
-
-def _print(text: str) -> None:
-    typer.echo(text)
