@@ -22,6 +22,7 @@ from node.cli.verbs import (
     report,
     status,
     swarm,
+    tasks,
     top,
     up,
     version,
@@ -53,6 +54,7 @@ app.command("down")(down.down)
 app.command("report")(report.report)
 app.command("id")(id.identity)
 app.command("eval")(eval.evaluate)
+app.command("tasks")(tasks.tasks)
 app.command("doctor")(doctor.doctor)
 app.command("bugreport")(bugreport.bugreport)
 app.command("demo")(demo.demo)

@@ -20,6 +20,7 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(max_length=limits.NAME_BYTES)]
 
+ChatMode = Literal["auto", "on", "off"]
 LossName = Literal["dapo", "grpo", "dr_grpo", "gspo", "cispo"]
 AdvantageMethod = Literal["group", "mean", "median", "batch", "min_variance"]
 CorrectionName = Literal[
@@ -85,14 +86,16 @@ class PolicySection(ConfigSection):
     four_bit: bool | Auto = "auto"  # holds the base weights under an adapter in 4 bits each
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: DtypeName | Auto = "auto"
+    chat: ChatMode = "auto"  # whether prompts are written by the tokenizer's chat template
 
 
 class TasksSection(ConfigSection):
-    """What the policy is trained on: tasks of the default swarm, JSONL files, plug-ins."""
+    """What the policy is trained on: built-in tasks, JSONL files, plug-ins."""
 
-    names: tuple[str, ...] = ()  # empty: every task of the default swarm
-    jsonl: tuple[Path, ...] = ()
-    jsonl_reward: str = "exact"  # "exact", "math" (needs the extra `math`), or a reward plug-in's name
+    names: tuple[str, ...] = ()  # of tasks and sets; empty: the data sets, or else the default swarm's tasks
+    jsonl: tuple[Path, ...] = ()  # FILE, or FILE?question=FIELD&answer=FIELD
+    jsonl_reward: str = "auto"  # "auto", "exact", "final", "math" (needs the extra `math`), or a reward plug-in's name
+    jsonl_instruction: str = ""  # written after every question
     jsonl_max_new_tokens: AtLeastOne = 256
     scoring_workers: AtLeastOne = 1  # processes
     scoring_seconds: Positive = 5.0  # per completion

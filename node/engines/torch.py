@@ -100,11 +100,11 @@ class TorchEngine:
             stop = None if enough is None else _Stop(enough, starts, len(requests))
             batch = _Batch(self._decoder, starts, min(self._rows, count), stop)
             with torch.inference_mode(), _evaluating(self._policy.model):
-                history = batch.run(sampling.temperature, self._generator, self._policy.tokens.eos_id)
+                history = batch.run(sampling.temperature, self._generator, self._policy.tokens.eos_ids)
         else:
             history = _History()
         sequences = _sequences(history, sum(start.completions for start in starts))
-        return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_id)
+        return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_ids)
 
     def _limit(self, request: GenerationRequest) -> int:
         """Returns the number of new tokens that a completion may have, within the model's context."""
@@ -195,7 +195,7 @@ class _Batch:
         # a start of which more rows may join: its index, its prefill, its index there
         self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
-    def run(self, temperature: float, generator: torch.Generator, eos_id: int) -> _History:
+    def run(self, temperature: float, generator: torch.Generator, eos_ids: Sequence[int]) -> _History:
         history = _History()
         if self._stop is not None and self._stop.now():
             return history
@@ -213,7 +213,7 @@ class _Batch:
             history.logps.append(logps.cpu().numpy())
             remaining = self._remaining[: self._present]
             remaining -= 1
-            ended = (sampled == eos_id) | (remaining == 0)
+            ended = np.isin(sampled, eos_ids) | (remaining == 0)
             if ended.any():
                 if self._stop is not None:
                     self._stop.ended(history.completions[-1][ended])

@@ -28,7 +28,7 @@ from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
-from node.learner.generation.own_rollouts import Rollout, group_of, scoring_item, worth_sharing
+from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import SELF
@@ -256,6 +256,7 @@ class Learner:
     def _share(self, own: Sequence[ScoredRollout], record: RoundRecord) -> None:
         if not self._intake.calls.may_share():
             return
+        own = [(rollout, scores) for rollout, scores in own if can_be_shared(rollout, self.policy.tokens)]
         rewards = [scores.rewards for _, scores in own]
         chosen = worth_sharing(rewards, [r.prompt.ref.task for r, _ in own], self.config.learner.share_groups)
         if chosen:

@@ -24,12 +24,12 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import PolicySection, chosen
 from node.policy.device import choose_device, choose_dtype
-from node.policy.tokens import TokenTable
+from node.policy.tokens import TokenTable, load_tokens
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
 
@@ -86,7 +86,7 @@ class Policy:
         folder = model_folder(section.model)
         device = choose_device(section.device)
         dtype = choose_dtype(section.dtype, device)
-        tokens = _load_tokens(folder)
+        tokens = load_tokens(folder, section.chat)
         base = _load_base(folder, device, dtype)
         rank = chosen(section.adapter_rank, 0)
         model = base if rank == 0 else _with_adapter(base, rank, seed)
@@ -95,7 +95,7 @@ class Policy:
         family = _family(base.config, tokens.fingerprint, base_weights_digest(folder), trained)
         label = _label(section.model, rank)
         vocabulary = int(base.get_output_embeddings().weight.shape[0])  # type: ignore[no-untyped-call]
-        return cls(model, tokens, family, label, device, dtype, vocabulary)
+        return cls(model, tokens.within(vocabulary), family, label, device, dtype, vocabulary)
 
 
 def model_folder(name: str) -> Path:
@@ -200,18 +200,6 @@ def _architecture(config: PretrainedConfig) -> dict[str, Any]:
     own = {key: value for key, value in config.to_dict().items() if key not in _INCIDENTAL_KEYS}
     differing = {key: value for key, value in own.items() if key not in defaults or defaults[key] != value}
     return differing | {"model_type": config.model_type}
-
-
-def _load_tokens(folder: Path) -> TokenTable:
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfigurationError(
-            f"{folder} has no tokenizer.json: save the model's tokenizer in the fast format beside it"
-        )
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # tokenizers raises bare Exception for a file that it cannot read
-        raise ConfigurationError(f"the tokenizer in {folder} does not load: {error}") from error
-    return TokenTable(tokenizer)
 
 
 def _load_base(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

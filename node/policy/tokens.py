@@ -3,20 +3,27 @@
 Guarantee: ``text_of(ids)`` is the exact concatenation of the tokens' byte strings, so that byte offsets of one
 tokenizer can be compared with those of another. Three notations are supported: byte-level merges (GPT-2's table of 256
 printable characters), sentencepiece (``▁`` for a space, ``<0x0A>`` for a byte), and plain text (characters or words). A
-special token stands for its literal text, except end-of-sequence, which stands for nothing.
+special token stands for its literal text, except those that end a completion, which stand for nothing.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from node.configuration import ChatMode
+from node.policy.chat import end_of_turn, special_ids, uses_template, written_prompt
+from node.policy.end_tokens import declared_end_ids, end_ids
 from protocol.errors import ConfigurationError
 
 FINGERPRINT_BYTES: Final = 16
@@ -25,26 +32,45 @@ _LOSSY_DECODERS: Final = frozenset({"WordPiece", "BPEDecoder", "CTC"})
 _SHAPING_PARTS: Final = ("normalizer", "pre_tokenizer", "model", "added_tokens")  # what determines text → ids
 
 
+def load_tokens(folder: Path, chat: ChatMode) -> TokenTable:
+    """Returns the tokens of the model in ``folder``. Raises ``ConfigurationError`` for files that cannot be used."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfigurationError(
+            f"{folder} has no tokenizer.json: save the model's tokenizer in the fast format beside it"
+        )
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # tokenizers raises bare Exception for a file that it cannot read
+        raise ConfigurationError(f"the tokenizer in {folder} does not load: {error}") from error
+    return TokenTable(tokenizer, chat=chat, declared=declared_end_ids(folder))
+
+
 class TokenTable:
     """A tokenizer and the byte string of each of its tokens.
 
-    ``fingerprint``: 16 bytes, equal for two tokenizers exactly if they split text alike and their ids mean the same.
-    ``vocabulary``: the number of ids, the highest id plus one. ``eos_id``: the end-of-sequence token.
-    Raises ``ConfigurationError`` for a tokenizer without end-of-sequence, or whose decoder loses bytes.
+    ``fingerprint``: 16 bytes, equal for two tokenizers exactly if they split text alike, their ids mean the same, and
+    the same tokens end a completion. ``vocabulary``: the number of ids, the highest id plus one. ``eos_ids``: the
+    tokens that end a completion, at least one; ``eos_id``, the first, is the one to append. Of the ids in ``declared``
+    the special tokens are among them; an ordinary token there is a mistake of the model's files and ignored.
+
+    Raises ``ConfigurationError`` for a tokenizer without such a token or whose decoder loses bytes, and for a chat
+    template that raises.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        if tokenizer.eos_token_id is None:
-            raise ConfigurationError(
-                "the tokenizer has no end-of-sequence token: set eos_token in tokenizer_config.json"
-            )
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, chat: ChatMode = "auto", declared: Iterable[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
-        self.eos_id: Final[int] = int(tokenizer.eos_token_id)
+        of_turn = end_of_turn(tokenizer, chat)
+        self.uses_chat: Final[bool] = uses_template(tokenizer, chat, of_turn)
+        self._special: Final[frozenset[int]] = special_ids(tokenizer)
+        declared_ends = self._special.intersection(declared)
+        self.eos_ids: Final[tuple[int, ...]] = end_ids(of_turn, tokenizer.eos_token_id, declared_ends)
         serialized: str = tokenizer.backend_tokenizer.to_str()
         definition: dict[str, Any] = json.loads(serialized)
-        self._bytes: Final[list[bytes]] = _token_bytes(tokenizer, definition, self.eos_id)
-        self.vocabulary: Final[int] = len(self._bytes)
-        self.fingerprint: Final[bytes] = _fingerprint(self._bytes, definition, self.eos_id)
+        self._bytes: list[bytes] = _token_bytes(tokenizer, definition, self.eos_ids)
+        self.vocabulary: int = len(self._bytes)
+        self.fingerprint: Final[bytes] = _fingerprint(self._bytes, definition, self.eos_ids)
         # For text of peers: "<|end|>" written in it stays text and never becomes a control token.
         self._plain = Tokenizer.from_str(serialized)
         self._plain.no_truncation()
@@ -52,26 +78,58 @@ class TokenTable:
         self._plain.encode_special_tokens = True
         self._id_of_byte: Final[dict[int, int]] = _byte_ids(self._plain, self._bytes, definition)
 
+    @property
+    def eos_id(self) -> int:
+        return self.eos_ids[0]
+
+    def within(self, vocabulary: int) -> Self:
+        """Returns the tokens that a model with ``vocabulary`` embeddings has.
+
+        Special tokens beyond its embeddings, such as those for images in a model of text, are left out. Raises
+        ``ConfigurationError`` if a token of text or one that ends a completion lies beyond.
+        """
+        if self.vocabulary <= vocabulary:
+            return self
+        beyond = range(vocabulary, self.vocabulary)
+        lost = [i for i in beyond if i in self.eos_ids or (self._bytes[i] and i not in self._special)]
+        if lost:
+            raise ConfigurationError(
+                f"the tokenizer goes beyond the model's {vocabulary} embeddings, with {len(lost)} ids such as "
+                f"{lost[0]}: it belongs to another model; use the tokenizer that came with the weights, or resize "
+                "the embeddings"
+            )
+        fitting = copy.copy(self)
+        fitting._bytes, fitting.vocabulary = self._bytes[:vocabulary], vocabulary
+        return fitting
+
+    def prompt_text(self, text: str) -> str:
+        """Returns what is tokenized for a prompt: the turn that the chat template writes, or the text as it is."""
+        return written_prompt(self._tokenizer, text) if self.uses_chat else text
+
     def prompt_ids(self, text: str) -> list[int]:
-        """Returns a prompt's ids, at least one: by the chat template if there is one, otherwise BOS and text."""
-        if self._tokenizer.chat_template:
-            turn = [{"role": "user", "content": text}]
-            written = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-            ids = list(self._tokenizer(str(written), add_special_tokens=False)["input_ids"])
-        else:
-            ids = list(self._tokenizer(text)["input_ids"])
+        """Returns a prompt's ids, at least one: by the chat template if it is used, otherwise BOS and text."""
+        written = self.prompt_text(text)
+        ids = list(self._tokenizer(written, add_special_tokens=not self.uses_chat, verbose=False)["input_ids"])
         return ids or [self.eos_id]
 
+    def names_of(self, ids: Iterable[int]) -> list[str]:
+        """Returns the tokens as the tokenizer writes them, control tokens too: for people."""
+        return [str(self._tokenizer.convert_ids_to_tokens(token_id)) for token_id in ids]
+
     def text_of(self, ids: Iterable[int]) -> bytes:
-        """Returns the tokens' byte strings joined; end-of-sequence and ids that the tokenizer lacks are empty."""
+        """Returns the tokens' byte strings joined; those that end a completion and unknown ids are empty."""
         return b"".join(self._of(ids))
 
     def byte_lengths(self, ids: Iterable[int]) -> list[int]:
         """Returns the number of bytes that each token stands for; they sum to ``len(text_of(ids))``."""
         return [len(token) for token in self._of(ids)]
 
+    def knows(self, ids: NDArray[np.int64]) -> bool:
+        """Returns whether all of ``ids``, (T,), are among the tokenizer's."""
+        return bool(((ids >= 0) & (ids < self.vocabulary)).all())
+
     def tokenize_completion(self, text: bytes) -> tuple[list[int], list[int]] | None:
-        """Returns ids and byte lengths of a completion's text, without end-of-sequence.
+        """Returns ids and byte lengths of a completion's text, without a token that ends it.
 
         None if this tokenizer cannot represent the text exactly: a character is outside its alphabet, or a normaliser
         changes it.
@@ -85,7 +143,7 @@ class TokenTable:
                 ids.append(byte_id)
             elif part:
                 ids.extend(self._ids_of_text(part))
-        if self.eos_id in ids or self.text_of(ids) != text:
+        if not set(self.eos_ids).isdisjoint(ids) or self.text_of(ids) != text:
             return None
         return ids, self.byte_lengths(ids)
 
@@ -125,8 +183,8 @@ def _is_byte_level(definition: dict[str, Any]) -> bool:
     return any(step["type"] == "ByteLevel" for step in steps)
 
 
-def _token_bytes(tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any], eos_id: int) -> list[bytes]:
-    """Returns the byte string of each id; empty for end-of-sequence and for ids without a token."""
+def _token_bytes(tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any], eos_ids: Sequence[int]) -> list[bytes]:
+    """Returns the byte string of each id; empty for what ends a completion and for ids without a token."""
     decoders = _parts(definition, "decoder")
     if lossy := [step["type"] for step in decoders if step["type"] in _LOSSY_DECODERS]:
         raise ConfigurationError(
@@ -154,7 +212,8 @@ def _token_bytes(tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any],
     table = [b""] * (max(vocabulary.values()) + 1)
     for token, token_id in vocabulary.items():
         table[token_id] = literal.get(token_id) or written(token)
-    table[eos_id] = b""
+    for eos_id in eos_ids:
+        table[eos_id] = b""
     return table
 
 
@@ -170,12 +229,13 @@ def _byte_ids(plain: Tokenizer, table: Sequence[bytes], definition: dict[str, An
     }
 
 
-def _fingerprint(table: Sequence[bytes], definition: dict[str, Any], eos_id: int) -> bytes:
-    """Returns SHA-256[:16] over ids and their bytes, the parts that split text, and the end-of-sequence id."""
+def _fingerprint(table: Sequence[bytes], definition: dict[str, Any], eos_ids: Sequence[int]) -> bytes:
+    """Returns SHA-256[:16] over ids and their bytes, the parts that split text, and the ids that end a completion."""
     digest = hashlib.sha256(b"starling/tokenizer/1\0")
     for token in table:
         digest.update(len(token).to_bytes(4, "big") + token)
     shaping = {part: definition.get(part) for part in _SHAPING_PARTS}
     digest.update(json.dumps(shaping, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode())
-    digest.update(eos_id.to_bytes(8, "big"))
+    for eos_id in eos_ids:
+        digest.update(eos_id.to_bytes(8, "big"))
     return digest.digest()[:FINGERPRINT_BYTES]

@@ -1,4 +1,4 @@
-"""reasoning-gym's ``create_dataset``, which imports only the generators that may be a task.
+"""reasoning-gym's ``create_dataset``, which imports only generators that may be a task, and the audit that says which.
 
 ``import reasoning_gym`` imports all of its hundred generators, and with them matplotlib and sympy: over a second of CPU
 time and a hundred megabytes in every process that makes prompts or scores answers. Its packages are therefore imported
@@ -18,25 +18,106 @@ from types import ModuleType
 from typing import Any, Final
 
 LIBRARY: Final = "reasoning_gym"
-# Generators whose scoring was read and evaluates nothing → the library's package that contains each.
+
+# The audit of reasoning-gym 0.1.25. Its ``score_answer`` gets a stranger's text, so it must evaluate nothing, end soon
+# on any text of 2000 characters, and give full marks to right answers alone. The same seed must give the same entry in
+# every process, whatever was generated before. Each generator → the library's package that contains it.
+
+# Their ``score_answer`` was read, and passes.
 AUDITED: Final = {
     "base_conversion": "algorithmic",
     "basic_arithmetic": "arithmetic",
+    "bitwise_arithmetic": "arithmetic",  # evaluates its own question, and reads the answer by ``int``
+    "decimal_arithmetic": "arithmetic",
     "fraction_simplification": "arithmetic",
-    "number_sorting": "algorithmic",
+    "knights_knaves": "logic",
+    "number_sorting": "algorithmic",  # full marks for numbers that are wrong by one: compare the text too
+    "palindrome_generation": "algorithmic",
+    "prime_factorization": "arithmetic",
     "rotate_matrix": "algorithmic",
+    "shortest_path": "graphs",
     "spell_backward": "algorithmic",
 }
+# Scored here, by one text or number that is right: their ``score_answer`` evaluates the answer as code, is too lenient
+# or too strict, or was not read.
+COMPARED: Final = {
+    "ab": "algorithmic",
+    "aiw": "logic",
+    "arc_1d": "arc",
+    "bf": "code",
+    "binary_alternation": "algorithmic",
+    "binary_matrix": "algorithmic",  # ``eval`` of the answer
+    "caesar_cipher": "algorithmic",
+    "calendar_arithmetic": "arithmetic",
+    "chain_sum": "arithmetic",
+    "color_cube_rotation": "cognition",
+    "count_bits": "arithmetic",
+    "count_primes": "algorithmic",
+    "decimal_chain_sum": "arithmetic",
+    "dice": "arithmetic",
+    "gcd": "arithmetic",
+    "gsm_symbolic": "arithmetic.gsm_symbolic",  # takes the first number, and ignores its sign
+    "largest_island": "graphs",
+    "lcm": "arithmetic",
+    "leg_counting": "arithmetic",
+    "letter_counting": "algorithmic",
+    "letter_jumble": "algorithmic",
+    "manipulate_matrix": "algorithmic",
+    "mini_sudoku": "games",
+    "number_filtering": "algorithmic",
+    "path_star": "graphs",
+    "products": "arithmetic",
+    "propositional_logic": "logic",  # 2ⁿ rows for n names, any text being a name: checked here first (propositions.py)
+    "sentence_reordering": "algorithmic",
+    "simple_geometry": "geometry",
+    "spiral_matrix": "algorithmic",  # ``eval`` of the answer
+    "string_insertion": "algorithmic",  # ``eval`` of the answer
+    "string_manipulation": "algorithmic",
+    "string_splitting": "algorithmic",
+    "string_synthesis": "algorithmic",
+    "word_sequence_reversal": "algorithmic",
+    "word_sorting": "algorithmic",
+}
+# Read, and refused. A generator that stands nowhere was not looked at.
+REFUSED: Final = {
+    "circuit_logic": "a constant answer is right half of the time",
+    "coin_flip": "a fraction such as 1e9999999 is written out as an integer",
+    "complex_arithmetic": "full marks for nan",
+    "countdown": "evaluates the answer",
+    "course_schedule": "a constant answer is right more than half of the time",
+    "family_relationships": "entries depend on what was generated before",
+    "game_of_life": "full marks for answers with rows or columns too many",
+    "game_of_life_halting": "full marks for any text where the answer is True",
+    "intermediate_integration": "evaluates the answer",
+    "isomorphic_strings": "entries depend on the process's hash seed",
+    "maze": "a constant answer is right half of the time",
+    "n_queens": "evaluates the answer, and many answers are right",
+    "number_sequence": "several continuations fit, and one is right",
+    "polynomial_equations": "its questions are written by sympy, whose version is in no hash",
+    "polynomial_multiplication": "evaluates the answer",
+    "pool_matrix": "numbers wrong by one in a hundred get full marks",
+    "power_function": "an answer such as 1e9999999 is written out",
+    "puzzle24": "evaluates the answer",
+    "ransom_note": "entries depend on the process's hash seed",
+    "self_reference": "a constant answer is right more than a third of the time",
+    "simple_equations": "its questions are written by sympy, whose version is in no hash",
+    "simple_integration": "evaluates the answer",
+    "syllogism": "a constant answer is right more than half of the time",
+    "time_intervals": "its entries depend on the installed table of time zones",
+    "word_ladder": "remembers every pair of words, and so has few seeds",
+}
+
 _lock = threading.Lock()
 _ours: dict[str, ModuleType] = {}  # the library's modules imported here, by full name
 
 
 def create_dataset(generator: str, **config: Any) -> Any:
-    """Returns the data set of one of ``AUDITED``. The first call imports them all."""
+    """Returns the data set of one generator of ``AUDITED`` or ``COMPARED``. Its first call imports that generator."""
     with _lock, _library_is_ours():
-        if not _ours:
-            _import()
-        return sys.modules[f"{LIBRARY}.factory"].create_dataset(generator, **config)  # may read the library's files
+        _import(f"{LIBRARY}.{(AUDITED | COMPARED)[generator]}.{generator}")
+        created = sys.modules[f"{LIBRARY}.factory"].create_dataset(generator, **config)  # may read the library's files
+        created[0]  # some import or read the rest at their first entry
+        return created
 
 
 @contextmanager
@@ -55,10 +136,19 @@ def _taken_out() -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == LIBRARY}
 
 
-def _import() -> None:
-    for package in (LIBRARY, *(f"{LIBRARY}.{part}" for part in sorted(set(AUDITED.values())))):
-        spec = importlib.util.find_spec(package)
-        assert spec is not None
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-    for generator, part in AUDITED.items():
-        importlib.import_module(f"{LIBRARY}.{part}.{generator}")
+def _import(module: str) -> None:
+    """Imports a module of the library, its packages without their ``__init__``, and lets none of them print."""
+    parts = module.split(".")
+    for package in (".".join(parts[:depth]) for depth in range(1, len(parts))):
+        if package not in sys.modules:
+            spec = importlib.util.find_spec(package)
+            assert spec is not None
+            sys.modules[package] = importlib.util.module_from_spec(spec)
+    importlib.import_module(module)
+    for name, imported in sys.modules.items():
+        if name.partition(".")[0] == LIBRARY:
+            vars(imported)["print"] = _print_nothing  # its compiler for ``bf`` prints dots
+
+
+def _print_nothing(*_values: object, **_options: object) -> None:
+    pass

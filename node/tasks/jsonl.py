@@ -1,7 +1,12 @@
-"""A task over a fixed data set: a JSONL file whose rows have a ``prompt`` and, for the built-in rewards, an ``answer``.
+"""A task over a fixed data set: a JSONL file whose rows have a question and, for the built-in rewards, an answer.
 
-Peers refer to a row by a hash of the file's content and the reward's name, and by the row number, so that two nodes
-agree exactly if they hold the same bytes, wherever the file lies. Reward plug-ins receive other fields as columns.
+An entry of ``tasks.jsonl`` is a file, or a file and the fields to read: ``FILE?question=FIELD&answer=FIELD``. Fields
+that are not named are the first of ``QUESTION_FIELDS`` and of ``ANSWER_FIELDS`` that the first row has. A right answer
+may be written as GSM8K has it (reasoning, then ``#### 42``) or as MATH has it (reasoning with ``\\boxed{42}``).
+
+Peers refer to a row by a hash of the file's content and of what is made of it, and by the row number, so that two nodes
+agree exactly if they hold the same bytes, wherever the file lies. Reward plug-ins receive the other fields as columns,
+and the answer as the column ``answer``, whatever the field is called.
 """
 
 from __future__ import annotations
@@ -12,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
-from node.tasks.matching import BUILT_IN, reward_function
+from node.tasks.answers import reference_answer
+from node.tasks.matching import AUTO, BUILT_IN, fitting_reward, reward_function
 from node.tasks.plugins import RewardFunction
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.errors import ConfigurationError
@@ -21,6 +28,8 @@ from protocol.limits import NAME_BYTES
 from protocol.messages import PromptRef
 
 FILE_BYTES: Final = 1 << 30
+QUESTION_FIELDS: Final = ("prompt", "question", "problem")
+ANSWER_FIELDS: Final = ("answer", "solution", "completion")
 
 
 @dataclass(frozen=True)
@@ -33,24 +42,42 @@ class JsonlTask:
     max_new_tokens: int
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
     reward: RewardFunction = field(repr=False)
+    reward_name: str
+    question_field: str
+    answer_field: str | None
+    instruction: str
 
     @classmethod
-    def load(cls, path: Path, *, reward: str, max_new_tokens: int) -> JsonlTask:
-        """Reads the whole file. Raises ConfigurationError, with the line's number, for content that it cannot use."""
-        function = reward_function(reward)
+    def load(cls, entry: Path, *, reward: str, max_new_tokens: int, instruction: str = "") -> JsonlTask:
+        """Reads the whole file. ``instruction`` is written after every question, as it is.
+
+        Raises ConfigurationError, with the line's number, for content that it cannot use.
+        """
+        path, fields = _file_and_fields(entry)
         content = _content(path)
-        needed = ("prompt", "answer") if reward in BUILT_IN else ("prompt",)
-        rows = [_row(path, n, line, needed) for n, line in enumerate(content.split(b"\n"), 1) if line.strip()]
+        numbered = {n: _row(path, n, line) for n, line in enumerate(content.split(b"\n"), 1) if line.strip()}
+        rows = list(numbered.values())
         if not rows:
             raise ConfigurationError(f"tasks.jsonl: {path} has no rows")
         if len(path.stem.encode()) > NAME_BYTES:
             raise ConfigurationError(f"tasks.jsonl: the name of {path} is over {NAME_BYTES} bytes: rename the file")
+        question = _field(path, rows[0], fields.get("question"), QUESTION_FIELDS, "question")
+        needs_answer = reward in BUILT_IN or reward == AUTO or "answer" in fields
+        answer = _field(path, rows[0], fields.get("answer"), ANSWER_FIELDS, "answer") if needs_answer else None
+        _check(path, numbered, question, answer)
+        if reward == AUTO:
+            reward = fitting_reward([str(row[answer]) for row in rows if answer is not None])
+        function = reward_function(reward)
         shape = {
             "content": hashlib.sha256(content).hexdigest(),
+            "fields": [question, answer],
+            "instruction": instruction,
             "reward": reward,
             "max_new_tokens": max_new_tokens,
         }
-        return cls(path.stem, 1, config_hash_of(shape), max_new_tokens, rows, function)
+        return cls(
+            path.stem, 1, config_hash_of(shape), max_new_tokens, rows, function, reward, question, answer, instruction
+        )
 
     def ref(self, seed: int) -> PromptRef:
         """Returns the reference to row ``seed`` modulo the number of rows."""
@@ -61,12 +88,26 @@ class JsonlTask:
         """Raises MalformedError for a reference to another file, reward or version, and for a row beyond the last."""
         check_ref(self, ref, len(self.rows))
         row = self.rows[ref.seed]
-        answer = row.get("answer")
-        return Prompt(ref, row["prompt"], None if answer is None else str(answer), row)
+        answer = row.get(self.answer_field or "answer")
+        final = None if answer is None else reference_answer(str(answer))
+        return Prompt(ref, row[self.question_field] + self.instruction, final, row)
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
-        columns = {name: [value] * len(completions) for name, value in prompt.entry.items() if name != "prompt"}
+        values = {name: value for name, value in prompt.entry.items() if name != self.question_field}
+        if self.answer_field is not None:
+            values["answer"] = prompt.entry[self.answer_field]
+        columns = {name: [value] * len(completions) for name, value in values.items()}
         return list(self.reward([prompt.text] * len(completions), list(completions), **columns))
+
+
+def _file_and_fields(entry: Path) -> tuple[Path, dict[str, str]]:
+    text, mark, named = str(entry).rpartition("?")
+    if not mark or entry.is_file():
+        return entry, {}
+    fields = dict(parse_qsl(named))
+    if not fields or not fields.keys() <= {"question", "answer"}:
+        raise ConfigurationError(f"tasks.jsonl: {entry} names no fields: write FILE?question=FIELD&answer=FIELD")
+    return Path(text), fields
 
 
 def _content(path: Path) -> bytes:
@@ -79,18 +120,34 @@ def _content(path: Path) -> bytes:
         raise ConfigurationError(f"tasks.jsonl: {path} cannot be read: {error.strerror}") from error
 
 
-def _row(path: Path, number: int, line: bytes, needed: Sequence[str]) -> Mapping[str, Any]:
+def _row(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"tasks.jsonl: {path}, line {number} is not JSON: {error}") from error
     if not isinstance(row, dict):
         raise ConfigurationError(f"tasks.jsonl: {path}, line {number} is a {type(row).__name__}, wanted an object")
-    for name in needed:
-        if name not in row:
-            raise ConfigurationError(f"tasks.jsonl: {path}, line {number} has no {name!r}")
-    if not isinstance(row["prompt"], str):
-        raise ConfigurationError(f"tasks.jsonl: {path}, line {number}: 'prompt' is not a text")
     if "completions" in row or "prompts" in row:
         raise ConfigurationError(f"tasks.jsonl: {path}, line {number}: no field may be called prompts or completions")
     return row
+
+
+def _field(path: Path, row: Mapping[str, Any], named: str | None, usual: Sequence[str], what: str) -> str:
+    """Returns the field that holds the question or the answer in every row."""
+    found = next((name for name in ([named] if named else usual) if name in row), None)
+    if found is None:
+        wanted = repr(named) if named else " or ".join(map(repr, usual))
+        raise ConfigurationError(
+            f"tasks.jsonl: {path} has no field {wanted} for the {what}, but {', '.join(map(repr, row)) or 'none'}: say "
+            f"which it is by {path}?{what}=FIELD"
+        )
+    return found
+
+
+def _check(path: Path, rows: Mapping[int, Mapping[str, Any]], question: str, answer: str | None) -> None:
+    """Raises ``ConfigurationError``, with its line's number, for a row without a question or an answer."""
+    for number, row in rows.items():
+        if not isinstance(row.get(question), str):
+            raise ConfigurationError(f"tasks.jsonl: {path}, line {number} has no text in {question!r}")
+        if answer is not None and row.get(answer) is None:
+            raise ConfigurationError(f"tasks.jsonl: {path}, line {number} has no {answer!r}")

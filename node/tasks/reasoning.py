@@ -1,21 +1,22 @@
 """Tasks over reasoning-gym: equal seeds give equal entries on every node with this version of the library.
 
-A task is a generator, its whole configuration, and a compact rendering of the question. One seed is one entry:
-``dataset[seed]`` with the data set's own seed at 0, which every generator in the table computes from
-``random.Random(seed)`` alone, in microseconds. The rendering saves tokens, which are what costs time on a small
-machine; the entry, the answer and ``score_answer`` are reasoning-gym's own.
+A task is a generator and its configuration (``GeneratorTask``), and a way to ask and to score. One seed is one entry:
+``dataset[seed]`` with the data set's own seed at 0, which every generator in the audit computes from
+``random.Random(seed)`` alone, in milliseconds at most. Reward is 1 for full marks and 0 otherwise: partial marks would
+reward nearly right answers, which a constant earns too.
 
-Reward is 1 for full marks and 0 otherwise: partial marks would reward nearly right answers, which a constant earns too.
+``ReasoningTask`` renders an entry compactly, for models of a million parameters: tokens are what costs time on a small
+machine. ``worded.py`` has the tasks for models that read and reason.
 
 Some generators' ``score_answer`` calls ``eval`` on the answer, which here may be a stranger's text. Therefore only a
-generator whose scoring has been read can be a task: ``AUDITED`` (generators.py) lists these; the constructor refuses
-others.
+generator that was audited can be a task (generators.py); the constructors refuse others.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version as distribution_version
 from typing import Any, Final
@@ -31,14 +32,41 @@ FULL_MARKS: Final = 0.999
 
 
 @dataclass(frozen=True)
-class ReasoningTask:
-    """One reasoning-gym generator as a ``Task``. The library is imported when the first prompt is made."""
+class GeneratorTask(ABC):
+    """What all tasks over a generator have. The library is imported when the first prompt is made."""
 
     name: str
     version: int
     max_new_tokens: int
     generator: str
-    generator_config: Mapping[str, Any]  # all fields but ``seed`` and ``size``, so that no default can change unnoticed
+    generator_config: Mapping[str, Any]
+    seeds: int = field(default=SEEDS, kw_only=True)  # fewer for a generator that keeps a list of them
+
+    @cached_property
+    def dataset(self) -> Any:
+        return create_dataset(self.generator, seed=0, size=self.seeds, **self.generator_config)
+
+    @property
+    @abstractmethod
+    def config_hash(self) -> bytes:
+        """See ``Task``."""
+
+    def ref(self, seed: int) -> PromptRef:
+        """Returns the reference of prompt ``seed`` modulo the number of seeds."""
+        return PromptRef(self.name, self.version, self.config_hash, seed % self.seeds)
+
+    def has_full_marks(self, text: str, entry: Mapping[str, Any]) -> bool:
+        """Returns whether the library's ``score_answer`` gives ``text`` full marks, and can read it at all."""
+        try:
+            return bool(self.dataset.score_answer(text, dict(entry)) >= FULL_MARKS)
+        except Exception:  # noqa: BLE001 - some raise whatever their parsing raises
+            return False
+
+
+@dataclass(frozen=True)
+class ReasoningTask(GeneratorTask):
+    """A generator with its whole configuration, all fields but ``seed`` and ``size``, and compact templates."""
+
     question_template: str
     answer_template: str | None = None  # a shorter answer that gets full marks, if reasoning-gym's is long
     is_exact: bool = False  # the text must be equal too, if ``score_answer`` gives full marks to wrong answers
@@ -52,39 +80,33 @@ class ReasoningTask:
 
     @cached_property
     def config_hash(self) -> bytes:
-        shape = {
-            "library": f"reasoning-gym {distribution_version('reasoning-gym')}",
-            "generator": self.generator,
-            "config": dict(self.generator_config),
-            "question": self.question_template,
-            "answer": self.answer_template,
-            "is_exact": self.is_exact,
-            "max_new_tokens": self.max_new_tokens,
-        }
-        return config_hash_of(shape)
-
-    @cached_property
-    def _dataset(self) -> Any:
-        return create_dataset(self.generator, seed=0, size=SEEDS, **self.generator_config)
-
-    def ref(self, seed: int) -> PromptRef:
-        """Returns the reference of prompt ``seed`` modulo ``SEEDS``."""
-        return PromptRef(self.name, self.version, self.config_hash, seed % SEEDS)
+        return config_hash_of(
+            {
+                "library": library_version(),
+                "generator": self.generator,
+                "config": dict(self.generator_config),
+                "question": self.question_template,
+                "answer": self.answer_template,
+                "is_exact": self.is_exact,
+                "max_new_tokens": self.max_new_tokens,
+            }
+        )
 
     def prompt(self, ref: PromptRef) -> Prompt:
         """Raises MalformedError for a reference that this version and configuration of the task does not have."""
-        check_ref(self, ref, SEEDS)
-        entry = self._dataset[ref.seed]
+        check_ref(self, ref, self.seeds)
+        entry = self.dataset[ref.seed]
         answer = entry["answer"]
         if self.answer_template is not None:
             answer = render(self.answer_template, entry["metadata"])
         return Prompt(ref, render(self.question_template, entry["metadata"]), answer, entry)
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
-        entry = dict(prompt.entry)
-        return [float(self._is_right(text, prompt.answer, entry)) for text in completions]
+        return [float(self._is_right(text, prompt)) for text in completions]
 
-    def _is_right(self, text: str, answer: str | None, entry: dict[str, Any]) -> bool:
-        if self.is_exact and text != answer:
-            return False
-        return bool(self._dataset.score_answer(text, entry) >= FULL_MARKS)
+    def _is_right(self, text: str, prompt: Prompt) -> bool:
+        return (not self.is_exact or text == prompt.answer) and self.has_full_marks(text, prompt.entry)
+
+
+def library_version() -> str:
+    return f"reasoning-gym {distribution_version('reasoning-gym')}"

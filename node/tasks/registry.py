@@ -1,31 +1,47 @@
-"""The tasks of this node: those of the default swarm, configured plug-ins, and JSONL data sets."""
+"""The tasks of this node: built-in ones by their names or as sets, configured plug-ins, and JSONL data sets."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from node.configuration import TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
 from node.tasks.plugins import load_task, task_names
+from node.tasks.reasoning_sets import REASONING_TASKS, SAPO_TASKS
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError
 
 ManifestTask = tuple[str, int, bytes]  # name, version, configuration hash
 
 
+TASK_SETS: Final[Mapping[str, Sequence[Task]]] = {
+    "default": DEFAULT_TASKS,
+    "sapo": SAPO_TASKS,
+    "reasoning": REASONING_TASKS,
+}
+BUILT_IN_TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (*DEFAULT_TASKS, *REASONING_TASKS)}
+
+
 def load_tasks(section: TasksSection) -> dict[str, Task]:
     """Returns the tasks of ``section`` by name. Imports no generator yet, and no plug-in that is not named.
 
-    Raises ConfigurationError for an unknown name (with the nearest known one), for two tasks of one name, and for a
-    data set or plug-in that cannot be loaded.
+    A name is a task's or a set's (``TASK_SETS``). Without names they are the data sets, or the default swarm's tasks if
+    there are none. Raises ConfigurationError for an unknown name (with the nearest known one), for two tasks of one
+    name, and for a data set or plug-in that cannot be loaded.
     """
-    defaults: dict[str, Task] = {task.name: task for task in DEFAULT_TASKS}
-    chosen: list[Task] = [_named(name, defaults) for name in section.names] or list(defaults.values())
+    names = section.names or (() if section.jsonl else ("default",))
+    chosen = [task for name in names for task in named_tasks(name)]
     chosen += [
-        JsonlTask.load(path, reward=section.jsonl_reward, max_new_tokens=section.jsonl_max_new_tokens)
-        for path in section.jsonl
+        JsonlTask.load(
+            entry,
+            reward=section.jsonl_reward,
+            max_new_tokens=section.jsonl_max_new_tokens,
+            instruction=section.jsonl_instruction,
+        )
+        for entry in section.jsonl
     ]
     tasks: dict[str, Task] = {}
     for task in chosen:
@@ -35,16 +51,19 @@ def load_tasks(section: TasksSection) -> dict[str, Task]:
     return tasks
 
 
-def _named(name: str, defaults: dict[str, Task]) -> Task:
-    if name in defaults:
-        return defaults[name]
+def named_tasks(name: str) -> Sequence[Task]:
+    """Returns the task of this name, or the tasks of the set. Raises ConfigurationError for an unknown name."""
+    if name in TASK_SETS:
+        return TASK_SETS[name]
+    if name in BUILT_IN_TASKS:
+        return [BUILT_IN_TASKS[name]]
     plugins = task_names()
     if name in plugins:
-        return load_task(name)
-    known = [*defaults, *plugins]
+        return [load_task(name)]
+    known = [*TASK_SETS, *BUILT_IN_TASKS, *plugins]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     raise ConfigurationError(
-        f"tasks.names: there is no task {name!r}; the nearest is {nearest[0]!r}, and there are {', '.join(known)}"
+        f"tasks.names: there is no task or set {name!r}; the nearest is {nearest[0]!r}, and starling tasks lists all"
     )
 
 

@@ -52,7 +52,7 @@ def _check_tokens(completion: Completion, tokens: TokenTable) -> None:
         raise MalformedError(f"token id {max(ids)}; the vocabulary has {tokens.vocabulary}")
     if tokens.text_of(ids) != completion.text or tokens.byte_lengths(ids) != completion.token_bytes.tolist():
         raise MalformedError("the token ids do not stand for the text")
-    ends = [position for position, token_id in enumerate(ids) if token_id == tokens.eos_id]
+    ends = [position for position, token_id in enumerate(ids) if token_id in tokens.eos_ids]
     if ends != ([len(ids) - 1] if completion.finish is FinishReason.STOP else []):
         raise MalformedError(f"end-of-sequence at {ends} of {len(ids)} tokens, finish reason {completion.finish}")
 

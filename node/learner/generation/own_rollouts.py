@@ -38,6 +38,15 @@ def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, lis
     return ref, [text.decode("utf-8", "replace") for text in texts]
 
 
+def can_be_shared(rollout: Rollout, tokens: TokenTable) -> bool:
+    """Returns whether every token is one of the tokenizer's.
+
+    A model's logits are often wider than its tokenizer. What lies beyond stands for nothing and is practically never
+    sampled by a trained model, but another node's model with the same tokenizer may be narrower and has no such token.
+    """
+    return all(tokens.knows(sample.token_ids) for sample in rollout.samples)
+
+
 def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes) -> Group:
     """Returns the rollout as others get it, under the oldest version that sampled any of its tokens."""
     completions = tuple(

@@ -118,15 +118,9 @@ def test_special_tokens_stand_for_their_text_and_end_of_sequence_for_nothing() -
     assert CHARACTERS.text_of([10**6, -1]) == b""
 
 
-def test_prompt_gets_bos_or_the_chat_template_and_is_never_empty() -> None:
+def test_prompt_gets_bos_and_is_never_empty() -> None:
     assert SENTENCEPIECE.prompt_ids("a")[0] == 1
     assert CHARACTERS.prompt_ids("") == [CHARACTERS.eos_id]
-    chatty = characters("abcdefghijklmnopqrstuvwxyz: ")
-    chatty.chat_template = (
-        "{{ messages[0].role }}: {{ messages[0].content }} {% if add_generation_prompt %}bird:{% endif %}"
-    )
-    table = TokenTable(chatty)
-    assert table.text_of(table.prompt_ids("fly")) == b"user: fly bird:"
 
 
 def test_fingerprint_is_equal_for_equal_tokenizers_and_changes_with_vocabulary_merges_or_end_of_sequence() -> None:

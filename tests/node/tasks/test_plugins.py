@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import starling.plugins
+from node.cli.tasks_text import list_lines
 from node.configuration import TasksSection
+from node.tasks.catalogue import summaries
 from node.tasks.matching import reward_function
+from node.tasks.plugins import task_names
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer
 from protocol.errors import ConfigurationError, MalformedError
@@ -123,6 +126,14 @@ def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed_plugin")
 def test_an_installed_task_is_found_by_its_name() -> None:
     assert set(load_tasks(TasksSection(names=("echo", "basic_arithmetic")))) == {"echo", "basic_arithmetic"}
+
+
+@pytest.mark.usefixtures("installed_plugin")
+def test_listing_the_tasks_names_plugins_and_imports_those_alone_that_are_configured() -> None:
+    listed = summaries(TasksSection(names=("echo",)))
+    assert [(each.name, each.scoring) for each in listed if each.configured] == [("echo", "reasoning-gym, audited")]
+    assert not {"broken", "wrong"} & {each.name for each in listed}
+    assert "broken" in list(list_lines(listed, task_names()))[-1]
 
 
 @pytest.mark.usefixtures("installed_plugin")

@@ -15,8 +15,6 @@ from reasoning_gym.factory import DATASETS  # type: ignore[import-untyped]
 
 from node.configuration import TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS
-from node.tasks.jsonl import JsonlTask
-from node.tasks.matching import exact, math, reward_function
 from node.tasks.reasoning import SEEDS, ReasoningTask
 from node.tasks.registry import default_manifest_tasks, load_tasks
 from node.tasks.task import Task
@@ -186,80 +184,3 @@ def test_templates_join_lists_by_the_separators_of_the_format() -> None:
     assert render("{matrix: /}|{matrix:}|{numbers:,}|{direction:.3}", metadata) == "1 2/3 4|1234|7,0.5|des"
     with pytest.raises(KeyError):
         render("{absent}", metadata)
-
-
-# JSONL data sets
-
-
-def write_rows(path: Path, *rows: object) -> Path:
-    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
-    return path
-
-
-def load_jsonl(path: Path, reward: str = "exact") -> JsonlTask:
-    return JsonlTask.load(path, reward=reward, max_new_tokens=32)
-
-
-def test_rows_are_referred_to_by_content_and_not_by_place(tmp_path: Path) -> None:
-    rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": 4}]
-    (tmp_path / "elsewhere").mkdir()
-    here = load_jsonl(write_rows(tmp_path / "sums.jsonl", *rows))
-    there = load_jsonl(write_rows(tmp_path / "elsewhere" / "sums.jsonl", *rows))
-    other = load_jsonl(write_rows(tmp_path / "other.jsonl", *rows[:1]))
-    assert here.ref(1) == there.ref(1) == here.ref(3)
-    prompt = there.prompt(here.ref(1))
-    assert (prompt.text, prompt.answer) == ("2+2=", "4")
-    assert there.rewards(prompt, [" 4\n", "5", ""]) == [1.0, 0.0, 0.0]
-    with pytest.raises(MalformedError):
-        other.prompt(here.ref(0))
-    with pytest.raises(MalformedError):
-        here.prompt(PromptRef(here.name, here.version, here.config_hash, 2))
-
-
-def test_a_data_set_joins_the_default_tasks_under_its_file_name(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "sums.jsonl", {"prompt": "1+1=", "answer": "2"})
-    tasks = load_tasks(TasksSection(jsonl=(path,)))
-    assert set(tasks) == {"sums", *(task.name for task in DEFAULT_TASKS)}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "rows.jsonl"),
-        ('{"prompt": "a", "answer": "b"}\n{', "line 2"),
-        ("[1]", "line 1.*list"),
-        ('{"prompt": "a"}', "no 'answer'"),
-        ('{"answer": "a"}', "no 'prompt'"),
-        ('{"prompt": 1, "answer": "a"}', "prompt"),
-        ('{"prompt": "a", "answer": "a", "completions": 1}', "completions"),
-    ],
-)
-def test_an_unusable_data_set_is_refused_with_its_line(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=message):
-        load_jsonl(path)
-
-
-def test_a_missing_data_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="absent"):
-        load_jsonl(tmp_path / "absent.jsonl")
-
-
-def test_exact_matching_ignores_white_space_around_either() -> None:
-    assert exact(["", ""], [" 42\n", "4 2"], answer=["42", "42"]) == [1.0, 0.0]
-
-
-def test_mathematics_is_matched_by_value() -> None:
-    completions = ["so it is $\\frac{2}{4}$", "0.5", "one third: 1/3", "no number", ""]
-    assert math([""] * 5, completions, answer=["$\\frac{1}{2}$"] * 5) == [1.0, 1.0, 0.0, 0.0, 0.0]
-
-
-def test_without_the_optional_package_mathematics_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from node.tasks import matching
-
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    matching._math_verify.cache_clear()
-    with pytest.raises(ConfigurationError, match=r"starling-swarm\[math\]"):
-        reward_function("math")
-    matching._math_verify.cache_clear()

@@ -1,0 +1,68 @@
+"""What ``starling tasks`` prints: pure functions of tasks, samples and judged answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from node.printable import printable
+from node.tasks.catalogue import JudgedAnswer, TaskSample, TaskSummary
+
+if TYPE_CHECKING:
+    from node.policy.shown_prompt import ShownPrompt
+
+EXAMPLE_CHARACTERS = 60
+LINE_CHARACTERS = 400
+SHOWN_LINES = 40
+
+
+def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator[str]:
+    """Yields one line a task, with a star where the node would train on it, and the names of installed plug-ins."""
+    name = max(len(task.name) for task in tasks)
+    scoring = max(len(task.scoring) for task in tasks)
+    yield f"  {'task':<{name}}  tokens  {'scored by':<{scoring}}  begins with"
+    for task in tasks:
+        star = "*" if task.configured else " "
+        example = printable(" ".join(task.example.split()), EXAMPLE_CHARACTERS)
+        yield f"{star} {printable(task.name):<{name}}  {task.max_new_tokens:>6}  {task.scoring:<{scoring}}  {example}"
+    yield ""
+    yield "* what this configuration trains on. tasks.names takes names and the sets default, sapo and reasoning."
+    if plugins:
+        yield f"Installed plug-ins, which tasks.names takes too: {', '.join(map(printable, plugins))}"
+
+
+def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]:
+    """Yields the question as the policy gets it, and what is known of it."""
+    yield f"{printable(sample.task)}, seed {sample.seed}: up to {sample.max_new_tokens} tokens, {sample.scoring}"
+    if shown is not None:
+        how = "by its chat template" if shown.uses_chat else "as it is"
+        ends = ", ".join(map(printable, shown.end_tokens))
+        yield f"for {printable(shown.model)}, written {how}: {shown.tokens} tokens; a completion ends at {ends}"
+    yield "----"
+    yield sample.question if shown is None else shown.text
+    yield "----"
+    yield _right_answer(sample)
+
+
+def judged_lines(sample: TaskSample, judged: JudgedAnswer) -> Iterator[str]:
+    """Yields the reward of an answer and what was judged."""
+    yield f"reward {judged.reward:g}"
+    if judged.extracted is None:
+        yield f"no answer was found by {judged.found_by}"
+    else:
+        yield f"judged, found by {judged.found_by}: {_indented(judged.extracted)}"
+    yield _right_answer(sample)
+    if judged.fault is not None:
+        yield f"fault: {printable(judged.fault, 400)}"
+
+
+def _right_answer(sample: TaskSample) -> str:
+    if sample.right_answer is None:
+        return "right answer: any that the scoring accepts"
+    return f"right answer: {_indented(sample.right_answer)}"
+
+
+def _indented(text: str) -> str:
+    """Returns one line as it is, and several below each other."""
+    lines = [printable(line, LINE_CHARACTERS) for line in text.split("\n")[:SHOWN_LINES]]
+    return lines[0] if len(lines) == 1 else "\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,121 @@
+"""What there is to train on, for people: every task with an example, a sample of one, and how an answer is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from node.configuration import TasksSection
+from node.tasks.answers import final_answer
+from node.tasks.jsonl import JsonlTask
+from node.tasks.reasoning import ReasoningTask
+from node.tasks.registry import BUILT_IN_TASKS, TASK_SETS, load_tasks, named_tasks
+from node.tasks.task import Task
+from node.tasks.worded import Scoring, WordedTask
+from node.tasks.worker import score_one
+
+EXAMPLE_SEED = 0
+
+
+class TaskSummary(msgspec.Struct, frozen=True):
+    """One line of ``starling tasks``, and with ``--json`` one object."""
+
+    name: str
+    version: int
+    config_hash: str
+    max_new_tokens: int
+    scoring: str
+    sets: tuple[str, ...]
+    configured: bool  # a node with this configuration trains on it
+    example: str
+
+
+class TaskSample(msgspec.Struct, frozen=True):
+    """One question of a task."""
+
+    task: str
+    seed: int
+    question: str
+    right_answer: str | None
+    max_new_tokens: int
+    scoring: str
+
+
+class JudgedAnswer(msgspec.Struct, frozen=True):
+    """What a completion earns, and the part of it that was judged."""
+
+    reward: float
+    extracted: str | None  # None: no answer was found in it
+    found_by: str
+    fault: str | None  # why there is no reward of its own
+
+
+def summaries(section: TasksSection, which: str | None = None) -> list[TaskSummary]:
+    """Returns the tasks of ``section`` and then the other built-in ones; only those of the set ``which``, if given.
+
+    Plug-ins that ``section`` does not name are left out, since they are imported only where they are named. Raises
+    ``ConfigurationError`` as ``load_tasks`` does.
+    """
+    configured = load_tasks(section)
+    every: Mapping[str, Task] = {**configured, **BUILT_IN_TASKS}
+    chosen = every.values() if which is None else TASK_SETS[which]
+    return [_summary(task, configured=task.name in configured) for task in chosen]
+
+
+def _summary(task: Task, *, configured: bool) -> TaskSummary:
+    return TaskSummary(
+        name=task.name,
+        version=task.version,
+        config_hash=task.config_hash.hex(),
+        max_new_tokens=task.max_new_tokens,
+        scoring=scoring_of(task),
+        sets=tuple(name for name, tasks in TASK_SETS.items() if task in tasks),
+        configured=configured,
+        example=task.prompt(task.ref(EXAMPLE_SEED)).text,
+    )
+
+
+def find_task(section: TasksSection, name: str) -> Task:
+    """Returns the task of ``section``, or else the built-in one or plug-in, with this name.
+
+    Raises ``ConfigurationError`` for an unknown name, with the nearest known one.
+    """
+    configured = load_tasks(section)
+    return configured[name] if name in configured else named_tasks(name)[0]
+
+
+def sample(task: Task, seed: int) -> TaskSample:
+    ref = task.ref(seed)
+    prompt = task.prompt(ref)
+    return TaskSample(task.name, ref.seed, prompt.text, prompt.answer, task.max_new_tokens, scoring_of(task))
+
+
+def judge(task: Task, seed: int, completion: str) -> JudgedAnswer:
+    """Returns what a completion of the question of ``seed`` earns. It is scored in this process: not for strangers'."""
+    verdict = score_one(task, task.prompt(task.ref(seed)), completion)
+    extracted, found_by = _extracted(task, completion)
+    fault = None if verdict.fault is None else f"{verdict.fault.value}: {verdict.detail}"
+    return JudgedAnswer(verdict.reward, extracted, found_by, fault)
+
+
+def _extracted(task: Task, completion: str) -> tuple[str | None, str]:
+    if isinstance(task, WordedTask):
+        return task.extracted(completion), "<answer>"
+    if isinstance(task, JsonlTask) and task.reward_name == "final":
+        found = final_answer(completion)
+        return (None, "any mark") if found is None else (found.text, found.mark.value)
+    return completion, "the whole text"
+
+
+def scoring_of(task: Task) -> str:
+    """Returns what decides whether an answer is right, in a few words."""
+    match task:
+        case WordedTask(scoring=Scoring.LIBRARY | Scoring.PROPOSITION) | ReasoningTask():
+            return "reasoning-gym, audited"
+        case WordedTask():
+            return f"same {task.scoring.value}"
+        case JsonlTask():
+            return task.reward_name
+        case _:
+            return "plug-in"

@@ -1,0 +1,99 @@
+"""Tasks for models that read and reason: a generator's own question, and an answer in ``<answer>`` tags.
+
+The reward is 1 if what stands in the last ``<answer>…</answer>`` is right, otherwise 0: no tags, no answer.
+There is no reward for the tags alone: with a right answer they earn all there is, and a model that earns a little by
+tags around anything stays there.
+
+The library's version is part of the configuration's hash, so that only the fields that differ from its defaults stand
+in a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from node.tasks.answers import CLOSING, OPENING, is_same_number, is_same_text, tagged_answer
+from node.tasks.generators import AUDITED, COMPARED, REFUSED
+from node.tasks.propositions import is_conclusion
+from node.tasks.reasoning import GeneratorTask, library_version
+from node.tasks.task import Prompt, check_ref, config_hash_of
+from protocol.errors import ConfigurationError
+from protocol.messages import PromptRef
+
+INSTRUCTION: Final = (
+    f"\n\nThink step by step. Then write your final answer, and nothing else, between {OPENING} and {CLOSING}."
+)
+ANSWER_CHARACTERS: Final = 2_000  # a longer answer is wrong; no right one comes near it
+
+
+class Scoring(StrEnum):
+    """How a task decides whether an answer is right."""
+
+    TEXT = "text"  # equal but for case and white space
+    NUMBER = "number"  # one number of the same value
+    LIBRARY = "library"  # full marks by the generator's score_answer, which must be in ``AUDITED``
+    PROPOSITION = "proposition"  # a formula of the question's variables, with the library's full marks
+
+
+@dataclass(frozen=True)
+class WordedTask(GeneratorTask):
+    """A generator with those fields of its configuration that differ from the library's defaults."""
+
+    scoring: Scoring = Scoring.TEXT
+
+    def __post_init__(self) -> None:
+        allowed = AUDITED if self.scoring is Scoring.LIBRARY else AUDITED | COMPARED
+        if self.generator not in allowed:
+            because = REFUSED.get(self.generator, "it has not been read")
+            raise ConfigurationError(
+                f"task {self.name!r}: reasoning-gym's {self.generator!r} with scoring {self.scoring.value!r} is not in "
+                f"the audit ({because}); choose another generator, or read it and add it to node/tasks/generators.py"
+            )
+
+    @cached_property
+    def config_hash(self) -> bytes:
+        return config_hash_of(
+            {
+                "kind": "worded",
+                "library": library_version(),
+                "generator": self.generator,
+                "config": dict(self.generator_config),
+                "seeds": self.seeds,
+                "instruction": INSTRUCTION,
+                "scoring": self.scoring.value,
+                "max_new_tokens": self.max_new_tokens,
+            }
+        )
+
+    def prompt(self, ref: PromptRef) -> Prompt:
+        """Raises MalformedError for a reference that this version and configuration of the task does not have."""
+        check_ref(self, ref, self.seeds)
+        entry = self.dataset[ref.seed]
+        return Prompt(ref, entry["question"].strip() + INSTRUCTION, entry["answer"], entry)
+
+    def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
+        return [float(self._is_right(prompt, self.extracted(text))) for text in completions]
+
+    def extracted(self, completion: str) -> str | None:
+        """Returns the answer that is scored, or None if the completion has none."""
+        return tagged_answer(completion)
+
+    def _is_right(self, prompt: Prompt, answer: str | None) -> bool:
+        if answer is None or len(answer) > ANSWER_CHARACTERS:
+            return False
+        match self.scoring:
+            case Scoring.TEXT:
+                return is_same_text(str(prompt.answer), answer)
+            case Scoring.NUMBER:
+                return is_same_number(str(prompt.answer), answer)
+            case Scoring.PROPOSITION:
+                given = prompt.entry["metadata"]
+                return is_conclusion(answer, given["variables"], given["premises"]) and self.has_full_marks(
+                    answer, prompt.entry
+                )
+            case Scoring.LIBRARY:
+                return self.has_full_marks(answer, prompt.entry)
