@@ -19,6 +19,7 @@ from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
 from node.learner.step import BatchReport, optimizer_steps
 from tests.node.learner.objective_sections import objective_section
@@ -46,9 +47,9 @@ class Bench:
         self.model: Any = Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
         self.parameters = dict(self.model.named_parameters())
         self.network = Network.of(self.model)
-        self.learner = LearnerSection(learning_rate=RATE, batch_tokens=batch_tokens)
+        self.passes = PassSettings(batch_tokens)
         self.objective = objective
-        self.optimizer = MasterAdamW(self.parameters, self.learner)
+        self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=RATE))
         self.others = OtherPolicies(self.parameters, objective)
 
     def learn(self, groups: Sequence[TrainingGroup]) -> BatchReport:
@@ -56,7 +57,7 @@ class Bench:
             self.network,
             self.optimizer,
             groups,
-            self.learner,
+            self.passes,
             self.objective,
             self.others,
             temperature=1.0,
@@ -273,7 +274,7 @@ def test_least_variance_advantages_are_rewards_less_the_baseline_by_gradients_of
         (gradient,) = torch.autograd.grad(logps.sum(), bench.network.head.weight)
         norms.append(weight**2 * float(gradient.square().sum()))
     baseline = float((counts * norms * rewards).sum() / (counts * norms).sum())
-    (found,) = with_baselines(bench.network, [group], bench.learner, bench.objective, temperature=1.0)
+    (found,) = with_baselines(bench.network, [group], bench.passes, bench.objective, temperature=1.0)
     np.testing.assert_allclose([c.advantage for c in found.completions], rewards - baseline, rtol=1e-4)
     assert found.baseline == "fixed" and abs(baseline - float((counts * rewards).sum() / 6)) > 0.01
     assert bench.learn([group]).step is not None
@@ -293,7 +294,7 @@ def test_what_the_learner_can_do_already_teaches_it_nothing_by_its_value_on_the_
         for prompt, ids in (((1, 2), [3, 0]), ((4, 5), [9, 10, 9]))
     )
     assert known.informative
-    found = with_baselines(bench.network, [known, unknown], bench.learner, bench.objective, temperature=1.0)
+    found = with_baselines(bench.network, [known, unknown], bench.passes, bench.objective, temperature=1.0)
     advantages = [group.completions[0].advantage for group in found]
     assert advantages[0] == pytest.approx(1 - own_probability, rel=1e-4)
     assert advantages[1] > 0.95
@@ -304,6 +305,6 @@ def test_a_group_that_turns_out_to_teach_nothing_costs_no_further_forward_pass()
     bench = Bench(objective_section(foreign_value="prompt"))
     wrong = replace(completion([1, 2], 0.0, -0.1, "p"), reward=0.0, success=0.5)
     (found,) = with_baselines(
-        bench.network, [TrainingGroup((1,), (wrong,), 2, 1, "prompt")], bench.learner, bench.objective, temperature=1.0
+        bench.network, [TrainingGroup((1,), (wrong,), 2, 1, "prompt")], bench.passes, bench.objective, temperature=1.0
     )
     assert found.completions == () and found.tokens == 2
