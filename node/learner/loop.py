@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from node.averaging.weight_averager import WeightAverager
-from node.configuration import Config
+from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.events import Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.learner.allocation.allocator import Allocation, Known, allocate
@@ -75,7 +75,9 @@ class Learner:
         ``others`` were made before that. Without ``others`` the policy as it is now is the reference; without
         ``weight_averager`` weights are never averaged."""
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
-        self.passes = PassSettings(config.learner.batch_tokens)  # may be replaced between rounds
+        self.passes = PassSettings(  # may be replaced between rounds
+            chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
+        )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
         self._weight_averager = weight_averager
