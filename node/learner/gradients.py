@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class GradientAccumulator:
         So a batch is either added up whole, or leaves nothing behind.
         """
         handles = [
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._take(name))  # type: ignore[misc]
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))  # type: ignore[no-untyped-call]
             for name, parameter in self._parameters.items()
             if parameter.dtype != torch.float32
         ]
@@ -62,7 +63,7 @@ class GradientAccumulator:
             parameter.grad = None
 
     @torch.no_grad()
-    def _take(self, name: str) -> None:
+    def _take(self, name: str, _: Tensor | None = None) -> None:
         parameter = self._parameters[name]
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:

@@ -134,9 +134,7 @@ def completion_logps(
     return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
 
 
-def completion_hidden(
-    network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE
-) -> tuple[Tensor, Tensor]:
+def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE) -> tuple[Tensor, Tensor]:
     """Returns the hidden states from which the head predicts each completion token, (N, D), and these tokens, (N,)."""
     device = network.head.weight.device
     prompt_cache = PassCache()
@@ -210,12 +208,20 @@ def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 @torch.no_grad()
-def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabulary: int) -> None:
+def check_network(
+    model: PreTrainedModel | PeftModel, network: Network, vocabulary: int, *, recompute: bool = False
+) -> None:
     """Compares this module's log-probabilities with the model's own logits on a few fixed tokens.
 
     Raises ``ConfigurationError`` for an architecture that this module does not compute correctly: logits that are
-    scaled or capped after the head, or a cache that is not keys and values.
+    scaled or capped after the head, a cache that is not keys and values, or layers that cannot be recomputed.
     """
+    layers = network.body.config.get_text_config().num_hidden_layers  # type: ignore[union-attr, operator]
+    if recompute and len(network.layers) != layers:
+        raise ConfigurationError(
+            f"{len(network.layers)} of the {layers} layers of {type(model).__name__} can be recomputed: "
+            "set learner.recompute = false, or choose another policy.model"
+        )
     ids = [(7 * i + 3) % vocabulary for i in range(12)]
     device = network.head.weight.device
     full: Tensor = model(input_ids=torch.tensor([ids], device=device)).logits[0, :-1].float()
@@ -228,7 +234,7 @@ def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabula
         for cut in cuts
     )
     micro_batch = MicroBatch(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
-    ours, _ = completion_logps(network, micro_batch)
+    ours, _ = completion_logps(network, micro_batch, PassSettings(24, recompute, 5 if recompute else None))
     worst = float((ours - torch.cat([expected[cut - 1 :] for cut in cuts])).abs().max())
     if not worst <= HEAD_TOLERANCE:
         raise ConfigurationError(

@@ -124,6 +124,35 @@ def test_many_small_micro_batches_make_the_same_step_as_one_large_one(keys: dict
     assert reports[0].objective.tokens == reports[1].objective.tokens
 
 
+def test_recomputed_layers_make_the_same_step_as_those_that_are_kept() -> None:
+    keys: dict[str, Any] = {"kl_weight": 0.1, "correction": "decoupled_ppo", "steps": 2}
+    kept, recomputed = Bench(objective_section(**keys)), Bench(objective_section(**keys))
+    recomputed.passes = PassSettings(30, recompute=True, chunk_tokens=4)
+    for bench in (kept, recomputed):
+        bench.learn(batch(zeros=True))
+    for name in kept.parameters:
+        torch.testing.assert_close(recomputed.parameters[name], kept.parameters[name], atol=RATE / 20, rtol=0)
+
+
+def test_pass_that_fails_leaves_no_gradient_and_the_same_batch_can_be_tried_again() -> None:
+    bench, undisturbed = (Bench(objective_section(), batch_tokens=30) for _ in range(2))
+    calls = 0
+
+    def fails_in_the_third_pass(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 6:  # each pass runs the body on prompts and, after them, on completions
+            raise torch.OutOfMemoryError("no memory")
+
+    handle = bench.network.body.register_forward_pre_hook(fails_in_the_third_pass)
+    with pytest.raises(torch.OutOfMemoryError):
+        bench.learn(batch())
+    handle.remove()
+    assert calls == 6 and all(p.grad is None for p in bench.parameters.values())
+    assert bench.learn(batch()).step == undisturbed.learn(batch()).step
+    assert all(torch.equal(undisturbed.parameters[name], p) for name, p in bench.parameters.items())
+
+
 def test_batch_without_any_gradient_takes_no_step() -> None:
     bench = Bench(objective_section())
     bench.learn(batch())  # momentum that would carry on

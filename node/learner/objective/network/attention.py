@@ -50,37 +50,42 @@ def grouped_attention(
     attention_mask: Tensor | None,  # (B or 1, 1 or H, L, S), or None: query i sees column j where j - i ≤ S - L
     dropout: float = 0.0,
     scaling: float | None = None,
+    is_causal: bool | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """Returns what is attended to, (B, L, H, d), and no weights: transformers' signature of an attention function."""
     grouped = query.shape[1] != key.shape[1]
-    at_the_end = attention_mask is None and 1 < query.shape[2] < key.shape[2]
-    usual = dropout == 0.0 and getattr(module, "is_causal", True) and not any(extra.get(name) for name in UNUSUAL)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    usual = causal and dropout == 0.0 and all(extra.get(name) is None for name in UNUSUAL)
+    at_the_end = causal and attention_mask is None and 1 < query.shape[2] < key.shape[2]
     attended: Tensor
-    if usual and query.device.type == "cpu":
-        if at_the_end:
-            attended = _by_blocks(query, key, value, scaling)
-        else:
-            causal = attention_mask is None and query.shape[2] > 1
-            attended = scaled_dot_product_attention(
-                query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
-            )
-        return attended.transpose(1, 2).contiguous(), None
-    if usual and at_the_end and query.is_cuda:
-        if can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, grouped)):
-            bias: Any = causal_lower_right(query.shape[2], key.shape[2])  # type: ignore[no-untyped-call]
-            attended = scaled_dot_product_attention(query, key, value, bias, scale=scaling, enable_gqa=grouped)
-            return attended.transpose(1, 2).contiguous(), None
-    if at_the_end:
-        attention_mask = _lower_right(query.shape[2], key.shape[2], query.device)
-    found: tuple[Tensor, None] = sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **extra
-    )
-    return found
+    if usual and at_the_end and query.device.type == "cpu":
+        attended = _by_blocks(query, key, value, scaling)
+    elif usual and query.device.type == "cpu":
+        square = attention_mask is None and query.shape[2] > 1
+        attended = scaled_dot_product_attention(
+            query, key, value, attention_mask, is_causal=square, scale=scaling, enable_gqa=grouped
+        )
+    elif usual and at_the_end and _flash(query, key, value):
+        bias: Any = causal_lower_right(query.shape[2], key.shape[2])
+        attended = scaled_dot_product_attention(query, key, value, bias, scale=scaling, enable_gqa=grouped)
+    else:
+        mask = _lower_right(query.shape[2], key.shape[2], query.device) if at_the_end else attention_mask
+        found: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, mask, dropout, scaling, is_causal, **extra
+        )
+        return found
+    return attended.transpose(1, 2).contiguous(), None
 
 
-UNUSUAL: Final = ("is_causal", "position_bias", "softcap", "cache", "output_attentions")
-"""Arguments with a value that only transformers' function understands, or refuses with a message."""
+UNUSUAL: Final = ("position_bias", "softcap", "cache")
+"""Arguments that only transformers' function understands, or refuses with a message."""
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether CUDA has FlashAttention for these, grouped or not, without mask."""
+    grouped = query.shape[1] != key.shape[1]
+    return query.is_cuda and can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, grouped))
 
 
 def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:

@@ -32,9 +32,7 @@ REMEDY: Final = "set learner.recompute = false, or choose another policy.model"
 
 
 @contextmanager
-def recomputed_layers(
-    layers: Sequence[torch.nn.Module], cache: PassCache, chunk_tokens: int | None
-) -> Iterator[None]:
+def recomputed_layers(layers: Sequence[torch.nn.Module], cache: PassCache, chunk_tokens: int | None) -> Iterator[None]:
     """Within the context ``layers`` compute as the module says, in calls that are given ``cache``.
 
     Guarantees that the modules are afterwards as before, also after an exception. With ``chunk_tokens`` at most so many
@@ -57,9 +55,7 @@ def recomputed_layers(
 class _RecomputedLayer:
     """Takes the place of one layer's ``forward`` during one call of the body."""
 
-    def __init__(
-        self, forward: Callable[..., Any], index: int, cache: PassCache, chunk_tokens: int | None
-    ) -> None:
+    def __init__(self, forward: Callable[..., Any], index: int, cache: PassCache, chunk_tokens: int | None) -> None:
         self._forward, self._index, self._cache, self._chunk_tokens = forward, index, cache, chunk_tokens
         self._names = list(inspect.signature(forward).parameters)
 
@@ -72,7 +68,7 @@ class _RecomputedLayer:
         prompts = self._cache.of_prompts(self._index)
         outputs, own = list[Tensor](), list[KeysAndValues]()
         stop = 0
-        for chunk in hidden.split(self._columns(hidden), dim=1):
+        for chunk in torch.split(hidden, self._columns(hidden), dim=1):
             start, stop = stop, stop + chunk.shape[1]
             cut = _cut(arguments, start, stop, hidden.shape[1])
             run = _run_of(self._forward, cut, cache_names[0], self._cache.rows, len(prompts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import ARCHITECTURES, VOCABULARY, built, completion, gradients, groups
 
 # The models compute their norms and rotations in float32 even when they are float64: hence 2e-6 there, not 1e-12.
+
 
 def plain_logps(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
     """(T,) by one full forward pass of prompt and completion, no cache, no padding."""
@@ -125,10 +127,19 @@ def test_temperature_scales_the_logits() -> None:
     torch.testing.assert_close(entropies, -(expected.exp() * expected).sum(-1))
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str) -> None:
+def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str, recompute: bool) -> None:
     model = built(architecture, torch.float32)
-    check_network(model, Network.of(model), VOCABULARY)
+    check_network(model, Network.of(model), VOCABULARY, recompute=recompute)
+
+
+def test_network_check_refuses_recomputation_of_a_model_whose_layers_are_not_all_known() -> None:
+    model = built("llama", torch.float32)
+    network = Network.of(model)
+    check_network(model, replace(network, layers=network.layers[:1]), VOCABULARY)
+    with pytest.raises(ConfigurationError, match=r"1 of the 2 layers.*learner\.recompute"):
+        check_network(model, replace(network, layers=network.layers[:1]), VOCABULARY, recompute=True)
 
 
 def test_network_check_refuses_a_model_that_scales_its_logits_after_the_head() -> None:

@@ -41,7 +41,7 @@ def learnt(model: Any, passes: PassSettings) -> tuple[Tensor, dict[str, Tensor]]
     network, found = Network.of(model), list[Tensor]()
     for micro_batch in plan_micro_batches(groups(), batch_tokens=80, pads_prompts=network.pads_prompts):
         logps, _ = completion_logps(network, micro_batch, passes)
-        (logps * torch.linspace(-1, 1, len(logps), dtype=logps.dtype)).sum().backward()  # type: ignore[no-untyped-call]
+        (logps * torch.linspace(-1, 1, len(logps), dtype=logps.dtype)).sum().backward()
         found.append(logps.detach())
     return torch.cat(found), gradients(model)
 
@@ -108,7 +108,7 @@ def test_peak_of_the_backward_pass_is_one_chunk_of_one_layer() -> None:
     logps, _ = completion_logps(network, micro_batch, PassSettings(80, recompute=True, chunk_tokens=20))
     forward, order[:] = list(order), []
     assert forward == [(0, 5), (1, 5), (0, 20), (0, 20), (0, 15), (1, 20), (1, 20), (1, 15)]
-    logps.sum().backward()  # type: ignore[no-untyped-call]
+    logps.sum().backward()
     assert order == [(1, 15), (1, 20), (1, 20), (0, 15), (0, 20), (0, 20), (1, 5), (0, 5)]
 
 
@@ -121,7 +121,7 @@ def test_layers_are_as_before_after_a_pass_and_after_an_exception() -> None:
     before = [dict(vars(layer)) for layer in network.layers]
     completion_logps(network, micro_batch, passes)
     assert [dict(vars(layer)) for layer in network.layers] == before
-    handle = network.layers[1].mlp.register_forward_hook(_raise)  # type: ignore[union-attr, operator]
+    handle = network.layers[1].mlp.register_forward_hook(_raise)  # type: ignore[union-attr]
     with pytest.raises(MemoryError):
         completion_logps(network, micro_batch, passes)
     handle.remove()
