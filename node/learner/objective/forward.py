@@ -27,6 +27,7 @@ from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.network.attention import use_grouped_attention
 from node.learner.objective.network.prompt_cache import PassCache, PromptRows
 from node.learner.objective.network.recomputation import recomputed_layers
+from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
 from node.learner.objective.pass_settings import WHOLE, PassSettings
 from protocol.errors import ConfigurationError
 
@@ -130,8 +131,14 @@ def completion_logps(
 
     Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
     """
-    hidden, targets = completion_hidden(network, micro_batch, passes)
-    return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
+    weight: Tensor = network.head.weight
+    with ExitStack() as stack:
+        embedding = tied_embedding(network.body, network.head)
+        if embedding is not None:
+            weight = with_early_gradient(embedding.weight)
+            stack.enter_context(gradient_by_rows(embedding))
+        hidden, targets = completion_hidden(network, micro_batch, passes)
+    return linear_logps(hidden, weight, targets, network.head.bias, temperature=temperature)
 
 
 def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE) -> tuple[Tensor, Tensor]:
