@@ -10,6 +10,9 @@ round after round; figures are medians over the rounds.
   time    forward and backward
   gradients  ‖g − g'‖ / ‖g‖ of the parameter in which they differ most
 
+``attention`` is one layer's attention alone, in the shape of the model: 1,024 queries after 3,072 columns, by
+``grouped_attention`` without a mask, and by transformers' function for torch's attention with the mask that it needs.
+
 With ``--numerics`` it also prints how far log-probabilities in bfloat16 are from those in float32, for the same weights
 (which are bfloat16 numbers), for each of five shapes with ``--numerics-layers`` layers: fewer than the models have.
 
@@ -28,21 +31,28 @@ import sys
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from node.learner.objective.forward import Network, completion_logps
+from node.learner.objective.network.attention import grouped_attention
 from scripts import REPOSITORY
 from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.model_shapes import SHAPES
+from scripts.bench.common.model_shapes import SHAPES, config_of
 from scripts.bench.common.reporting import Figure, add_json_flag, report
-from scripts.bench.contenders.long_pass import LongPass, PassReport, long_batch, random_model
+from scripts.bench.common.timing import best_seconds
+from scripts.bench.contenders.long_pass import LongPass, PassReport, kept_bytes, long_batch, random_model
 
 WHOLE: Final = "whole"
 RECOMPUTED: Final = "recomputed"
 NUMERICS_TOKENS: Final = 256
+ATTENTION_QUERIES: Final = 1024
+ATTENTION_COLUMNS: Final = 4096
 
 
 def run_pass(asked: LongPass) -> PassReport:
@@ -102,6 +112,36 @@ def pass_figures(arguments: argparse.Namespace) -> list[Figure]:
     ]
 
 
+def attention_figures(shape: str) -> list[Figure]:
+    config = config_of(shape)
+    heads = config["num_attention_heads"]
+    shared = config.get("num_key_value_heads", heads)
+    width = config.get("head_dim", config["hidden_size"] // heads)
+    query = torch.randn(1, heads, ATTENTION_QUERIES, width, requires_grad=True)
+    key, value = (torch.randn(1, shared, ATTENTION_COLUMNS, width, requires_grad=True) for _ in range(2))
+    mask = torch.ones(ATTENTION_QUERIES, ATTENTION_COLUMNS, dtype=torch.bool).tril(
+        ATTENTION_COLUMNS - ATTENTION_QUERIES
+    )
+    module: Any = SimpleNamespace(is_causal=True, num_key_value_groups=heads // shared)
+
+    def ours() -> Tensor:
+        return grouped_attention(module, query, key, value, None)[0].sum()
+
+    def theirs() -> Tensor:
+        return sdpa_attention_forward(module, query, key, value, mask[None, None])[0].sum()
+
+    figures: list[Figure] = []
+    forwards = {"grouped": ours, "transformers": theirs}
+    seconds = best_seconds(3, *((lambda f=f: torch.autograd.grad(f(), (query, key, value))) for f in forwards.values()))
+    for (name, forward), taken in zip(forwards.items(), seconds, strict=True):
+        kept = kept_bytes(forward, excluded=(query, key, value))
+        figures += [
+            Figure(f"attention: {name}, kept beside queries, keys and values", kept / 1e6, "MB", "lower"),
+            Figure(f"attention: {name}, time", 1e3 * taken, "ms", "lower"),
+        ]
+    return figures
+
+
 @torch.no_grad()
 def numerics_figures(layers: int) -> list[Figure]:
     figures: list[Figure] = []
@@ -137,7 +177,7 @@ def main() -> None:
     add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    figures = pass_figures(arguments)
+    figures = [*pass_figures(arguments), *attention_figures(arguments.shape)]
     if arguments.numerics:
         figures += numerics_figures(arguments.numerics_layers)
     report("long_pass", figures, as_json=arguments.json)

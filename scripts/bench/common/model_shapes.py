@@ -105,7 +105,7 @@ def write_model(folder: Path, shape: str, *, layers: int | None = None, seed: in
         shutil.copy(BUILTIN_MODELS / "robin" / name, folder)
     config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     generator = torch.Generator().manual_seed(seed)
     tied = bool(config.tie_word_embeddings)
     tensors = {}

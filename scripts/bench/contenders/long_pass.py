@@ -13,7 +13,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,8 @@ def random_model(shape: str, layers: int | None, dtype: torch.dtype) -> Any:
     """Returns a model whose random weights are bfloat16 numbers, the same for every ``dtype``."""
     config = AutoConfig.for_model(**config_of(shape, layers=layers))
     config.dtype = dtype
-    model = AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.to(dtype).eval()
     seeded = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -83,9 +84,9 @@ def weighted_loss(logps: Tensor) -> Tensor:
     return (logps * weights).sum() / len(logps)
 
 
-def kept_bytes(network: Network, forward: Callable[[], Tensor]) -> int:
-    """Returns the bytes of distinct storage that autograd holds after ``forward``, those of parameters excluded."""
-    parameters = {p.untyped_storage().data_ptr() for p in (*network.body.parameters(), *network.head.parameters())}
+def kept_bytes(forward: Callable[[], Tensor], *, excluded: Iterable[Tensor]) -> int:
+    """Returns the bytes of distinct storage that autograd holds after ``forward``, but for those of ``excluded``."""
+    inputs = {tensor.untyped_storage().data_ptr() for tensor in excluded}
     held: dict[int, Tensor] = {}  # one tensor of each storage, so that no address is used twice
 
     def pack(tensor: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ def kept_bytes(network: Network, forward: Callable[[], Tensor]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = forward()
     assert loss.requires_grad
-    return sum(t.untyped_storage().nbytes() for address, t in held.items() if address not in parameters)
+    return sum(t.untyped_storage().nbytes() for address, t in held.items() if address not in inputs)
 
 
 def run(asked: LongPass) -> PassReport:
@@ -123,7 +124,7 @@ def run(asked: LongPass) -> PassReport:
         seconds=seconds,
         cpu_seconds=cpu_seconds,
         extra_bytes=extra,
-        kept_bytes=kept_bytes(network, lambda: forward(batch)),
+        kept_bytes=kept_bytes(lambda: forward(batch), excluded=model.parameters()),
     )
 
 

@@ -90,6 +90,9 @@ def _flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
     length, columns = query.shape[2], key.shape[2]
+    size = min(BLOCK_QUERIES, length)
+    mask = torch.zeros(size, columns, dtype=query.dtype, device=query.device)
+    mask.masked_fill_(~_lower_right(size, columns, query.device), -torch.inf)
     attended = list[Tensor]()
     for start in range(0, length, BLOCK_QUERIES):
         stop = min(start + BLOCK_QUERIES, length)
@@ -99,7 +102,7 @@ def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float | None)
                 query[:, :, start:stop],
                 key[:, :, :seen],
                 value[:, :, :seen],
-                _lower_right(stop - start, seen, query.device),
+                mask[size - stop + start :, columns - seen :],  # of every block, aligned to its last row and column
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
