@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from node.averaging.weight_averager import WeightAverager
-from node.configuration import Config
+from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.events import Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.learner.allocation.allocator import Allocation, Known, allocate
@@ -34,6 +34,7 @@ from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import SELF
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
@@ -74,6 +75,9 @@ class Learner:
         ``others`` were made before that. Without ``others`` the policy as it is now is the reference; without
         ``weight_averager`` weights are never averaged."""
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
+        self.passes = PassSettings(  # may be replaced between rounds
+            chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
+        )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
         self._weight_averager = weight_averager
@@ -244,7 +248,7 @@ class Learner:
             self._network,
             self._optimizer,
             own_batch + foreign_batch,
-            self.config.learner,
+            self.passes,
             objective,
             self._others,
             temperature=self.config.engine.temperature,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import LearnerSection
+from node.learner.gradients import GradientAccumulator
 from protocol.errors import StorageError
 
 # Two points joined by a power law: what suits the built-in models, and what was published for whole models of 0.5 to 3
@@ -38,6 +39,7 @@ class MasterAdamW:
 
     def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection) -> None:
         self._parameters = dict(trainable)
+        self.accumulated = GradientAccumulator(self._parameters)
         self._masters = {
             name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone())
             for name, p in self._parameters.items()
@@ -57,14 +59,12 @@ class MasterAdamW:
 
     @torch.no_grad()
     def step(self, *, rate_scale: float = 1.0) -> StepReport:
-        """Takes one step on the gradients in the parameters' ``grad``, and clears them.
+        """Takes one step on the gradients accumulated, those in the parameters' ``grad`` included, and drops them.
 
         The learning rate is ``rate_scale`` times the configured one.
         """
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None and self._masters[name] is not parameter:
-                self._masters[name].grad = parameter.grad.float()
-                parameter.grad = None
+        for name, gradient in self.accumulated.gradients().items():
+            self._masters[name].grad = gradient
         gradients = [m.grad for m in self._masters.values() if m.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
         taken = math.isfinite(norm) and norm > 0
@@ -78,6 +78,7 @@ class MasterAdamW:
         elif norm != 0:
             self.steps_skipped += 1
         self._adamw.zero_grad(set_to_none=True)
+        self.accumulated.drop()
         return StepReport(norm, taken)
 
     def masters(self) -> dict[str, Tensor]:
