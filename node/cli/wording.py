@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, StateSyncing
+from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, RoundDone, StateSyncing
 from node.printable import printable
 from node.quantities import duration, size, times
 from node.supervision.outcome import RunOutcome
@@ -66,6 +66,19 @@ def state_sync_line(event: StateSyncing) -> str:
 
 def checkpoint_line(saved: CheckpointSaved) -> str:
     return f"checkpoint of round {saved.round}: {saved.path} ({size(saved.size_bytes)}, {saved.seconds:.1f} s)"
+
+
+def evaluated_line(measured: Evaluated) -> str:
+    """Describes a measurement on held-out prompts."""
+    best = (
+        "the best so far"
+        if measured.best_round == measured.round
+        else (f"the best is {measured.best_reward:.3f} at round {measured.best_round}")
+    )
+    return (
+        f"evaluated after round {measured.round}: {measured.reward:.3f} on held-out prompts "
+        f"[{rewards_by_task(measured.reward_by_task)}], {best}"
+    )
 
 
 def averaged_line(offered: Averaged) -> str:
@@ -129,6 +142,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
+    if status.evaluated is not None:
+        lines.append(f"held-out  {evaluated_line(status.evaluated)}")
     if status.averaged is not None:
         lines.append(f"averaged  {averaged_line(status.averaged)}; {times(status.averaged.outer_steps)} in total")
     if status.offered is not None and status.offered.partner is None:

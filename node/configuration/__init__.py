@@ -5,6 +5,7 @@ section, never the whole tree. ``node.toml.example`` documents every key.
 """
 
 from node.configuration.sections import (
+    HELD_OUT_PROMPTS,
     AdvantageMethod,
     AllocationSection,
     ApiSection,
@@ -14,6 +15,7 @@ from node.configuration.sections import (
     CorrectionName,
     DivergenceEstimator,
     EngineSection,
+    EvaluationSection,
     ForeignAdvantage,
     LearnerSection,
     LossName,
@@ -22,10 +24,12 @@ from node.configuration.sections import (
     ResearchSection,
     SwarmSection,
     TasksSection,
+    TrackerName,
 )
 from node.configuration.sources import known_keys, load_config
 
 __all__ = [
+    "HELD_OUT_PROMPTS",
     "AdvantageMethod",
     "AllocationSection",
     "ApiSection",
@@ -35,6 +39,7 @@ __all__ = [
     "CorrectionName",
     "DivergenceEstimator",
     "EngineSection",
+    "EvaluationSection",
     "ForeignAdvantage",
     "LearnerSection",
     "LossName",
@@ -43,6 +48,7 @@ __all__ = [
     "ResearchSection",
     "SwarmSection",
     "TasksSection",
+    "TrackerName",
     "known_keys",
     "load_config",
 ]

@@ -35,12 +35,14 @@ CorrectionName = Literal[
     "decoupled_ppo",
     "ppo_ewma",
 ]
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 DivergenceEstimator = Literal["k3", "log_ratio"]
 ForeignAdvantage = Literal["learner", "group"]
 
 UNWEIGHTED_CORRECTIONS: Final[frozenset[CorrectionName]] = frozenset({"none", "ppo", "sequence_mask"})
 GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"sequence_tis"}
 
+HELD_OUT_PROMPTS: Final = 100_000  # of each task, seeds from 0; built-in models were trained on seeds from here on
 PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each
 
 
@@ -211,6 +213,13 @@ class ObjectiveSection(ConfigSection):
         )
 
 
+class EvaluationSection(ConfigSection):
+    """Measuring the policy on held-out prompts while it trains."""
+
+    every_rounds: Count = 50  # between two evaluations; 0: never
+    prompts: Annotated[int, Field(ge=1, le=HELD_OUT_PROMPTS)] = 16  # of each task
+
+
 class AveragingSection(ConfigSection):
     """Averaging of weights with peers of the node's own family, by an outer step now and then."""
 
@@ -248,6 +257,7 @@ class Config(ConfigSection):
     tokens: Count = 0  # to generate in one start; 0: no limit
     seed: Count = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    trackers: tuple[TrackerName, ...] = ()  # programs that also get the run's numbers
     swarm: SwarmSection = SwarmSection()
     policy: PolicySection = PolicySection()
     tasks: TasksSection = TasksSection()
@@ -255,6 +265,7 @@ class Config(ConfigSection):
     learner: LearnerSection = LearnerSection()
     objective: ObjectiveSection = ObjectiveSection()
     allocation: AllocationSection = AllocationSection()
+    evaluation: EvaluationSection = EvaluationSection()
     averaging: AveragingSection = AveragingSection()
     checkpoint: CheckpointSection = CheckpointSection()
     api: ApiSection = ApiSection()

@@ -28,6 +28,7 @@ from node.configuration import Config
 from node.events import (
     Averaged,
     CheckpointSaved,
+    Evaluated,
     Event,
     Fault,
     LearnerReady,
@@ -183,6 +184,7 @@ class Supervisor:
             ready=self._newest.get(LearnerReady),
             round=done,
             checkpoint=self._newest.get(CheckpointSaved),
+            evaluated=self._newest.get(Evaluated),
             fault=self._newest.get(Fault),
             notes=tuple(self._notes),
             page=self._page,
@@ -306,6 +308,8 @@ class Supervisor:
         self._newest[type(event)] = event
         if isinstance(event, Averaged) and event.partner is not None:
             self._averaged = event
+        if isinstance(event, Evaluated):
+            self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
         self._learner.ready |= isinstance(event, LearnerReady)
         if isinstance(event, RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
