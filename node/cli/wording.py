@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, RoundDone, StateSyncing
+from node.export.export_result import Export
 from node.printable import printable
 from node.quantities import duration, size, times
 from node.supervision.outcome import RunOutcome
@@ -184,6 +186,18 @@ def evaluation_lines(result: Evaluation) -> list[str]:
         f"{printable(result.model)}, {state}; {result.prompts} prompts a task",
         f"{'task':<{width}}  greedy  sampled",
         *(f"{task:<{width}}  {result.greedy[task]:6.3f}  {result.sampled[task]:7.3f}" for task in result.sampled),
+    ]
+
+
+def export_lines(result: Export, folder: Path) -> list[str]:
+    """Returns what ``starling export`` prints; ``folder`` is as the user wrote it."""
+    kind = "the adapter of " if result.form == "adapter" else ""
+    shown = str(folder) if folder.is_absolute() else f"./{folder}"
+    return [
+        *(f"warning: {printable(warning, 600)}" for warning in result.warnings),
+        f"exported round {result.round} of {kind}{printable(result.model)} to {shown} ({size(result.size_bytes)}): "
+        f"{printable(result.replicas_because, 600)}",
+        f"Load it: {result.load_from(shown)}",
     ]
 
 

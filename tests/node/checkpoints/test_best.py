@@ -35,7 +35,8 @@ def test_best_checkpoint_outlives_all_newer_ones_until_a_better_one_comes(tmp_pa
     assert names(tmp_path) == ["round-000020", "round-000040", "round-000050"]
     best = best_checkpoint(tmp_path)
     assert best is not None
-    assert (best.path.name, best.measured.reward) == ("round-000020", pytest.approx(0.7))
+    assert best.path.name == "round-000020"
+    assert best.measured.reward == pytest.approx(0.7)
     save(tmp_path, 60, measured(60, 0.8))
     save(tmp_path, 70, None)
     assert names(tmp_path) == ["round-000060", "round-000070"]

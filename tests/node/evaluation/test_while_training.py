@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from node.checkpoints import checkpoints
 from node.checkpoints.best import best_checkpoint
@@ -73,7 +75,7 @@ def test_best_weights_are_saved_at_once_and_kept_while_worse_ones_follow(
     assert [event.best_round for event in evaluations(node)] == [1, 1, 3, 3, 3, 3, 3, 3, 3]
     best = best_checkpoint(tmp_path)
     assert best is not None
-    assert best.measured.round == read(best.path).round == 3  # rounds 3 is odd: no checkpoint was due by itself
+    assert best.measured.round == read(best.path).round == 3  # odd: no checkpoint was due
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000003", "round-000008", "round-000009"]
 
 
@@ -94,7 +96,7 @@ def test_restarted_learner_knows_what_was_best_before(tmp_path: Path, monkeypatc
 def test_best_that_could_not_be_written_is_not_taken_for_the_best(tmp_path: Path, monkeypatch: Any) -> None:
     node = Node("ann", evaluation=EvaluationSection(every_rounds=1), folder=tmp_path, rounds=5)
     rewarded(node, monkeypatch, {1: 0.3, 2: 0.9, 3: 0.5, 4: 0.1, 5: 0.2})
-    really = checkpoints.save_file
+    really = save_file
 
     def full_in_round_2(tensors: Any, path: Path) -> None:
         if node.learner.state.round == 2:
@@ -120,7 +122,7 @@ def test_prompt_that_fills_the_context_counts_as_not_answered() -> None:
     known = {"first": LetterTask("first")}
     node = Node("ann", own_policy=own)
     engine = node.learner._schedule._generation.engine  # type: ignore[attr-defined]
-    ask = {"prompts": 6, "samples": 1, "temperature": 0.0, "seed": 0}
-    assert mean_rewards(own.tokens, engine, HereScorer(known), known, context=3, **ask) == {"first": 0.0}
+    measure = partial(mean_rewards, own.tokens, engine, HereScorer(known), known, samples=1, temperature=0.0, seed=0)
+    assert measure(prompts=6, context=3) == {"first": 0.0}
     with pytest.raises(ConfigurationError, match="--prompts 0"):
-        mean_rewards(own.tokens, engine, HereScorer(known), known, context=32, **(ask | {"prompts": 0}))
+        measure(prompts=0, context=32)
