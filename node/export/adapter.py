@@ -14,21 +14,17 @@ from peft import PeftConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
-from node.configuration import PolicySection
+from node.export.trained_weights import adapter_rank
 from node.policy.policy import adapter_config
-from protocol.errors import StorageError
 
 _ADAPTER_NAME: Final = ".default."  # stands in the policy's names of tensors, and not in the file's
 _FACTOR: Final = ".lora_A."
 
 
-def write_adapter(folder: Path, weights: Mapping[str, Tensor], policy: PolicySection, base: str) -> None:
-    """Writes the adapter of ``base``, a hub id or an absolute path. Raises ``StorageError`` for other tensors."""
+def write_adapter(folder: Path, weights: Mapping[str, Tensor], base: str) -> None:
+    """Writes the adapter of ``base``, a hub id or an absolute path."""
     layers = {name.partition(_FACTOR)[0].rsplit(".", 1)[-1] for name in weights if _FACTOR in name}
-    if not layers or not all(".lora_" in name for name in weights):
-        other = next((name for name in weights if ".lora_" not in name), "none")
-        raise StorageError(f"the checkpoint is not of an adapter of rank {policy.adapter_rank}: it holds {other}")
-    config: PeftConfig = adapter_config(policy.adapter_rank)
+    config: PeftConfig = adapter_config(adapter_rank(weights))
     config.target_modules = sorted(layers)  # type: ignore[attr-defined]
     config.base_model_name_or_path = base
     config.inference_mode = True

@@ -12,23 +12,23 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
+from node.configuration import DEFAULT_STORE_BYTES, chosen
 from node.export.adapter import write_adapter
 from node.export.export_result import Export, Progress, Request
 from node.export.family_mean import MeanOfFamily, mean_of_family
 from node.export.model_card import CardFacts, is_hub_id, model_card, shaping_configuration
 from node.export.new_folder import check_target, new_folder, write_record
 from node.export.source import Source, source_of
-from node.export.trained_weights import trained_weights
+from node.export.trained_weights import adapter_rank, trained_weights
 from node.export.whole_model import (
     TOKENIZER_FILES,
     copy_files,
-    other_family,
     stored_dtype,
     whole_policy,
     write_whole_model,
 )
 from node.home import Home
-from node.policy.policy import Policy, family_in, model_folder, weight_files
+from node.policy.policy import Policy, families_in, model_folder, weight_files
 from node.printable import printable
 from node.report.facts import RunFacts, run_facts
 from node.state_sync.start_from_peers import FETCH_SHARE
@@ -54,28 +54,27 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
     found = _replicas(home, source, own, request, progress)
     weights, warnings = found.weights, list(found.warnings)
     base, base_missing = _base_folder(source)
-    form: Literal["model", "adapter"] = "model" if request.merge or not source.policy.adapter_rank else "adapter"
-    policy: Policy | None = None
-    if form == "model":
-        if base is None:
-            raise ConfigurationError(f"{base_missing}; say where the base model is with --model")
-        progress.step(f"loading {printable(source.policy.model)}")
-        policy = whole_policy(source.policy, base, weights, source.family)
-        needed = sum(p.numel() for p in policy.model.parameters()) * stored_dtype(base).itemsize
+    form: Literal["model", "adapter"] = "model" if request.merge or not adapter_rank(own) else "adapter"
+    if base is not None:
+        progress.step(f"checking {printable(source.policy.model)}")
+        _check_family(source, weights, base)
+    elif form == "model":
+        raise ConfigurationError(f"{base_missing}; say where the base model is with --model")
     else:
-        needed = ITEM_BYTES * sum(tensor.numel() for tensor in weights.values())
-        if base is None:
-            warnings.append(f"without the base model's tokenizer, and its weights are not checked: {base_missing}")
-        else:
-            progress.step(f"checking {printable(source.policy.model)}")
-            _check_family(source, weights, base)
+        warnings.append(f"without the base model's tokenizer, and its weights are not checked: {base_missing}")
+    policy: Policy | None = None
+    needed = ITEM_BYTES * sum(tensor.numel() for tensor in weights.values())
+    if base is not None and form == "model":
+        progress.step(f"loading {printable(source.policy.model)}")
+        policy = whole_policy(source.policy.model, base, weights)
+        needed = sum(p.numel() for p in policy.model.parameters()) * stored_dtype(base).itemsize
     with new_folder(request.folder, force=request.force, needed_bytes=needed) as folder, _safetensors(request.folder):
         progress.step("writing")
         with _watched(folder, needed, progress):
             if policy is not None and base is not None:
                 write_whole_model(folder, policy, base)
             else:
-                write_adapter(folder, weights, source.policy, _base_name(source, base))
+                write_adapter(folder, weights, _base_name(source, base))
                 if base is not None:
                     copy_files(base, folder, TOKENIZER_FILES)
         card = _card_facts(source, form, weights, found)
@@ -101,9 +100,10 @@ def _replicas(
 ) -> MeanOfFamily:
     if not request.mean_of_family:
         return MeanOfFamily(own, 1, "this node's own replica", ())
-    store_bytes = int(dict(source.config.get("swarm") or {}).get("store_bytes", 0))
+    configured = dict(source.config.get("swarm") or {}).get("store_bytes", "auto")
+    room_bytes = int(FETCH_SHARE * chosen(configured, DEFAULT_STORE_BYTES))
     with SwarmClient(home.swarm_socket) as swarm:
-        return mean_of_family(swarm, source.family, own, room_bytes=int(FETCH_SHARE * store_bytes), progress=progress)
+        return mean_of_family(swarm, source.family, own, room_bytes=room_bytes, progress=progress)
 
 
 def _base_folder(source: Source) -> tuple[Path | None, str]:
@@ -125,9 +125,12 @@ def _base_name(source: Source, base: Path | None) -> str:
 
 
 def _check_family(source: Source, weights: Mapping[str, Tensor], base: Path) -> None:
-    found = family_in(base, {name: tuple(tensor.shape) for name, tensor in weights.items()})
-    if found != source.family:
-        raise ConfigurationError(other_family(source.policy.model, found, source.family))
+    found = families_in(base, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+    if source.family not in found:
+        raise ConfigurationError(
+            f"the checkpoint is of another family of policies ({source.family.hex()}) than {source.policy.model} is "
+            f"now ({found[0].hex()}): the base model has changed; name the one that was trained with --model"
+        )
 
 
 def _card_facts(
@@ -139,8 +142,8 @@ def _card_facts(
         family=source.family.hex(),
         round=source.round,
         trained_parameters=sum(tensor.numel() for tensor in weights.values()),
-        adapter_rank=source.policy.adapter_rank,
-        merged=form == "model" and source.policy.adapter_rank > 0,
+        adapter_rank=adapter_rank(weights),
+        merged=form == "model" and adapter_rank(weights) > 0,
         replicas=found.replicas,
         evaluation=source.evaluation,
         run=_run(source),

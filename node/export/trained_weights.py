@@ -36,6 +36,11 @@ def trained_weights(checkpoint: Path) -> dict[str, Tensor]:
     return weights
 
 
+def adapter_rank(weights: Mapping[str, Tensor]) -> int:
+    """Returns the rank of the adapter that ``weights`` are; 0 for those of a whole model."""
+    return next((int(tensor.shape[0]) for name, tensor in weights.items() if ".lora_A." in name), 0)
+
+
 def check_finite(weights: Mapping[str, Tensor], of: str) -> None:
     """Raises ``StorageError`` for the first tensor with a value that is not finite."""
     for name, tensor in weights.items():

@@ -19,11 +19,10 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig
 
-from node.configuration import PolicySection
+from node.configuration import DtypeName, PolicySection
 from node.export.new_folder import RECORD
-from node.export.trained_weights import check_finite
+from node.export.trained_weights import adapter_rank, check_finite
 from node.policy.policy import Policy, weight_files
-from protocol.errors import ConfigurationError
 
 SHARD_BYTES: Final = 5_000_000_000
 COPIED_FILES: Final = ("*.json", "*.jinja", "*.txt", "tokenizer.model", "LICENSE*", "NOTICE*")
@@ -48,15 +47,13 @@ def stored_dtype(folder: Path) -> torch.dtype:
     return _DTYPES.get(values.most_common(1)[0][0], torch.bfloat16)
 
 
-def whole_policy(section: PolicySection, folder: Path, weights: Mapping[str, Tensor], family: bytes) -> Policy:
-    """Returns the policy with ``weights``, on the CPU, in float32 or bfloat16 as ``folder`` has it.
-
-    Raises ``ConfigurationError`` if the model in ``folder`` is not the one that the weights were trained from.
-    """
-    name = "bfloat16" if stored_dtype(folder) is torch.bfloat16 else "float32"
-    policy = Policy.load(section.model_copy(update={"device": "cpu", "dtype": name}), seed=0)
-    if policy.family != family:
-        raise ConfigurationError(other_family(section.model, policy.family, family))
+def whole_policy(model: str, folder: Path, weights: Mapping[str, Tensor]) -> Policy:
+    """Returns the policy with ``weights`` of ``model``, whose folder is ``folder``: on the CPU, not quantized, in
+    float32 or bfloat16 as the folder has it."""
+    dtype: DtypeName = "bfloat16" if stored_dtype(folder) is torch.bfloat16 else "float32"
+    rank = adapter_rank(weights)
+    section = PolicySection(model=model, device="cpu", dtype=dtype, adapter_rank=rank, four_bit=False)
+    policy = Policy.load(section, seed=0)
     with torch.no_grad():
         for key, parameter in policy.trainable().items():
             parameter.copy_(weights[key])
@@ -86,10 +83,3 @@ def copy_files(folder: Path, target: Path, patterns: tuple[str, ...]) -> None:
         for path in folder.glob(pattern):
             if path.is_file() and not path.name.endswith(".index.json") and path.name not in _OF_WEIGHTS:
                 shutil.copyfile(path, target / path.name)
-
-
-def other_family(model: str, found: bytes, wanted: bytes) -> str:
-    return (
-        f"the checkpoint is of another family of policies ({wanted.hex()}) than {model} is now ({found.hex()}): the "
-        "base model has changed; name the one that was trained with --model"
-    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import Config
+from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
@@ -76,7 +76,9 @@ def assembled(
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
-    engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=own_weights)
+    engine = TorchEngine(
+        policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=config.seed, owns_weights=own_weights
+    )
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
     research = config.objective.research
@@ -119,7 +121,8 @@ def _evaluation(
     then each evaluation has an engine of its own, which needs memory as the learner's does, and is dropped after it."""
 
     def idle_engine() -> TorchEngine:
-        return TorchEngine(policy, rows=config.engine.rows, seed=config.seed) if engine.owns_weights else engine
+        rows = chosen(config.engine.rows, DEFAULT_ROWS)
+        return TorchEngine(policy, rows=rows, seed=config.seed) if engine.owns_weights else engine
 
     context = Network.of(policy.model).context
     return EvaluationWhileTraining(config.evaluation, policy.tokens, idle_engine, scorer, tasks, context=context)
