@@ -14,11 +14,13 @@ from safetensors.torch import save_file
 from node.checkpoints import checkpoints
 from node.checkpoints.best import best_checkpoint
 from node.checkpoints.checkpoints import read, read_newest
-from node.configuration import EvaluationSection
+from node.configuration import Config, EvaluationSection, LearnerSection, TasksSection
 from node.evaluation.evaluation import mean_rewards
 from node.evaluation.held_out import HeldOutReward
 from node.evaluation.while_training import EvaluationWhileTraining
-from node.events import CheckpointSaved, Evaluated, PhaseBegan, RoundDone, decode_event, encode_event
+from node.events import CheckpointSaved, Evaluated, Event, PhaseBegan, RoundDone, decode_event, encode_event
+from node.learner.assembly import assembled
+from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError
 from tests.node.learner.letter_node import HereScorer, LetterTask, Node, policy
 
@@ -115,6 +117,31 @@ def test_best_that_could_not_be_written_is_not_taken_for_the_best(tmp_path: Path
     assert best is not None
     assert best.measured.round == 3
     assert {event.round for event in node.events if isinstance(event, CheckpointSaved)} == {1, 3}
+
+
+def test_learner_that_generates_ahead_measures_its_newest_weights_not_those_that_its_engine_holds(
+    tmp_path: Path,
+) -> None:
+    config = Config(
+        name="ann",
+        tasks=TasksSection(names=("spell_backward",)),
+        learner=LearnerSection(own_groups=2, completions=4, max_staleness=1, foreign_groups=0, learning_rate=0.5),
+        evaluation=EvaluationSection(every_rounds=1, prompts=8),
+    )
+    known = load_tasks(config.tasks)
+    scorer, events = HereScorer(known), list[Event]()
+    with assembled(tmp_path, config, scorer, events.append, 0.0) as learner:
+        generating = learner._schedule._generation.engine  # type: ignore[attr-defined]
+        while learner.state.policy_version == 0:
+            learner.round()  # of a step this long nothing that the model knew remains
+        learner.close()
+        behind = mean_rewards(
+            learner.policy.tokens, generating, scorer, known, prompts=8, samples=1, temperature=0.0, seed=0, context=128
+        )
+    measured = [event for event in events if isinstance(event, Evaluated)][-1]
+    assert generating.version < measured.policy_version
+    assert measured.reward_by_task == {"spell_backward": 0.0}
+    assert behind["spell_backward"] > 0.2
 
 
 def test_prompt_that_fills_the_context_counts_as_not_answered() -> None:

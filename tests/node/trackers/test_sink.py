@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,14 @@ from node.home import Home
 from node.supervision.children import ChildSpec
 from node.trackers import sink as sink_module
 from node.trackers import writers
-from node.trackers.records import Record
+from node.trackers.records import Record, TrackedRun
 from node.trackers.sink import TrackerSink, tracker_specs
 from node.trackers.tracker_process import write_all
 from node.trackers.writers import check_installed
 from protocol.errors import ConfigurationError
+from swarm.exit_codes import ExitCode
 from tests.factories import round_done
+from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
 COPIES = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
@@ -126,6 +129,21 @@ def test_package_that_is_missing_is_refused_with_the_command_that_installs_it(mo
     monkeypatch.setitem(writers.PACKAGES, "wandb", "a_package_that_nobody_has")
     with pytest.raises(ConfigurationError, match=r'pip install "starling-swarm\[wandb\]"'):
         check_installed(("tensorboard", "wandb"))
+
+
+def test_tracker_that_hangs_ends_by_itself_after_the_node_is_gone() -> None:
+    code = """
+import time
+from node.trackers import tracker_process
+class Hangs:
+    def __init__(self, run): time.sleep(1000)
+tracker_process.CLOSE_SECONDS = 0.05
+tracker_process.OPENERS["tensorboard"] = Hangs
+tracker_process.main()
+"""
+    run = msgspec.json.encode(TrackedRun("tensorboard", "/nowhere", "ann", {}))
+    ended = subprocess.run([sys.executable, "-c", code], input=run + b"\n", timeout=HANG_SECONDS)
+    assert ended.returncode == ExitCode.FAULT
 
 
 class Recording:
