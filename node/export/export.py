@@ -13,10 +13,11 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import DEFAULT_STORE_BYTES, chosen
+from node.configuration.published import is_hub_id, shaping_configuration
 from node.export.adapter import write_adapter
 from node.export.export_result import Export, Progress, Request
 from node.export.family_mean import MeanOfFamily, mean_of_family
-from node.export.model_card import CardFacts, is_hub_id, model_card, shaping_configuration
+from node.export.model_card import CardFacts, model_card
 from node.export.new_folder import check_target, new_folder, write_record
 from node.export.source import Source, source_of
 from node.export.trained_weights import adapter_rank, trained_weights
@@ -136,9 +137,10 @@ def _check_family(source: Source, weights: Mapping[str, Tensor], base: Path) -> 
 def _card_facts(
     source: Source, form: Literal["model", "adapter"], weights: Mapping[str, Tensor], found: MeanOfFamily
 ) -> CardFacts:
+    model = source.policy.model
     return CardFacts(
         form=form,
-        base=source.policy.model,
+        base=Path(model).name if Path(model).is_dir() else model,  # a folder may look like a hub id
         family=source.family.hex(),
         round=source.round,
         trained_parameters=sum(tensor.numel() for tensor in weights.values()),

@@ -10,19 +10,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from node.configuration.published import is_hub_id, published_name, shaping_configuration
 from node.evaluation.held_out import HeldOutReward
 from node.printable import printable
 from node.quantities import counted, duration, times
 from node.report.facts import RunFacts
 from node.version import VERSION
-
-SHAPING_SECTIONS: Final = (
-    "seed", "policy", "tasks", "engine", "learner", "objective", "allocation", "evaluation", "averaging",
-)  # fmt: skip
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +33,6 @@ class CardFacts:
     evaluation: HeldOutReward | None  # of this node's weights
     run: RunFacts | None  # None: its metrics.jsonl is not there
     config: Mapping[str, Any]
-
-
-def is_hub_id(model: str) -> bool:
-    return _HUB_ID.fullmatch(model) is not None
-
-
-def published_name(model: str) -> str:
-    """Returns a model's name without this machine's folders."""
-    return model if is_hub_id(model) or model.startswith("builtin:") else PurePath(model).name
-
-
-def shaping_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of the configuration that shaped the weights; of paths only the last name."""
-    shaping = {name: config[name] for name in SHAPING_SECTIONS if name in config}
-    if isinstance(policy := shaping.get("policy"), Mapping):
-        shaping["policy"] = {**policy, "model": published_name(str(policy.get("model", "")))}
-    if isinstance(tasks := shaping.get("tasks"), Mapping):
-        shaping["tasks"] = {**tasks, "jsonl": [PurePath(str(path)).name for path in tasks.get("jsonl", ())]}
-    return shaping
 
 
 def model_card(facts: CardFacts) -> str:

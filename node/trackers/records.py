@@ -27,7 +27,7 @@ class TrackedRun(Struct, frozen=True):
     tracker: TrackerName
     home: str  # the data directory
     name: str  # of the node
-    config: dict[str, Any]  # resolved
+    config: dict[str, Any]  # what shapes the weights, without addresses and folders
 
 
 class Record(Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from node.configuration import Config
+from node.configuration.published import shaping_configuration
 from node.events import Event
 from node.home import Home
 from node.supervision import restarts
@@ -31,7 +32,7 @@ COMMAND: Final = (sys.executable, "-P", "-m", "node.trackers.tracker_process")
 
 def tracker_specs(home: Home, config: Config) -> tuple[ChildSpec, ...]:
     """Returns how to start the configured trackers."""
-    settings = config.model_dump(mode="json")
+    settings = shaping_configuration(config.model_dump(mode="json"))
     return tuple(
         ChildSpec(name, COMMAND, msgspec.json.encode(TrackedRun(name, str(home.path), config.name, settings)), None)
         for name in dict.fromkeys(config.trackers)

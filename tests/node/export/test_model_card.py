@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from node.configuration import Config
-from node.export.model_card import CardFacts, is_hub_id, model_card, published_name, shaping_configuration
+from node.configuration.published import is_hub_id, published_name, shaping_configuration
+from node.export.model_card import CardFacts, model_card
 from tests.node.export.trained_run import TrainedRun, trained_run
 
 
