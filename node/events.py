@@ -61,10 +61,11 @@ class Phases(Struct, frozen=True, kw_only=True):
 
 
 class PhaseBegan(_Event, frozen=True, kw_only=True, tag="phase"):
-    """The round under way has begun a phase; reported for phases that took over a second in the round before."""
+    """The round under way has begun a phase; reported for phases that took over a second in the round before, and
+    always for "evaluate", which comes between two rounds."""
 
     round: int  # under way
-    phase: str  # a field of ``Phases``
+    phase: str  # a field of ``Phases``, or "evaluate"
 
 
 class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
@@ -148,6 +149,19 @@ class ForeignGroups(_Event, frozen=True, kw_only=True, tag="foreign_groups"):
     round: int
     by_peer: dict[str, dict[str, int]]  # groups by outcome
     groups: tuple[GroupOutcome, ...]
+
+
+class Evaluated(_Event, frozen=True, kw_only=True, tag="evaluated"):
+    """The weights after this round were measured on held-out prompts (``evaluation.every_rounds``)."""
+
+    round: int
+    policy_version: int
+    prompts: int  # of each task
+    reward: float  # mean over the tasks
+    reward_by_task: dict[str, float]  # mean of one greedy completion a prompt
+    best_round: int  # of the evaluations on these prompts; its checkpoint is kept
+    best_reward: float
+    seconds: float
 
 
 class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
@@ -242,6 +256,7 @@ Event = (
     | PhaseBegan
     | ForeignGroups
     | RoundDone
+    | Evaluated
     | Averaged
     | StateSyncing
     | LearnerReady

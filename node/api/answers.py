@@ -13,13 +13,14 @@ from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
 
-PHASES = {  # of a round, in words; ``node.events.Phases``
+PHASES = {  # in words; ``node.events.PhaseBegan``
     "allocate": "choosing prompts",
     "generate": "generating completions",
     "collect": "waiting for groups from peers",
     "score": "scoring own and foreign completions",
     "learn": "taking an optimizer step",
     "publish": "sharing groups, giving the engine new weights",
+    "evaluate": "answering held-out prompts",
 }
 MAX_ADDRESS_CHARACTERS = 200
 MAX_REASON_CHARACTERS = 400

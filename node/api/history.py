@@ -16,7 +16,7 @@ import msgspec
 
 from node.api.series import Kind, Stretch, Track, downsampled, sample
 from node.api.types import HistoryAnswer, Series, Timeline
-from node.events import RoundDone, Usage
+from node.events import Evaluated, RoundDone, Usage
 
 MAX_POINTS = 500
 MAX_TASKS = 64  # the first ones in alphabetical order
@@ -56,6 +56,7 @@ USAGE_SERIES: tuple[tuple[str, str, Kind], ...] = (
     ("sent_bytes_per_second", "B/s", "mean"),
     ("received_bytes_per_second", "B/s", "mean"),
 )
+EVALUATION_KINDS: Mapping[str, Kind] = {"round": "last"}
 ROUND_KINDS: Mapping[str, Kind] = {chart.name: chart.kind for chart in ROUND_SERIES}
 USAGE_KINDS: Mapping[str, Kind] = {name: kind for name, _, kind in USAGE_SERIES}
 
@@ -74,20 +75,34 @@ def _usage_track() -> Track:
     return Track(USAGE_KINDS)
 
 
+def _evaluation_track() -> Track:
+    return Track(EVALUATION_KINDS)
+
+
 @dataclass(slots=True)
 class History:
     """The series of one run. Not for concurrent use."""
 
     rounds: Track = field(default_factory=_round_track)
     usage: Track = field(default_factory=_usage_track)
+    evaluations: Track = field(default_factory=_evaluation_track)
     is_restored: bool = False
     _usage_before: Usage | None = None
+
+    @property
+    def tracks(self) -> tuple[Track, Track, Track]:
+        return self.rounds, self.usage, self.evaluations
 
     def add_round(self, done: RoundDone) -> None:
         values = {chart.name: value for chart in ROUND_SERIES if (value := chart.of(done)) is not None}
         for name, by_task in (("reward", done.reward_by_task), ("success", done.success_by_task)):
             values |= {f"{name}/{task}": value for task, value in sorted(by_task.items())[:MAX_TASKS]}
         self.rounds.add(sample(done.time_seconds, values))
+
+    def add_evaluation(self, measured: Evaluated) -> None:
+        values = {"reward": measured.reward, "round": float(measured.round)}
+        values |= {f"reward/{task}": value for task, value in sorted(measured.reward_by_task.items())[:MAX_TASKS]}
+        self.evaluations.add(sample(measured.time_seconds, values))
 
     def add_usage(self, usage: Usage) -> None:
         values: dict[str, float] = {}
@@ -102,7 +117,7 @@ class History:
     def appended_to(self, earlier: History) -> History:
         """Appends this history's samples to ``earlier``, marks it as restored and returns it. This history must still
         have all its samples one by one."""
-        for kept, track in ((earlier.rounds, self.rounds), (earlier.usage, self.usage)):
+        for kept, track in zip(earlier.tracks, self.tracks, strict=True):
             for stretch in track.recent:
                 kept.add(stretch)
         earlier._usage_before = self._usage_before or earlier._usage_before
@@ -111,9 +126,10 @@ class History:
 
     def excerpt(self, *, seconds: float = math.inf) -> Excerpt:
         """Returns the part of the history within the last ``seconds`` before the newest sample."""
-        newest = [track.recent[-1].ended_seconds for track in (self.rounds, self.usage) if track.recent]
+        newest = [track.recent[-1].ended_seconds for track in self.tracks if track.recent]
         since_seconds = max(newest, default=0.0) - seconds
-        return Excerpt(self.rounds.since(since_seconds), self.usage.since(since_seconds), self.is_restored)
+        rounds, usage, evaluations = (track.since(since_seconds) for track in self.tracks)
+        return Excerpt(rounds, usage, evaluations, self.is_restored)
 
     def answer(self, *, points: int = MAX_POINTS, seconds: float = math.inf) -> HistoryAnswer:
         """Returns at most ``points`` a series, of the last ``seconds`` before the newest sample."""
@@ -126,21 +142,21 @@ class Excerpt:
 
     rounds: list[Stretch]
     usage: list[Stretch]
+    evaluations: list[Stretch]
     is_restored: bool
 
     def answer(self, points: int) -> HistoryAnswer:
         """Returns at most ``points`` a series."""
         rounds = downsampled(self.rounds, points, ROUND_KINDS)
         usage = downsampled(self.usage, points, USAGE_KINDS)
+        evaluations = downsampled(self.evaluations, points, EVALUATION_KINDS)
         series = [_series(rounds, chart.name, chart.unit) for chart in ROUND_SERIES]
-        tasks = {name for stretch in rounds for name in stretch.values if "/" in name}
-        for key in sorted(tasks)[: len(TASK_SERIES) * MAX_TASKS]:
-            name, _, task = key.partition("/")
-            series.append(_series(rounds, key, "reward", name, task))
+        of_evaluations = [_series(evaluations, "reward", "reward"), _series(evaluations, "round", "rounds")]
         return HistoryAnswer(
-            Timeline(_ends(rounds), tuple(series)),
+            Timeline(_ends(rounds), (*series, *_of_tasks(rounds))),
             Timeline(_ends(usage), tuple(_series(usage, name, unit) for name, unit, _ in USAGE_SERIES)),
             self.is_restored,
+            Timeline(_ends(evaluations), (*of_evaluations, *_of_tasks(evaluations))),
         )
 
 
@@ -153,10 +169,13 @@ def recorded_history(metrics: Path, *, before_seconds: float) -> History:
             for event in _events(path):
                 if event.time_seconds >= before_seconds:
                     continue  # an event of this start, which the current history has
-                if isinstance(event, RoundDone):
-                    history.add_round(event)
-                else:
-                    history.add_usage(event)
+                match event:
+                    case RoundDone():
+                        history.add_round(event)
+                    case Evaluated():
+                        history.add_evaluation(event)
+                    case Usage():
+                        history.add_usage(event)
         except FileNotFoundError:
             pass  # this is the first start, or there is no older half yet
         except OSError as error:
@@ -164,11 +183,11 @@ def recorded_history(metrics: Path, *, before_seconds: float) -> History:
     return history
 
 
-def _events(path: Path) -> Iterator[RoundDone | Usage]:
-    decoder = msgspec.json.Decoder(RoundDone | Usage)
+def _events(path: Path) -> Iterator[RoundDone | Evaluated | Usage]:
+    decoder = msgspec.json.Decoder(RoundDone | Evaluated | Usage)
     with path.open("rb") as file:
         for line in file:
-            if line.startswith((b'{"event":"round"', b'{"event":"usage"')):
+            if line.startswith((b'{"event":"round"', b'{"event":"evaluated"', b'{"event":"usage"')):
                 try:
                     yield decoder.decode(line)
                 except msgspec.DecodeError:  # written by another version, or cut short by a full disk
@@ -190,6 +209,13 @@ def _rates(before: Usage | None, now: Usage) -> dict[str, float]:
 
 def _ends(stretches: list[Stretch]) -> tuple[float, ...]:
     return tuple(stretch.ended_seconds for stretch in stretches)
+
+
+def _of_tasks(stretches: list[Stretch]) -> list[Series]:
+    """Returns the series that exist once for each task."""
+    keys = {name for stretch in stretches for name in stretch.values if "/" in name}
+    parts = {key: key.partition("/") for key in sorted(keys)[: len(TASK_SERIES) * MAX_TASKS]}
+    return [_series(stretches, key, "reward", name, task) for key, (name, _, task) in parts.items()]
 
 
 def _series(stretches: list[Stretch], key: str, unit: str, name: str = "", task: str | None = None) -> Series:

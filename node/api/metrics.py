@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from node.api.types import NodeState, NodeStatus, PeersAnswer
-from node.events import Averaged, CheckpointSaved, RoundDone, Usage
+from node.events import Averaged, CheckpointSaved, Evaluated, RoundDone, Usage
 from swarm.api import SwarmStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,6 +40,8 @@ def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
         metrics += _of_averaging(status.offered, status.averaged)
     if status.checkpoint is not None:
         metrics += _of_checkpoint(status.checkpoint)
+    if status.evaluated is not None:
+        metrics += _of_evaluation(status.evaluated)
     if status.usage is not None:
         metrics += _of_usage(status.usage)
     return "".join(map(_exposed, metrics))
@@ -125,6 +127,15 @@ def _of_checkpoint(saved: CheckpointSaved) -> Iterator[Metric]:
     yield _gauge("checkpoint_round", "Round of the newest checkpoint", saved.round)
     yield _gauge("checkpoint_bytes", "Size of the newest checkpoint", saved.size_bytes)
     yield _gauge("checkpoint_timestamp_seconds", "Unix time of the newest checkpoint", saved.time_seconds)
+
+
+def _of_evaluation(measured: Evaluated) -> Iterator[Metric]:
+    yield _gauge("evaluation_round", "Round of the last evaluation", measured.round)
+    yield _gauge("evaluation_reward", "Mean reward on held-out prompts", measured.reward)
+    help_text = "Mean reward on held-out prompts by task"
+    yield _labelled("evaluation_task_reward", "gauge", help_text, "task", measured.reward_by_task)
+    yield _gauge("evaluation_best_reward", "Mean reward of the best checkpoint", measured.best_reward)
+    yield _gauge("evaluation_seconds", "Duration of the last evaluation", measured.seconds)
 
 
 def _of_usage(usage: Usage) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.api.history import History
 from node.api.rollout_history import RolloutHistory
-from node.events import Event, ForeignGroups, RoundDone, Usage
+from node.events import Evaluated, Event, ForeignGroups, RoundDone, Usage
 
 
 class Record:
@@ -21,6 +21,8 @@ class Record:
                 self.history.add_round(event)
             case ForeignGroups():
                 self.rollouts.add_groups(event)
+            case Evaluated():
+                self.history.add_evaluation(event)
             case Usage():
                 self.history.add_usage(event)
             case _:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, Loading, RoundDone, Usage
+from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, Loading, RoundDone, Usage
 from swarm.api import ExchangeStatus, SwarmStatus
 
 
@@ -55,6 +55,7 @@ class NodeStatus(Struct, frozen=True):
     averaged: Averaged | None = None  # the last offer that led to an outer step
     usage: Usage | None = None  # memory and traffic
     waiting_for: str = ""  # what the node does now, in words
+    evaluated: Evaluated | None = None  # the last measurement on held-out prompts since the node's start
 
 
 class HeartbeatView(Struct, frozen=True):
@@ -228,6 +229,7 @@ class HistoryAnswer(Struct, frozen=True):
     rounds: Timeline  # of the learner, a sample a round
     usage: Timeline  # of machine and network
     restored: bool  # whether it includes already what was recorded before this start
+    evaluations: Timeline = Timeline((), ())  # a sample an evaluation: the mean reward on held-out prompts, and by task
 
 
 class StopAnswer(Struct, frozen=True):

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from node.checkpoints.best import kept
 from node.checkpoints.checkpoint_files import CONFIG, FORMAT, STATE, TENSORS, read_whole, rounds, sha256_of
 from protocol.errors import StorageError
 
@@ -61,9 +62,10 @@ class NewestCheckpoint:
 
 
 def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
-    """Writes ``snapshot`` under ``folder`` and deletes all but the ``keep`` newest. Returns its path and bytes.
+    """Writes ``snapshot`` under ``folder``, and deletes all but the ``keep`` newest and the best (``best.kept``).
 
-    Raises ``StorageError`` if the disk is full or fails; the checkpoints before stay complete.
+    Returns its path and bytes. Raises ``StorageError`` if the disk is full or fails; the checkpoints before stay
+    complete.
     """
     final = folder / f"round-{snapshot.round:06d}"
     unfinished = folder / f"{_UNFINISHED}{final.name}-{os.getpid()}"
@@ -133,7 +135,10 @@ def _put_in_place(unfinished: Path, final: Path) -> None:
 
 
 def _delete_old(folder: Path, keep: int) -> None:
-    for path in rounds(folder)[:-keep]:
+    wanted = kept(folder, keep)
+    for path in rounds(folder):
+        if path in wanted:
+            continue
         doomed = path.with_name(f"{_UNFINISHED}deleted-{path.name}")
         path.rename(doomed)  # so that a crash leaves no partial checkpoint under a valid name
         _discard(doomed)
@@ -159,7 +164,7 @@ class BackgroundCheckpoints:
     """
 
     def __init__(self, folder: Path, *, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
+        self.folder: Final = folder
         self._keep = keep
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -189,9 +194,9 @@ class BackgroundCheckpoints:
     def _write(self, snapshot: Snapshot) -> CheckpointAttempt:
         began = self._clock()
         try:
-            path, size_bytes = write(self._folder, snapshot, keep=self._keep)
+            path, size_bytes = write(self.folder, snapshot, keep=self._keep)
         except StorageError as error:
-            return CheckpointAttempt(snapshot.round, self._folder, 0, self._clock() - began, error)
+            return CheckpointAttempt(snapshot.round, self.folder, 0, self._clock() - began, error)
         return CheckpointAttempt(snapshot.round, path, size_bytes, self._clock() - began)
 
 

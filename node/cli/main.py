@@ -16,6 +16,7 @@ from node.cli.verbs import (
     doctor,
     down,
     eval,
+    export,
     id,
     owner,
     peers,
@@ -55,6 +56,7 @@ app.command("report")(report.report)
 app.command("id")(id.identity)
 app.command("eval")(eval.evaluate)
 app.command("tasks")(tasks.tasks)
+app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
 app.command("bugreport")(bugreport.bugreport)
 app.command("demo")(demo.demo)

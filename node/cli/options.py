@@ -18,6 +18,14 @@ HomeOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="N|PATH|best",
+        help="A checkpoint: a round's number, a folder, or the best by evaluation. Default: the newest in --home.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

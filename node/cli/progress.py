@@ -21,13 +21,25 @@ from rich.text import Text
 from node.api.answers import loading_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
-from node.events import Averaged, CheckpointSaved, Event, Fault, LearnerReady, Loading, RoundDone, StateSyncing, Stopped
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Fault,
+    LearnerReady,
+    Loading,
+    RoundDone,
+    StateSyncing,
+    Stopped,
+)
 from node.quantities import counted, duration, size
 from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
 CHECKPOINT_LINE_SECONDS = 60.0
+EVALUATED_LINE_SECONDS = 60.0
 ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
 FRAMES_PER_SECOND = 2
 
@@ -87,6 +99,7 @@ class PlainObserver:
         self._unshown: RoundDone | None = None  # the newest round since the one that was shown
         self._alone_shown_at: float | None = None
         self._checkpoint_shown_at: float | None = None
+        self._evaluated_shown_at: float | None = None
         self._not_averaged_shown_at: float | None = None
         self._peers = 0
 
@@ -105,6 +118,9 @@ class PlainObserver:
             case CheckpointSaved() if self._due(self._checkpoint_shown_at, CHECKPOINT_LINE_SECONDS):
                 self._checkpoint_shown_at = time.monotonic()
                 self._write(wording.checkpoint_line(event))
+            case Evaluated() if self._due(self._evaluated_shown_at, EVALUATED_LINE_SECONDS):
+                self._evaluated_shown_at = time.monotonic()
+                self._write(wording.evaluated_line(event))
             case Loading():
                 self._write(loading_line(event))
             case StateSyncing():
@@ -202,6 +218,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         )
         for task, success in sorted(done.success_by_task.items()):
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
+    if status.evaluated is not None:
+        facts.add_row("held-out", Text(wording.evaluated_line(status.evaluated)))
     if status.averaged is not None:
         facts.add_row("weights", Text(wording.averaged_line(status.averaged)))
     swarm = status.swarm

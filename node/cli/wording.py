@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, StateSyncing
+from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, RoundDone, StateSyncing
+from node.export.export_result import Export
 from node.printable import printable
 from node.quantities import duration, size, times
 from node.supervision.outcome import RunOutcome
@@ -66,6 +68,19 @@ def state_sync_line(event: StateSyncing) -> str:
 
 def checkpoint_line(saved: CheckpointSaved) -> str:
     return f"checkpoint of round {saved.round}: {saved.path} ({size(saved.size_bytes)}, {saved.seconds:.1f} s)"
+
+
+def evaluated_line(measured: Evaluated) -> str:
+    """Describes a measurement on held-out prompts."""
+    best = (
+        "the best so far"
+        if measured.best_round == measured.round
+        else (f"the best is {measured.best_reward:.3f} at round {measured.best_round}")
+    )
+    return (
+        f"evaluated after round {measured.round}: {measured.reward:.3f} on held-out prompts "
+        f"[{rewards_by_task(measured.reward_by_task)}], {best}"
+    )
 
 
 def averaged_line(offered: Averaged) -> str:
@@ -129,6 +144,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
+    if status.evaluated is not None:
+        lines.append(f"held-out  {evaluated_line(status.evaluated)}")
     if status.averaged is not None:
         lines.append(f"averaged  {averaged_line(status.averaged)}; {times(status.averaged.outer_steps)} in total")
     if status.offered is not None and status.offered.partner is None:
@@ -169,6 +186,18 @@ def evaluation_lines(result: Evaluation) -> list[str]:
         f"{printable(result.model)}, {state}; {result.prompts} prompts a task",
         f"{'task':<{width}}  greedy  sampled",
         *(f"{task:<{width}}  {result.greedy[task]:6.3f}  {result.sampled[task]:7.3f}" for task in result.sampled),
+    ]
+
+
+def export_lines(result: Export, folder: Path) -> list[str]:
+    """Returns what ``starling export`` prints; ``folder`` is as the user wrote it."""
+    kind = "the adapter of " if result.form == "adapter" else ""
+    shown = str(folder) if folder.is_absolute() else f"./{folder}"
+    return [
+        *(f"warning: {printable(warning, 600)}" for warning in result.warnings),
+        f"exported round {result.round} of {kind}{printable(result.model)} to {shown} ({size(result.size_bytes)}): "
+        f"{printable(result.replicas_because, 600)}",
+        f"Load it: {result.load_from(shown)}",
     ]
 
 

@@ -36,6 +36,7 @@ CorrectionName = Literal[
     "decoupled_ppo",
     "ppo_ewma",
 ]
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 DivergenceEstimator = Literal["k3", "log_ratio"]
 ForeignAdvantage = Literal["learner", "group"]
 DtypeName = Literal["float32", "bfloat16"]
@@ -50,6 +51,7 @@ DEFAULT_ROWS: Final = 128
 DEFAULT_BATCH_TOKENS: Final = 8192
 DEFAULT_STORE_BYTES: Final = 2 << 30
 
+HELD_OUT_PROMPTS: Final = 100_000  # of each task, seeds from 0; built-in models were trained on seeds from here on
 PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each
 
 
@@ -233,6 +235,13 @@ class ObjectiveSection(ConfigSection):
         )
 
 
+class EvaluationSection(ConfigSection):
+    """Measuring the policy on held-out prompts while it trains."""
+
+    every_rounds: Count = 50  # between two evaluations; 0: never
+    prompts: Annotated[int, Field(ge=1, le=HELD_OUT_PROMPTS)] = 16  # of each task
+
+
 class AveragingSection(ConfigSection):
     """Averaging of weights with peers of the node's own family, by an outer step now and then."""
 
@@ -270,6 +279,7 @@ class Config(ConfigSection):
     tokens: Count = 0  # to generate in one start; 0: no limit
     seed: Count = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    trackers: tuple[TrackerName, ...] = ()  # programs that also get the run's numbers
     swarm: SwarmSection = SwarmSection()
     policy: PolicySection = PolicySection()
     tasks: TasksSection = TasksSection()
@@ -277,6 +287,7 @@ class Config(ConfigSection):
     learner: LearnerSection = LearnerSection()
     objective: ObjectiveSection = ObjectiveSection()
     allocation: AllocationSection = AllocationSection()
+    evaluation: EvaluationSection = EvaluationSection()
     averaging: AveragingSection = AveragingSection()
     checkpoint: CheckpointSection = CheckpointSection()
     api: ApiSection = ApiSection()

@@ -17,12 +17,13 @@ import torch
 
 from node.checkpoints import checkpoints
 from node.checkpoints.checkpoint_files import rounds
-from node.configuration import DEFAULT_ROWS, Config, chosen
+from node.configuration import DEFAULT_ROWS, HELD_OUT_PROMPTS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
 from node.home import Home
 from node.learner.generation.generation import RewardScorer
+from node.learner.objective.forward import Network
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.registry import load_tasks
@@ -31,7 +32,6 @@ from node.tasks.task import Task
 from protocol.errors import ConfigurationError, StorageError
 
 SAMPLES = 4
-HELD_OUT_PROMPTS = 100_000  # built-in models were trained on seeds from here on
 
 
 def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
@@ -47,7 +47,7 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
         if found is not None:
             _restore(policy, *found)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)
-        sizes = {"prompts": prompts, "seed": seed}
+        sizes = {"prompts": prompts, "seed": seed, "context": Network.of(policy.model).context}
         return Evaluation(
             model=config.policy.model,
             round=found[1].round if found else 0,
@@ -88,8 +88,12 @@ def mean_rewards(
     samples: int,
     temperature: float,
     seed: int,
+    context: int,
 ) -> dict[str, float]:
-    """Returns the mean reward by task over ``samples`` completions of each of the first ``prompts`` prompts."""
+    """Returns the mean reward by task over ``samples`` completions of each of the first ``prompts`` prompts.
+
+    A prompt that fills the model's ``context`` cannot be answered: its rewards are 0.
+    """
     if not 1 <= prompts <= HELD_OUT_PROMPTS:
         raise ConfigurationError(
             f"--prompts {prompts} is outside 1 to {HELD_OUT_PROMPTS}, the prompts kept for evaluation"
@@ -97,13 +101,13 @@ def mean_rewards(
     means: dict[str, float] = {}
     for name, task in tasks.items():
         refs = [task.ref(seed) for seed in range(prompts)]
-        requests = [
-            GenerationRequest(tokens.prompt_ids(task.prompt(ref).text), samples, task.max_new_tokens) for ref in refs
-        ]
+        asked = [(ref, tokens.prompt_ids(task.prompt(ref).text)) for ref in refs]
+        answerable = [(ref, ids) for ref, ids in asked if len(ids) < context]
+        requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]
         groups = engine.generate(requests, Sampling(temperature, seed))
-        scores = scorer.score([(ref, _texts(tokens, group)) for ref, group in zip(refs, groups, strict=True)])
-        rewards = [reward for of_group in scores for reward in of_group.rewards]
-        means[name] = sum(rewards) / len(rewards)
+        answered = zip(answerable, groups, strict=True)
+        scores = scorer.score([(ref, _texts(tokens, group)) for (ref, _), group in answered])
+        means[name] = sum(sum(of_group.rewards) for of_group in scores) / (prompts * samples)
     return means
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.torch import TorchEngine
+from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
 from node.home import Home
 from node.learner.foreign.intake import RolloutIntake
@@ -30,6 +31,7 @@ from node.learner.persistence import Persistence, restore
 from node.policy.policy import Policy
 from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
+from node.tasks.task import Task
 from swarm.client import SwarmClient
 
 log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ def assembled(
         persistence=persistence,
         others=others,
         weight_averager=weight_averager,
+        evaluation=_evaluation(config, policy, engine, scorer, tasks),
     )
     report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
     try:
@@ -110,6 +113,20 @@ def assembled(
         if weight_averager is not None:
             weight_averager.close()
         checkpoints.close()
+
+
+def _evaluation(
+    config: Config, policy: Policy, engine: TorchEngine, scorer: RewardScorer, tasks: Mapping[str, Task]
+) -> EvaluationWhileTraining:
+    """Evaluates with the learner's own engine. One that owns its weights may hold older ones, and generate meanwhile:
+    then each evaluation has an engine of its own, which needs memory as the learner's does, and is dropped after it."""
+
+    def idle_engine() -> TorchEngine:
+        rows = chosen(config.engine.rows, DEFAULT_ROWS)
+        return TorchEngine(policy, rows=rows, seed=config.seed) if engine.owns_weights else engine
+
+    context = Network.of(policy.model).context
+    return EvaluationWhileTraining(config.evaluation, policy.tokens, idle_engine, scorer, tasks, context=context)
 
 
 def _weight_averager(

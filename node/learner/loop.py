@@ -2,7 +2,8 @@
 
     allocate → generate → (foreign groups have meanwhile been chosen and fetched) → score own and foreign together
     → one optimizer step on own and foreign groups → share own groups that may help others → average weights with a
-    partner, now and then → new weights to the engine → report → checkpoint in the background
+    partner, now and then → new weights to the engine → report → measure on held-out prompts, now and then
+    → checkpoint in the background
 
 ``Learner.round`` does this, in this order; what each step does is in the module that it calls. The optimizer's step is
 ``step.optimizer_steps``, in ``step.py``, the next file to read. Without peers no foreign group arrives, and the round
@@ -22,7 +23,8 @@ from functools import partial
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
-from node.events import Event, Fault, PhaseBegan, RoundDone, Stopped
+from node.evaluation.while_training import EvaluationWhileTraining
+from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
@@ -70,17 +72,18 @@ class Learner:
         persistence: Persistence | None = None,
         others: OtherPolicies | None = None,
         weight_averager: WeightAverager | None = None,
+        evaluation: EvaluationWhileTraining | None = None,
     ) -> None:
         """``clock`` gives Unix time. Where ``state`` comes from a checkpoint, its tensors are loaded already, and
         ``others`` were made before that. Without ``others`` the policy as it is now is the reference; without
-        ``weight_averager`` weights are never averaged."""
+        ``weight_averager`` weights are never averaged; without ``evaluation`` they are never measured."""
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
         self.passes = PassSettings(  # may be replaced between rounds
             chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
         )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
-        self._weight_averager = weight_averager
+        self._weight_averager, self._evaluation = weight_averager, evaluation
         self._network = Network.of(policy.model)
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._foreign = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=self._network.context)
@@ -179,7 +182,7 @@ class Learner:
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
         watch.lap("publish")
 
-        # Report and checkpoint.
+        # Report, evaluate and checkpoint.
         self._slow_phases = {phase for phase, seconds in watch.seconds.items() if seconds > SLOW_PHASE_SECONDS}
         done = round_done(self._clock(), watch, record, learnt, self.state, self._optimizer.steps_skipped)
         foreign_groups = record.foreign.event(self._clock(), self.state.round)
@@ -188,9 +191,33 @@ class Learner:
         self._report(done)
         self._intake.calls.beat(heartbeat(self.config, self.policy, self.state, "learning", done.tokens_per_second))
         self._report_faults(learnt)
+        self._evaluate()
         if self._persistence is not None:
             self._persistence.after_round(self.state.round, self._snapshot_inputs)
         return done
+
+    def _evaluate(self) -> None:
+        """Measures the weights on held-out prompts if that is due; the best so far are kept in a checkpoint."""
+        state = self.state
+        if self._evaluation is None or not self._evaluation.is_due(state.round):
+            return
+        began = self._clock()
+        self._report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
+        state.evaluation = measured = self._evaluation.measure(state.round)
+        best = self._persistence.best_after(measured) if self._persistence is not None else measured
+        self._report(
+            Evaluated(
+                time_seconds=self._clock(),
+                round=state.round,
+                policy_version=state.policy_version,
+                prompts=measured.prompts,
+                reward=measured.reward,
+                reward_by_task=measured.reward_by_task,
+                best_round=best.round,
+                best_reward=best.reward,
+                seconds=self._clock() - began,
+            )
+        )
 
     def _on_phase(self, round_number: int, phase: str) -> None:
         if phase in self._slow_phases:

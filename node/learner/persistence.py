@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from node.averaging import rules
+from node.checkpoints.best import EVALUATION, best_comparable_with
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
     NewestCheckpoint,
@@ -18,6 +20,7 @@ from node.checkpoints.checkpoints import (
     restore_random_state,
 )
 from node.configuration import Config
+from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, Fault
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
@@ -45,6 +48,7 @@ class LearnerState:
     evidence: Evidence = field(default_factory=Evidence)
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
+    evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
     def advance(
         self,
@@ -85,14 +89,31 @@ class Persistence:
         self._report, self._clock = report, clock
         self._publisher = publisher
         self._newest: tuple[int, str] | None = None  # round, path
+        self._best: HeldOutReward | None = None  # None: as the checkpoints on disk have it
+        self._best_to_save = False
 
     def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
-        """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended."""
-        if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
+        """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended. The
+        best weights so far are written in any case, after the one that is being written."""
+        is_best, self._best_to_save = self._best_to_save, False
+        if is_best:
+            self._report_finished(wait=True)  # so that only one copy of the state is in memory
+        if is_best or (round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy):
             self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
         self._report_finished(wait=False)
         if self._publisher is not None:
             self._publisher.after_round(round_number, lambda: _progressed(inputs()[0]))
+
+    def best_after(self, measured: HeldOutReward) -> HeldOutReward:
+        """Returns the best of ``measured`` and the evaluations of the checkpoints that are kept, on the same prompts.
+
+        If that is ``measured``, the next ``after_round``, which must be that of its round, writes the checkpoint.
+        """
+        if self._best is None or not self._best.comparable_with(measured):
+            self._best = best_comparable_with(self._checkpoints.folder, measured)
+        if self._best is None or measured.reward > self._best.reward:
+            self._best, self._best_to_save = measured, True
+        return self._best
 
     def save_last(self, inputs: SnapshotInputs) -> str | None:
         """Writes the state unless the newest checkpoint has it, and waits. Returns the path, None if writing failed."""
@@ -106,6 +127,7 @@ class Persistence:
         for written in self._checkpoints.finished(wait=wait):
             now_seconds = self._clock()
             if written.error is not None:
+                self._best = None  # perhaps this was its checkpoint
                 detail = str(written.error)
                 self._report(
                     Fault(time_seconds=now_seconds, kind="checkpoint", detail=detail, round=written.round, fatal=False)
@@ -150,6 +172,7 @@ def snapshot_of(
         "unfinished": unfinished,
         "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
+        EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
     return Snapshot(state.round, policy.family, tensors | random_state(), record, config.model_dump(mode="json"))
@@ -194,5 +217,6 @@ def restore(
         evidence=Evidence.restored(snapshot.state.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
         outer_round=int(snapshot.state.get("outer_round", 0)),
+        evaluation=msgspec.convert(snapshot.state.get(EVALUATION), HeldOutReward | None),
     )
     return state, snapshot.state["pool"]

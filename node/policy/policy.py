@@ -24,7 +24,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import PolicySection, chosen
@@ -139,7 +139,7 @@ def base_weights_digest(folder: Path) -> bytes:
     Raises ``ConfigurationError`` if ``folder`` holds no readable safetensors.
     """
     tensors: dict[str, tuple[str, bytes]] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         try:
             tensors.update(_tensor_digests(path))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -153,7 +153,20 @@ def base_weights_digest(folder: Path) -> bytes:
     return digest.digest()
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def families_in(folder: Path, trained: Mapping[str, tuple[int, ...]]) -> tuple[bytes, ...]:
+    """Returns the families of policies that train ``trained`` on the model in ``folder``, without loading the model.
+
+    Raises ``ConfigurationError`` if the folder cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"the configuration in {folder} does not load: {error}") from error
+    return (_family(config, _load_tokens(folder).fingerprint, base_weights_digest(folder), trained),)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Returns the files of a model's weights. Raises ``ConfigurationError`` where there are none."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return [single]
@@ -203,7 +216,7 @@ def _architecture(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _load_base(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    _weight_files(folder)  # raises a clearer message than the library's for a folder without safetensors
+    weight_files(folder)  # raises a clearer message than the library's for a folder without safetensors
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     loader: Any = AutoModelForCausalLM  # with output_loading_info it returns a pair, unlike its annotations
     try:
@@ -228,14 +241,15 @@ def _load_base(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTra
 
 
 def _with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
-    adapter = LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft uses a name that transformers has since changed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seed)
-        return get_peft_model(base, adapter)
+        return get_peft_model(base, adapter_config(rank))
+
+
+def adapter_config(rank: int) -> LoraConfig:
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def _label(name: str, adapter_rank: int) -> str:

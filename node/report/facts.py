@@ -17,12 +17,14 @@ from msgspec import Struct
 from node.api.history import MAX_POINTS, History
 from node.api.reasons import why_not
 from node.api.types import HistoryAnswer, WhyNot
-from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, Stopped, Usage
+from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, RoundDone, Stopped, Usage
 from protocol.errors import ConfigurationError, StorageError
 
 MAX_LISTED = 50  # averagings, and faults; the newest are kept
+OWN = "self"  # among the peers of ``RoundDone.divergence_by_peer``
+MAX_PEERS_COUNTED = 10_000  # strangers may take as many names as they like
 
-_Line = LearnerReady | RoundDone | Averaged | CheckpointSaved | Fault | Stopped | Usage
+_Line = LearnerReady | RoundDone | Evaluated | Averaged | CheckpointSaved | Fault | Stopped | Usage
 _TAGS = tuple(f'{{"event":"{t.__struct_config__.tag}"'.encode() for t in _Line.__args__)
 
 
@@ -38,6 +40,7 @@ class Sharing(Struct, frozen=True):
     fetched_bytes: int
     bytes_per_foreign_completion: float | None
     not_used: tuple[WhyNot, ...]
+    peers: int = 0  # whose completions were learnt from; at most ``MAX_PEERS_COUNTED``
 
 
 class TrafficTotals(Struct, frozen=True):
@@ -70,13 +73,17 @@ class RunFacts(Struct, frozen=True):
     ended_because: str | None  # None: the run has not ended, or not on purpose
     lines_passed_over: int
     history: HistoryAnswer
+    evaluated: Evaluated | None = None  # the last one
+    evaluated_total: int = 0
 
 
 class _Collected:
     def __init__(self) -> None:
         self.history = History()
         self.ready: LearnerReady | None = None
-        self.starts = self.passed_over = self.averaged_total = self.faults_total = 0
+        self.starts = self.passed_over = self.averaged_total = self.faults_total = self.evaluated_total = 0
+        self.evaluated: Evaluated | None = None
+        self.peers: set[str] = set()
         self.first_seconds: float | None = None
         self.last_seconds: float | None = None
         self.last_round: RoundDone | None = None
@@ -97,6 +104,9 @@ class _Collected:
                 self.ready, self.starts, self.stopped = event, self.starts + 1, None
             case RoundDone():
                 self._add_round(event)
+            case Evaluated():
+                self.evaluated, self.evaluated_total = event, self.evaluated_total + 1
+                self.history.add_evaluation(event)
             case Averaged() if event.partner is not None:
                 self.averaged_total += 1
                 self.averaged.append(event)
@@ -112,6 +122,8 @@ class _Collected:
         self.last_round = done
         self.history.add_round(done)
         self.not_used.update(done.foreign_rejected)
+        if len(self.peers) < MAX_PEERS_COUNTED:
+            self.peers.update(peer for peer in done.divergence_by_peer if peer != OWN)
         self.sums.update(
             generated=done.own_groups,
             informative=done.own_groups_informative,
@@ -133,15 +145,18 @@ class _Collected:
         self.usage = usage
 
 
-def run_facts(metrics: Path) -> RunFacts:
-    """Reads a run. Raises ``ConfigurationError`` where nothing was recorded, ``StorageError`` for a file that cannot be
-    read."""
+def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
+    """Reads a run; with ``until_round`` only the events up to that round.
+
+    Raises ``ConfigurationError`` where nothing was recorded, ``StorageError`` for a file that cannot be read.
+    """
     found = _Collected()
     read = False
     for path in (metrics.with_name(metrics.name + ".1"), metrics):
         try:
             for event in _events(path, found):
-                found.add(event)
+                if until_round is None or getattr(event, "round", 0) <= until_round:
+                    found.add(event)
             read = True
         except FileNotFoundError:
             continue
@@ -181,6 +196,7 @@ def _facts(found: _Collected) -> RunFacts:
             fetched_bytes=sums["fetched_bytes"],
             bytes_per_foreign_completion=sums["fetched_bytes"] / completions if completions else None,
             not_used=why_not(found.not_used),
+            peers=min(len(found.peers), MAX_PEERS_COUNTED),
         ),
         traffic=TrafficTotals(found.sent_bytes, found.received_bytes),
         averaged=tuple(found.averaged),
@@ -190,6 +206,8 @@ def _facts(found: _Collected) -> RunFacts:
         ended_because=found.stopped.because if found.stopped else None,
         lines_passed_over=found.passed_over,
         history=history,
+        evaluated=found.evaluated,
+        evaluated_total=found.evaluated_total,
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from node.api.page_files import asset_text
 from node.api.types import Timeline
+from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size
 from node.report.facts import RunFacts
@@ -32,6 +33,7 @@ def report_page(facts: RunFacts, *, name: str) -> str:
         HEAD.format(title=html.escape(title), subtitle=html.escape(_subtitle(facts)), style=asset_text("page.css")),
         _tiles(facts),
         _section("Reward", _rewards(facts) + _chart("reward", "Reward by task")),
+        _section("Held-out prompts", _evaluated(facts) + _chart("held-out", "Reward on held-out prompts, by task")),
         _section("Throughput", _chart("tokens", "Tokens a second")),
         _section("Sharing", _sharing(facts)),
         _section(
@@ -86,6 +88,13 @@ def _rewards(facts: RunFacts) -> str:
         for task, last in sorted(facts.last_reward.items())
     ]
     return _table(("task", "first tenth", "last tenth", "change"), rows, "No round is recorded.")
+
+
+def _evaluated(facts: RunFacts) -> str:
+    last = facts.evaluated
+    rows = [] if last is None else [(task, f"{reward:.3f}") for task, reward in sorted(last.reward_by_task.items())]
+    said = "" if last is None else f"<p>{html.escape(evaluated_line(last))}</p>"
+    return said + _table(("task", "last evaluation"), rows, "The policy was not evaluated.")
 
 
 def _sharing(facts: RunFacts) -> str:
@@ -151,10 +160,11 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> s
 
 
 def _curves(facts: RunFacts) -> bytes:
-    rounds, usage = facts.history.rounds, facts.history.usage
+    rounds, usage, evaluations = facts.history.rounds, facts.history.usage, facts.history.evaluations
     return msgspec.json.encode(
         {
             "reward": _lines(rounds, names={"reward"}, by_task=True),
+            "held-out": _lines(evaluations, names={"reward"}, by_task=True),
             "tokens": _lines(rounds, names={"generated_tokens_per_second", "trained_tokens_per_second"}),
             "traffic": _lines(usage, names={"sent_bytes_per_second", "received_bytes_per_second"}),
             "memory": _lines(usage, names={s.name for s in usage.series if s.name.endswith("_memory_bytes")}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size, times
 from node.report.facts import RunFacts
@@ -20,6 +21,8 @@ def report_lines(facts: RunFacts) -> list[str]:
         f"averaged {times(facts.averaged_total)}",
         f"faults   {facts.faults_total:,}",
     ]
+    if facts.evaluated is not None:
+        lines.append(f"held-out {evaluated_line(facts.evaluated)}; {times(facts.evaluated_total)} in total")
     width = max((len(task) for task in facts.last_reward), default=0)
     for task, last in sorted(facts.last_reward.items()):
         lines.append(f"reward   {printable(task):<{width}}  {facts.first_reward[task]:.3f} → {last:.3f}")

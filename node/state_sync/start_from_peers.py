@@ -67,7 +67,7 @@ def with_adopted_state(state: LearnerState, advert: StateAdvert, policy: Policy)
     """Returns our state with the counters of the adopted weights, which ``policy`` now holds."""
     outer = noloco.begin(policy.trainable(), steps=advert.outer_step) if advert.outer_step else None
     version = max(state.policy_version, advert.policy_version)
-    return replace(state, policy_version=version, outer=outer, outer_round=state.round)
+    return replace(state, policy_version=version, outer=outer, outer_round=state.round, evaluation=None)
 
 
 def publisher_of(

@@ -2,7 +2,7 @@
 
 A child runs in a session of its own, so that a terminal's Ctrl-C reaches only the supervisor. It reads one line of
 settings from standard input, and the end of that input means that the supervisor is gone. It holds the data directory's
-lock as long as it lives. Processes that it leaves behind are killed.
+lock as long as it lives (a tracker does not: it may hang). Processes that it leaves behind are killed.
 
 The learner's side of this is ``node/learner/learner_process.py``, the swarm process's ``swarm/swarm_process.py``.
 """
@@ -31,10 +31,10 @@ POLL_SECONDS = 0.5
 class ChildSpec:
     """How to start a child, and how to stop it."""
 
-    process: str  # "swarm", "learner"
+    process: str  # "swarm", "learner", or a tracker's name
     command: tuple[str, ...]
     first_line: bytes
-    lock_descriptor: int
+    lock_descriptor: int | None  # None: it does not hold the data directory's lock
     stop_line: bytes | None = None  # the line that asks it to end; None: the end of its input asks it
 
 
@@ -55,6 +55,17 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
+    @property
+    def process(self) -> str:
+        return self._spec.process
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of ``send_line`` that wait in this process, because the child does not read them."""
+        if self._process is None or self._process.stdin is None:
+            return 0
+        return self._process.stdin.transport.get_write_buffer_size()
+
     async def live(self) -> ChildEnd:
         """Starts the child and returns when it has ended. If cancelled, kills it first."""
         clock = asyncio.get_running_loop().time
@@ -66,7 +77,7 @@ class Child:
             stderr=asyncio.subprocess.PIPE,
             env=compute_environment(os.environ),
             start_new_session=True,
-            pass_fds=(self._spec.lock_descriptor,),
+            pass_fds=() if self._spec.lock_descriptor is None else (self._spec.lock_descriptor,),
         )
         readers = [asyncio.create_task(self._read_events()), asyncio.create_task(self._read_log())]
         try:

@@ -25,6 +25,8 @@ from node.supervision.cluster_setup import credentials_of, ensure_joined
 from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer, Supervisor
 from node.tasks.registry import default_manifest_tasks
+from node.trackers.sink import tracker_specs
+from node.trackers.writers import check_installed
 from node.version import SOFTWARE
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
@@ -49,6 +51,7 @@ def run_node(
 
     Raises ``ConfigurationError``, ``StorageError`` or ``IdentityError`` before anything is started.
     """
+    check_installed(config.trackers)
     home.prepare()
     lock = _take_lock(home, observer)
     if isinstance(lock, LockHeld):
@@ -141,6 +144,7 @@ async def _supervise(
             STOP_LINE.encode(),
         ),
         observer=observer,
+        trackers=tracker_specs(home, config),
     )
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -28,6 +28,7 @@ from node.configuration import Config
 from node.events import (
     Averaged,
     CheckpointSaved,
+    Evaluated,
     Event,
     Fault,
     LearnerReady,
@@ -48,6 +49,7 @@ from node.supervision.outcome import RunOutcome
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
 from node.supervision.restarts import ChildEnd, GiveUp
 from node.supervision.rolling_log import RollingLog
+from node.trackers.sink import TrackerSink
 from node.version import VERSION
 from protocol.errors import TransportError
 from swarm.api import SwarmStatus
@@ -105,10 +107,12 @@ class Supervisor:
         swarm: ChildSpec,
         learner: ChildSpec,
         observer: Observer,
+        trackers: Sequence[ChildSpec] = (),
     ) -> None:
         self._home, self._config, self._observer = home, config, observer
         self._peer = peer
         self._swarm, self._learner = _KeptChild(swarm), _KeptChild(learner)
+        self._trackers = TrackerSink(home, trackers, self._note)
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
         self._averaged: Averaged | None = None  # the newest one with a partner
@@ -133,6 +137,7 @@ class Supervisor:
             if port is not None:
                 self._page = f"http://127.0.0.1:{port}/"
                 self._note(f"Web page: {self._page}")
+            self._trackers.start()
             learner = asyncio.create_task(self._keep_running(self._learner, self._on_learner_line))
             swarm = asyncio.create_task(self._keep_running(self._swarm, self._on_swarm_line))
             watch = asyncio.create_task(self._watch())
@@ -151,6 +156,7 @@ class Supervisor:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, stop, return_exceptions=True)
+                await self._trackers.close(self._stop_now)
         assert self._outcome is not None
         return RunOutcome(ExitCode.INTERRUPTED, "asked twice to stop") if self._stop_now.is_set() else self._outcome
 
@@ -183,6 +189,7 @@ class Supervisor:
             ready=self._newest.get(LearnerReady),
             round=done,
             checkpoint=self._newest.get(CheckpointSaved),
+            evaluated=self._newest.get(Evaluated),
             fault=self._newest.get(Fault),
             notes=tuple(self._notes),
             page=self._page,
@@ -306,11 +313,14 @@ class Supervisor:
         self._newest[type(event)] = event
         if isinstance(event, Averaged) and event.partner is not None:
             self._averaged = event
+        if isinstance(event, Evaluated):
+            self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
         self._learner.ready |= isinstance(event, LearnerReady)
         if isinstance(event, RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
         self.record.add(event)
         self._write_metrics(line)
+        self._trackers.add(event)
         self._observer.on_event(line, event)
         self._feed.publish(kind_of(event), encode_event(event))
         return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from node.api.history import trained_tokens_per_second
 from node.api.types import HistoryAnswer, NodeStatus, Series, Timeline
-from node.cli.wording import fault_line
+from node.cli.wording import evaluated_line, fault_line
 from node.events import RoundDone
 from node.quantities import duration, size, times
 from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrapped
@@ -59,6 +59,8 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     ]
     for left, right in zip(pairs[::2], pairs[1::2], strict=True):
         lines.append((*_fact(*left, half), *_fact(*right, cells - half)))
+    if status.evaluated is not None:
+        lines += _long("held-out", evaluated_line(status.evaluated), cells, "")
     lines += _long("averaged", _averaged(status, now_seconds), cells, "")
     if swarm is not None and swarm.alone_because is not None:
         lines += _long("alone", swarm.alone_because, cells, "warn")

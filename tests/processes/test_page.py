@@ -88,14 +88,17 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
 ) -> None:
     port, home = free_port(), processes.root / "home"
     api = ("--set", f"api.port={port}")
-    node = processes.up("--name", "lark", *api, home=home)
-    node.wait_for_round(1)
+    often = ("--set", "evaluation.every_rounds=1", "--set", "evaluation.prompts=2")
+    node = processes.up("--name", "lark", *api, *often, home=home)
+    node.wait_for_event("evaluated")
     browser.get(f"http://127.0.0.1:{port}/")
     until(browser, "#link", lambda said: said == "live")
     assert text_of(browser, "#name") == "lark"
     until(browser, "#now", lambda said: "training" in said)
     until(browser, "#peers", lambda said: "No peer is known yet" in said)
-    until(browser, "#chart-success", lambda said: "spell_backward" in said)
+    for chart in ("#chart-success", "#chart-held-out"):
+        until(browser, chart, lambda said: "spell_backward" in said)
+    assert "Held-out reward" in text_of(browser, "#now")
     address = node.wait_for_event("node")["addresses"][0]
 
     guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest", torch=False)
@@ -120,7 +123,8 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     written = processes.root / "run.html"
     assert processes.run("report", "--home", str(home), "--html", str(written)).returncode == 0
     browser.get(written.as_uri())
-    until(browser, "#chart-reward", lambda said: "spell_backward" in said)
+    for chart in ("#chart-reward", "#chart-held-out"):
+        until(browser, chart, lambda said: "spell_backward" in said)
     assert "2 starts" in text_of(browser, "#now")
     assert [said for said in complaints(browser) if ABSENT not in said] == []
     assert processes.none_alive()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 
 from node.api.types import NodeStatus, PeersAnswer
 from node.configuration import ApiSection, Config
-from node.events import STOP_LINE, Event, Fault, encode_event
+from node.events import STOP_LINE, Evaluated, Event, Fault, LearnerReady, PhaseBegan, encode_event
 from node.home import Home, Lock, is_locked, lock_home
 from node.supervision.children import ChildSpec
 from node.supervision.outcome import RunOutcome
@@ -28,6 +28,10 @@ pytestmark = pytest.mark.processes
 OBEDIENT = "import sys\nfor line in sys.stdin:\n    if line == 'stop\\n': break"  # or at the end of its input
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
 ROUND = round_done()
+READY = LearnerReady(
+    time_seconds=1.0, model="m", family="ab", tokenizer="cd", parameters=1, trainable_parameters=1, device="cpu",
+    dtype="float32", tasks=("add",), round=0, checkpoint=None, seconds=1.0,
+)  # fmt: skip
 
 
 class Heard:
@@ -63,7 +67,13 @@ def home() -> Iterator[Home]:
 
 
 async def supervised(
-    home: Home, heard: Heard, *, learner: str, swarm: str = OBEDIENT, react: Callable[[Supervisor], None] | None = None
+    home: Home,
+    heard: Heard,
+    *,
+    learner: str,
+    swarm: str = OBEDIENT,
+    react: Callable[[Supervisor], None] | None = None,
+    trackers: Sequence[ChildSpec] = (),
 ) -> RunOutcome:
     """Runs a supervisor over two Python programs; ``react`` may arrange what happens on which words."""
     lock = lock_home(home)
@@ -75,6 +85,7 @@ async def supervised(
         swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
         learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor, STOP_LINE.encode()),
         observer=heard,
+        trackers=trackers,
     )
     if react is not None:
         react(supervisor)
@@ -218,6 +229,51 @@ async def test_a_learner_that_fails_while_stopping_makes_the_end_a_fault(home: H
     failing = saying(FAULT, "sys.stdin.readline(), sys.stdin.readline()\nsys.exit('the disk is full')")
     outcome = await supervised(home, heard, learner=failing, react=react)
     assert outcome.exit_code is ExitCode.FAULT and "the disk is full" in outcome.because
+
+
+async def test_a_tracker_gets_the_rounds_and_one_that_hangs_or_dies_changes_nothing_of_the_node(home: Home) -> None:
+    heard, copy = Heard(), home.path / "copy"
+
+    def react(supervisor: Supervisor) -> None:
+        def on_round() -> None:
+            if "out of order" in str(heard.notes) and copy.exists() and b"round/reward" in copy.read_bytes():
+                supervisor.request_stop("test")
+                supervisor.request_stop("test")  # once alone waits for the tracker that hangs, for a while
+            else:
+                heard.on['"event":"round"'] = on_round
+
+        heard.on['"event":"round"'] = on_round
+
+    programs = {
+        "copies": f"import sys\nfor line in sys.stdin: print(line, file=open({str(copy)!r}, 'a'), flush=True)",
+        "hangs": "import time; time.sleep(1000)",
+        "dies": "raise RuntimeError('out of order')",
+    }
+    specs = [ChildSpec(name, (sys.executable, "-c", code), b"{}", None) for name, code in programs.items()]
+    line = encode_event(ROUND) + b"\n"
+    rounds = saying(ROUND, f"while True: time.sleep(0.01); os.write(1, {line!r})")
+    outcome = await supervised(home, heard, learner=rounds, react=react, trackers=specs)
+    assert outcome.exit_code is ExitCode.INTERRUPTED
+    (note,) = [note for note in heard.notes if "out of order" in note]
+    assert "the tracker dies failed with exit code 1" in note
+    assert not is_locked(home)
+
+
+async def test_the_status_says_that_the_node_evaluates_until_the_result_is_there(home: Home) -> None:
+    heard, said = Heard(), list[str]()
+    began = PhaseBegan(time_seconds=1.0, round=ROUND.round + 1, phase="evaluate")
+    result = Evaluated(
+        time_seconds=2.0, round=ROUND.round, policy_version=7, prompts=1, reward=0.5, reward_by_task={"add": 0.5},
+        best_round=ROUND.round, best_reward=0.5, seconds=1.0,
+    )  # fmt: skip
+
+    def react(supervisor: Supervisor) -> None:
+        for tag in ("phase", "evaluated"):
+            heard.on[f'"event":"{tag}"'] = lambda: said.append(supervisor.status().waiting_for)
+
+    told = "\n".join(saying(event) for event in (READY, ROUND, began, result))
+    await supervised(home, heard, learner=told, react=react)
+    assert said == ["round 8: answering held-out prompts", "round 8 under way"]
 
 
 def test_the_lock_outlives_a_supervisor_as_long_as_a_child_lives(home: Home) -> None:

@@ -90,6 +90,9 @@ function drawStatus() {
 function drawCharts() {
   draw($("chart-success"), series.success(answers.history), { max: 1 });
   draw($("chart-tokens"), series.tokens(answers.history));
+  const heldOut = series.heldOut(answers.history);
+  $("figure-held-out").hidden = heldOut[0].seconds.length === 0;
+  draw($("chart-held-out"), heldOut, { max: 1 });
 }
 
 function drawPeers() {

@@ -15,7 +15,7 @@ function tile(title, value, aside = null, kind = null, width = "tile") {
 
 /** Describes this node as tiles. A value that is not known yet is a dash. */
 export function now(status) {
-  const { round, swarm, checkpoint, averaged, fault } = status;
+  const { round, swarm, checkpoint, evaluated, averaged, fault } = status;
   const clock = Date.now() / 1000;
   const kind = { training: "good", starting: null, recovering: "bad", stopping: "warn" }[status.state];
   const tiles = [
@@ -30,6 +30,7 @@ export function now(status) {
     tile("Memory", size(memory(status.usage)), "of all processes"),
     tile("Traffic", `${size(swarm?.received_bytes)} in`, `${size(swarm?.sent_bytes)} out`),
     tile("Checkpoint", checkpoint ? `round ${checkpoint.round}` : "none yet", checkpoint ? `${ago(clock - checkpoint.time_seconds)} ago` : null),
+    ...(evaluated ? [tile("Held-out reward", number(evaluated.reward, 3), `round ${evaluated.round}; best ${number(evaluated.best_reward, 3)} at ${evaluated.best_round}`)] : []),
     tile("Averaged", averaged ? times(averaged.outer_steps) : "never", averaged ? `${percent(averaged.distance)} apart, ${ago(clock - averaged.time_seconds)} ago` : null),
   ];
   const wide = (title, text, kind) => tiles.push(tile(title, text, null, kind, "tile wide"));
@@ -154,5 +155,6 @@ const lines = (timeline, wanted) =>
 /** The lines of each chart. */
 export const history = {
   success: ({ rounds }) => lines(rounds, (series) => series.name === "success" && series.task !== null),
+  heldOut: ({ evaluations }) => lines(evaluations, (series) => series.unit === "reward"),
   tokens: ({ rounds }) => lines(rounds, (series) => series.unit === "tokens/s"),
 };

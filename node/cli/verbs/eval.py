@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+from node.cli.options import CheckpointOption, HomeOption, JsonOption, SetOption, assignments
 
 
 def evaluate(
     home: HomeOption = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="DIRECTORY", help="The checkpoint to measure. Default: the newest in --home.")
-    ] = None,
+    checkpoint: CheckpointOption = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The model that was trained. Default: the configured one.")
     ] = None,
@@ -26,24 +23,30 @@ def evaluate(
 ) -> None:
     """Measure the mean reward on every task, greedy and sampled. Without a checkpoint, measure the model itself.
 
-    Example: starling eval --prompts 64 --json
+    Examples:
+
+    starling eval --prompts 64 --json
+
+    starling eval --checkpoint best
     """
     from node.compute_environment import COMPUTE_DEFAULTS, importing_libraries
 
     for variable, value in COMPUTE_DEFAULTS.items():
         os.environ.setdefault(variable, value)  # torch reads it when it is imported
 
+    from node.checkpoints.choice import named_checkpoint
     from node.cli.wording import evaluation_lines
     from node.configuration import load_config
     from node.home import home_at
 
+    where = home_at(home, os.environ)
+    chosen = named_checkpoint(where.checkpoints, checkpoint) if checkpoint is not None else None
     with importing_libraries():
         from node.evaluation.evaluation import evaluate_policy
 
-    where = home_at(home, os.environ)
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
-    result = evaluate_policy(where, config, checkpoint, prompts=prompts, seed=seed)
+    result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed)
     if as_json:
         import msgspec
 

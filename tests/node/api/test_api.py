@@ -233,7 +233,7 @@ def test_a_training_node_names_its_round_and_the_phase_of_it(
     text = waiting_for(NodeState.TRAINING, None, done, newest)
     assert text.startswith(round_name)
     assert [name for name, words in PHASES.items() if words in text] == ([] if phase is None else [phase])
-    assert set(PHASES) == set(Phases.__struct_fields__)
+    assert set(PHASES) == {*Phases.__struct_fields__, "evaluate"}
 
 
 def test_a_node_that_does_not_train_names_its_state_and_never_a_phase() -> None:

@@ -16,8 +16,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import AllocationSection, CheckpointSection, Config, LearnerSection
+from node.configuration import AllocationSection, CheckpointSection, Config, EvaluationSection, LearnerSection
 from node.engines.torch import TorchEngine
+from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import (
     Event,
     Fault,
@@ -217,6 +218,7 @@ class Node:
         own_policy: Policy | None = None,
         learner: LearnerSection | None = None,
         allocation: AllocationSection | None = None,
+        evaluation: EvaluationSection | None = None,
         rounds: int = 0,
         tokens: int = 0,
         fails: Callable[[str], bool] = lambda _: False,
@@ -228,6 +230,7 @@ class Node:
             name=name,
             learner=section,
             allocation=allocation or AllocationSection(),
+            evaluation=evaluation or EvaluationSection(every_rounds=0),
             rounds=rounds,
             tokens=tokens,
             checkpoint=checkpoint,
@@ -245,18 +248,23 @@ class Node:
             )
         known = tasks()
         self.intake = RolloutIntake(member, known, section, self._clock, position)
+        engine, scorer = TorchEngine(self.policy, rows=16, seed=0), HereScorer(known, fails)
+        measured = EvaluationWhileTraining(
+            self.config.evaluation, self.policy.tokens, lambda: engine, scorer, known, context=32
+        )
         self.learner = Learner(
             self.config,
             self.policy,
             known,
-            TorchEngine(self.policy, rows=16, seed=0),
-            HereScorer(known, fails),
+            engine,
+            scorer,
             self.intake,
             optimizer,
             state,
             report=self.events.append,
             clock=self._clock,
             persistence=persistence,
+            evaluation=measured,
         )
 
     def _clock(self) -> float:

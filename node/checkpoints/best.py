@@ -1,0 +1,71 @@
+"""The best checkpoint: of those on disk, the one whose evaluation has the greatest mean reward. Imports no torch.
+
+Each checkpoint's own ``state.json`` holds the evaluation of its weights, if they were evaluated. No second file says
+which one is best, so a crash at any moment leaves nothing that could contradict the checkpoints. Of equal rewards the
+earlier round is the better. Evaluations on other prompts (``evaluation.prompts`` or the tasks have changed) are not
+compared: the best of each such group is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from node.checkpoints.checkpoint_files import STATE, rounds
+from node.evaluation.held_out import HeldOutReward
+
+EVALUATION: Final = "evaluation"  # key of a checkpoint's state
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedCheckpoint:
+    path: Path
+    measured: HeldOutReward
+
+
+def evaluated(folder: Path) -> list[EvaluatedCheckpoint]:
+    """Returns the checkpoints whose weights were evaluated, oldest round first. One that cannot be read has none."""
+    found = []
+    for path in rounds(folder):
+        try:
+            record: dict[str, Any] = json.loads((path / STATE).read_text())
+            measured = msgspec.convert(record["state"][EVALUATION], HeldOutReward)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
+            continue
+        if measured.round == record.get("round") and measured.reward_by_task:  # otherwise of earlier weights
+            found.append(EvaluatedCheckpoint(path, measured))
+    return found
+
+
+def best_comparable_with(folder: Path, measured: HeldOutReward) -> HeldOutReward | None:
+    """Returns the best evaluation on the prompts of ``measured`` among the checkpoints on disk."""
+    alike = [each.measured for each in evaluated(folder) if each.measured.comparable_with(measured)]
+    return max(alike, key=lambda each: each.reward, default=None)
+
+
+def best_checkpoint(folder: Path) -> EvaluatedCheckpoint | None:
+    """Returns the best checkpoint by evaluations on the prompts of the newest one; None if none was evaluated."""
+    found = evaluated(folder)
+    alike = [each for each in found if each.measured.comparable_with(found[-1].measured)]
+    return max(alike, key=lambda each: each.measured.reward, default=None)
+
+
+def kept(folder: Path, keep: int) -> set[Path]:
+    """Returns the checkpoints that are not to be deleted: the ``keep`` newest, and the best of each kind of evaluation.
+
+    Kinds differ in their prompts, so there is one best checkpoint as long as the configuration stays.
+    """
+    best: list[EvaluatedCheckpoint] = []
+    for each in evaluated(folder):
+        for index, other in enumerate(best):
+            if each.measured.comparable_with(other.measured):
+                if each.measured.reward > other.measured.reward:
+                    best[index] = each
+                break
+        else:
+            best.append(each)
+    return {*rounds(folder)[-keep:], *(each.path for each in best)}

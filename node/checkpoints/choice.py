@@ -1,0 +1,50 @@
+"""Which checkpoint a user means: by a round's number, by a path, the best, or the newest. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from node.checkpoints.best import best_checkpoint
+from node.checkpoints.checkpoint_files import read_whole, rounds
+from protocol.errors import ConfigurationError, StorageError
+
+BEST: Final = "best"
+
+
+def named_checkpoint(folder: Path, name: str) -> Path:
+    """Returns the checkpoint that a user names: "best", the number of a round in ``folder``, or a path.
+
+    Raises ``ConfigurationError`` where there is none, with those that there are.
+    """
+    if name == BEST:
+        found = best_checkpoint(folder)
+        if found is None:
+            raise ConfigurationError(
+                f"no checkpoint in {folder} was evaluated, so none is the best: the node evaluates every "
+                f"evaluation.every_rounds rounds; name a round instead ({_listed(folder)})"
+            )
+        return found.path
+    path = folder / f"round-{int(name):06d}" if name.isascii() and name.isdigit() else Path(name).expanduser()
+    if not path.is_dir():
+        raise ConfigurationError(f"--checkpoint {name}: there is no folder {path}; {folder} has {_listed(folder)}")
+    return path
+
+
+def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+    """Returns path, state and configuration of the newest checkpoint that is whole; None if there is none.
+
+    One that is damaged, or that the node deletes meanwhile, is passed over for the one before.
+    """
+    for path in reversed(rounds(folder)):
+        try:
+            state, config = read_whole(path)
+        except StorageError:
+            continue
+        return path, state, config
+    return None
+
+
+def _listed(folder: Path) -> str:
+    numbers = [str(int(path.name.removeprefix("round-"))) for path in rounds(folder)]
+    return f"rounds {', '.join(numbers)}" if numbers else "no checkpoint"

@@ -1,0 +1,74 @@
+"""``starling export``: a trained policy as a folder that transformers, vLLM and peft load."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.options import CheckpointOption, HomeOption, JsonOption
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make.")],
+    home: HomeOption = None,
+    checkpoint: CheckpointOption = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
+    ] = False,
+    mean_of_family: Annotated[
+        bool,
+        typer.Option(
+            "--mean-of-family",
+            help="Export the mean of this node's weights and those that peers with the same model announce now; the "
+            "node must run.",
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Where the base model is now. Default: as it was when training."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export in FOLDER.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Export trained weights with tokenizer, configuration and a model card. The node may run meanwhile.
+
+    Whole models are written as transformers and vLLM load them, adapters as peft does.
+
+    Examples:
+
+    starling export ./out
+
+    starling export ./out --checkpoint best --merge
+    """
+    from node.compute_environment import COMPUTE_DEFAULTS, importing_libraries
+
+    for variable, value in COMPUTE_DEFAULTS.items():
+        os.environ.setdefault(variable, value)  # torch reads it when it is imported
+
+    from node.cli.export_progress import shown_export
+    from node.cli.wording import export_lines
+    from node.export.export_result import Request
+    from node.export.new_folder import check_target
+    from node.home import home_at
+
+    check_target(folder, force=force)  # before the libraries are imported, which takes seconds
+    where = home_at(home, os.environ)
+    with shown_export() as progress:
+        progress.step("importing libraries")
+        with importing_libraries():
+            from node.export.export import export as exported
+
+        wanted = Request(
+            folder, checkpoint=checkpoint, model=model, merge=merge, mean_of_family=mean_of_family, force=force
+        )
+        result = exported(where, wanted, progress)
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(result))
+        return
+    for line in export_lines(result, folder):
+        typer.echo(line)

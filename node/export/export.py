@@ -1,0 +1,204 @@
+"""Exports a checkpoint: check, read, average, write, record. It only reads the node's data, so the node may run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers.utils import logging as transformers_logging
+
+from node.configuration import DEFAULT_STORE_BYTES, chosen
+from node.configuration.published import is_hub_id, shaping_configuration
+from node.export.adapter import write_adapter
+from node.export.export_result import Export, Progress, Request
+from node.export.family_mean import MeanOfFamily, mean_of_family
+from node.export.model_card import CardFacts, model_card
+from node.export.new_folder import check_target, new_folder, write_record
+from node.export.source import Source, source_of
+from node.export.trained_weights import adapter_rank, trained_weights
+from node.export.whole_model import (
+    TOKENIZER_FILES,
+    copy_files,
+    stored_dtype,
+    whole_policy,
+    write_whole_model,
+)
+from node.home import Home
+from node.policy.policy import Policy, families_in, model_folder, weight_files
+from node.printable import printable
+from node.report.facts import RunFacts, run_facts
+from node.state_sync.start_from_peers import FETCH_SHARE
+from node.version import VERSION
+from protocol.errors import ConfigurationError, StorageError
+from swarm.client import SwarmClient
+
+PROGRESS_SECONDS = 1.0
+ITEM_BYTES = 4  # of a float32, as adapters are written
+
+
+def export(home: Home, request: Request, progress: Progress) -> Export:
+    """Exports what ``request`` names; its folder then exists whole. If this raises, nothing has changed.
+
+    Raises ``ConfigurationError`` for a checkpoint, base model or folder that cannot be used, ``StorageError`` for a
+    damaged checkpoint, for weights that are not finite, and for a full disk.
+    """
+    check_target(request.folder, force=request.force)
+    progress.step("checking the checkpoint")
+    source = source_of(home, request.checkpoint, request.model)
+    progress.step(f"reading round {source.round}")
+    own = trained_weights(source.path)
+    found = _replicas(home, source, own, request, progress)
+    weights, warnings = found.weights, list(found.warnings)
+    base, base_missing = _base_folder(source)
+    form: Literal["model", "adapter"] = "model" if request.merge or not adapter_rank(own) else "adapter"
+    if base is not None:
+        progress.step(f"checking {printable(source.policy.model)}")
+        _check_family(source, weights, base)
+    elif form == "model":
+        raise ConfigurationError(f"{base_missing}; say where the base model is with --model")
+    else:
+        warnings.append(f"without the base model's tokenizer, and its weights are not checked: {base_missing}")
+    policy: Policy | None = None
+    needed = ITEM_BYTES * sum(tensor.numel() for tensor in weights.values())
+    if base is not None and form == "model":
+        progress.step(f"loading {printable(source.policy.model)}")
+        policy = whole_policy(source.policy.model, base, weights)
+        needed = sum(p.numel() for p in policy.model.parameters()) * stored_dtype(base).itemsize
+    with new_folder(request.folder, force=request.force, needed_bytes=needed) as folder, _safetensors(request.folder):
+        progress.step("writing")
+        with _watched(folder, needed, progress):
+            if policy is not None and base is not None:
+                write_whole_model(folder, policy, base)
+            else:
+                write_adapter(folder, weights, _base_name(source, base))
+                if base is not None:
+                    copy_files(base, folder, TOKENIZER_FILES)
+        card = _card_facts(source, form, weights, found)
+        (folder / "README.md").write_text(model_card(card), encoding="utf-8")
+        write_record(folder, _record(source, form, found))
+        size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    return Export(
+        folder=str(request.folder.absolute()),
+        form=form,
+        model=source.policy.model,
+        family=source.family.hex(),
+        round=source.round,
+        checkpoint=str(source.path),
+        replicas=found.replicas,
+        replicas_because=found.because,
+        warnings=tuple(warnings),
+        size_bytes=size_bytes,
+    )
+
+
+def _replicas(
+    home: Home, source: Source, own: Mapping[str, Tensor], request: Request, progress: Progress
+) -> MeanOfFamily:
+    if not request.mean_of_family:
+        return MeanOfFamily(own, 1, "this node's own replica", ())
+    configured = dict(source.config.get("swarm") or {}).get("store_bytes", "auto")
+    room_bytes = int(FETCH_SHARE * chosen(configured, DEFAULT_STORE_BYTES))
+    with SwarmClient(home.swarm_socket) as swarm:
+        return mean_of_family(swarm, source.family, own, room_bytes=room_bytes, progress=progress)
+
+
+def _base_folder(source: Source) -> tuple[Path | None, str]:
+    """Returns the folder of the base model, or None and why there is none."""
+    try:
+        folder = model_folder(source.policy.model)
+        weight_files(folder)
+    except ConfigurationError as error:
+        return None, str(error)
+    return folder, ""
+
+
+def _base_name(source: Source, base: Path | None) -> str:
+    """Returns what ``from_pretrained`` takes: a hub id, or an absolute path."""
+    model = source.policy.model
+    if is_hub_id(model) and not Path(model).is_dir():
+        return model
+    return str(base.absolute()) if base is not None else str(Path(model).expanduser().absolute())
+
+
+def _check_family(source: Source, weights: Mapping[str, Tensor], base: Path) -> None:
+    found = families_in(base, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+    if source.family not in found:
+        raise ConfigurationError(
+            f"the checkpoint is of another family of policies ({source.family.hex()}) than {source.policy.model} is "
+            f"now ({found[0].hex()}): the base model has changed; name the one that was trained with --model"
+        )
+
+
+def _card_facts(
+    source: Source, form: Literal["model", "adapter"], weights: Mapping[str, Tensor], found: MeanOfFamily
+) -> CardFacts:
+    model = source.policy.model
+    return CardFacts(
+        form=form,
+        base=Path(model).name if Path(model).is_dir() else model,  # a folder may look like a hub id
+        family=source.family.hex(),
+        round=source.round,
+        trained_parameters=sum(tensor.numel() for tensor in weights.values()),
+        adapter_rank=adapter_rank(weights),
+        merged=form == "model" and adapter_rank(weights) > 0,
+        replicas=found.replicas,
+        evaluation=source.evaluation,
+        run=_run(source),
+        config=source.config,
+    )
+
+
+def _run(source: Source) -> RunFacts | None:
+    try:
+        return run_facts(source.metrics, until_round=source.round)
+    except (ConfigurationError, StorageError):
+        return None
+
+
+def _record(source: Source, form: str, found: MeanOfFamily) -> dict[str, Any]:
+    return {
+        "starling": VERSION,
+        "form": form,
+        "family": source.family.hex(),
+        "round": source.round,
+        "policy_version": source.state.get("policy_version"),
+        "replicas": found.replicas,
+        "configuration": shaping_configuration(source.config),
+    }
+
+
+@contextmanager
+def _safetensors(target: Path) -> Iterator[None]:
+    """Turns the library's error for a full disk into ours."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    except SafetensorError as error:
+        raise StorageError(
+            f"the export to {target} failed ({error}), and what was begun is removed: free some space, or name another "
+            "folder"
+        ) from error
+
+
+@contextmanager
+def _watched(folder: Path, expected_bytes: int, progress: Progress) -> Iterator[None]:
+    """Reports how much is written, once a second."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(PROGRESS_SECONDS):
+            sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
+            progress.size(sum(sizes), expected_bytes)
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
