@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from node.configuration import LearnerSection
-from node.learner.optimizer import MasterAdamW, learning_rate_for
+from node.learner.learning_rate import learning_rate_for
+from node.learner.optimizer import MasterAdamW
 from protocol.errors import StorageError
 
 SECTION = LearnerSection(learning_rate=1e-3, gradient_clip=1.0)
