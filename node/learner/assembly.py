@@ -60,7 +60,7 @@ def assembled(
     loading("tasks")
     tasks = load_tasks(config.tasks)
     loading("checkpoint")
-    optimizer = MasterAdamW(policy.trainable(), config.learner)
+    optimizer = _optimizer(policy, config)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
     newest = read_newest(home.checkpoints)
     for warning in newest.warnings:
@@ -70,7 +70,7 @@ def assembled(
         loading("weights of peers")
     held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
     if held is not None:
-        optimizer = MasterAdamW(policy.trainable(), config.learner)
+        optimizer = _optimizer(policy, config)
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
@@ -111,6 +111,10 @@ def assembled(
         checkpoints.close()
 
 
+def _optimizer(policy: Policy, config: Config) -> MasterAdamW:
+    return MasterAdamW(policy.trainable(), config.learner, adapted_parameters=policy.adapted_parameters)
+
+
 def _weight_averager(
     client: SwarmClient, optimizer: MasterAdamW, policy: Policy, config: Config, report: Callable[[Event], None]
 ) -> WeightAverager | None:
@@ -131,7 +135,7 @@ def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | 
         model=config.policy.model,
         family=policy.family.hex(),
         tokenizer=policy.tokens.fingerprint.hex(),
-        parameters=sum(p.numel() for p in policy.model.parameters()),
+        parameters=policy.parameters,
         trainable_parameters=sum(p.numel() for p in trainable),
         device=str(policy.device),
         dtype=str(policy.dtype).removeprefix("torch."),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from node.configuration import LearnerSection, chosen
+from node.configuration import LearnerSection, OptimizerName, chosen
 from node.learner.adamw.moments import moments_of
 from node.learner.adamw.saved_moments import of_shape, saved_moments
 from node.learner.adamw.slices import Scratch, slices_of
@@ -42,7 +42,7 @@ class MasterAdamW:
         """``adapted_parameters`` is the size of the model under an adapter, 0 where whole weights are trained; it
         decides an automatic learning rate."""
         self._parameters = dict(trainable)
-        kind = chosen(section.optimizer, "adamw")
+        kind: OptimizerName = chosen(section.optimizer, "adamw")
         devices = {p.device for p in self._parameters.values()}
         self._device = torch.device("cpu") if kind == "host" or not devices else devices.pop()
         self._copied = frozenset(
@@ -87,9 +87,13 @@ class MasterAdamW:
                 self._parameters[name].grad = None  # its memory is free for the rest of the step
         elif norm != 0:
             self.steps_skipped += 1
+        self.drop_gradients()
+        return StepReport(norm, taken)
+
+    def drop_gradients(self) -> None:
+        """Forgets what has been accumulated for a step."""
         for parameter in self._parameters.values():
             parameter.grad = None
-        return StepReport(norm, taken)
 
     def _gradients(self) -> dict[str, Tensor]:
         """Returns the gradients by name, flat."""

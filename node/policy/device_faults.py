@@ -48,8 +48,8 @@ def accelerator_error(error: BaseException) -> AcceleratorError | None:
         return None
     first_line = str(error).strip().splitlines()[0]
     return AcceleratorError(
-        f"the GPU stopped working ({first_line}): the learner is started again from its last checkpoint. If this comes "
-        'back, look at `nvidia-smi` and for "Xid" in the system log, free or reset the GPU, or set policy.device = "cpu"'
+        f"the GPU stopped working ({first_line}): the learner is started again from its last checkpoint. If this "
+        'comes back, look at `nvidia-smi` and for "Xid" in the system log, reset the GPU, or set policy.device = "cpu"'
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from bitsandbytes.nn import Linear4bit, Params4bit
+from bitsandbytes.nn.modules import Linear4bit, Params4bit
 
 from protocol.errors import ConfigurationError
 
@@ -18,8 +18,8 @@ def check_four_bit(adapter_rank: int, device: torch.device) -> None:
     """Raises ``ConfigurationError`` where a base in 4 bits could not be trained."""
     if adapter_rank == 0:
         raise ConfigurationError(
-            "policy.four_bit is true and policy.adapter_rank 0: weights in 4 bits cannot be trained; set adapter_rank, "
-            "for example to 16"
+            "policy.four_bit is true and policy.adapter_rank 0: weights in 4 bits cannot be trained themselves; set "
+            "adapter_rank, for example to 16"
         )
     if device.type not in ("cpu", "cuda"):
         raise ConfigurationError(

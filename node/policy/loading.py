@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from node.policy.base_weights import stored_tensors
-from node.policy.device_faults import is_out_of_memory
+from node.policy.device_faults import accelerator_error, is_out_of_memory
 from node.policy.four_bit import keep_differentiable
 from node.policy.model_config import check_layers, read_config
 from node.policy.tokens import TokenTable
@@ -45,7 +45,7 @@ def load_base(folder: Path, device: torch.device, dtype: torch.dtype, *, four_bi
     NF4. Every tensor goes from its mapped file to its place by itself: there is no second copy of the model.
 
     Raises ``ConfigurationError`` for a configuration that is not a model's or claims more than the files hold, a tensor
-    that is missing or of another shape, and a machine that lacks the memory.
+    that is missing or of another shape, and a machine that lacks the memory; ``AcceleratorError`` where a GPU fails.
     """
     config = read_config(folder)
     stored = stored_tensors(folder)
@@ -59,9 +59,12 @@ def load_base(folder: Path, device: torch.device, dtype: torch.dtype, *, four_bi
     except Exception as error:  # a configuration may lead to anything: what builds the model believes what it says
         if is_out_of_memory(error):
             raise ConfigurationError(_too_large(folder, held, device, dtype, four_bit=four_bit)) from error
-        raise ConfigurationError(f"the model in {folder} does not load: {error}") from error
+        failure = accelerator_error(error)
+        raise failure or ConfigurationError(f"the model in {folder} does not load: {error}") from error
     if loading["missing_keys"]:
-        raise ConfigurationError(f"the weights in {folder} lack {_some(loading['missing_keys'])}: fetch the model again")
+        raise ConfigurationError(
+            f"the weights in {folder} lack {_some(loading['missing_keys'])}: fetch the model again"
+        )
     if loading["mismatched_keys"]:
         names = [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
         raise ConfigurationError(
@@ -70,7 +73,7 @@ def load_base(folder: Path, device: torch.device, dtype: torch.dtype, *, four_bi
         )
     if four_bit:
         keep_differentiable(model)
-    head = model.get_output_embeddings()
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(model, PreTrainedModel) or not isinstance(head, torch.nn.Linear):
         raise ConfigurationError(f"the model in {folder} ({model.config.model_type}) has no linear language-model head")
     return model
@@ -80,7 +83,8 @@ def _check_claim(folder: Path, config: PretrainedConfig, held: int) -> None:
     """Builds the model without memory, and refuses one of twice the files' weights: the library would draw at random
     what it does not find, at any size. Where less is missing, it says what."""
     with torch.device("meta"):
-        claimed = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    claimed = sum(p.numel() for p in model.parameters())
     if claimed > 2 * held:
         raise ConfigurationError(
             f"{folder / 'config.json'} claims {claimed:,} weights, and the files beside it hold {held:,}: a file is "

@@ -46,7 +46,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             entries: dict[str, Any] = json.loads(file.read(length))
         tensors = {name: _tensor(entry, 8 + length) for name, entry in entries.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"{path} is not a readable safetensors file ({error}): fetch the model again") from error
+        raise ConfigurationError(
+            f"{path} is not a readable safetensors file ({error}): fetch the model again"
+        ) from error
     end = max((tensor.end for tensor in tensors.values()), default=8 + length)
     if end > size:
         raise ConfigurationError(

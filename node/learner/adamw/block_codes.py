@@ -17,7 +17,7 @@ from node.learner.adamw.slices import slices_of
 @cache
 def code_book(device: torch.device, *, signed: bool) -> Tensor:
     """Returns the (256,) float32 numbers in [-1, 1], or [0, 1], that the codes stand for, ascending."""
-    book: Tensor = functional.create_dynamic_map(signed=signed).to(device)
+    book: Tensor = functional.create_dynamic_map(signed=signed).to(device)  # type: ignore[no-untyped-call]
     return book
 
 

@@ -1,7 +1,7 @@
 """AdamW (Loshchilov and Hutter, arXiv 1711.05101) with both moments in float32, by torch's own operator.
 
-    m ← β₁ m + (1 − β₁) g        v ← β₂ v + (1 − β₂) g²
-    w ← w − lr · wd · w − lr · m̂ / (√v̂ + ε)        m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
+m ← β₁ m + (1 − β₁) g        v ← β₂ v + (1 − β₂) g²
+w ← w − lr · wd · w − lr · m̂ / (√v̂ + ε)        m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
 """
 
 from __future__ import annotations
@@ -70,6 +70,4 @@ class Float32Moments:
 
 def _zeros(weights: Tensor) -> _Moments:
     slices = sum(1 for _ in slices_of(weights.numel()))
-    return _Moments(
-        torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(slices, device=weights.device)
-    )
+    return _Moments(torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(slices, device=weights.device))

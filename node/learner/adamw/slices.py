@@ -1,4 +1,4 @@
-"""A step goes through the weights slice by slice, so that what it needs besides them is a few slices, not a copy of all.
+"""A step goes through the weights slice by slice: what it needs besides them is a few slices, not a copy of all.
 
 A gradient in bfloat16, or on another device than the masters, is copied into ``Scratch`` slice by slice; a float32
 gradient beside its masters is scaled where it is. Everything is allocated before the first weight changes.

@@ -76,8 +76,7 @@ def test_run_continued_from_a_checkpoint_is_the_same_to_the_bit(
 @every_dtype
 def test_host_and_adamw_take_the_same_steps(dtype: DtypeName) -> None:
     ours, theirs = parameters(dtype), parameters(dtype)
-    for named, kind in ((ours, "host"), (theirs, "adamw")):
-        optimizer = optimizer_of(named, kind)
+    for named, optimizer in ((ours, optimizer_of(ours, "host")), (theirs, optimizer_of(theirs, "adamw"))):
         for seed in range(3):
             step(named, optimizer, seed)
     assert all(torch.equal(ours[name], theirs[name]) for name in SHAPES)
@@ -101,7 +100,8 @@ def test_eight_bit_moments_reach_the_loss_of_float32_ones() -> None:
     target = torch.randn(64, 64, generator=generator)
     sizes = torch.logspace(-2, 0, 64)
     losses = {}
-    for kind in ("adamw", "adamw8bit"):
+    kinds: tuple[OptimizerName, ...] = ("adamw", "adamw8bit")
+    for kind in kinds:
         named = {"w": torch.nn.Parameter(torch.zeros(64, 64))}
         optimizer = optimizer_of(named, kind)
         noise = torch.Generator().manual_seed(1)
