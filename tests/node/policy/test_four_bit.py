@@ -90,8 +90,8 @@ def test_gradients_after_sampling_are_those_of_the_same_rounded_weights(policy: 
         sampled = loss_of(own)
     loss, expected = loss_of(own), loss_of(exact)
     torch.testing.assert_close(sampled, expected.detach(), rtol=1e-4, atol=1e-5)
-    loss.backward()  # type: ignore[no-untyped-call]
-    expected.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
+    expected.backward()
     for name, parameter in own.trainable().items():
         torch.testing.assert_close(parameter.grad, exact.trainable()[name].grad, rtol=1e-3, atol=1e-5)
 
@@ -103,7 +103,7 @@ def test_adapter_learns_and_the_copy_that_samples_shares_the_base(policy: Policy
     optimizer = MasterAdamW(learner.trainable(), LearnerSection(learning_rate=1e-2))
     before = float(loss_of(learner).detach())
     for _ in range(5):
-        loss_of(learner).backward()  # type: ignore[no-untyped-call]
+        loss_of(learner).backward()
         optimizer.step()
     assert float(loss_of(learner).detach()) < before - 0.1
     assert float(loss_of(policy).detach()) == pytest.approx(before)

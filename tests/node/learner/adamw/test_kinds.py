@@ -107,7 +107,7 @@ def test_eight_bit_moments_reach_the_loss_of_float32_ones() -> None:
         noise = torch.Generator().manual_seed(1)
         for _ in range(150):
             inputs = torch.randn(16, 64, generator=noise) * sizes
-            (inputs @ (named["w"] - target)).square().mean().backward()  # type: ignore[no-untyped-call]
+            (inputs @ (named["w"] - target)).square().mean().backward()
             optimizer.step()
         losses[kind] = float((sizes[:, None] * (named["w"].detach() - target)).square().mean())
     before = float((sizes[:, None] * target).square().mean())
