@@ -72,7 +72,7 @@ class MasterAdamW:
         """Takes one step on the gradients in the parameters' ``grad``, and clears them.
 
         The learning rate is ``rate_scale`` times the configured one. All memory is allocated before anything changes: a
-        step that runs out of it can be repeated.
+        step that runs out of it can be repeated. (The CPU's operator for 8 bits alone takes a few slices more: 20 MB.)
         """
         gradients = self._gradients()
         norm = _norm(gradients)

@@ -28,6 +28,7 @@ BOUNDS: Final[Mapping[str, int]] = {
     "num_experts": 1 << 13,
     "num_local_experts": 1 << 13,
 }
+_MAY_BE_ZERO: Final = frozenset({"intermediate_size", "num_experts", "num_local_experts"})
 _LAYER: Final = re.compile(r"(?:^|\.)(\d+)\.")
 
 
@@ -52,14 +53,21 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder} holds weights that are quantised already ({method}): name the original model, and set "
             "policy.four_bit = true to hold it in 4 bits"
         )
+    for part in (config, *(each for each in config.values() if isinstance(each, dict))):  # such as its text_config
+        _check_bounds(path, part)
+    return config
+
+
+def _check_bounds(path: Path, config: Mapping[str, Any]) -> None:
     for key, most in BOUNDS.items():
         value = config.get(key)
-        if value is not None and (type(value) is not int or not 1 <= value <= most):
-            raise ConfigurationError(
-                f"{path}: {key} is {value!r:.40}, expected a whole number from 1 to {most:,}: the file is damaged or "
-                "not a model's; fetch the model again"
-            )
-    return config
+        least = 0 if key in _MAY_BE_ZERO else 1
+        for number in value if isinstance(value, list) else [value]:  # some models have one for each layer
+            if number is not None and (type(number) is not int or not least <= number <= most):
+                raise ConfigurationError(
+                    f"{path}: {key} is {number!r:.40}, expected a whole number from {least} to {most:,}: the file is "
+                    "damaged or not a model's; fetch the model again"
+                )
 
 
 def check_layers(folder: Path, config: Mapping[str, Any], tensor_names: Iterable[str]) -> None:

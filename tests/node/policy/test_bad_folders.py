@@ -116,6 +116,7 @@ def test_index_that_names_a_file_elsewhere_is_refused(copied: Path) -> None:
         ("vocab_size", 0),
         ("vocab_size", "many"),
         ("max_position_embeddings", True),
+        ("intermediate_size", [320, 10**9]),
     ],
 )
 def test_configuration_with_a_size_that_cannot_be_meant_is_refused_before_anything_is_built(
@@ -125,6 +126,11 @@ def test_configuration_with_a_size_that_cannot_be_meant_is_refused_before_anythi
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     change_config(copied, **{key: value})
     assert key in refusal(copied)
+
+
+def test_size_in_a_part_of_the_configuration_is_bounded_too(copied: Path) -> None:
+    change_config(copied, text_config={"num_hidden_layers": 10**9})
+    assert "num_hidden_layers is 1000000000" in refusal(copied)
 
 
 def test_more_layers_than_the_files_have_are_refused_by_both_numbers(copied: Path) -> None:

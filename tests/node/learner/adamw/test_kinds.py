@@ -13,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from node.checkpoints import checkpoints
 from node.configuration import DtypeName, LearnerSection, OptimizerName
 from node.fit.optimizer_size import SLICE_ELEMENTS, SMALLEST_IN_8_BITS, optimizer_bytes
+from node.learner.adamw.moments import moments_of
 from node.learner.adamw.slices import Scratch
 from node.learner.optimizer import MasterAdamW
+from protocol.errors import ConfigurationError
 
 KINDS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)
@@ -154,6 +156,11 @@ def test_small_tensors_keep_float32_moments() -> None:
     optimizer.prepare()
     assert optimizer.state()["exp_avg.small"].dtype == torch.float32
     assert optimizer.state()["exp_avg.large"].dtype == torch.uint8
+
+
+def test_device_without_the_operator_for_8_bits_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match='the policy is on meta: use "adamw"'):
+        moments_of("adamw8bit", {"w": torch.empty(SMALLEST_IN_8_BITS, device="meta")})
 
 
 class LargestAllocation(TorchDispatchMode):
