@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -41,18 +42,24 @@ def compute_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def importing_libraries() -> Iterator[None]:
-    """Holds the garbage collector off while torch and transformers are imported.
+    """Holds the garbage collector off while torch and transformers are imported, and hides the package ``kernels``.
 
-    It would look through all of their objects again and again and find nothing to free, which takes a sixth of the
-    import's three seconds. Later collections leave these objects out too, until the interpreter ends.
+    The collector would look through all of their objects again and again and find nothing to free, which takes a sixth
+    of the import's three seconds. Later collections leave these objects out too, until the interpreter ends.
 
-    bitsandbytes warns on some CPUs that it found no package to download a kernel with; it is not wanted.
+    On some CPUs bitsandbytes, when it is imported, downloads a kernel through ``kernels`` where that is installed and
+    runs it, and warns where it is not. A node runs no code that nobody chose.
     """
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    hidden = "kernels" not in sys.modules
+    if hidden:
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # how Python notes that an import fails
     gc.disable()
     try:
         yield
     finally:
+        if hidden:
+            del sys.modules["kernels"]
         gc.freeze()
         atexit.register(gc.unfreeze)  # otherwise triton reports its own objects as leaked
         gc.enable()
