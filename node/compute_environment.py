@@ -11,12 +11,17 @@ sampling uses nearly that many, one for each number of rows in the batch: some 2
 
 THP_MEM_ALLOC_ENABLE: tensors of 2 MiB and more use huge pages if the system has them. A new tensor of 40 MB takes 15 ms
 instead of 65 (page faults of a virtual machine), which is most of the time of an outer step.
+
+TORCHDYNAMO_DISABLE: nothing here is compiled by torch. Without this, bitsandbytes, which peft imports, asks for the
+compiler when it is imported: a second and 40 MB more for every learner.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -26,6 +31,7 @@ COMPUTE_DEFAULTS: Final = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "THP_MEM_ALLOC_ENABLE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
 }
 
 
@@ -36,15 +42,24 @@ def compute_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def importing_libraries() -> Iterator[None]:
-    """Holds the garbage collector off while torch and transformers are imported.
+    """Holds the garbage collector off while torch and transformers are imported, and hides the package ``kernels``.
 
-    It would look through all of their objects again and again and find nothing to free, which takes a sixth of the
-    import's three seconds. Later collections leave these objects out too, until the interpreter ends.
+    The collector would look through all of their objects again and again and find nothing to free, which takes a sixth
+    of the import's three seconds. Later collections leave these objects out too, until the interpreter ends.
+
+    On some CPUs bitsandbytes, when it is imported, downloads a kernel through ``kernels`` where that is installed and
+    runs it, and warns where it is not. A node runs no code that nobody chose.
     """
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    hidden = "kernels" not in sys.modules
+    if hidden:
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # how Python notes that an import fails
     gc.disable()
     try:
         yield
     finally:
+        if hidden:
+            del sys.modules["kernels"]
         gc.freeze()
         atexit.register(gc.unfreeze)  # otherwise triton reports its own objects as leaked
         gc.enable()

@@ -90,6 +90,15 @@ class PolicySection(ConfigSection):
     dtype: DtypeName | Auto = "auto"
     chat: ChatMode = "auto"  # whether prompts are written by the tokenizer's chat template
 
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        if self.four_bit is True and self.adapter_rank == 0:
+            raise ValueError(
+                "four_bit = true and adapter_rank = 0: weights in 4 bits cannot be trained themselves; set "
+                'adapter_rank to "auto" or, for example, to 16'
+            )
+        return self
+
 
 class TasksSection(ConfigSection):
     """What the policy is trained on: built-in tasks, JSONL files, plug-ins."""

@@ -29,7 +29,9 @@ from node.export.whole_model import (
     write_whole_model,
 )
 from node.home import Home
-from node.policy.policy import Policy, families_in, model_folder, weight_files
+from node.policy.family import family_in
+from node.policy.model_files import model_folder, weight_files
+from node.policy.policy import Policy
 from node.printable import printable
 from node.report.facts import RunFacts, run_facts
 from node.state_sync.start_from_peers import FETCH_SHARE
@@ -126,11 +128,11 @@ def _base_name(source: Source, base: Path | None) -> str:
 
 
 def _check_family(source: Source, weights: Mapping[str, Tensor], base: Path) -> None:
-    found = families_in(base, {name: tuple(tensor.shape) for name, tensor in weights.items()})
-    if source.family not in found:
+    found = family_in(base, source.policy, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+    if source.family != found:
         raise ConfigurationError(
             f"the checkpoint is of another family of policies ({source.family.hex()}) than {source.policy.model} is "
-            f"now ({found[0].hex()}): the base model has changed; name the one that was trained with --model"
+            f"now ({found.hex()}): the base model has changed; name the one that was trained with --model"
         )
 
 

@@ -22,7 +22,8 @@ from transformers import GenerationConfig
 from node.configuration import DtypeName, PolicySection
 from node.export.new_folder import RECORD
 from node.export.trained_weights import adapter_rank, check_finite
-from node.policy.policy import Policy, weight_files
+from node.policy.model_files import weight_files
+from node.policy.policy import Policy
 
 SHARD_BYTES: Final = 5_000_000_000
 COPIED_FILES: Final = ("*.json", "*.jinja", "*.txt", "tokenizer.model", "LICENSE*", "NOTICE*")

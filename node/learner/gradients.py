@@ -62,6 +62,11 @@ class GradientAccumulator:
         for parameter in self._parameters.values():
             parameter.grad = None
 
+    def drop_one(self, name: str) -> None:
+        """Frees the gradient of one parameter."""
+        self._sums.pop(name, None)
+        self._parameters[name].grad = None
+
     @torch.no_grad()
     def _take(self, name: str, _: Tensor | None = None) -> None:
         parameter = self._parameters[name]

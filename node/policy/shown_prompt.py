@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from node.configuration import ChatMode
-from node.policy.policy import model_folder
+from node.policy.model_files import model_folder
 from node.policy.tokens import load_tokens
 
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from node.policy.policy import BUILTIN_MODELS
+from node.policy.model_files import BUILTIN_MODELS
 
 _COMMON: Final = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "dtype": "bfloat16"}
 SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {

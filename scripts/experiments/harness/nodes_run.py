@@ -28,9 +28,11 @@ from node.events import Averaged, Event, RoundDone
 from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
+from node.learner.objective.forward import Network
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
-from node.policy.policy import BUILTIN_PREFIX, Policy
+from node.policy.model_files import BUILTIN_PREFIX
+from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
 from node.tasks.task import Task
@@ -122,6 +124,7 @@ class ExperimentNode:
             return mean_rewards(
                 self._policy.tokens, engine, self._scorer, self._tasks,
                 prompts=prompts, samples=samples, temperature=temperature, seed=MEASURE_SEED,
+                context=Network.of(self._policy.model).context,
             )  # fmt: skip
 
         sampled = success(1.0, samples) if samples else {}

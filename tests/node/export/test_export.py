@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from node.configuration import PolicySection
 from node.export import whole_model
-from node.policy.policy import Policy, families_in
+from node.policy.family import family_in
+from node.policy.policy import Policy
 from protocol.errors import ConfigurationError, StorageError
 from tests.node.engines.conftest import CONFIGURATIONS
 from tests.node.export.trained_run import PROMPT, TrainedRun, make_model, trained_run
@@ -133,10 +134,11 @@ def test_checkpoint_of_another_family_than_the_base_model_is_refused(
 @pytest.mark.parametrize("name", sorted(CONFIGURATIONS))
 def test_family_is_known_without_loading_the_model(tmp_path: Path, name: str) -> None:
     folder = make_model(tmp_path / "model", name)
-    policy = Policy.load(PolicySection(model=str(folder)), seed=0)
+    section = PolicySection(model=str(folder))
+    policy = Policy.load(section, seed=0)
     shapes = {key: tuple(p.shape) for key, p in policy.trainable().items()}
-    assert families_in(folder, shapes) == (policy.family,)
-    assert policy.family not in families_in(folder, dict(list(shapes.items())[1:]))
+    assert family_in(folder, section, shapes) == policy.family
+    assert family_in(folder, section, dict(list(shapes.items())[1:])) != policy.family
 
 
 def test_checkpoint_is_chosen_by_round_by_path_or_as_the_best(tmp_path: Path, run: TrainedRun) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from node.configuration import ChatMode
-from node.policy.policy import BUILTIN_MODELS
+from node.policy.model_files import BUILTIN_MODELS
 from node.policy.tokens import TokenTable, load_tokens
 from protocol.errors import ConfigurationError
 
