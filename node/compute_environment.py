@@ -11,12 +11,16 @@ sampling uses nearly that many, one for each number of rows in the batch: some 2
 
 THP_MEM_ALLOC_ENABLE: tensors of 2 MiB and more use huge pages if the system has them. A new tensor of 40 MB takes 15 ms
 instead of 65 (page faults of a virtual machine), which is most of the time of an outer step.
+
+TORCHDYNAMO_DISABLE: nothing here is compiled by torch. Without this, bitsandbytes, which peft imports, asks for the
+compiler when it is imported: a second and 40 MB more for every learner.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -26,6 +30,7 @@ COMPUTE_DEFAULTS: Final = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "THP_MEM_ALLOC_ENABLE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
 }
 
 
@@ -40,7 +45,10 @@ def importing_libraries() -> Iterator[None]:
 
     It would look through all of their objects again and again and find nothing to free, which takes a sixth of the
     import's three seconds. Later collections leave these objects out too, until the interpreter ends.
+
+    bitsandbytes warns on some CPUs that it found no package to download a kernel with; it is not wanted.
     """
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     gc.disable()
     try:
         yield

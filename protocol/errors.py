@@ -17,6 +17,7 @@
     │   │   └── RefusedError         the peer answers, and refuses this node
     │   └── DeadlineError          connected, and silent until the deadline
     ├── StorageError             the data directory: full, unreadable, damaged
+    ├── AcceleratorError         the GPU vanished or failed; a new process may find it well
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
     └── ConfigurationError       the user's configuration is not possible
 
@@ -104,6 +105,12 @@ class StorageError(StarlingError):
     """The data directory is full, unreadable or damaged."""
 
     reason = "storage"
+
+
+class AcceleratorError(StarlingError):
+    """The GPU vanished or failed. Nothing on it can be used by this process again."""
+
+    reason = "accelerator"
 
 
 class IdentityError(StarlingError):

@@ -88,6 +88,15 @@ class PolicySection(ConfigSection):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: DtypeName | Auto = "auto"
 
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        if self.four_bit is True and self.adapter_rank == 0:
+            raise ValueError(
+                "four_bit = true and adapter_rank = 0: weights in 4 bits cannot be trained themselves; set "
+                'adapter_rank to "auto" or, for example, to 16'
+            )
+        return self
+
 
 class TasksSection(ConfigSection):
     """What the policy is trained on: tasks of the default swarm, JSONL files, plug-ins."""

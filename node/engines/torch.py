@@ -137,8 +137,8 @@ def _copy_over(weights: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> Non
 
 
 def decoder_for(policy: Policy) -> Decoder[Any]:
-    """Returns the lean decoder if it covers the model, otherwise the generic one."""
-    architecture = architecture_of(policy.base.config)
+    """Returns the lean decoder if it covers the model, otherwise the generic one, which also reads a base in 4 bits."""
+    architecture = None if policy.four_bit else architecture_of(policy.base.config)
     return GenericDecoder(policy.base) if architecture is None else LeanDecoder(policy.base, architecture)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from node.export.trained_weights import adapter_rank
-from node.policy.policy import adapter_config
+from node.policy.adapter import adapter_config
 
 _ADAPTER_NAME: Final = ".default."  # stands in the policy's names of tensors, and not in the file's
 _FACTOR: Final = ".lora_A."

@@ -62,7 +62,7 @@ def assembled(
     loading("tasks")
     tasks = load_tasks(config.tasks)
     loading("checkpoint")
-    optimizer = MasterAdamW(policy.trainable(), config.learner)
+    optimizer = _optimizer(policy, config)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
     newest = read_newest(home.checkpoints)
     for warning in newest.warnings:
@@ -72,7 +72,7 @@ def assembled(
         loading("weights of peers")
     held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
     if held is not None:
-        optimizer = MasterAdamW(policy.trainable(), config.learner)
+        optimizer = _optimizer(policy, config)
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
@@ -128,6 +128,10 @@ def _evaluation(
     return EvaluationWhileTraining(config.evaluation, policy.tokens, idle_engine, scorer, tasks, context=context)
 
 
+def _optimizer(policy: Policy, config: Config) -> MasterAdamW:
+    return MasterAdamW(policy.trainable(), config.learner, adapted_parameters=policy.adapted_parameters)
+
+
 def _weight_averager(
     client: SwarmClient, optimizer: MasterAdamW, policy: Policy, config: Config, report: Callable[[Event], None]
 ) -> WeightAverager | None:
@@ -148,7 +152,7 @@ def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | 
         model=config.policy.model,
         family=policy.family.hex(),
         tokenizer=policy.tokens.fingerprint.hex(),
-        parameters=sum(p.numel() for p in policy.model.parameters()),
+        parameters=policy.parameters,
         trainable_parameters=sum(p.numel() for p in trainable),
         device=str(policy.device),
         dtype=str(policy.dtype).removeprefix("torch."),

@@ -29,6 +29,7 @@ import msgspec
 from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.events import STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
+from node.policy.device_faults import accelerator_error
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 
@@ -77,7 +78,8 @@ def run_learner(
     began: float,
     on_imported: Callable[[], None] = lambda: None,
 ) -> ExitCode:
-    """Loads everything and runs rounds until the end. Returns the exit code; a ``StarlingError`` is a fatal ``Fault``.
+    """Loads everything and runs rounds until the end. Returns the exit code; a ``StarlingError`` is a fatal ``Fault``,
+    and so is a GPU that failed: the supervisor starts a new process, which may find the GPU well.
 
     ``began`` is ``time.monotonic()`` when the process started; ``on_imported`` is called once all libraries are loaded.
     """
@@ -93,11 +95,19 @@ def run_learner(
             with assembled(home, config, scorer, report, began, should_stop) as learner:
                 report(learner.run(should_stop))
     except StarlingError as error:
-        logging.getLogger(__name__).error("%s", error)
-        detail = str(error)
-        report(Fault(time_seconds=time.time(), kind=error.reason, detail=detail, round=0, fatal=True))
-        return exit_code_of(error)
+        return _ended_by(error, report)
+    except RuntimeError as error:
+        failure = accelerator_error(error)
+        if failure is None:
+            raise
+        return _ended_by(failure, report)
     return ExitCode.DONE
+
+
+def _ended_by(error: StarlingError, report: Callable[[Event], None]) -> ExitCode:
+    logging.getLogger(__name__).error("%s", error)
+    report(Fault(time_seconds=time.time(), kind=error.reason, detail=str(error), round=0, fatal=True))
+    return exit_code_of(error)
 
 
 def _input_lines() -> Iterator[bytes]:

@@ -1,9 +1,14 @@
-"""AdamW on float32 weights, whatever the policy computes in.
+"""AdamW on float32 weights, whatever the policy computes in, with moments of one of three kinds.
 
 A policy in bfloat16 would lose most small steps: at learning rate 1e-6 an update is below half a unit in the last place
-of nearly every weight. So AdamW keeps a float32 master copy of each such parameter and rounds after every step. A step
+of nearly every weight. So a float32 master copy of each such parameter is kept and rounded after every step. A step
 whose gradient is not finite changes nothing, neither weights nor moments, and is counted. A step whose gradient is zero
 throughout, as of a batch that was filtered out, changes nothing either: otherwise momentum alone would move weights.
+
+``learner.optimizer`` says where masters and moments are (``node.fit.optimizer_size`` has their bytes): "adamw" keeps
+the moments in float32 beside the weights, "adamw8bit" in 8 bits (``adamw.eight_bit_moments``), and "host" keeps float32
+masters and moments in main memory, where the step is taken, slice by slice. torchao's ``CPUOffloadOptimizer`` was not
+used for that: it has no float32 masters, and copies gradients away before their norm is known.
 """
 
 from __future__ import annotations
@@ -11,20 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
-from node.configuration import LearnerSection
-from protocol.errors import StorageError
-
-# Two points joined by a power law: what suits the built-in models, and what was published for whole models of 0.5 to 3
-# billion parameters (F-TIS, arXiv 2605.22537).
-SMALL_PARAMETERS: Final = 5e5
-SMALL_RATE: Final = 3e-4
-LARGE_PARAMETERS: Final = 6e8
-LARGE_RATE: Final = 1e-6
+from node.configuration import LearnerSection, OptimizerName, chosen
+from node.learner.adamw.moments import moments_of
+from node.learner.adamw.saved_moments import of_shape, saved_moments
+from node.learner.adamw.slices import Scratch, slices_of
+from node.learner.learning_rate import learning_rate_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,53 +36,89 @@ class StepReport:
 class MasterAdamW:
     """AdamW over named parameters, with clipping by the gradient's global norm."""
 
-    def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection) -> None:
+    def __init__(
+        self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection, *, adapted_parameters: int = 0
+    ) -> None:
+        """``adapted_parameters`` is the size of the model under an adapter, 0 where whole weights are trained; it
+        decides an automatic learning rate."""
         self._parameters = dict(trainable)
+        kind: OptimizerName = chosen(section.optimizer, "adamw")
+        devices = {p.device for p in self._parameters.values()}
+        self._device = torch.device("cpu") if kind == "host" or not devices else devices.pop()
+        self._copied = frozenset(
+            name for name, p in self._parameters.items() if p.dtype != torch.float32 or p.device != self._device
+        )  # where the master is not the parameter itself
         self._masters = {
-            name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone())
+            name: p.detach().to(self._device, torch.float32, copy=name in self._copied)
             for name, p in self._parameters.items()
         }
-        self._gradient_clip = section.gradient_clip
-        rate = section.learning_rate
-        if rate == "auto":
-            rate = learning_rate_for(sum(p.numel() for p in self._parameters.values()))
-        self._adamw = torch.optim.AdamW(
-            self._masters.values(),
-            lr=rate,
-            weight_decay=section.weight_decay,
-            fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
-        )
-        self._rate = rate
+        self._moments = moments_of(kind, self._masters)
+        self._clip, self._weight_decay = section.gradient_clip, section.weight_decay
+        if section.learning_rate == "auto":
+            trained = sum(p.numel() for p in self._parameters.values())
+            self._rate = learning_rate_for(adapted_parameters or trained, adapter=adapted_parameters > 0)
+        else:
+            self._rate = section.learning_rate
         self.steps_skipped = 0
+
+    def prepare(self) -> None:
+        """Allocates the moments, as the first step does otherwise. Raises what torch raises when out of memory; what
+        was allocated until then stays, and the call can be repeated."""
+        for moments in set(self._moments.values()):
+            moments.prepare()
 
     @torch.no_grad()
     def step(self, *, rate_scale: float = 1.0) -> StepReport:
         """Takes one step on the gradients in the parameters' ``grad``, and clears them.
 
-        The learning rate is ``rate_scale`` times the configured one.
+        The learning rate is ``rate_scale`` times the configured one. All memory is allocated before anything changes: a
+        step that runs out of it can be repeated.
         """
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None and self._masters[name] is not parameter:
-                self._masters[name].grad = parameter.grad.float()
-                parameter.grad = None
-        gradients = [m.grad for m in self._masters.values() if m.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        gradients = self._gradients()
+        norm = _norm(gradients)
         taken = math.isfinite(norm) and norm > 0
         if taken:
-            for each in self._adamw.param_groups:
-                each["lr"] = self._rate * rate_scale
-            masters = list(self._masters.values())
-            torch.nn.utils.clip_grads_with_norm_(masters, self._gradient_clip, torch.tensor(norm))
-            self._adamw.step()
-            self._round_to_parameters()
+            self.prepare()
+            scratch = self._scratch(gradients)
+            clip, rate = _clip_factor(norm, self._clip), self._rate * rate_scale
+            while gradients:
+                name, gradient = gradients.popitem()
+                self._step(name, gradient, clip, rate, scratch)
+                self._parameters[name].grad = None  # its memory is free for the rest of the step
         elif norm != 0:
             self.steps_skipped += 1
-        self._adamw.zero_grad(set_to_none=True)
+        self.drop_gradients()
         return StepReport(norm, taken)
+
+    def drop_gradients(self) -> None:
+        """Forgets what has been accumulated for a step."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Returns the gradients by name, flat."""
+        return {name: p.grad.reshape(-1) for name, p in self._parameters.items() if p.grad is not None}
+
+    def _scratch(self, gradients: Mapping[str, Tensor]) -> Scratch:
+        """Returns room for the slices of all ``gradients``."""
+        device = next(p.device for p in self._parameters.values())
+        dtypes = {tensor.dtype for name in gradients for tensor in (gradients[name], self._parameters[name])}
+        return Scratch(self._device, device, max(gradient.numel() for gradient in gradients.values()), dtypes)
+
+    def _step(self, name: str, gradient: Tensor, clip: float, rate: float, scratch: Scratch) -> None:
+        """Moves one parameter by its ``gradient`` (N,), which is overwritten."""
+        parameter, master, moments = self._parameters[name].detach(), self._masters[name], self._moments[name]
+        for index, part in enumerate(slices_of(gradient.numel())):
+            clipped = scratch.gradient(gradient[part])
+            if clip < 1:
+                clipped.mul_(clip)
+            moments.step(name, index, part, clipped, rate, self._weight_decay)
+            if name in self._copied:
+                scratch.write(parameter.view(-1)[part], master.view(-1)[part])
 
     def masters(self) -> dict[str, Tensor]:
         """Returns the float32 weights that steps are taken on, by name, as live tensors."""
-        return {name: master.detach() for name, master in self._masters.items()}
+        return dict(self._masters)
 
     @torch.no_grad()
     def put(self, weights: Mapping[str, Tensor]) -> None:
@@ -92,43 +128,47 @@ class MasterAdamW:
         self._round_to_parameters()
 
     def _round_to_parameters(self) -> None:
-        for name, parameter in self._parameters.items():
-            if self._masters[name] is not parameter:
-                parameter.copy_(self._masters[name])
+        for name in self._copied:
+            self._parameters[name].copy_(self._masters[name])
 
     def state(self) -> dict[str, Tensor]:
         """Returns everything a continued run needs, as live tensors by name: moments, and master weights where kept."""
-        tensors: dict[str, Tensor] = {}
-        for name, master in self._masters.items():
-            if master is not self._parameters[name]:
-                tensors[f"master.{name}"] = master.detach()
-            for key, value in self._adamw.state.get(master, {}).items():
-                tensors[f"{key}.{name}"] = value
+        tensors = {f"master.{name}": self._masters[name] for name in self._masters if name in self._copied}
+        for name, moments in self._moments.items():
+            tensors |= {f"{key}.{name}": value for key, value in moments.state(name).items()}
         return tensors
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restores what ``state`` returned. Raises ``StorageError`` where a tensor is missing or of another shape."""
-        for name, master in self._masters.items():
-            if master is not self._parameters[name]:
-                master.copy_(_of_shape(tensors, f"master.{name}", master.shape))
-            if f"step.{name}" in tensors:  # absent where no step was taken before
-                moments = {key: _of_shape(tensors, f"{key}.{name}", master.shape) for key in ("exp_avg", "exp_avg_sq")}
-                moments["step"] = _of_shape(tensors, f"step.{name}", torch.Size([]))
-                self._adamw.state[master] = {k: v.clone().to(master.device) for k, v in moments.items()}
+        """Restores what ``state`` returned, of any kind of optimizer, for parameters that were restored before.
+
+        Raises ``StorageError`` where a tensor is missing or of another shape; then nothing has changed.
+        """
+        shapes = {name: master.shape for name, master in self._masters.items()}
+        masters = {
+            name: of_shape(tensors, f"master.{name}", shape)
+            for name, shape in shapes.items()
+            if name in self._copied or f"master.{name}" in tensors
+        }
+        moments = {name: saved_moments(tensors, name, shape) for name, shape in shapes.items()}
+        for name, master in masters.items():
+            self._masters[name].copy_(master)
+        for name, saved in moments.items():
+            if saved is not None:
+                self._moments[name].restore(name, saved)
         self._round_to_parameters()
 
 
-def learning_rate_for(parameters: int) -> float:
-    """Returns the learning rate for so many trained parameters: between the two points, and constant outside."""
-    slope = math.log(LARGE_RATE / SMALL_RATE) / math.log(LARGE_PARAMETERS / SMALL_PARAMETERS)
-    rate: float = SMALL_RATE * (parameters / SMALL_PARAMETERS) ** slope
-    return min(SMALL_RATE, max(LARGE_RATE, rate))
+def _norm(gradients: Mapping[str, Tensor]) -> float:
+    """Returns the Euclidean norm of all gradients together, summed in float32."""
+    norms = [
+        torch.linalg.vector_norm(gradient[part], dtype=torch.float32)
+        for gradient in gradients.values()
+        for part in slices_of(gradient.numel())
+    ]
+    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
 
-def _of_shape(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
-    tensor = tensors.get(name)
-    if tensor is None or tensor.shape != shape:
-        found = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
-        raise StorageError(f"the optimizer's {name} is {found}, expected shape {tuple(shape)}")
-    return tensor
+def _clip_factor(norm: float, most: float) -> float:
+    """Returns what brings the norm down to ``most``, as ``torch.nn.utils.clip_grad_norm_`` computes it."""
+    return min(1.0, most / (norm + 1e-6))

@@ -200,8 +200,7 @@ def restore(
         if saved is None or saved.shape != parameter.shape:
             raise StorageError(f"{newest.path} has no weights of the right shape for {name}: move it away")
         parameter.copy_(saved)
-    prefix = "optimizer."
-    optimizer.restore({n.removeprefix(prefix): t for n, t in snapshot.tensors.items() if n.startswith(prefix)})
+    optimizer.restore(_of_optimizer(snapshot.tensors))
     optimizer.steps_skipped = int(snapshot.state["steps_skipped"])
     restore_random_state(snapshot.tensors)
     state = LearnerState(
@@ -220,3 +219,15 @@ def restore(
         evaluation=msgspec.convert(snapshot.state.get(EVALUATION), HeldOutReward | None),
     )
     return state, snapshot.state["pool"]
+
+
+def _of_optimizer(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the optimizer's tensors, by its names. Weights that were saved in float32 were the masters themselves: a
+    node that continues in bfloat16 has them as such."""
+    prefix, weights = "optimizer.", "weights."
+    masters = {
+        f"master.{name.removeprefix(weights)}": tensor
+        for name, tensor in tensors.items()
+        if name.startswith(weights) and tensor.dtype == torch.float32
+    }
+    return masters | {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -1,48 +1,26 @@
-"""The policy: a Hugging Face causal model, trained whole or by a LoRA adapter, and its family.
-
-``family`` = SHA-256[:16] of (architecture, tokenizer fingerprint, base weights, names and shapes of what is trained).
-Two nodes of one family may average weights. The base weights are hashed as they are in the files, before any training
-and independently of the dtype they are loaded in, so a policy keeps its family while it learns and on any hardware.
-"""
+"""The policy: a Hugging Face causal model, trained whole or by a LoRA adapter, over a base that may be in 4 bits."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-import mmap
 import os
-import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
-from huggingface_hub import constants as hub_constants
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.utils import logging as transformers_logging
+from peft import PeftModel
+from transformers import PreTrainedModel
 
 from node.configuration import PolicySection, chosen
+from node.policy.adapter import with_adapter
+from node.policy.base_weights import base_weights_digest
 from node.policy.device import choose_device, choose_dtype
+from node.policy.family import family_of
+from node.policy.four_bit import check_four_bit, quantization_states, weights_of
+from node.policy.loading import load_base, load_tokens
+from node.policy.model_files import BUILTIN_PREFIX, model_folder
 from node.policy.tokens import TokenTable
-from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
-
-FAMILY_BYTES: Final = 16
-BUILTIN_PREFIX: Final = "builtin:"
-BUILTIN_MODELS: Final = Path(__file__).parents[1] / "models"
-HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
-# Keys of a model's configuration that describe its origin or how it is run, not what it computes.
-_INCIDENTAL_KEYS: Final = frozenset(
-    {"_name_or_path", "transformers_version", "architectures", "auto_map", "dtype", "torch_dtype", "use_cache"}
-    | {"bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "problem_type"}
-    | {"output_attentions", "output_hidden_states", "return_dict"}
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +38,7 @@ class Policy:
     device: torch.device
     dtype: torch.dtype
     vocabulary: int
+    four_bit: bool = False  # the base weights under the adapter
 
     @property
     def base(self) -> PreTrainedModel:
@@ -72,9 +51,22 @@ class Policy:
         """Returns the live parameters that learning changes, by name, in a fixed order; tied weights appear once."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
+    @property
+    def parameters(self) -> int:
+        """How many parameters the model has, an adapter's included; tied weights count once."""
+        return sum(weights_of(p) for p in self.model.parameters())
+
+    @property
+    def adapted_parameters(self) -> int:
+        """How many parameters the model under the adapter has; 0 where all weights are trained."""
+        if not isinstance(self.model, PeftModel):
+            return 0
+        return self.parameters - sum(p.numel() for p in self.trainable().values())
+
     def separate(self) -> Policy:
         """Returns a copy with trained parameters of its own; parameters that are never trained are shared."""
-        shared = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        shared: dict[int, Any] = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        shared |= {id(state): state for state in quantization_states(self.model)}
         return replace(self, model=copy.deepcopy(self.model, shared))
 
     @classmethod
@@ -83,188 +75,26 @@ class Policy:
 
         Raises ``ConfigurationError`` if the model cannot be found, read or used on the configured device.
         """
-        folder = model_folder(section.model)
         device = choose_device(section.device)
         dtype = choose_dtype(section.dtype, device)
-        tokens = _load_tokens(folder)
-        base = _load_base(folder, device, dtype)
-        rank = chosen(section.adapter_rank, 0)
-        model = base if rank == 0 else _with_adapter(base, rank, seed)
+        rank, four_bit = chosen(section.adapter_rank, 0), chosen(section.four_bit, False)
+        if four_bit:
+            check_four_bit(rank, device)
+        folder = model_folder(section.model)
+        tokens = load_tokens(folder)
+        digest = base_weights_digest(folder)  # before the weights are loaded: it also says that they are sound
+        base = load_base(folder, device, dtype, four_bit=four_bit)
+        model = base if rank == 0 else with_adapter(base, rank, seed)
         model.eval()
         trained = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
-        family = _family(base.config, tokens.fingerprint, base_weights_digest(folder), trained)
-        label = _label(section.model, rank)
+        family = family_of(base.config, tokens.fingerprint, digest, trained, four_bit=four_bit)
+        label = _label(section.model, rank, four_bit=four_bit)
         vocabulary = int(base.get_output_embeddings().weight.shape[0])  # type: ignore[no-untyped-call]
-        return cls(model, tokens, family, label, device, dtype, vocabulary)
+        return cls(model, tokens, family, label, device, dtype, vocabulary, four_bit)
 
 
-def model_folder(name: str) -> Path:
-    """Returns the folder of model ``name``: built-in, local, or from the hub (its cache if ``HF_HUB_OFFLINE``)."""
-    if name.startswith(BUILTIN_PREFIX):
-        folder = BUILTIN_MODELS / name.removeprefix(BUILTIN_PREFIX)
-        if not (folder / "config.json").is_file():
-            known = sorted(path.parent.name for path in BUILTIN_MODELS.glob("*/config.json"))
-            raise ConfigurationError(
-                f"policy.model is {name!r}, which is not built in: choose one of {', '.join(known)}"
-            )
-        return folder
-    local = Path(name).expanduser()
-    if local.is_dir():
-        if not (local / "config.json").is_file():
-            raise ConfigurationError(
-                f"policy.model is the folder {name!r}, which has no config.json: name a model's folder"
-            )
-        return local
-    if local.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
-        raise ConfigurationError(
-            f"policy.model is {name!r}, and there is no such folder: use builtin:NAME, a folder, or a hub id OWNER/NAME"
-        )
-    try:
-        offline = bool(hub_constants.HF_HUB_OFFLINE)
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=offline))
-    except LocalEntryNotFoundError as error:
-        raise ConfigurationError(
-            f"policy.model is {name!r}, which is neither a folder nor in the local hub cache, and the hub is offline "
-            "or out of reach: unset HF_HUB_OFFLINE, check the network, or name a local folder"
-        ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ConfigurationError(
-            f"policy.model is {name!r}, which the hub refused ({error}): check the name, and for a private one log in"
-        ) from error
-
-
-def base_weights_digest(folder: Path) -> bytes:
-    """Returns SHA-256 over each tensor's name, dtype, shape and bytes, sorted by name, over all files of the model.
-
-    Raises ``ConfigurationError`` if ``folder`` holds no readable safetensors.
-    """
-    tensors: dict[str, tuple[str, bytes]] = {}
-    for path in weight_files(folder):
-        try:
-            tensors.update(_tensor_digests(path))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(
-                f"{path} is not a readable safetensors file ({error}): fetch the model again"
-            ) from error
-    digest = hashlib.sha256(b"starling/base-weights/1\0")
-    for name in sorted(tensors):
-        kind, content = tensors[name]
-        digest.update(f"{name}\0{kind}\0".encode() + content)
-    return digest.digest()
-
-
-def families_in(folder: Path, trained: Mapping[str, tuple[int, ...]]) -> tuple[bytes, ...]:
-    """Returns the families of policies that train ``trained`` on the model in ``folder``, without loading the model.
-
-    Raises ``ConfigurationError`` if the folder cannot be read.
-    """
-    try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"the configuration in {folder} does not load: {error}") from error
-    return (_family(config, _load_tokens(folder).fingerprint, base_weights_digest(folder), trained),)
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Returns the files of a model's weights. Raises ``ConfigurationError`` where there are none."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
-    if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    raise ConfigurationError(
-        f"{folder} holds no model.safetensors: only safetensors weights are loaded; convert them first"
-    )
-
-
-def _tensor_digests(path: Path) -> Iterator[tuple[str, tuple[str, bytes]]]:
-    """Yields (name, (dtype and shape, SHA-256 of the bytes)). The format: u64 length, JSON header, bytes."""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        start = 8 + int.from_bytes(view[:8], "little")
-        header: dict[str, Any] = json.loads(bytes(view[8:start]))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                content = hashlib.sha256(view[start + begin : start + end]).digest()
-                yield name, (f"{entry['dtype']}{list(entry['shape'])}", content)
-
-
-def _family(
-    config: PretrainedConfig, tokenizer: bytes, base_weights: bytes, trained: Mapping[str, tuple[int, ...]]
-) -> bytes:
-    """Returns the hash of what two policies must have in common to average weights."""
-    identity = {
-        "architecture": _architecture(config),
-        "tokenizer": tokenizer.hex(),
-        "base_weights": base_weights.hex(),
-        "trained": sorted((name, list(shape)) for name, shape in trained.items()),
-    }
-    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(b"starling/family/1\0" + canonical.encode()).digest()[:FAMILY_BYTES]
-
-
-def _architecture(config: PretrainedConfig) -> dict[str, Any]:
-    """Returns what differs from the model type's defaults, so that a key added by a library version has no effect."""
-    defaults = type(config)().to_dict()
-    own = {key: value for key, value in config.to_dict().items() if key not in _INCIDENTAL_KEYS}
-    differing = {key: value for key, value in own.items() if key not in defaults or defaults[key] != value}
-    return differing | {"model_type": config.model_type}
-
-
-def _load_tokens(folder: Path) -> TokenTable:
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfigurationError(
-            f"{folder} has no tokenizer.json: save the model's tokenizer in the fast format beside it"
-        )
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # tokenizers raises bare Exception for a file that it cannot read
-        raise ConfigurationError(f"the tokenizer in {folder} does not load: {error}") from error
-    return TokenTable(tokenizer)
-
-
-def _load_base(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    weight_files(folder)  # raises a clearer message than the library's for a folder without safetensors
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    loader: Any = AutoModelForCausalLM  # with output_loading_info it returns a pair, unlike its annotations
-    try:
-        model, loading = loader.from_pretrained(
-            str(folder),
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-        model.to(device)
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
-        raise ConfigurationError(f"the model in {folder} does not load: {error}") from error
-    if loading["missing_keys"]:
-        some = ", ".join(sorted(loading["missing_keys"])[:3])
-        raise ConfigurationError(f"the weights in {folder} lack {len(loading['missing_keys'])} tensors, such as {some}")
-    head = model.get_output_embeddings()
-    if not isinstance(model, PreTrainedModel) or not isinstance(head, torch.nn.Linear):
-        raise ConfigurationError(f"the model in {folder} ({model.config.model_type}) has no linear language-model head")
-    return model
-
-
-def _with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft uses a name that transformers has since changed
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        torch.manual_seed(seed)
-        return get_peft_model(base, adapter_config(rank))
-
-
-def adapter_config(rank: int) -> LoraConfig:
-    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
-def _label(name: str, adapter_rank: int) -> str:
+def _label(name: str, adapter_rank: int, *, four_bit: bool) -> str:
     short = name.removeprefix(BUILTIN_PREFIX).rstrip(os.sep).rsplit("/", 1)[-1] or name
-    label = f"{short}+lora{adapter_rank}" if adapter_rank else short
+    method = "qlora" if four_bit else "lora"
+    label = f"{short}+{method}{adapter_rank}" if adapter_rank else short
     return label.encode()[:NAME_BYTES].decode(errors="ignore")

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from node.configuration import PolicySection
-from node.policy.policy import Policy, base_weights_digest
+from node.policy.base_weights import base_weights_digest
+from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
 

@@ -32,8 +32,9 @@ from node.events import (
     decode_event,
 )
 from node.learner.learner_process import run_learner
-from protocol.errors import ConfigurationError
-from swarm.exit_codes import ExitCode
+from node.learner.loop import Learner
+from protocol.errors import AcceleratorError, ConfigurationError
+from swarm.exit_codes import FINAL, ExitCode
 from tests.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.processes
@@ -151,3 +152,25 @@ def test_data_directory_with_checkpoints_of_another_policy_is_a_bad_configuratio
     assert fault.fatal and fault.kind == ConfigurationError.reason
     assert "builtin:finch" in fault.detail
     assert read_newest(tmp_path / "checkpoints").snapshot is not None
+
+
+@pytest.mark.parametrize("message", ["CUDA error: unspecified launch failure\nCUDA kernel errors might be …", "a bug"])
+def test_gpu_that_vanishes_is_a_fault_that_a_new_process_may_survive_and_a_bug_is_none(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Learner, "round", fail)
+    events: list[Event] = []
+    if message == "a bug":
+        with pytest.raises(RuntimeError, match="a bug"):
+            run_learner(tmp_path, CONFIG, events.append, lambda: None, began=time.monotonic())
+        return
+    code = run_learner(tmp_path, CONFIG, events.append, lambda: None, began=time.monotonic())
+    assert code == ExitCode.FAULT
+    assert code not in FINAL
+    fault = events[-1]
+    assert isinstance(fault, Fault)
+    assert fault.fatal and fault.kind == AcceleratorError.reason
+    assert "unspecified launch failure" in fault.detail and "nvidia-smi" in fault.detail

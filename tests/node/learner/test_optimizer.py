@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from node.configuration import LearnerSection
-from node.learner.optimizer import MasterAdamW, learning_rate_for
+from node.learner.optimizer import MasterAdamW
 from protocol.errors import StorageError
 
 SECTION = LearnerSection(learning_rate=1e-3, gradient_clip=1.0)
@@ -112,9 +112,3 @@ def test_state_of_another_shape_is_refused() -> None:
     del state["master.b"]
     with pytest.raises(StorageError, match=r"master\.b is missing"):
         optimizer.restore(state)
-
-
-def test_without_a_learning_rate_small_models_take_large_steps_and_large_ones_small() -> None:
-    assert learning_rate_for(100_000) == learning_rate_for(500_000) == 3e-4
-    assert learning_rate_for(600_000_000) == learning_rate_for(7_000_000_000) == pytest.approx(1e-6)
-    assert 2e-5 < learning_rate_for(10_000_000) < 4e-5

@@ -1,0 +1,52 @@
+"""A step goes through the weights slice by slice: what it needs besides them is a few slices, not a copy of all.
+
+A gradient in bfloat16, or on another device than the masters, is copied into ``Scratch`` slice by slice; a float32
+gradient beside its masters is scaled where it is. Everything is allocated before the first weight changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from node.fit.optimizer_size import SLICE_ELEMENTS
+
+
+def slices_of(elements: int) -> Iterator[slice]:
+    """Yields the parts of a flat tensor of so many ``elements``, all but the last of ``SLICE_ELEMENTS``."""
+    for begin in range(0, elements, SLICE_ELEMENTS):
+        yield slice(begin, min(begin + SLICE_ELEMENTS, elements))
+
+
+class Scratch:
+    """Room for one slice beside the masters, in float32, and in each dtype that crosses from or to another device.
+
+    Crossing devices and changing dtype are two copies: torch would do both at once by a copy of its own, on the device
+    that is short of memory.
+    """
+
+    def __init__(
+        self, masters: torch.device, parameters: torch.device, elements: int, dtypes: Iterable[torch.dtype]
+    ) -> None:
+        """``elements`` is the size of the largest tensor; ``dtypes`` are those of parameters and gradients."""
+        room = min(elements, SLICE_ELEMENTS)
+        self._float32 = torch.empty(room, device=masters, dtype=torch.float32)
+        self._crosses = masters != parameters
+        self._crossing = {
+            dtype: torch.empty(room, device=masters, dtype=dtype, pin_memory=parameters.type == "cuda")
+            for dtype in (dtypes if self._crosses else ())
+        }
+
+    def gradient(self, part: Tensor) -> Tensor:
+        """Returns the slice ``part`` (N,) of a gradient as float32 (N,) beside the masters, to be overwritten."""
+        if self._crosses:
+            part = self._crossing[part.dtype][: part.numel()].copy_(part)
+        return part if part.dtype == torch.float32 else self._float32[: part.numel()].copy_(part)
+
+    def write(self, parameter: Tensor, master: Tensor) -> None:
+        """Rounds the slice ``master`` (N,) into the parameter's slice (N,)."""
+        if self._crosses:
+            master = self._crossing[parameter.dtype][: master.numel()].copy_(master)
+        parameter.copy_(master)

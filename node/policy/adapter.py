@@ -1,0 +1,23 @@
+"""A LoRA adapter over a base model."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
+
+
+def with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
+    """Adapts every linear layer but the head, whole or in 4 bits. ``seed`` alone determines the adapter's weights,
+    which peft keeps in float32 whatever the base is in; the adapted model begins as ``base``."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft uses a name that transformers has since changed
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        torch.manual_seed(seed)
+        return get_peft_model(base, adapter_config(rank))
+
+
+def adapter_config(rank: int) -> LoraConfig:
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")

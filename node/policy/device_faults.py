@@ -1,0 +1,58 @@
+"""What a message of torch's about memory or a GPU means for a node. Pure functions of the message; imports no torch.
+
+torch raises ``RuntimeError`` for nearly everything (``OutOfMemoryError`` and ``AcceleratorError`` are such), and what
+can be done differs: out of memory, less of it may do; after a fault of the GPU nothing works in this process any more,
+and a new one may find the GPU well again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.errors import AcceleratorError
+
+_OUT_OF_MEMORY: Final = (
+    "out of memory",  # CUDA, HIP and MPS: "CUDA out of memory", "CUDA error: out of memory"
+    "not enough memory",  # "DefaultCPUAllocator: not enough memory", and Windows
+    "cannot allocate memory",  # ENOMEM, of a file that is mapped
+    "status_alloc_failed",  # cuBLAS, cuDNN
+    "std::bad_alloc",
+)
+_ACCELERATOR: Final = (
+    "cuda error",
+    "cuda driver error",
+    "hip error",
+    "cudnn error",
+    "cudnn_status",
+    "cublas_status",
+    "cusolver_status",
+    "no cuda gpus are available",
+    "no cuda-capable device",
+    "found no nvidia driver",
+    "nvml error",
+    "mps backend error",
+    "device-side assert",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an allocation failed, on the host or on a GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError | OSError) and _says(str(error), _OUT_OF_MEMORY)
+
+
+def accelerator_error(error: BaseException) -> AcceleratorError | None:
+    """Returns what to report where a GPU failed: it vanished, hung, or met an error. None for any other error."""
+    if not isinstance(error, RuntimeError) or is_out_of_memory(error) or not _says(str(error), _ACCELERATOR):
+        return None
+    first_line = str(error).strip().splitlines()[0]
+    return AcceleratorError(
+        f"the GPU stopped working ({first_line}): the learner is started again from its last checkpoint. If this "
+        'comes back, look at `nvidia-smi` and for "Xid" in the system log, reset the GPU, or set policy.device = "cpu"'
+    )
+
+
+def _says(message: str, phrases: tuple[str, ...]) -> bool:
+    lower = message.lower()
+    return any(phrase in lower for phrase in phrases)

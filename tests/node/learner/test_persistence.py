@@ -1,0 +1,73 @@
+"""A checkpoint continues under another plan: another precision, another optimizer, and as an adapter alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.checkpoints.checkpoints import NewestCheckpoint, read, write
+from node.configuration import Config, DtypeName, LearnerSection, OptimizerName, PolicySection
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState, restore, snapshot_of
+from node.policy.policy import Policy
+
+
+def node(
+    dtype: DtypeName = "float32", optimizer: OptimizerName = "adamw", *, rank: int = 0, four_bit: bool = False
+) -> tuple[Policy, MasterAdamW]:
+    section = PolicySection(model="builtin:wren", device="cpu", dtype=dtype, adapter_rank=rank, four_bit=four_bit)
+    policy = Policy.load(section, seed=0)
+    return policy, MasterAdamW(policy.trainable(), LearnerSection(learning_rate=1e-3, optimizer=optimizer))
+
+
+def step(policy: Policy, optimizer: MasterAdamW, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in policy.trainable().values():
+        parameter.grad = (torch.randn(parameter.shape, generator=generator) * 1e-3).to(parameter.dtype)
+    assert optimizer.step().taken
+
+
+def saved(folder: Path, policy: Policy, optimizer: MasterAdamW) -> NewestCheckpoint:
+    path, _ = write(folder, snapshot_of(Config(), policy, optimizer, LearnerState(round=3), {}), keep=1)
+    return NewestCheckpoint(read(path), path, ())
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_another_precision_continues_from_the_same_float32_weights_and_moments(
+    before: DtypeName, after: DtypeName, tmp_path: Path
+) -> None:
+    policy, optimizer = node(before)
+    step(policy, optimizer, 0)
+    other_policy, other = node(after)
+    state, _ = restore(saved(tmp_path, policy, optimizer), tmp_path, other_policy, other)
+    assert state.round == 3
+    for name, master in optimizer.masters().items():
+        assert torch.equal(other.masters()[name], master)
+        assert torch.equal(other_policy.trainable()[name].detach(), master.to(getattr(torch, after)))
+        assert torch.equal(other.state()[f"exp_avg.{name}"], optimizer.state()[f"exp_avg.{name}"])
+
+
+def test_another_optimizer_continues_from_the_same_weights(tmp_path: Path) -> None:
+    policy, optimizer = node("bfloat16", "adamw8bit")
+    step(policy, optimizer, 0)
+    other_policy, other = node("bfloat16", "host")
+    restore(saved(tmp_path, policy, optimizer), tmp_path, other_policy, other)
+    assert all(torch.equal(other.masters()[name], master) for name, master in optimizer.masters().items())
+    assert not any(name.startswith("exp_avg_scales") for name in other.state())
+
+
+def test_checkpoint_of_a_base_in_4_bits_holds_the_adapter_alone_and_restores_it(tmp_path: Path) -> None:
+    policy, optimizer = node(rank=4, four_bit=True)
+    step(policy, optimizer, 0)
+    checkpoint = saved(tmp_path, policy, optimizer)
+    assert checkpoint.snapshot is not None
+    weights = [name for name in checkpoint.snapshot.tensors if name.startswith("weights.")]
+    assert weights
+    assert all("lora_" in name for name in weights)
+    again, other = node(rank=4, four_bit=True)
+    restore(checkpoint, tmp_path, again, other)
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        assert torch.equal(policy.model(input_ids=ids).logits, again.model(input_ids=ids).logits)
