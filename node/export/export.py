@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,8 +167,8 @@ def _watched(folder: Path, expected_bytes: int, progress: Progress) -> Iterator[
 
     def watch() -> None:
         while not done.wait(PROGRESS_SECONDS):
-            sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
-            progress.size(sum(sizes), expected_bytes)
+            with suppress(FileNotFoundError):  # a file that is only needed meanwhile
+                progress.size(sum(path.stat().st_size for path in folder.iterdir()), expected_bytes)
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
