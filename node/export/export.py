@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,25 +13,17 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import DEFAULT_STORE_BYTES, chosen
-from node.configuration.published import is_hub_id, shaping_configuration
+from node.configuration.published import shaping_configuration
 from node.export.adapter import write_adapter
+from node.export.base_model import base_folder, base_name, check_family
 from node.export.export_result import Export, Progress, Request
 from node.export.family_mean import MeanOfFamily, mean_of_family
 from node.export.model_card import CardFacts, model_card
 from node.export.new_folder import check_target, new_folder, write_record
 from node.export.source import Source, source_of
 from node.export.trained_weights import adapter_rank, trained_weights
-from node.export.whole_model import (
-    TOKENIZER_FILES,
-    copy_files,
-    stored_dtype,
-    whole_policy,
-    write_whole_model,
-)
+from node.export.whole_model import TOKENIZER_FILES, copy_files, stored_dtype, trained_model, write_whole_model
 from node.home import Home
-from node.policy.family import family_in
-from node.policy.model_files import model_folder, weight_files
-from node.policy.policy import Policy
 from node.printable import printable
 from node.report.facts import RunFacts, run_facts
 from node.state_sync.start_from_peers import FETCH_SHARE
@@ -40,7 +32,7 @@ from protocol.errors import ConfigurationError, StorageError
 from swarm.client import SwarmClient
 
 PROGRESS_SECONDS = 1.0
-ITEM_BYTES = 4  # of a float32, as adapters are written
+ADAPTER_ITEM_BYTES = 4  # float32
 
 
 def export(home: Home, request: Request, progress: Progress) -> Export:
@@ -56,30 +48,20 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
     own = trained_weights(source.path)
     found = _replicas(home, source, own, request, progress)
     weights, warnings = found.weights, list(found.warnings)
-    base, base_missing = _base_folder(source)
+    base, missing = base_folder(source)
     form: Literal["model", "adapter"] = "model" if request.merge or not adapter_rank(own) else "adapter"
     if base is not None:
         progress.step(f"checking {printable(source.policy.model)}")
-        _check_family(source, weights, base)
+        check_family(source, weights, base)
     elif form == "model":
-        raise ConfigurationError(f"{base_missing}; say where the base model is with --model")
+        raise ConfigurationError(f"{missing}; say where the base model is with --model")
     else:
-        warnings.append(f"without the base model's tokenizer, and its weights are not checked: {base_missing}")
-    policy: Policy | None = None
-    needed = ITEM_BYTES * sum(tensor.numel() for tensor in weights.values())
-    if base is not None and form == "model":
-        progress.step(f"loading {printable(source.policy.model)}")
-        policy = whole_policy(source.policy.model, base, weights)
-        needed = sum(p.numel() for p in policy.model.parameters()) * stored_dtype(base).itemsize
-    with new_folder(request.folder, force=request.force, needed_bytes=needed) as folder, _safetensors(request.folder):
+        warnings.append(f"without the base model's tokenizer, and its weights are not checked: {missing}")
+    write, needed_bytes = _writing(source, form, weights, base, progress)
+    with new_folder(request.folder, force=request.force, needed_bytes=needed_bytes) as folder:
         progress.step("writing")
-        with _watched(folder, needed, progress):
-            if policy is not None and base is not None:
-                write_whole_model(folder, policy, base)
-            else:
-                write_adapter(folder, weights, _base_name(source, base))
-                if base is not None:
-                    copy_files(base, folder, TOKENIZER_FILES)
+        with _watched(folder, needed_bytes, progress), _library_errors(request.folder):
+            write(folder)
         card = _card_facts(source, form, weights, found)
         (folder / "README.md").write_text(model_card(card), encoding="utf-8")
         write_record(folder, _record(source, form, found))
@@ -98,6 +80,24 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
     )
 
 
+def _writing(
+    source: Source, form: str, weights: Mapping[str, Tensor], base: Path | None, progress: Progress
+) -> tuple[Callable[[Path], None], int]:
+    """Returns what writes weights and tokenizer into a folder, and how many bytes that takes, about."""
+    if form == "model" and base is not None:
+        progress.step(f"loading {printable(source.policy.model)}")
+        model = trained_model(base, weights)
+        values = sum(parameter.numel() for parameter in model.parameters())
+        return lambda folder: write_whole_model(folder, model, base), values * stored_dtype(base).itemsize
+
+    def write(folder: Path) -> None:
+        write_adapter(folder, weights, base_name(source, base))
+        if base is not None:
+            copy_files(base, folder, TOKENIZER_FILES)
+
+    return write, ADAPTER_ITEM_BYTES * sum(tensor.numel() for tensor in weights.values())
+
+
 def _replicas(
     home: Home, source: Source, own: Mapping[str, Tensor], request: Request, progress: Progress
 ) -> MeanOfFamily:
@@ -107,33 +107,6 @@ def _replicas(
     room_bytes = int(FETCH_SHARE * chosen(configured, DEFAULT_STORE_BYTES))
     with SwarmClient(home.swarm_socket) as swarm:
         return mean_of_family(swarm, source.family, own, room_bytes=room_bytes, progress=progress)
-
-
-def _base_folder(source: Source) -> tuple[Path | None, str]:
-    """Returns the folder of the base model, or None and why there is none."""
-    try:
-        folder = model_folder(source.policy.model)
-        weight_files(folder)
-    except ConfigurationError as error:
-        return None, str(error)
-    return folder, ""
-
-
-def _base_name(source: Source, base: Path | None) -> str:
-    """Returns what ``from_pretrained`` takes: a hub id, or an absolute path."""
-    model = source.policy.model
-    if is_hub_id(model) and not Path(model).is_dir():
-        return model
-    return str(base.absolute()) if base is not None else str(Path(model).expanduser().absolute())
-
-
-def _check_family(source: Source, weights: Mapping[str, Tensor], base: Path) -> None:
-    found = family_in(base, source.policy, {name: tuple(tensor.shape) for name, tensor in weights.items()})
-    if source.family != found:
-        raise ConfigurationError(
-            f"the checkpoint is of another family of policies ({source.family.hex()}) than {source.policy.model} is "
-            f"now ({found.hex()}): the base model has changed; name the one that was trained with --model"
-        )
 
 
 def _card_facts(
@@ -175,7 +148,7 @@ def _record(source: Source, form: str, found: MeanOfFamily) -> dict[str, Any]:
 
 
 @contextmanager
-def _safetensors(target: Path) -> Iterator[None]:
+def _library_errors(target: Path) -> Iterator[None]:
     """Turns the library's error for a full disk into ours."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -194,8 +167,8 @@ def _watched(folder: Path, expected_bytes: int, progress: Progress) -> Iterator[
 
     def watch() -> None:
         while not done.wait(PROGRESS_SECONDS):
-            sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
-            progress.size(sum(sizes), expected_bytes)
+            with suppress(FileNotFoundError):  # a file that is only needed meanwhile
+                progress.size(sum(path.stat().st_size for path in folder.iterdir()), expected_bytes)
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()

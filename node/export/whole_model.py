@@ -7,7 +7,6 @@ rounded once.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -17,13 +16,13 @@ from typing import Any, Final
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 
-from node.configuration import DtypeName, PolicySection
 from node.export.new_folder import RECORD
 from node.export.trained_weights import adapter_rank, check_finite
-from node.policy.model_files import weight_files
-from node.policy.policy import Policy
+from node.policy.adapter import with_adapter
+from node.policy.base_weights import stored_tensors
+from node.policy.loading import load_base
 
 SHARD_BYTES: Final = 5_000_000_000
 COPIED_FILES: Final = ("*.json", "*.jinja", "*.txt", "tokenizer.model", "LICENSE*", "NOTICE*")
@@ -37,39 +36,33 @@ _DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.flo
 
 def stored_dtype(folder: Path) -> torch.dtype:
     """Returns the floating dtype of most values in a model's files; bfloat16 where that is not one of torch's."""
-    values: Counter[str] = Counter()
-    for path in weight_files(folder):
-        with path.open("rb") as file:
-            header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                values[entry["dtype"]] += end - begin
-    return _DTYPES.get(values.most_common(1)[0][0], torch.bfloat16)
+    elements: Counter[str] = Counter()
+    for _, tensor in stored_tensors(folder).values():
+        elements[tensor.dtype] += tensor.elements
+    return _DTYPES.get(elements.most_common(1)[0][0], torch.bfloat16)
 
 
-def whole_policy(model: str, folder: Path, weights: Mapping[str, Tensor]) -> Policy:
-    """Returns the policy with ``weights`` of ``model``, whose folder is ``folder``: on the CPU, not quantized, in
-    float32 or bfloat16 as the folder has it."""
-    dtype: DtypeName = "bfloat16" if stored_dtype(folder) is torch.bfloat16 else "float32"
+@torch.no_grad()
+def trained_model(folder: Path, weights: Mapping[str, Tensor]) -> PreTrainedModel | PeftModel:
+    """Returns the model in ``folder`` with ``weights``: on the CPU, in float32 or bfloat16 as the folder has it. A base
+    that was trained over in 4 bits is loaded whole."""
+    dtype = torch.bfloat16 if stored_dtype(folder) is torch.bfloat16 else torch.float32
     rank = adapter_rank(weights)
-    section = PolicySection(model=model, device="cpu", dtype=dtype, adapter_rank=rank, four_bit=False)
-    policy = Policy.load(section, seed=0)
-    with torch.no_grad():
-        for key, parameter in policy.trainable().items():
-            parameter.copy_(weights[key])
-    return policy
+    base = load_base(folder, torch.device("cpu"), dtype, four_bit=False)
+    model = with_adapter(base, rank, seed=0) if rank else base
+    parameters = dict(model.named_parameters())
+    for name, tensor in weights.items():
+        parameters[name].copy_(tensor)
+    return model
 
 
-def write_whole_model(target: Path, policy: Policy, folder: Path) -> None:
-    """Writes the policy's model, adapter merged, with the files of the base model in ``folder``; ``policy`` is used up.
+def write_whole_model(target: Path, trained: PreTrainedModel | PeftModel, folder: Path) -> None:
+    """Writes the model, adapter merged, with the files of the base model in ``folder``; ``trained`` is used up.
 
     Raises ``StorageError`` where a value is beyond the dtype of the base model's files.
     """
     dtype = stored_dtype(folder)
-    model: Any = policy.model
-    if isinstance(policy.model, PeftModel):
-        model = policy.model.merge_and_unload()
+    model: Any = trained.merge_and_unload() if isinstance(trained, PeftModel) else trained
     model.to(dtype)
     check_finite(dict(model.named_parameters()), f"as {dtype}")
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # checked when saved; not the one kept

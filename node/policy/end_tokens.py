@@ -30,7 +30,7 @@ def _declared(path: Path) -> list[int]:
         declared = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not a readable JSON object ({error}): fetch the model again") from error
     ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
     if not all(isinstance(token_id, int) for token_id in ids):

@@ -15,15 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from transformers import AutoConfig, PretrainedConfig
-
-from node.configuration import PolicySection, chosen
-from node.policy.base_weights import base_weights_digest
-from node.policy.tokens import load_tokens
-from protocol.errors import ConfigurationError
+from transformers import PretrainedConfig
 
 FAMILY_BYTES: Final = 16
 FOUR_BIT_FORMAT: Final = "nf4, blocks of 64, scales in 8 bits"
@@ -54,19 +48,6 @@ def family_of(
         identity["base_format"] = FOUR_BIT_FORMAT
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(b"starling/family/1\0" + canonical.encode()).digest()[:FAMILY_BYTES]
-
-
-def family_in(folder: Path, section: PolicySection, trained: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Returns the family of a policy that trains ``trained`` on the model in ``folder``, without loading the model.
-
-    Raises ``ConfigurationError`` if the folder cannot be read.
-    """
-    try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"the configuration in {folder} does not load: {error}") from error
-    tokens = load_tokens(folder, section.chat).fingerprint
-    return family_of(config, tokens, base_weights_digest(folder), trained, four_bit=chosen(section.four_bit, False))
 
 
 def _architecture(config: PretrainedConfig) -> dict[str, Any]:

@@ -146,16 +146,18 @@ class _Collected:
 
 
 def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
-    """Reads a run; with ``until_round`` only the events up to that round.
+    """Reads a run; with ``until_round`` only as far as that round, reports of memory and traffic included.
 
     Raises ``ConfigurationError`` where nothing was recorded, ``StorageError`` for a file that cannot be read.
     """
     found = _Collected()
-    read = False
+    read = beyond = False
     for path in (metrics.with_name(metrics.name + ".1"), metrics):
         try:
             for event in _events(path, found):
-                if until_round is None or getattr(event, "round", 0) <= until_round:
+                if until_round is not None and not isinstance(event, Usage):
+                    beyond = event.round > until_round  # and back where a restarted learner repeats rounds
+                if not beyond:
                     found.add(event)
             read = True
         except FileNotFoundError:

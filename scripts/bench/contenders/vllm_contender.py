@@ -38,7 +38,7 @@ def vllm_worker(
 
     The model is loaded and compiled before. Raises ``RuntimeError`` when the worker ends or reports nothing in time.
     """
-    python = _prepared(environment)
+    python = prepared(environment)
     results, log = (folder / f"vllm-{job['name']}.{end}" for end in ("results", "log"))
     job_file = folder / f"vllm-{job['name']}.json"
     job_file.write_text(json.dumps(job | {"results": str(results)}))
@@ -66,7 +66,7 @@ def vllm_worker(
         _end(process)
 
 
-def _prepared(environment: Path) -> Path:
+def prepared(environment: Path) -> Path:
     """Returns the environment's Python; makes the environment the first time (3.5 GB)."""
     python = environment / "bin" / "python"
     if not python.exists():

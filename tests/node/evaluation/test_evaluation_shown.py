@@ -15,7 +15,7 @@ from node.api.metrics import metrics_text
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
 from node.cli import wording
 from node.cli.progress import PlainObserver
-from node.events import Evaluated, Event, PhaseBegan, encode_event
+from node.events import Evaluated, Event, PhaseBegan, Usage, encode_event
 from node.report.facts import run_facts
 from node.report.html import report_page
 from node.report.lines import report_lines
@@ -94,7 +94,11 @@ def test_evaluations_are_a_timeline_of_their_own_also_after_a_restart(tmp_path: 
 def test_report_has_the_curve_the_last_result_and_the_best_one(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     events: list[Event] = [round_done(1), evaluated(2, 0.5), evaluated(4, 0.4, best=(2, 0.5))]
-    path.write_bytes(b"".join(encode_event(event) + b"\n" for event in events))
+    usage = Usage(
+        time_seconds=5.0, supervisor_bytes=1, learner_bytes=1, swarm_bytes=1, sent_bytes_total=1, received_bytes_total=1
+    )
+    lines = [*map(encode_event, events), msgspec.json.encode(usage)]
+    path.write_bytes(b"\n".join(lines))
     facts = run_facts(path)
     assert (facts.evaluated, facts.evaluated_total) == (events[2], 2)
     (line,) = [line for line in report_lines(facts) if line.startswith("held-out")]
@@ -102,4 +106,5 @@ def test_report_has_the_curve_the_last_result_and_the_best_one(tmp_path: Path) -
     page = report_page(facts, name="h")
     assert '"held-out":[{"name":"add"' in page and 'id="chart-held-out"' in page
     assert run_facts(path, until_round=3).evaluated == events[1]
+    assert (facts.ended_seconds, run_facts(path, until_round=3).ended_seconds) == (5.0, 2.0)
     assert msgspec.json.decode(msgspec.json.encode(facts.evaluated), type=Evaluated) == events[2]

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from node.configuration import PolicySection
 from node.export import whole_model
-from node.policy.family import family_in
+from node.export.base_model import families_in
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError, StorageError
 from tests.node.engines.conftest import CONFIGURATIONS
@@ -105,6 +105,21 @@ def test_merged_adapter_is_a_whole_model(tmp_path: Path) -> None:
     torch.testing.assert_close(logits_of(out), run.logits(), rtol=CLOSE, atol=CLOSE)
 
 
+def test_adapter_trained_over_a_base_in_4_bits_is_merged_into_the_whole_one(tmp_path: Path) -> None:
+    """Its family differs, and its configuration may leave rank and format to the machine."""
+    run, out = trained_run(tmp_path, adapter_rank=3), tmp_path / "out"
+    path = run.home.checkpoints / "round-000008"
+    state, config = (json.loads((path / name).read_text()) for name in ("state.json", "config.json"))
+    shapes = {key: tuple(p.shape) for key, p in run.policy.trainable().items()}
+    state["family"] = families_in(run.model, "auto", shapes)[1].hex()
+    config["policy"] |= {"adapter_rank": "auto", "four_bit": "auto"}
+    (path / "state.json").write_text(json.dumps(state))
+    (path / "config.json").write_text(json.dumps(config))
+    assert run.export(out, merge=True).form == "model"
+    torch.testing.assert_close(logits_of(out), run.logits(), rtol=CLOSE, atol=CLOSE)
+    assert run.export(tmp_path / "alone").form == "adapter"
+
+
 def test_adapter_whose_base_model_is_gone_is_exported_alone_and_not_merged(tmp_path: Path) -> None:
     run = trained_run(tmp_path, adapter_rank=3)
     elsewhere = Path(shutil.move(run.model, tmp_path / "elsewhere"))
@@ -134,11 +149,11 @@ def test_checkpoint_of_another_family_than_the_base_model_is_refused(
 @pytest.mark.parametrize("name", sorted(CONFIGURATIONS))
 def test_family_is_known_without_loading_the_model(tmp_path: Path, name: str) -> None:
     folder = make_model(tmp_path / "model", name)
-    section = PolicySection(model=str(folder))
-    policy = Policy.load(section, seed=0)
+    policy = Policy.load(PolicySection(model=str(folder)), seed=0)
     shapes = {key: tuple(p.shape) for key, p in policy.trainable().items()}
-    assert family_in(folder, section, shapes) == policy.family
-    assert family_in(folder, section, dict(list(shapes.items())[1:])) != policy.family
+    whole, four_bit = families_in(folder, "auto", shapes)
+    assert whole == policy.family != four_bit
+    assert policy.family not in families_in(folder, "auto", dict(list(shapes.items())[1:]))
 
 
 def test_checkpoint_is_chosen_by_round_by_path_or_as_the_best(tmp_path: Path, run: TrainedRun) -> None:
