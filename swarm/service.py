@@ -102,6 +102,7 @@ class SwarmService:
             configured=settings.peers,
             remembered=home / "peers.json",
             random=random,
+            on_lan=settings.lan_discovery,
             is_banned=self._is_banned,
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -37,11 +37,27 @@ CorrectionName = Literal[
 ]
 DivergenceEstimator = Literal["k3", "log_ratio"]
 ForeignAdvantage = Literal["learner", "group"]
+DtypeName = Literal["float32", "bfloat16"]
+OptimizerName = Literal["adamw", "adamw8bit", "host"]
+Auto = Literal["auto"]  # chosen from the model and this machine's memory: ``node.fit``
 
 UNWEIGHTED_CORRECTIONS: Final[frozenset[CorrectionName]] = frozenset({"none", "ppo", "sequence_mask"})
 GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"sequence_tis"}
 
+# What "auto" means where nothing was planned: it suits a model that certainly fits.
+DEFAULT_ROWS: Final = 128
+DEFAULT_BATCH_TOKENS: Final = 8192
+DEFAULT_STORE_BYTES: Final = 2 << 30
+
 PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each
+
+
+Value = TypeVar("Value")
+
+
+def chosen(value: Value | Auto, default: Value) -> Value:
+    """Returns ``value``, or ``default`` for "auto"."""
+    return default if value == "auto" else value
 
 
 class ConfigSection(BaseModel):
@@ -55,7 +71,7 @@ class SwarmSection(ConfigSection):
     listen: str = "/ip4/0.0.0.0/tcp/0"
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
     lan_discovery: bool = True
-    store_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
+    store_bytes: Annotated[int, Field(ge=1 << 20)] | Auto = "auto"
     upload_bytes_per_second: Count = 0  # 0: no limit
     heartbeat_seconds: Positive = 5.0
     mesh_degree: AtLeastOne = 4
@@ -65,9 +81,10 @@ class PolicySection(ConfigSection):
     """Which model is trained, and which of its weights."""
 
     model: str = "builtin:wren"  # builtin:…, a local folder, or a hub id
-    adapter_rank: Count = 0  # 0 trains every weight; above, a LoRA adapter of this rank
+    adapter_rank: Count | Auto = "auto"  # 0 trains every weight; above, a LoRA adapter of this rank
+    four_bit: bool | Auto = "auto"  # holds the base weights under an adapter in 4 bits each
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: DtypeName | Auto = "auto"
 
 
 class TasksSection(ConfigSection):
@@ -84,7 +101,7 @@ class TasksSection(ConfigSection):
 class EngineSection(ConfigSection):
     """Generation."""
 
-    rows: AtLeastOne = 128  # sequences decoded side by side
+    rows: AtLeastOne | Auto = "auto"  # sequences decoded side by side
     temperature: Positive = 1.0
 
 
@@ -101,7 +118,9 @@ class LearnerSection(ConfigSection):
     learning_rate: Positive | Literal["auto"] = "auto"  # auto: by the number of trained parameters
     weight_decay: NotNegative = 0.0
     gradient_clip: Positive = 1.0  # global norm
-    batch_tokens: AtLeastOne = 8192  # padded tokens of one micro-batch; gradients accumulate over micro-batches
+    optimizer: OptimizerName | Auto = "auto"  # AdamW, its moments in float32, in 8 bits, or on the host
+    batch_tokens: AtLeastOne | Auto = "auto"  # padded tokens of one micro-batch; gradients accumulate over them
+    recompute: bool | Auto = "auto"  # activations are computed again in the backward pass instead of kept
     peer_share: Fraction = 0.5  # of a round's foreign groups, from any one peer while other peers have groups too
     max_age_seconds: Positive = 300.0  # of a foreign group
     foreign_uses: Annotated[int, Field(ge=1, le=64)] = 4  # of one foreign group, in as many rounds

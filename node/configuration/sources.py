@@ -151,15 +151,21 @@ def _refuse_unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str])
 
 def _explain(error: ValidationError, lowest_first: tuple[SettingsSource, ...]) -> str:
     """Returns one line for each invalid value: where it was written, what it is, and what is wrong with it."""
+    keys = frozenset(known_keys())
     lines = []
+    invalid: dict[str, tuple[object, list[str]]] = {}  # input and messages, by key
     for fault in error.errors(include_url=False):
-        key = ".".join(str(part) for part in fault["loc"] if not isinstance(part, int))
+        place = [str(part) for part in fault["loc"] if not isinstance(part, int)]
+        # Where a key has several types, each that does not suit has a message, with the type's name after the key.
+        key = next((k for k in (".".join(place[:n]) for n in range(1, len(place))) if k in keys), ".".join(place))
         if fault["type"] == "value_error":  # of a section as a whole: a contradiction between its keys
             inside = [written for source in lowest_first for k, written in source.spelling.items() if k.startswith(key)]
             lines.append(f"{fault['ctx']['error']} (from {', '.join(inside)})")
             continue
+        invalid.setdefault(key, (fault["input"], []))[1].append(fault["msg"])
+    for key, (value, messages) in invalid.items():
         written = next((source.spelling[key] for source in reversed(lowest_first) if key in source.spelling), key)
-        lines.append(f"{written} = {fault['input']!r}: {fault['msg']}")
+        lines.append(f"{written} = {value!r}: {', or: '.join(messages)}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from node.api.node_client import ask_peers, ask_status
 from node.api.types import PeerView
-from node.configuration import Config, load_config
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, load_config
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
 from node.doctor.data_directory import RunningFacts
 from node.doctor.findings import Finding, Report, error, ok, report_of
@@ -92,7 +92,7 @@ def _data(home: Home, config: Config, running: RunningFacts) -> Iterator[Finding
     newest = checkpoints.whole[-1] if checkpoints.whole else None
     yield machine.judge_disk(
         machine_facts.disk_facts(home.path, newest),
-        store_bytes=config.swarm.store_bytes,
+        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
         checkpoints_kept=config.checkpoint.keep,
         log_bytes=LOGS_BYTES,
     )

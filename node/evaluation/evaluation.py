@@ -17,7 +17,7 @@ import torch
 
 from node.checkpoints import checkpoints
 from node.checkpoints.checkpoint_files import rounds
-from node.configuration import Config
+from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
@@ -46,7 +46,7 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
         found = _newest(home) if checkpoint is None else (checkpoint, checkpoints.read(checkpoint))
         if found is not None:
             _restore(policy, *found)
-        engine = TorchEngine(policy, rows=config.engine.rows, seed=seed)
+        engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)
         sizes = {"prompts": prompts, "seed": seed}
         return Evaluation(
             model=config.policy.model,

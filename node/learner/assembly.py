@@ -15,7 +15,7 @@ from pathlib import Path
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import Config
+from node.configuration import DEFAULT_ROWS, Config, chosen
 from node.engines.torch import TorchEngine
 from node.events import Event, LearnerReady, Loading
 from node.home import Home
@@ -74,7 +74,9 @@ def assembled(
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
-    engine = TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=own_weights)
+    engine = TorchEngine(
+        policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=config.seed, owns_weights=own_weights
+    )
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
     research = config.objective.research

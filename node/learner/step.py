@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from node.configuration import LearnerSection, ObjectiveSection
+from node.configuration import DEFAULT_BATCH_TOKENS, LearnerSection, ObjectiveSection, chosen
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
@@ -54,7 +54,9 @@ def optimizer_steps(
     """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task."""
     groups = with_baselines(network, groups, learner, objective, temperature=temperature)
     totals = BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), max_new_tokens)
-    planned = plan_micro_batches(groups, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts)
+    planned = plan_micro_batches(
+        groups, batch_tokens=chosen(learner.batch_tokens, DEFAULT_BATCH_TOKENS), pads_prompts=network.pads_prompts
+    )
     micro_batches = [(each, RaggedSpans.of(each.completions, network.head.weight.device)) for each in planned]
     anchors = _anchors(network, micro_batches, objective, others, temperature)
     total, steps = ObjectiveReport(), list[StepReport]()

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from node.configuration import PolicySection
+from node.configuration import PolicySection, chosen
 from node.policy.device import choose_device, choose_dtype
 from node.policy.tokens import TokenTable
 from protocol.errors import ConfigurationError
@@ -88,11 +88,12 @@ class Policy:
         dtype = choose_dtype(section.dtype, device)
         tokens = _load_tokens(folder)
         base = _load_base(folder, device, dtype)
-        model = base if section.adapter_rank == 0 else _with_adapter(base, section.adapter_rank, seed)
+        rank = chosen(section.adapter_rank, 0)
+        model = base if rank == 0 else _with_adapter(base, rank, seed)
         model.eval()
         trained = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
         family = _family(base.config, tokens.fingerprint, base_weights_digest(folder), trained)
-        label = _label(section.model, section.adapter_rank)
+        label = _label(section.model, rank)
         vocabulary = int(base.get_output_embeddings().weight.shape[0])  # type: ignore[no-untyped-call]
         return cls(model, tokens, family, label, device, dtype, vocabulary)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from node.averaging import noloco
-from node.configuration import Config
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen
 from node.events import Event
 from node.home import Home
 from node.learner.persistence import LearnerState
@@ -47,7 +47,7 @@ def start_from_peers(
         layout.digest,
         tasks,
         dense_bytes(layout),
-        int(FETCH_SHARE * config.swarm.store_bytes),
+        int(FETCH_SHARE * chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES)),
         claimed_success(state.success.announced(), tasks) if state.round else None,
     )
     with SwarmClient(home.swarm_socket) as swarm, SwarmClient(home.swarm_socket) as fetching:
@@ -83,7 +83,7 @@ def publisher_of(
         policy.trainable(),
         family=policy.family,
         every_rounds=config.checkpoint.publish_every_rounds,
-        store_bytes=config.swarm.store_bytes,
+        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
         report=report,
         clock=clock,
         held=held,

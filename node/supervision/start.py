@@ -16,7 +16,7 @@ import time
 
 import msgspec
 
-from node.configuration import Config
+from node.configuration import DEFAULT_STORE_BYTES, Config, chosen
 from node.events import STOP_LINE, LearnerStart
 from node.home import Home, Lock, LockHeld, lock_home
 from node.printable import printable
@@ -101,7 +101,7 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
         listen=section.listen,
         peers=section.peers,
         lan_discovery=section.lan_discovery,
-        store_bytes=section.store_bytes,
+        store_bytes=chosen(section.store_bytes, DEFAULT_STORE_BYTES),
         upload_bytes_per_second=float(section.upload_bytes_per_second),
         heartbeat_seconds=section.heartbeat_seconds,
         mesh_degree=section.mesh_degree,

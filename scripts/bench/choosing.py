@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from node.configuration import Config, LearnerSection, PolicySection, TasksSection
+from node.configuration import DEFAULT_ROWS, Config, LearnerSection, PolicySection, TasksSection, chosen
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
@@ -182,7 +182,7 @@ def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task],
     with tempfile.TemporaryDirectory() as folder:
         swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0
         intake = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], research=config.objective.research)
-        engine = TorchEngine(policy, rows=config.engine.rows, seed=0)
+        engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=0)
         parts = config, policy, tasks, engine, InProcessScorer(tasks), intake, optimizer, LearnerState()
         learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])
         for of_round in rounds:

@@ -122,12 +122,13 @@ def after_success(candidate: Candidate, now_seconds: float) -> Candidate:
     )
 
 
-def why_alone(now_seconds: float, candidates: Collection[Candidate], *, dialling: Collection[str]) -> str:
-    """Returns why no peer is connected: what was tried, how it failed, and when the node tries next."""
+def why_alone(now_seconds: float, candidates: Collection[Candidate], *, dialling: Collection[str], on_lan: bool) -> str:
+    """Returns why no peer is connected: what was tried, how it failed, and when the node tries next.
+
+    ``on_lan``: the node also asks the local network."""
     if not candidates:
-        return (
-            "no address of a peer is known: give one with --peer; listening, and asking the local network and the DHT"
-        )
+        listening = "listening, and asking the local network" if on_lan else "listening; LAN discovery is off"
+        return f"no address of a peer is known: give one with --peer; {listening}"
     if dialling:
         trying = next((c.address for c in candidates if c.peer in dialling), "")
         return f"{len(candidates)} addresses known; dialling {trying} now"

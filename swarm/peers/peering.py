@@ -71,6 +71,7 @@ class Peering:
         configured: Sequence[str],
         remembered: Path | None,
         random: Random,
+        on_lan: bool = True,
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
@@ -82,6 +83,7 @@ class Peering:
         self._swarm_id = swarm_id
         self._path = remembered
         self._random = random
+        self._on_lan = on_lan
         self._is_banned = is_banned
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
@@ -260,7 +262,7 @@ class Peering:
         others = [c for c in known if not self._is_refused(c.peer)]
         if known and not others:
             return "all known peers have left, are banned or are in another swarm; listening, and asking again later"
-        return why_alone(anyio.current_time(), others, dialling=self._dialling)
+        return why_alone(anyio.current_time(), others, dialling=self._dialling, on_lan=self._on_lan)
 
     @property
     def _is_short(self) -> bool:

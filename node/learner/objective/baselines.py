@@ -39,7 +39,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.configuration import LearnerSection, ObjectiveSection
+from node.configuration import DEFAULT_BATCH_TOKENS, LearnerSection, ObjectiveSection, chosen
 from node.kernels.linear_logp import linear_logps
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import Network, completion_hidden, plan_micro_batches
@@ -62,7 +62,9 @@ def with_baselines(
     found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
     waiting = [group for group in groups if group.baseline != "fixed"]
     need_norms = {id(c) for group in waiting if group.baseline == "min_variance" for c in group.completions}
-    planned = plan_micro_batches(waiting, batch_tokens=learner.batch_tokens, pads_prompts=network.pads_prompts)
+    planned = plan_micro_batches(
+        waiting, batch_tokens=chosen(learner.batch_tokens, DEFAULT_BATCH_TOKENS), pads_prompts=network.pads_prompts
+    )
     for micro_batch in planned:
         hidden, targets = completion_hidden(network, micro_batch)
         head = network.head

@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from node.configuration import Config, PolicySection
+from node.configuration import DEFAULT_ROWS, Config, PolicySection, chosen
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, Event, RoundDone
@@ -87,7 +87,12 @@ class ExperimentNode:
             config,
             policy,
             tasks,
-            TorchEngine(policy, rows=config.engine.rows, seed=config.seed, owns_weights=needs_own_weights(config)),
+            TorchEngine(
+                policy,
+                rows=chosen(config.engine.rows, DEFAULT_ROWS),
+                seed=config.seed,
+                owns_weights=needs_own_weights(config),
+            ),
             self._scorer,
             self._intake,
             optimizer,

@@ -92,15 +92,19 @@ def test_a_failed_address_waits_longer_each_time_up_to_a_bound_and_no_two_nodes_
 
 
 def test_a_lonely_node_says_what_was_tried_and_when_it_tries_next() -> None:
-    assert "--peer" in why_alone(0.0, [], dialling=())
+    assert "asking the local network" in why_alone(0.0, [], dialling=(), on_lan=True)
+    said = why_alone(0.0, [], dialling=(), on_lan=False)
+    assert "--peer" in said and "LAN discovery is off" in said
     failed = after_failure(Candidate(address("a"), AddressSource.CONFIGURED), 0.0, "connection refused", Random(1))
     failed = after_failure(failed, 0.0, "connection refused", Random(1))
     failed = after_failure(failed, 0.0, "connection refused", Random(1))
-    said = why_alone(0.5, [failed, Candidate(address("b"), AddressSource.PEER, not_before_seconds=60.0)], dialling=())
+    said = why_alone(
+        0.5, [failed, Candidate(address("b"), AddressSource.PEER, not_before_seconds=60.0)], dialling=(), on_lan=True
+    )
     assert "1 of 2" in said
     assert address("a") in said and "connection refused" in said
     assert " 2 s" in said
-    assert "dialling" in why_alone(0.0, [failed], dialling=("a",))
+    assert "dialling" in why_alone(0.0, [failed], dialling=("a",), on_lan=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""The settings that cost memory, after "auto" has become a value."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from node.configuration import (
+    DEFAULT_BATCH_TOKENS,
+    DEFAULT_ROWS,
+    DEFAULT_STORE_BYTES,
+    Config,
+    DtypeName,
+    OptimizerName,
+    chosen,
+)
+
+
+class MemorySettings(Struct, frozen=True, kw_only=True):
+    """What a node runs with. A learner begins with ``rows`` and ``batch_tokens``; out of memory, it halves them."""
+
+    dtype: DtypeName  # of the weights in the forward pass
+    adapter_rank: int  # 0: every weight is trained
+    four_bit: bool  # the base weights under an adapter
+    rows: int  # sequences decoded side by side
+    batch_tokens: int  # padded tokens of one micro-batch
+    recompute: bool  # activations are computed again in the backward pass
+    chunk_tokens: int | None  # of the sequence, in one piece of a recomputed layer; None: all of it
+    optimizer: OptimizerName
+    merge_adapters: bool  # for generation, into a copy of the matrices that they adapt
+    store_bytes: int
+
+
+def settings_without_a_plan(config: Config, dtype: DtypeName) -> MemorySettings:
+    """Returns what is configured, and for every "auto" what suits a model that certainly fits."""
+    return MemorySettings(
+        dtype=dtype if config.policy.dtype == "auto" else config.policy.dtype,
+        adapter_rank=chosen(config.policy.adapter_rank, 0),
+        four_bit=chosen(config.policy.four_bit, False),
+        rows=chosen(config.engine.rows, DEFAULT_ROWS),
+        batch_tokens=chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS),
+        recompute=chosen(config.learner.recompute, False),
+        chunk_tokens=None,
+        optimizer=chosen(config.learner.optimizer, "adamw"),
+        merge_adapters=True,
+        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
+    )
+
+
+def with_settings(config: Config, settings: MemorySettings) -> Config:
+    """Returns ``config`` with every "auto" that costs memory replaced by what ``settings`` say."""
+    return config.model_copy(
+        update={
+            "swarm": config.swarm.model_copy(update={"store_bytes": settings.store_bytes}),
+            "policy": config.policy.model_copy(
+                update={
+                    "adapter_rank": settings.adapter_rank,
+                    "four_bit": settings.four_bit,
+                    "dtype": settings.dtype,
+                }
+            ),
+            "engine": config.engine.model_copy(update={"rows": settings.rows}),
+            "learner": config.learner.model_copy(
+                update={
+                    "batch_tokens": settings.batch_tokens,
+                    "recompute": settings.recompute,
+                    "optimizer": settings.optimizer,
+                }
+            ),
+        }
+    )
