@@ -1,4 +1,4 @@
-"""The command for the day that a GPU is there, here: everything at tiny sizes, and what becomes of a section that fails.
+"""The command for the day that a GPU is there: all of it at tiny sizes, and what becomes of a section that fails.
 
 Triton's kernels run in its interpreter.
 """
@@ -103,10 +103,10 @@ def test_the_end_of_a_section_says_why(run: Any, status: str, because: str) -> N
 
 def test_what_a_stopped_process_had_told_is_kept(tmp_path: Path) -> None:
     told = tmp_path / "told"
-    results = [Check("one", 0.5, 1.0), Figure("two", 3.0, "ms", 0.003, 1e6)]
-    told.write_text("".join(map(line_of, results)) + line_of(Check("three", 0.0, 1.0))[:20])
+    check, figure = Check("one", 0.5, 1.0), Figure("two", 3.0, "ms", 0.003, 1e6)
+    told.write_text(line_of(check) + line_of(figure) + line_of(Check("three", 0.0, 1.0))[:20])
     result, end = read_lines(told)
-    assert (result.checks, result.figures, end) == (results[:1], results[1:], None)
+    assert (result.checks, result.figures, end) == ([check], [figure], None)
 
 
 @pytest.mark.processes
