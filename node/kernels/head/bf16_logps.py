@@ -79,7 +79,7 @@ class Bf16Logps(torch.autograd.Function):
                 running[:, tokens], float32_product(hidden[tokens], w.T), None if bias is None else bias[words], inverse
             )
             if expected is not None:
-                expected[tokens] = expected[tokens].mul_(decay).add_(float32_product(p, w))
+                expected[tokens].mul_(decay).add_(float32_product(p, w))
         peak, total, moment = running
         lse, entropies = peak + total.log(), (total.log() - moment / total).clamp_(min=0)
         at_targets = weight[targets]
@@ -117,9 +117,9 @@ class Bf16Logps(torch.autograd.Function):
                 if tokens.stop == len(hidden):
                     weight_grad[words] = of_words
             if bias_grad is not None:
-                bias_grad[words] += slope.sum(0, dtype=torch.float32)
+                bias_grad[words].add_(slope.sum(0, dtype=torch.float32))
             if hidden_grad is not None and e is not None:
-                hidden_grad[tokens] += float32_product(slope, w)
+                hidden_grad[tokens].add_(float32_product(slope, w))
         return (
             None if hidden_grad is None else hidden_grad.to(hidden.dtype),
             weight_grad,

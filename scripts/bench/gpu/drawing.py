@@ -17,6 +17,8 @@ RARE: Final = 1e-5
 def drawing(bench: Bench) -> None:
     _against_torch(bench)
     _distribution(bench)
+    if bench.device.type == "cuda":
+        _captured(bench)
     _time(bench)
 
 
@@ -41,6 +43,24 @@ def _against_torch(bench: Bench) -> None:
     apart = DrawKeys(keys.seed, keys.completions[order], keys.steps[order])
     moved, whole = keyed_draw(logits[order], 1.0, apart), keyed_draw(logits, 1.0, keys)
     bench.same("a row elsewhere in the batch", torch.equal(moved[0], whole[0][order]), True)
+
+
+def _captured(bench: Bench) -> None:
+    """A captured graph draws what the steps say that are in its tensor when it is replayed."""
+    from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
+
+    logits = torch.randn(8, VOCABULARY, device=bench.device)
+    keys = DrawKeys.of_rows(8, bench.device, torch.Generator(bench.device).manual_seed(4))
+    expected = [keyed_draw(logits, 1.0, DrawKeys(keys.seed, keys.completions, keys.steps + n))[0] for n in range(3)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens, _ = keyed_draw(logits, 1.0, keys)
+        keys.steps.add_(1)
+    found = list[Tensor]()
+    for _ in expected:
+        graph.replay()
+        found.append(tokens.clone())
+    bench.same("a captured graph", torch.equal(torch.stack(found), torch.stack(expected)), True)
 
 
 def _distribution(bench: Bench) -> None:
