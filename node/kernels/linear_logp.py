@@ -12,6 +12,8 @@ gradients of logps and entropies,
 The gradient from ``g`` to ``hidden``, ``g_i (w_target − Σ_v p_iv w_v)``, needs only the expected row of ``weight``,
 which the forward pass accumulates as attention accumulates values. So if ``weight`` is frozen and no gradient reaches
 the entropies, nothing is computed twice. In this the kernel departs from chunks with recomputation.
+
+On a GPU, bf16 inputs are multiplied as such, with float32 sums (``node.kernels.head``); everything else is float32.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from node.kernels.dispatch import is_gpu
+from node.kernels.head.bf16_logps import Bf16Logps
+from node.kernels.head.blocks import CPU_BLOCK, block_shape_for
 from node.kernels.products import products_for
 
 DENSE_LOGITS = 1 << 20
 """Up to this many logits (4 MiB of float32) are held whole: blocks would save nothing and cost a recomputation."""
-BLOCK_TOKENS = 1024
-BLOCK_VOCABULARY = 1024
-"""One block of logits is 4 MiB of float32: large enough for full matrix speed, small enough to stay in cache."""
+BLOCK_TOKENS, BLOCK_VOCABULARY = CPU_BLOCK
 
 
 def linear_logps(
@@ -46,22 +49,29 @@ def linear_logps(
     - Differentiable once through both outputs to ``hidden``, ``weight`` and ``bias``. A gradient that is not needed is
       not computed.
     - Logits, sums and outputs are float32 (float64 if an input is), also under autocast; gradients have the dtype of
-      their input.
-    - Beyond inputs and their gradients, memory is O(N·D) and a few blocks of 4 MiB, however large N·V.
+      their input. On a GPU, bf16 inputs are multiplied as bf16 with float32 sums, within the bounds that
+      ``node.kernels.head.bf16_logps`` states.
+    - Beyond inputs and their gradients, memory is O(N·D) and a few blocks of logits, however large N·V: 4 MiB each on a
+      CPU, an eighth of the free memory together on a GPU.
     - No log-probability is above 0 and no entropy below 0, not even by rounding.
 
     Raises ValueError for shapes that do not match and for targets outside [0, V).
     """
     _check(hidden, weight, targets, bias, temperature)
     with torch.autocast(hidden.device.type, enabled=False):
+        targets = targets.long()
+        small = 0 < len(hidden) * len(weight) <= DENSE_LOGITS
+        result: tuple[Tensor, Tensor]
+        if len(hidden) and not small and is_gpu(hidden.device) and hidden.dtype == weight.dtype == torch.bfloat16:
+            result = Bf16Logps.apply(hidden, weight, targets, bias, temperature)  # type: ignore[no-untyped-call]
+            return result
         dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
-        hidden, targets = hidden.to(dtype), targets.long()
+        hidden = hidden.to(dtype)
         bias = None if bias is None else bias.to(dtype)
         if temperature != 1.0:
             hidden = hidden / temperature
             bias = None if bias is None else bias / temperature
-        result: tuple[Tensor, Tensor]
-        if 0 < len(hidden) * len(weight) <= DENSE_LOGITS:
+        if small:
             result = _DenseLogps.apply(hidden, weight.to(dtype), targets, bias)  # type: ignore[no-untyped-call]
         else:
             result = _BlockedLogps.apply(hidden, weight, targets, bias)  # type: ignore[no-untyped-call]
@@ -129,10 +139,11 @@ class _BlockedLogps(torch.autograd.Function):
         running = hidden.new_zeros(3, len(hidden), 1)
         running[0] = torch.finfo(hidden.dtype).min
         expected = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
-        for vocabulary in _blocks(len(weight), BLOCK_VOCABULARY):
+        block_tokens, block_vocabulary = _block_shape(hidden.device)
+        for vocabulary in _blocks(len(weight), block_vocabulary):
             w = weight[vocabulary].to(hidden.dtype)  # (v, D)
             b = None if bias is None else bias[vocabulary]
-            for tokens in _blocks(len(hidden), BLOCK_TOKENS):
+            for tokens in _blocks(len(hidden), block_tokens):
                 p, decay = _fold(running[:, tokens], product(hidden[tokens], w, b))
                 if expected is not None:
                     expected[tokens].mul_(decay).add_(product(p, w.T, None))
@@ -166,11 +177,12 @@ class _BlockedLogps(torch.autograd.Function):
         # Except for the target's δ, ∂/∂z is −slope · scale. Without e the slope is p: g stays out of the large matrix.
         scale, scaled = (g, g_hidden) if e is None else (torch.ones_like(g), hidden)
         product = products_for(hidden.device, hidden.dtype).plain
-        for vocabulary in _blocks(len(weight), BLOCK_VOCABULARY):
+        block_tokens, block_vocabulary = _block_shape(hidden.device)
+        for vocabulary in _blocks(len(weight), block_vocabulary):
             w = weight[vocabulary].to(hidden.dtype)  # (v, D)
             inside = ((targets >= vocabulary.start) & (targets < vocabulary.stop)).nonzero()[:, 0]
             w_grad = torch.zeros_like(w).index_add_(0, targets[inside] - vocabulary.start, g_hidden[inside])
-            for tokens in _blocks(len(hidden), BLOCK_TOKENS):
+            for tokens in _blocks(len(hidden), block_tokens):
                 slope = product(w, hidden[tokens], -lse[tokens, 0])  # log p, (v, n)
                 if bias is not None:
                     slope += bias[vocabulary, None]
@@ -205,6 +217,10 @@ def _fold(running: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     total.mul_(decay).add_(p.sum(1, keepdim=True))
     peak.copy_(new_peak)
     return p, decay
+
+
+def _block_shape(device: torch.device) -> tuple[int, int]:
+    return block_shape_for(device) if is_gpu(device) else (BLOCK_TOKENS, BLOCK_VOCABULARY)
 
 
 def _blocks(length: int, size: int) -> Iterator[slice]:

@@ -108,7 +108,7 @@ def scatter_mean_on_device(updates: Sequence[SparseTensor], device: torch.device
     for update, (indices, _) in zip(updates, sent, strict=True):
         grid = (triton.cdiv(len(indices), _BLOCK),)
         arguments = (total, contributors, indices, len(indices), update.kept)
-        _divide[grid](*arguments, CHUNK=CHUNK_ELEMENTS, BLOCK=_BLOCK)
+        _divide[grid](*arguments, CHUNK=CHUNK_ELEMENTS, BLOCK=_BLOCK, **_EXACT)
     return total
 
 
@@ -117,11 +117,11 @@ def _quantised(values: Tensor, exponent: int) -> tuple[Tensor, NDArray[np.float3
     count, programs = len(values), triton.cdiv(len(values), _BLOCK)
     factor = 2.0 ** (STEP_BITS - exponent)
     squares = torch.empty(programs, dtype=torch.int64, device=values.device)
-    _sum_squares[(programs,)](values, squares, count, factor, BLOCK=_BLOCK)
+    _sum_squares[(programs,)](values, squares, count, factor, BLOCK=_BLOCK, **_EXACT)
     bounds = code_bounds(int(squares.sum()), count)
     codes = torch.empty(count, dtype=torch.uint8, device=values.device)
     tallies = torch.empty(programs, 2 * CODES, dtype=torch.int64, device=values.device)
-    _quantise[(programs,)](values, codes, tallies, count, factor, *bounds, BLOCK=_BLOCK, CODES=CODES)
+    _quantise[(programs,)](values, codes, tallies, count, factor, *bounds, BLOCK=_BLOCK, CODES=CODES, **_EXACT)
     sums_and_counts = tallies.sum(dim=0).tolist()
     return codes, codebook_of(sums_and_counts[:CODES], sums_and_counts[CODES:], exponent)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,13 @@ def _mover(weights: Sequence[Tensor]) -> Callable[[TensorSteps, Tensor, int], No
     if for_triton(weights):
         from node.kernels import triton_diff
 
-        return lambda change, flat, sign: triton_diff.move_on_device(flat, change.positions, change.numbers, sign)
+        one_at_a_time = Lock()  # Triton promises nothing to threads that compile and load the same kernel at once
+
+        def move(change: TensorSteps, flat: Tensor, sign: int) -> None:
+            with one_at_a_time:
+                triton_diff.move_on_device(flat, change.positions, change.numbers, sign)
+
+        return move
     return lambda change, flat, sign: change.move(_array(flat), sign)
 
 

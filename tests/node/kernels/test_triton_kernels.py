@@ -9,7 +9,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from node.kernels import dispatch, triton_bits, triton_diff
+from node.kernels import triton_bits, triton_diff
 from node.kernels.sparse_update_kernels import encode_update_fast, scatter_mean_fast, sparsify_fast
 from node.kernels.weight_diff_kernels import apply_diff_fast, encode_diff_fast, weights_hash_fast
 from protocol.errors import IntegrityError
@@ -35,16 +34,6 @@ ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("normal", "ties", "zeros", "tiny", "one large")
 Floats = NDArray[np.float32]
 Patterns = NDArray[np.uint16]
-
-
-@pytest.fixture
-def by_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """CPU tensors are dispatched like CUDA's, on one thread: Triton's interpreter does not support several."""
-    monkeypatch.setattr(dispatch, "TRITON_DEVICES", {"cpu"})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def values(kind: str, size: int, seed: int) -> Floats:
@@ -185,8 +174,61 @@ for module, name, arguments, constants in [
     assert ("div.rn.f32" in ptx) == (name == "_divide"), name
 """
 
+LAUNCH = """
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+from node.kernels.drawing.keyed_draw import DrawKeys
+from node.kernels.drawing.triton_draw import draw_on_device
+from node.kernels.head.bf16_logps import Slopes
+from node.kernels.head.triton_blocks import fold, slope_of
+
+class Hopper:
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+launch = JITFunction.run
+compiled = {}
+
+def compile_as_launched(self, *arguments, grid, warmup, **options):
+    kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
+    compiled.setdefault(self.fn.__name__, []).append(kernel.asm["ptx"])
+    return kernel
+
+driver.set_active(Hopper())
+JITFunction.run = compile_as_launched
+keys = DrawKeys.of_rows(4, torch.device("cpu"), torch.Generator())
+for vocabulary, temperature in [(1, 1.0), (151_936, 0.7), (151_936, 0)]:
+    dtype = torch.float32 if vocabulary == 1 else torch.bfloat16
+    draw_on_device(torch.zeros(4, vocabulary, dtype=dtype), temperature, keys)
+running = torch.zeros(3, 64)
+slopes = Slopes(running[0], running[1], torch.zeros(64, dtype=torch.int64), running[2], running[2])
+for width, bias in [(8192, None), (1, torch.zeros(1, dtype=torch.bfloat16))]:
+    fold(running[:, :4], torch.zeros(4, width), bias, 1.0)
+    slope_of(torch.zeros(4, width), bias, 8192, 1.0, slopes.rows(slice(0, 4)))
+assert {name: len(each) for name, each in compiled.items()} == {"_block_sums": 3, "_choose": 3, "_fold": 2, "_slope": 2}
+for name in ("_fold", "_slope"):
+    assert all("cvt.rn.bf16" in ptx and "cvt.rz" not in ptx for ptx in compiled[name]), name  # to the nearest
+"""
+
+
+def run_without_interpreter(script: str, cache: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(cache)}
+    subprocess.run([sys.executable, "-c", script], env=environment, cwd=ROOT, check=True)
+
 
 @pytest.mark.processes
-def test_every_kernel_compiles_for_a_gpu_without_contracting_flushing_or_approximating(tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", COMPILE], env=environment, cwd=ROOT, check=True)
+def test_every_exact_kernel_compiles_for_a_gpu_without_contracting_flushing_or_approximating(tmp_path: Path) -> None:
+    run_without_interpreter(COMPILE, tmp_path)
+
+
+@pytest.mark.processes
+def test_launches_of_the_head_and_of_drawing_compile_for_a_gpu_with_the_arguments_they_have(tmp_path: Path) -> None:
+    run_without_interpreter(LAUNCH, tmp_path)

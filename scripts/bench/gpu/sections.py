@@ -1,0 +1,45 @@
+"""The sections, in the order in which they run, with the seconds that each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from scripts.bench.gpu.bench import Bench
+from scripts.bench.gpu.drawing import drawing
+from scripts.bench.gpu.engine import engine
+from scripts.bench.gpu.head import head
+from scripts.bench.gpu.learner import LEARNERS, learner_round
+from scripts.bench.gpu.limits import limits
+from scripts.bench.gpu.weights import sparse_updates, weight_diffs
+
+TOTAL_SECONDS: Final = 470.0
+"""Under eight minutes: a machine that is lent runs one command for ten."""
+
+
+@dataclass(frozen=True)
+class Section:
+    run: Callable[[Bench], None]
+    seconds: float  # its budget, the start of its process included
+
+
+SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
+    {
+        "limits": Section(limits, 40),
+        "sparse": Section(sparse_updates, 50),
+        "diffs": Section(weight_diffs, 40),
+        "drawing": Section(drawing, 45),
+        "head": Section(head, 50),
+        "engine": Section(engine, 80),
+    }
+    | {name: Section(partial(learner_round, name=name), 80) for name in LEARNERS}
+)
+NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "learner-1.5b-8gb": "not yet: a pass of recomputed layers and an engine without a second copy of the weights",
+        "learner-7b-qlora-24gb": "not yet: a base in four bits",
+    }
+)

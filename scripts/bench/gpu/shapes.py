@@ -1,0 +1,87 @@
+"""Models of the shape of published ones, with random weights: no hub can be reached where this runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from node.policy.policy import Policy
+
+_QWEN: Final[dict[str, Any]] = {
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 32_768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "use_sliding_window": False,
+    "tie_word_embeddings": True,
+}
+SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "Qwen2.5-0.5B": _QWEN
+        | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+        "Qwen2.5-1.5B": _QWEN
+        | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+        "tiny": _QWEN
+        | {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"vocab_size": 200, "max_position_embeddings": 256},
+    }
+)
+EOS: Final = 1
+LETTERS: Final = 94
+
+
+def random_policy(
+    shape: str, device: torch.device, dtype: torch.dtype, *, layers: int | None = None, adapter_rank: int = 0
+) -> Policy:
+    """Returns a policy of this shape with weights drawn on the device; its tokenizer has one token a character."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from node.policy.policy import Policy
+    from node.policy.tokens import TokenTable
+
+    settings = dict(SHAPES[shape]) | ({"num_hidden_layers": layers} if layers else {})
+    model_type = settings.pop("model_type")
+    config = AutoConfig.for_model(model_type, **settings, pad_token_id=0, bos_token_id=None, eos_token_id=EOS)
+    with torch.device(device):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+    adapted = model if adapter_rank == 0 else _with_adapter(model, adapter_rank)
+    adapted.to(device).eval()
+    tokens = TokenTable(_tokenizer())
+    return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size))
+
+
+def _with_adapter(model: Any, rank: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses a name that transformers has since changed
+        return get_peft_model(model, adapter)
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<pad>": 0, "<eos>": EOS} | {chr(0x21 + index): index + 2 for index in range(LETTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")  # type: ignore[no-untyped-call]
+
+
+def body_parameters(policy: Policy) -> int:
+    """Returns the weights that a token is multiplied by in the layers: all but embedding and head."""
+    embedding: Any = policy.base.get_input_embeddings()
+    embedding = embedding.weight
+    head = policy.base.get_output_embeddings().weight  # type: ignore[no-untyped-call]
+    outside = {id(embedding): embedding.numel(), id(head): head.numel()}
+    return sum(p.numel() for p in policy.base.parameters() if id(p) not in outside and p.ndim == 2)
