@@ -5,7 +5,7 @@ backward passes run, the gradient of each parameter that is not float32 is added
 has it, and freed: there is never a second whole set of gradients. Parameters in float32 keep theirs in ``grad``, and
 nothing is done for them.
 
-Within one pass autograd adds up the uses of a weight, such as those of a layer's chunks, in the weight's own dtype.
+Within one pass autograd itself adds up the uses of a weight, in the weight's own dtype, unless layers are recomputed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from node.learner.objective.pass_settings import WHOLE, PassSettings
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import ARCHITECTURES, built, completion, gradients, groups
 
-CHUNKS = [None, 7, 20]  # of all rows together; 7 leaves some rows a token at a time, and neither divides
+CHUNKS = [None, 3, 20]  # 3 cuts rows, 20 takes several rows together, and neither divides
 TOLERANCE = 2e-6  # in float64, where the models compute norms and rotations in float32 all the same
 
 
@@ -110,6 +110,20 @@ def test_peak_of_the_backward_pass_is_one_chunk_of_one_layer() -> None:
     assert forward == [(0, 5), (1, 5), (0, 20), (0, 20), (0, 15), (1, 20), (1, 20), (1, 15)]
     logps.sum().backward()
     assert order == [(1, 15), (1, 20), (1, 20), (0, 15), (0, 20), (0, 20), (1, 5), (0, 5)]
+
+
+def test_gradients_of_a_layer_are_complete_for_a_chunk_before_an_earlier_layer_is_computed_again() -> None:
+    """autograd alone would keep a second set of all gradients until the prompts' backward pass."""
+    model = built("qwen2")
+    network, micro_batch = long_pass(model)
+    last = network.layers[-1].get_parameter("mlp.down_proj.weight")
+    logps, _ = completion_logps(network, micro_batch, PassSettings(80, recompute=True, chunk_tokens=20))
+    norms = list[float]()
+    first: Any = network.layers[0]
+    first.mlp.register_forward_pre_hook(lambda *_: norms.append(0.0 if last.grad is None else float(last.grad.norm())))
+    logps.sum().backward()
+    assert last.grad is not None
+    assert len(norms) == 4 and min(norms) > 0.5 * float(last.grad.norm())
 
 
 def test_layers_are_as_before_after_a_pass_and_after_an_exception() -> None:
