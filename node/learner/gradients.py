@@ -13,9 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
+
+BLOCK: Final = 1 << 24
+"""Numbers added at a time: a CPU makes a float32 copy of what it adds, which should not be of a whole embedding."""
 
 
 class GradientAccumulator:
@@ -68,7 +72,9 @@ class GradientAccumulator:
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
-        if name in self._sums:
-            self._sums[name].add_(gradient)
-        else:
+        if name not in self._sums:
             self._sums[name] = gradient.float()
+            return
+        total = self._sums[name].view(-1)
+        for part, share in zip(torch.split(total, BLOCK), torch.split(gradient.reshape(-1), BLOCK), strict=True):
+            part.add_(share)
