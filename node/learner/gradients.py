@@ -5,7 +5,7 @@ backward passes run, the gradient of each parameter that is not float32 is added
 has it, and freed: there is never a second whole set of gradients. Parameters in float32 keep theirs in ``grad``, and
 nothing is done for them.
 
-Within one pass autograd adds up the uses of a weight, such as those of a layer's chunks, in the weight's own dtype.
+Within one pass autograd itself adds up the uses of a weight, in the weight's own dtype, unless layers are recomputed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
+
+BLOCK: Final = 1 << 24
+"""Numbers added at a time: a CPU makes a float32 copy of what it adds, which should not be of a whole embedding."""
 
 
 class GradientAccumulator:
@@ -73,7 +77,9 @@ class GradientAccumulator:
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
-        if name in self._sums:
-            self._sums[name].add_(gradient)
-        else:
+        if name not in self._sums:
             self._sums[name] = gradient.float()
+            return
+        total = self._sums[name].view(-1)
+        for part, share in zip(torch.split(total, BLOCK), torch.split(gradient.reshape(-1), BLOCK), strict=True):
+            part.add_(share)

@@ -54,7 +54,8 @@ def optimizer_steps(
 ) -> BatchReport:
     """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task.
 
-    An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``.
+    An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
+    with ``objective.steps`` above 1, steps that were taken before it stay taken.
     """
     groups = with_baselines(network, groups, passes, objective, temperature=temperature)
     totals = BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), max_new_tokens)

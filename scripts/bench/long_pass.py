@@ -46,7 +46,7 @@ from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.model_shapes import SHAPES, config_of
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.timing import best_seconds
-from scripts.bench.contenders.long_pass import LongPass, PassReport, kept_bytes, long_batch, random_model
+from scripts.bench.contenders.long_pass import LongPass, PassReport, long_batch, random_model, with_kept_bytes
 
 WHOLE: Final = "whole"
 RECOMPUTED: Final = "recomputed"
@@ -134,7 +134,7 @@ def attention_figures(shape: str) -> list[Figure]:
     forwards = {"grouped": ours, "transformers": theirs}
     seconds = best_seconds(3, *((lambda f=f: torch.autograd.grad(f(), (query, key, value))) for f in forwards.values()))
     for (name, forward), taken in zip(forwards.items(), seconds, strict=True):
-        kept = kept_bytes(forward, excluded=(query, key, value))
+        _, kept = with_kept_bytes(forward, excluded=(query, key, value))
         figures += [
             Figure(f"attention: {name}, kept beside queries, keys and values", kept / 1e6, "MB", "lower"),
             Figure(f"attention: {name}, time", 1e3 * taken, "ms", "lower"),

@@ -129,7 +129,8 @@ def completion_logps(
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probability and entropy of every completion token, (N,) each, completion after completion.
 
-    Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
+    Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters. Only
+    ``backward`` finds all of these: ``torch.autograd.grad`` misses recomputed layers, and the head where it is tied.
     """
     weight: Tensor = network.head.weight
     with ExitStack() as stack:

@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.initialization import no_init_weights
 
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
@@ -59,14 +60,17 @@ def random_model(shape: str, layers: int | None, dtype: torch.dtype) -> Any:
     """Returns a model whose random weights are bfloat16 numbers, the same for every ``dtype``."""
     config = AutoConfig.for_model(**config_of(shape, layers=layers))
     config.dtype = dtype
-    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    with no_init_weights():
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.to(dtype).eval()
     seeded = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 values = torch.empty(parameter.shape).normal_(0.0, 1 / math.sqrt(parameter.shape[-1]), generator=seeded)
                 parameter.copy_(values.bfloat16())
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
     return model
 
 
@@ -84,19 +88,21 @@ def weighted_loss(logps: Tensor) -> Tensor:
     return (logps * weights).sum() / len(logps)
 
 
-def kept_bytes(forward: Callable[[], Tensor], *, excluded: Iterable[Tensor]) -> int:
-    """Returns the bytes of distinct storage that autograd holds after ``forward``, but for those of ``excluded``."""
+def with_kept_bytes(forward: Callable[[], Tensor], *, excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
+    """Returns the result of ``forward``, and the bytes of distinct storage that autograd holds for its backward pass.
+
+    Those of ``excluded`` are not counted.
+    """
     inputs = {tensor.untyped_storage().data_ptr() for tensor in excluded}
-    held: dict[int, Tensor] = {}  # one tensor of each storage, so that no address is used twice
+    held: dict[int, int] = {}  # address → bytes; what is held is not freed, so that no address is used twice
 
     def pack(tensor: Tensor) -> Tensor:
-        held.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-        return tensor
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()  # the tensor itself may hold the graph that holds it
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = forward()
-    assert loss.requires_grad
-    return sum(t.untyped_storage().nbytes() for address, t in held.items() if address not in inputs)
+        result = forward()
+    return result, sum(size for address, size in held.items() if address not in inputs)
 
 
 def run(asked: LongPass) -> PassReport:
@@ -114,18 +120,13 @@ def run(asked: LongPass) -> PassReport:
     batch = long_batch(asked.prompt_tokens, asked.tokens, vocabulary)
     forget_peak()
     before, began, began_cpu = resident_bytes(peak=False), time.perf_counter(), time.process_time()
-    forward(batch).backward()  # type: ignore[no-untyped-call]
+    loss, kept = with_kept_bytes(lambda: forward(batch), excluded=model.parameters())
+    loss.backward()  # type: ignore[no-untyped-call]
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
     extra = resident_bytes(peak=True) - before
     if asked.gradients is not None:
         save_file({name: p.grad for name, p in model.named_parameters()}, Path(asked.gradients))
-    model.zero_grad(set_to_none=True)
-    return PassReport(
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
-        extra_bytes=extra,
-        kept_bytes=kept_bytes(lambda: forward(batch), excluded=model.parameters()),
-    )
+    return PassReport(seconds=seconds, cpu_seconds=cpu_seconds, extra_bytes=extra, kept_bytes=kept)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import LearnerSection
+from node.learner import gradients
 from node.learner.gradients import GradientAccumulator
 from node.learner.optimizer import MasterAdamW
 
@@ -25,8 +26,8 @@ def shares() -> Tensor:
     return each.bfloat16()
 
 
-def run_passes(weight: torch.nn.Parameter, gradients: Tensor) -> None:
-    for gradient in gradients:
+def run_passes(weight: torch.nn.Parameter, of_passes: Tensor) -> None:
+    for gradient in of_passes:
         (weight * gradient.to(weight.dtype)).sum().backward()
 
 
@@ -43,6 +44,16 @@ def test_small_shares_of_many_passes_are_summed_in_float32_where_bfloat16_loses_
     torch.testing.assert_close(found, expected)
     assert plain.grad is not None
     assert float((plain.grad.float() - expected).abs().min()) > 0.2 * float(expected.min())
+
+
+def test_large_gradients_are_added_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "BLOCK", 3)
+    weight = torch.nn.Parameter(torch.zeros(4, 2, dtype=torch.bfloat16))
+    accumulator = GradientAccumulator({"w": weight})
+    with accumulator.accumulating():
+        for factor in (1.0, 2.0):
+            (weight * torch.arange(8).reshape(4, 2).bfloat16() * factor).sum().backward()
+    torch.testing.assert_close(accumulator.gradients()["w"], 3.0 * torch.arange(8.0).reshape(4, 2))
 
 
 def test_float32_parameters_keep_their_gradient_where_autograd_puts_it() -> None:

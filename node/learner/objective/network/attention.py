@@ -32,6 +32,9 @@ NAME: Final = "starling_grouped"
 BLOCK_QUERIES: Final = 512
 """Of the CPU's path. Large enough for full speed; at 4,096 tokens little more than half of the columns are computed."""
 
+UNUSUAL: Final = ("position_bias", "softcap", "cache")
+"""Arguments that only transformers' function understands, or refuses with a message."""
+
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Makes ``model`` compute attention by this module from now on, where it used torch's attention.
@@ -76,10 +79,6 @@ def grouped_attention(
         )
         return found
     return attended.transpose(1, 2).contiguous(), None
-
-
-UNUSUAL: Final = ("position_bias", "softcap", "cache")
-"""Arguments that only transformers' function understands, or refuses with a message."""
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -19,6 +19,9 @@ class PromptRows:
     prompt_of: Tensor  # (B,)
     columns: int  # the longest of these prompts; shorter ones are masked
 
+    def part(self, rows: slice) -> PromptRows:
+        return PromptRows(self.prompt_of[rows], self.columns)
+
     def select(self, parts: list[Tensor]) -> Tensor:
         """Returns (B, K, columns, d) from the parts of all prompts' keys, or values. Gradients flow back to them."""
         return (torch.cat(parts, dim=2) if len(parts) > 1 else parts[0])[self.prompt_of, :, : self.columns]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from node.learner.objective.pass_settings import WHOLE, PassSettings
 from protocol.errors import ConfigurationError
 from tests.node.learner.objective.tiny_networks import ARCHITECTURES, built, completion, gradients, groups
 
-CHUNKS = [None, 7, 20]  # of all rows together; 7 leaves some rows a token at a time, and neither divides
+CHUNKS = [None, 3, 20]  # 3 cuts rows, 20 takes several rows together, and neither divides
 TOLERANCE = 2e-6  # in float64, where the models compute norms and rotations in float32 all the same
 
 
@@ -67,34 +66,28 @@ def long_pass(model: Any) -> tuple[Network, MicroBatch]:
     return Network.of(model), MicroBatch(((1, 2, 3, 4, 5),), (0,), (completion([i % 7 for i in range(56)]),))
 
 
-def saved_bytes(work: Callable[[], Tensor]) -> int:
-    """Returns the bytes of distinct storage that autograd keeps for the backward pass of ``work``."""
-    kept: dict[int, int] = {}
-    alive = list[Tensor]()
+def saved_bytes(network: Network, micro_batch: MicroBatch, passes: PassSettings) -> int:
+    """Returns the bytes of distinct storage, but for weights, that autograd keeps for the backward pass."""
+    weights = {p.untyped_storage().data_ptr() for p in (*network.body.parameters(), *network.head.parameters())}
+    kept: dict[int, int] = {}  # what is kept is not freed, so that no address is used twice
 
     def pack(tensor: Tensor) -> Tensor:
-        alive.append(tensor)  # no two storages share an address while both live
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = work()
-    assert result.requires_grad
-    return sum(kept.values())
+        logps, _ = completion_logps(network, micro_batch, passes)
+    assert logps.requires_grad
+    return sum(size for address, size in kept.items() if address not in weights)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt-neox"])
 def test_recomputation_keeps_a_fraction_of_what_the_plain_pass_keeps(architecture: str) -> None:
-    model = built(architecture, torch.float32)
-    network, micro_batch = long_pass(model)
-
-    def kept(passes: PassSettings) -> int:
-        return saved_bytes(lambda: completion_logps(network, micro_batch, passes)[0].sum())
-
-    plain, recomputed = kept(WHOLE), kept(PassSettings(80, recompute=True, chunk_tokens=16))
-    assert recomputed < plain / 3
+    network, micro_batch = long_pass(built(architecture, torch.float32))
+    plain = saved_bytes(network, micro_batch, WHOLE)
+    recomputed = saved_bytes(network, micro_batch, PassSettings(80, recompute=True, chunk_tokens=16))
     hidden_states = 56 * 32 * 4 * len(network.layers)
-    assert recomputed > hidden_states  # what enters each layer is kept: the count sees inside of the recomputation
+    assert hidden_states < recomputed < plain / 3  # what enters each layer is kept, and little else
 
 
 def test_peak_of_the_backward_pass_is_one_chunk_of_one_layer() -> None:
@@ -110,6 +103,20 @@ def test_peak_of_the_backward_pass_is_one_chunk_of_one_layer() -> None:
     assert forward == [(0, 5), (1, 5), (0, 20), (0, 20), (0, 15), (1, 20), (1, 20), (1, 15)]
     logps.sum().backward()
     assert order == [(1, 15), (1, 20), (1, 20), (0, 15), (0, 20), (0, 20), (1, 5), (0, 5)]
+
+
+def test_gradients_of_a_layer_are_complete_for_a_chunk_before_an_earlier_layer_is_computed_again() -> None:
+    """autograd alone would keep a second set of all gradients until the prompts' backward pass."""
+    model = built("qwen2")
+    network, micro_batch = long_pass(model)
+    last = network.layers[-1].get_parameter("mlp.down_proj.weight")
+    logps, _ = completion_logps(network, micro_batch, PassSettings(80, recompute=True, chunk_tokens=20))
+    norms = list[float]()
+    first: Any = network.layers[0]
+    first.mlp.register_forward_pre_hook(lambda *_: norms.append(0.0 if last.grad is None else float(last.grad.norm())))
+    logps.sum().backward()
+    assert last.grad is not None
+    assert len(norms) == 4 and min(norms) > 0.5 * float(last.grad.norm())
 
 
 def test_layers_are_as_before_after_a_pass_and_after_an_exception() -> None:
