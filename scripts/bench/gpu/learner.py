@@ -55,6 +55,7 @@ def learner_round(bench: Bench, name: str) -> None:
     from node.engines.torch import TorchEngine
     from node.learner.objective.forward import Network, check_network
     from node.learner.objective.other_policies import OtherPolicies
+    from node.learner.objective.pass_settings import PassSettings
     from node.learner.optimizer import MasterAdamW
     from node.learner.step import optimizer_steps
 
@@ -65,7 +66,8 @@ def learner_round(bench: Bench, name: str) -> None:
     policy = random_policy(plan.shape, bench.device, torch.bfloat16, adapter_rank=plan.adapter_rank)
     network = Network.of(policy.model)
     check_network(policy.model, network, policy.vocabulary)
-    section, objective = LearnerSection(batch_tokens=plan.batch_tokens, learning_rate=RATE), ObjectiveSection()
+    section, objective = LearnerSection(learning_rate=RATE), ObjectiveSection()
+    passes = PassSettings(plan.batch_tokens)
     optimizer = MasterAdamW(policy.trainable(), section)
     others = OtherPolicies(policy.trainable(), objective)
     engine = TorchEngine(policy, rows=plan.prompts * plan.completions, seed=0)
@@ -79,7 +81,7 @@ def learner_round(bench: Bench, name: str) -> None:
 
     def train() -> None:
         found = optimizer_steps(
-            network, optimizer, groups, section, objective, others, temperature=1.0, max_new_tokens=plan.new
+            network, optimizer, groups, passes, objective, others, temperature=1.0, max_new_tokens=plan.new
         )
         assert found.step is not None and found.step.taken, "no step was taken"
         engine.load_weights(engine.version + 1, policy.trainable())
