@@ -34,6 +34,12 @@ from swarm.exit_codes import ExitCode, exit_code_of
 
 MAX_ORPHAN_SECONDS = 45.0  # after the end of input; below what a new supervisor waits for the children of a killed one
 
+_NO_ROOM = (
+    "memory ran out where nothing can be halved, in loading or between two phases of a round ({}): set "
+    'policy.dtype = "bfloat16", policy.adapter_rank = 16 or policy.four_bit = true, or choose another policy.model; '
+    "`starling fit MODEL` prints what each takes and what would fit"
+)
+
 
 class StopRequest:
     """Whether the learner is to end, and why. Set once, from any thread or a signal handler."""
@@ -97,6 +103,18 @@ def run_learner(
         detail = str(error)
         report(Fault(time_seconds=time.time(), kind=error.reason, detail=detail, round=0, fatal=True))
         return exit_code_of(error)
+    except Exception as error:
+        from node.learner.memory.errors import detail_of, is_out_of_memory  # they import torch
+
+        if not is_out_of_memory(error):
+            raise
+        logging.getLogger(__name__).error("memory ran out", exc_info=error)
+        report(
+            Fault(
+                time_seconds=time.time(), kind="memory", detail=_NO_ROOM.format(detail_of(error)), round=0, fatal=True
+            )
+        )
+        return ExitCode.FAULT
     return ExitCode.DONE
 
 

@@ -4,6 +4,9 @@ A policy in bfloat16 would lose most small steps: at learning rate 1e-6 an updat
 of nearly every weight. So AdamW keeps a float32 master copy of each such parameter and rounds after every step. A step
 whose gradient is not finite changes nothing, neither weights nor moments, and is counted. A step whose gradient is zero
 throughout, as of a batch that was filtered out, changes nothing either: otherwise momentum alone would move weights.
+
+A step that runs out of memory has changed nothing but gradients: what a step allocates is allocated before the first
+weight, moment or counter changes, and the copies in place that follow are always completed.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import LearnerSection
+from node.learner.memory.errors import completed
 from protocol.errors import StorageError
 
 # Two points joined by a power law: what suits the built-in models, and what was published for whole models of 0.5 to 3
@@ -46,11 +50,9 @@ class MasterAdamW:
         rate = section.learning_rate
         if rate == "auto":
             rate = learning_rate_for(sum(p.numel() for p in self._parameters.values()))
+        self._fused = all(p.device.type in ("cpu", "cuda") for p in self._parameters.values())
         self._adamw = torch.optim.AdamW(
-            self._masters.values(),
-            lr=rate,
-            weight_decay=section.weight_decay,
-            fused=all(p.device.type in ("cpu", "cuda") for p in self._parameters.values()),
+            self._masters.values(), lr=rate, weight_decay=section.weight_decay, fused=self._fused
         )
         self._rate = rate
         self.steps_skipped = 0
@@ -69,16 +71,48 @@ class MasterAdamW:
         norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
         taken = math.isfinite(norm) and norm > 0
         if taken:
+            self.prepare()
             for each in self._adamw.param_groups:
                 each["lr"] = self._rate * rate_scale
             masters = list(self._masters.values())
             torch.nn.utils.clip_grads_with_norm_(masters, self._gradient_clip, torch.tensor(norm))
-            self._adamw.step()
-            self._round_to_parameters()
+            self._step_or_nothing()
+            completed(self._round_to_parameters)
         elif norm != 0:
             self.steps_skipped += 1
-        self._adamw.zero_grad(set_to_none=True)
+        self.drop_gradients()
         return StepReport(norm, taken)
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Allocates the moments now rather than in the first step: all of them, or none where memory runs out."""
+        missing = [master for master in self._masters.values() if not self._adamw.state.get(master)]
+        self._adamw.state.update(
+            {
+                master: {
+                    "step": torch.zeros((), dtype=torch.float32, device=master.device if self._fused else "cpu"),
+                    "exp_avg": torch.zeros_like(master, memory_format=torch.preserve_format),
+                    "exp_avg_sq": torch.zeros_like(master, memory_format=torch.preserve_format),
+                }
+                for master in missing
+            }
+        )
+
+    def drop_gradients(self) -> None:
+        """Forgets what has been accumulated for a step."""
+        for parameter in (*self._parameters.values(), *self._masters.values()):
+            parameter.grad = None
+
+    def _step_or_nothing(self) -> None:
+        """AdamW counts the step in one operation and takes it in another: the count is put back if that one fails."""
+        counts = [state["step"] for state in self._adamw.state.values()]
+        before = torch.stack(counts)
+        try:
+            self._adamw.step()
+        except Exception:
+            for count, value in zip(counts, before.unbind(), strict=True):
+                count.copy_(value)
+            raise
 
     def masters(self) -> dict[str, Tensor]:
         """Returns the float32 weights that steps are taken on, by name, as live tensors."""
@@ -87,9 +121,13 @@ class MasterAdamW:
     @torch.no_grad()
     def put(self, weights: Mapping[str, Tensor]) -> None:
         """Replaces the weights by float32 ones, one for every master and of its shape. The moments stay."""
-        for name, master in self._masters.items():
-            master.copy_(weights[name])
-        self._round_to_parameters()
+
+        def write() -> None:
+            for name, master in self._masters.items():
+                master.copy_(weights[name])
+            self._round_to_parameters()
+
+        completed(write)
 
     def _round_to_parameters(self) -> None:
         for name, parameter in self._parameters.items():

@@ -22,6 +22,7 @@ from node.events import CheckpointSaved, Event, Fault
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
+from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
 from node.policy.policy import Policy
@@ -86,21 +87,28 @@ class Persistence:
         self._publisher = publisher
         self._newest: tuple[int, str] | None = None  # round, path
 
-    def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
-        """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended."""
-        if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
-            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
-        self._report_finished(wait=False)
-        if self._publisher is not None:
-            self._publisher.after_round(round_number, lambda: _progressed(inputs()[0]))
+    def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs], phases: PhaseRunner) -> None:
+        """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended.
 
-    def save_last(self, inputs: SnapshotInputs) -> str | None:
+        A checkpoint for which memory runs out is left out, and so is an offer of the state to peers.
+        """
+        if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
+            phases.attempt("checkpoint", lambda: self._save(inputs()))
+        self._report_finished(wait=False)
+        publisher = self._publisher
+        if publisher is not None:
+            phases.attempt("offer state", lambda: publisher.after_round(round_number, lambda: _progressed(inputs()[0])))
+
+    def save_last(self, inputs: SnapshotInputs, phases: PhaseRunner) -> str | None:
         """Writes the state unless the newest checkpoint has it, and waits. Returns the path, None if writing failed."""
         self._report_finished(wait=True)
         if self._newest is None or self._newest[0] != inputs[0].round:
-            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
+            phases.attempt("checkpoint", lambda: self._save(inputs))
             self._report_finished(wait=True)
         return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
+
+    def _save(self, inputs: SnapshotInputs) -> None:
+        self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
 
     def _report_finished(self, *, wait: bool) -> None:
         for written in self._checkpoints.finished(wait=wait):

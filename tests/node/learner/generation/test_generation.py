@@ -26,6 +26,7 @@ from node.configuration import (
 from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
 from node.events import Event, RoundDone
+from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, launched_for
@@ -33,6 +34,7 @@ from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.schedule import Ahead, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
+from node.learner.memory.phases import PhaseRunner, SizePlan
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
@@ -375,7 +377,11 @@ def test_generation_ahead_is_stopped_in_the_middle_of_a_completion() -> None:
     engine = TorchEngine(policy, rows=64, seed=0, owns_weights=True)
     own = section(max_staleness=1)
     subject = Generation(engine, tasks, policy.tokens, HereScorer(tasks), own, temperature=1.0, context=20_000)
-    schedule = Ahead(subject, 0, 1)
+    sizes = Sizes(64, 8192)
+    phases = PhaseRunner(
+        sizes, SizePlan(sizes), use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None
+    )
+    schedule = Ahead(subject, 0, 1, phases)
     schedule.publish(0, policy.trainable())
     schedule.launch(0, (), lambda number: plan(number, groups=1, drawn=1))
     running = schedule._batches[0].generated
