@@ -1,0 +1,315 @@
+"""A learner that runs out of memory a hundred times, anywhere: it loses no round, and learns what it would have learnt.
+
+Each pair of runs is the same node twice, in this process: the real ``Learner`` on a built-in model, with the real
+engine, optimizer, checkpoints on disk and averaging with a partner that always offers the same. The second is
+disturbed: an operation of torch raises ``torch.OutOfMemoryError`` instead of running. Which one is drawn by the part of
+the round (generating, new weights for the engine, forward and backward passes, the optimizer's step, averaging,
+checkpoints), then by the kind of operation, then by its place. Writes in place are among them, though on a real device
+they allocate nothing.
+
+  kept     rows and passes are at their floors: phases are repeated as they are; weights must be equal to the bit
+  halved   rows and passes are halved down to floors: weights must be equal up to rounding
+
+    python -m scripts.bench.out_of_memory [--errors 100] [--seed 0] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from node.averaging.rules import DenseRule, bf16_bits
+from node.averaging.weight_averager import WeightAverager
+from node.checkpoints.checkpoints import BackgroundCheckpoints, Snapshot
+from node.configuration import AveragingSection, CheckpointSection, Config, DtypeName, LearnerSection, PolicySection
+from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sampling, Weights
+from node.engines.torch import TorchEngine
+from node.events import Averaged, CheckpointSaved, Event, OutOfMemory, RoundDone
+from node.fit.fitted import Sizes
+from node.learner.foreign.intake import RolloutIntake
+from node.learner.loop import Learner
+from node.learner.memory.phases import SizePlan
+from node.learner.objective.pass_settings import PassSettings
+from node.learner.optimizer import MasterAdamW, StepReport
+from node.learner.persistence import LearnerState, Persistence
+from node.policy.policy import Policy
+from node.policy.weight_layout import layout_of
+from protocol.blob_id import blob_id
+from protocol.messages import Heartbeat
+from protocol.streams.averaging_messages import Offer
+from protocol.weights.dense_weights import encode_dense
+from protocol.weights.tensor_layout import TensorLayout
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.experiments.harness.nodes_run import OwnProcessScorer, relative_distance, tasks_named
+from swarm import api
+
+OTHER: Final = "passes"
+ERRORS_A_ROUND: Final = 2  # as many as a phase is repeated as it is
+PATIENCE_ROUNDS: Final = 6  # averaging and checkpoints do not come in every round
+WAIT_SECONDS: Final = 60.0  # a hang guard
+TASKS: Final = ("basic_arithmetic", "number_sorting", "spell_backward")
+LEARNER: Final = LearnerSection(own_groups=8, completions=4, foreign_groups=0, share_groups=0, learning_rate=1e-3)
+COMPLETIONS: Final = LEARNER.own_groups * LEARNER.completions
+KEPT: Final = Sizes(rows=COMPLETIONS, batch_tokens=256)
+ROOMY: Final = Sizes(rows=64 * COMPLETIONS, batch_tokens=2048)
+LEAST: Final = Sizes(rows=COMPLETIONS, batch_tokens=32)  # with fewer rows than completions, other samples are drawn
+ROUNDING: Final = 1e-4  # relative distance of weights
+
+
+Counts = Counter[str]  # operations by kind
+
+
+class Injector(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, counts operations by part of the round and kind; the chosen ones raise instead of running."""
+
+    def __init__(self, seed: int, errors: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._random = random.Random(seed)
+        self._part = OTHER
+        self._counts: defaultdict[str, Counts] = defaultdict(Counter)  # by part, in the round under way
+        self._known: dict[str, Counts] = {}  # by part, in the last round that had it
+        self._chosen: set[tuple[str, str, int]] = set()  # part, kind, and which one of the round
+        self._rounds = 0
+        self.left = errors
+        self.raised: Counter[str] = Counter()  # by part
+        self.kinds: set[str] = set()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Within the context, operations belong to this part of the round."""
+        before, self._part = self._part, name
+        try:
+            yield
+        finally:
+            self._part = before
+
+    def next_round(self) -> None:
+        """Chooses errors among the operations of earlier rounds; those whose place has not come are chosen anew."""
+        self._known |= self._counts
+        self._counts = defaultdict(Counter)
+        self._rounds += 1
+        if self._rounds % PATIENCE_ROUNDS == 0:
+            self.left += len(self._chosen)
+            self._chosen.clear()
+        while self._known and self.left and len(self._chosen) < ERRORS_A_ROUND:
+            part = self._random.choice(sorted(self._known))
+            kind = self._random.choice(sorted(self._known[part]))
+            place = (part, kind, self._random.randrange(self._known[part][kind]))
+            if place not in self._chosen:
+                self._chosen.add(place)
+                self.left -= 1
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kind = str(func)
+        if kind.startswith("profiler."):  # a mark, with no tensor in it
+            return func(*args, **(kwargs or {}))
+        place = (self._part, kind, self._counts[self._part][kind])
+        self._counts[self._part][kind] += 1
+        if place in self._chosen:
+            self._chosen.remove(place)
+            self.raised[self._part] += 1
+            self.kinds.add(kind)
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Injected at operation {place[2]} of {kind}")
+        return func(*args, **(kwargs or {}))
+
+
+class Engine(TorchEngine):
+    """The node's engine; names its parts of the round."""
+
+    injector: Injector
+
+    def advance(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+    ) -> list[GenerationProgress]:
+        with self.injector.part("generating"):
+            return super().advance(requests, sampling, enough)
+
+    def load_weights(self, version: int, weights: Weights) -> None:
+        with self.injector.part("weights for the engine"):
+            super().load_weights(version, weights)
+
+
+class Optimizer(MasterAdamW):
+    injector: Injector
+
+    def step(self, *, rate_scale: float = 1.0) -> StepReport:
+        with self.injector.part("step"):
+            return super().step(rate_scale=rate_scale)
+
+
+class Averager(WeightAverager):
+    injector: Injector
+
+    def after_round(self, state: LearnerState) -> bool:
+        with self.injector.part("averaging"):
+            return super().after_round(state)
+
+
+class Checkpoints(BackgroundCheckpoints):
+    injector: Injector
+
+    def save(self, snapshot: Snapshot) -> None:
+        with self.injector.part("checkpoint"):
+            super().save(snapshot)
+
+
+class SteadyPartner:
+    """The part of the swarm process that averaging uses: a partner that always offers the same weights."""
+
+    def __init__(self, folder: Path, family: bytes, weights: Mapping[str, Tensor]) -> None:
+        layout = layout_of(weights)
+        generator = torch.Generator().manual_seed(5)
+        theirs = {n: w + 0.01 * torch.randn(w.shape, generator=generator) for n, w in weights.items()}
+        content = encode_dense(layout, bf16_bits(theirs, layout))
+        self._path = folder / "partner"
+        self._path.write_bytes(content)
+        self._offer = Offer(family, layout.digest, DenseRule.encoding, 0, blob_id(content), len(content))
+        beat = Heartbeat("partner", "", "", family, bytes(16), 1, 1, "", 1.0, 0, 0, ())
+        self._peer = api.PeerStatus("partner", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None)
+
+    def peers(self) -> list[api.PeerStatus]:
+        return [self._peer]
+
+    def average(
+        self,
+        blob: bytes | Sequence[bytes | memoryview],
+        family: bytes,
+        layout: TensorLayout,
+        encoding: str,
+        step: int,
+        *,
+        deadline_seconds: float,
+    ) -> api.AverageReply:
+        return api.AverageReply("partner", self._offer, str(self._path), 1.0, "committed", 0.5)
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class Run:
+    """One node's rounds."""
+
+    events: list[Event] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+def run(dtype: DtypeName, rounds: int, sizes: Sizes, floors: Sizes, injector: Injector) -> Run:
+    """Runs so many rounds of a node. Raises what a round raises."""
+    done = Run()
+    with tempfile.TemporaryDirectory(prefix="out-of-memory-") as root:
+        folder = Path(root)
+        config = Config(
+            name="node",
+            learner=LEARNER,
+            averaging=AveragingSection(every_rounds=3),
+            checkpoint=CheckpointSection(every_rounds=2),
+        )
+        policy = Policy.load(PolicySection(model="builtin:wren", device="cpu", dtype=dtype), seed=0)
+        tasks = tasks_named(TASKS)
+        optimizer = Optimizer(policy.trainable(), config.learner)
+        partner = SteadyPartner(folder, policy.family, optimizer.masters())
+        averager = Averager(
+            partner, optimizer, policy.family, config.averaging, DenseRule(),
+            report=done.events.append, clock=time.time, random=random.Random(1),
+        )  # fmt: skip
+        checkpoints = Checkpoints(folder / "checkpoints", keep=2)
+        engine = Engine(policy, rows=sizes.rows, seed=0)
+        engine.injector = optimizer.injector = averager.injector = checkpoints.injector = injector
+        intake = RolloutIntake(None, tasks, config.learner, time.time)
+        learner = Learner(
+            config, policy, tasks, engine, OwnProcessScorer(tasks), intake, optimizer, LearnerState(),
+            report=done.events.append, clock=time.time,
+            persistence=Persistence(checkpoints, config, policy, optimizer, done.events.append, time.time),
+            weight_averager=averager, passes=PassSettings(sizes.batch_tokens), size_plan=SizePlan(sizes, floors),
+        )  # fmt: skip
+        try:
+            for _ in range(rounds):
+                injector.next_round()
+                with injector:
+                    learner.round()
+                averager.settle(WAIT_SECONDS)
+                while checkpoints.busy:
+                    time.sleep(0.001)
+        finally:
+            learner.close()
+            intake.close()
+            averager.close()
+            checkpoints.close()
+        done.weights = {name: w.detach().clone() for name, w in optimizer.masters().items()}
+        done.parameters = {name: w.detach().clone() for name, w in policy.trainable().items()}
+    return done
+
+
+def compared(mode: str, dtype: DtypeName, rounds: int, errors: int, seed: int) -> list[Figure]:
+    """Returns the figures of one pair of runs."""
+    sizes, floors = (KEPT, KEPT) if mode == "kept" else (ROOMY, LEAST)
+    plain = run(dtype, rounds, sizes, floors, Injector(seed, 0))
+    injector = Injector(seed, errors)
+    disturbed = run(dtype, rounds, sizes, floors, injector)
+    ran_out = [event for event in disturbed.events if isinstance(event, OutOfMemory)]
+    unequal = sum(not torch.equal(plain.weights[n], w) for n, w in disturbed.weights.items())
+    unequal += sum(not torch.equal(plain.parameters[n], w) for n, w in disturbed.parameters.items())
+    steps = sum(isinstance(event, RoundDone) and event.loss is not None for event in disturbed.events)
+    halvings = Counter(event.key for event in ran_out if event.then == "halve")
+    named = f"{mode}, {dtype}"
+
+    def lost(kind: type[Event]) -> int:
+        return plain.count(kind) - disturbed.count(kind)
+
+    figures = [
+        Figure(f"{named}: errors injected", sum(injector.raised.values()), "", "higher", f"≥ {errors - 2}"),
+        Figure(f"{named}: kinds of operation that failed", len(injector.kinds), "", "higher"),
+        *(Figure(f"{named}: errors in {part}", count, "", "higher") for part, count in sorted(injector.raised.items())),
+        *(Figure(f"{named}: halvings of {key}", count, "", "higher") for key, count in sorted(halvings.items())),
+        Figure(f"{named}: optimizer steps", steps, "", "higher"),
+        Figure(f"{named}: rounds lost", rounds - disturbed.count(RoundDone), "", "lower", "0"),
+        Figure(f"{named}: checkpoints lost", lost(CheckpointSaved), "", "lower", "0"),
+        Figure(f"{named}: outer steps lost", lost(Averaged), "", "lower", "0"),
+    ]
+    distance = relative_distance(plain.weights, disturbed.weights)
+    if mode == "kept":
+        figures.append(Figure(f"{named}: tensors that differ", unequal, "", "lower", "0"))
+    else:
+        figures.append(Figure(f"{named}: distance of the weights", distance, "× norm", "lower", f"≤ {ROUNDING:g}"))
+    return figures
+
+
+def main() -> None:
+    ensure_compute_environment()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--errors", type=int, default=100, help="in each of the three pairs of runs")
+    parser.add_argument("--seed", type=int, default=0)
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    rounds = 3 * arguments.errors // 2 + 10
+    figures: list[Figure] = []
+    pairs: list[tuple[str, DtypeName]] = [("kept", "float32"), ("kept", "bfloat16"), ("halved", "float32")]
+    for mode, dtype in pairs:
+        figures += compared(mode, dtype, rounds, arguments.errors, arguments.seed)
+    report("out_of_memory", figures, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()
