@@ -29,7 +29,6 @@ from node.learner.memory.device_memory import total_memory_bytes
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import Persistence, restore
 from node.policy.policy import Policy
@@ -107,9 +106,9 @@ def assembled(
         persistence=persistence,
         others=others,
         weight_averager=weight_averager,
-        passes=PassSettings(sizes.batch_tokens),
         size_plan=SizePlan(
-            planned,
+            sizes,
+            most=planned,
             remember=partial(_remember, home.fitted, config.policy.model, memory_bytes),
             should_stop=should_stop,
         ),

@@ -77,15 +77,14 @@ class Learner:
         persistence: Persistence | None = None,
         others: OtherPolicies | None = None,
         weight_averager: WeightAverager | None = None,
-        passes: PassSettings | None = None,
         size_plan: SizePlan | None = None,
     ) -> None:
         """``clock`` gives Unix time. Where ``state`` comes from a checkpoint, its tensors are loaded already, and
         ``others`` were made before that. Without ``others`` the policy as it is now is the reference; without
         ``weight_averager`` weights are never averaged.
 
-        Rows and passes begin as in ``engine`` and ``passes``; without the latter, as configured. When memory runs out
-        they change within ``size_plan``."""
+        Rows and passes begin and change as ``size_plan`` says; without it they begin as ``engine`` and ``config`` say.
+        """
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
@@ -97,12 +96,11 @@ class Learner:
         self._peer_success: Mapping[str, Announced] = {}  # from the heartbeats of others, when last asked for
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
-        self.passes = passes or PassSettings(chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS))
+        self.passes = PassSettings(chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS))
         self._engine = engine
-        sizes = Sizes(engine.rows, self.passes.batch_tokens)
+        configured = Sizes(engine.rows, self.passes.batch_tokens)
         self._phases = PhaseRunner(
-            sizes,
-            size_plan or SizePlan(sizes),
+            size_plan or SizePlan(begin=configured, most=configured),
             use=self._use_sizes,
             report=report,
             clock=clock,

@@ -8,7 +8,7 @@ checkpoints), then by the kind of operation, then by its place. Writes in place 
 they allocate nothing.
 
   kept     rows and passes are at their floors: phases are repeated as they are; weights must be equal to the bit
-  halved   rows and passes are halved down to floors: weights must be equal up to rounding
+  halved   rows and passes are halved down to floors: weights must be equal up to rounding after each of many short runs
 
     python -m scripts.bench.out_of_memory [--errors 100] [--seed 0] [--json]
 """
@@ -41,7 +41,6 @@ from node.fit.fitted import Sizes
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.loop import Learner
 from node.learner.memory.phases import SizePlan
-from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW, StepReport
 from node.learner.persistence import LearnerState, Persistence
 from node.policy.policy import Policy
@@ -66,6 +65,7 @@ COMPLETIONS: Final = LEARNER.own_groups * LEARNER.completions
 KEPT: Final = Sizes(rows=COMPLETIONS, batch_tokens=256)
 ROOMY: Final = Sizes(rows=64 * COMPLETIONS, batch_tokens=2048)
 LEAST: Final = Sizes(rows=COMPLETIONS, batch_tokens=32)  # with fewer rows than completions, other samples are drawn
+SHORT_ROUNDS: Final = 8
 ROUNDING: Final = 1e-4  # relative distance of weights
 
 
@@ -240,7 +240,7 @@ def run(dtype: DtypeName, rounds: int, sizes: Sizes, floors: Sizes, injector: In
             config, policy, tasks, engine, OwnProcessScorer(tasks), intake, optimizer, LearnerState(),
             report=done.events.append, clock=time.time,
             persistence=Persistence(checkpoints, config, policy, optimizer, done.events.append, time.time),
-            weight_averager=averager, passes=PassSettings(sizes.batch_tokens), size_plan=SizePlan(sizes, floors),
+            weight_averager=averager, size_plan=SizePlan(sizes, sizes, floors),
         )  # fmt: skip
         try:
             for _ in range(rounds):
@@ -260,54 +260,85 @@ def run(dtype: DtypeName, rounds: int, sizes: Sizes, floors: Sizes, injector: In
     return done
 
 
-def compared(mode: str, dtype: DtypeName, rounds: int, errors: int, seed: int) -> list[Figure]:
-    """Returns the figures of one pair of runs."""
-    sizes, floors = (KEPT, KEPT) if mode == "kept" else (ROOMY, LEAST)
-    plain = run(dtype, rounds, sizes, floors, Injector(seed, 0))
+@dataclass
+class Trial:
+    """A disturbed node, and what became of it compared with the undisturbed one."""
+
+    plain: Run
+    disturbed: Run
+    injector: Injector
+
+    def lost(self, kind: type[Event]) -> int:
+        return self.plain.count(kind) - self.disturbed.count(kind)
+
+    @property
+    def unequal(self) -> int:
+        """Tensors that are not equal to the bit."""
+        pairs = [(self.plain.weights, self.disturbed.weights), (self.plain.parameters, self.disturbed.parameters)]
+        return sum(not torch.equal(one[name], other[name]) for one, other in pairs for name in one)
+
+    @property
+    def distance(self) -> float:
+        return relative_distance(self.plain.weights, self.disturbed.weights)
+
+
+def kept_trials(dtype: DtypeName, errors: int, seed: int) -> list[Trial]:
+    """One long run."""
+    rounds = 3 * errors // 2 + 10
     injector = Injector(seed, errors)
-    disturbed = run(dtype, rounds, sizes, floors, injector)
-    ran_out = [event for event in disturbed.events if isinstance(event, OutOfMemory)]
-    unequal = sum(not torch.equal(plain.weights[n], w) for n, w in disturbed.weights.items())
-    unequal += sum(not torch.equal(plain.parameters[n], w) for n, w in disturbed.parameters.items())
-    steps = sum(isinstance(event, RoundDone) and event.loss is not None for event in disturbed.events)
+    plain = run(dtype, rounds, KEPT, KEPT, Injector(seed, 0))
+    return [Trial(plain, run(dtype, rounds, KEPT, KEPT, injector), injector)]
+
+
+def halved_trials(dtype: DtypeName, errors: int, seed: int) -> list[Trial]:
+    """Many short runs: over many rounds, rounding alone changes a sample and then everything after it."""
+    plain = run(dtype, SHORT_ROUNDS, ROOMY, ROOMY, Injector(seed, 0))
+    trials: list[Trial] = []
+    while (left := errors - sum(trial.injector.raised.total() for trial in trials)) > 0:
+        injector = Injector(seed + len(trials), min(left, SHORT_ROUNDS))
+        trials.append(Trial(plain, run(dtype, SHORT_ROUNDS, ROOMY, LEAST, injector), injector))
+    return trials
+
+
+def figures_of(name: str, trials: Sequence[Trial], errors: int, *, exact: bool) -> list[Figure]:
+    raised = sum((trial.injector.raised for trial in trials), Counter[str]())
+    kinds = set().union(*(trial.injector.kinds for trial in trials))
+    ran_out = [event for trial in trials for event in trial.disturbed.events if isinstance(event, OutOfMemory)]
     halvings = Counter(event.key for event in ran_out if event.then == "halve")
-    named = f"{mode}, {dtype}"
-
-    def lost(kind: type[Event]) -> int:
-        return plain.count(kind) - disturbed.count(kind)
-
+    done = [event for trial in trials for event in trial.disturbed.events if isinstance(event, RoundDone)]
     figures = [
-        Figure(f"{named}: errors injected", sum(injector.raised.values()), "", "higher", f"≥ {errors - 2}"),
-        Figure(f"{named}: kinds of operation that failed", len(injector.kinds), "", "higher"),
-        *(Figure(f"{named}: errors in {part}", count, "", "higher") for part, count in sorted(injector.raised.items())),
-        *(Figure(f"{named}: halvings of {key}", count, "", "higher") for key, count in sorted(halvings.items())),
-        Figure(f"{named}: optimizer steps", steps, "", "higher"),
-        Figure(f"{named}: rounds lost", rounds - disturbed.count(RoundDone), "", "lower", "0"),
-        Figure(f"{named}: checkpoints lost", lost(CheckpointSaved), "", "lower", "0"),
-        Figure(f"{named}: outer steps lost", lost(Averaged), "", "lower", "0"),
+        Figure(f"{name}: errors injected", raised.total(), "", "higher", f"≥ {errors}"),
+        Figure(f"{name}: kinds of operation that failed", len(kinds), "", "higher"),
+        *(Figure(f"{name}: errors in {part}", count, "", "higher") for part, count in sorted(raised.items())),
+        *(Figure(f"{name}: halvings of {key}", count, "", "higher") for key, count in sorted(halvings.items())),
+        Figure(f"{name}: rounds", len(done), "", "higher"),
+        Figure(f"{name}: optimizer steps", sum(event.loss is not None for event in done), "", "higher"),
+        Figure(f"{name}: rounds lost", sum(trial.lost(RoundDone) for trial in trials), "", "lower", "0"),
+        Figure(f"{name}: checkpoints lost", sum(trial.lost(CheckpointSaved) for trial in trials), "", "lower", "0"),
+        Figure(f"{name}: outer steps lost", sum(trial.lost(Averaged) for trial in trials), "", "lower", "0"),
     ]
-    distance = relative_distance(plain.weights, disturbed.weights)
-    if mode == "kept":
-        figures.append(Figure(f"{named}: tensors that differ", unequal, "", "lower", "0"))
-    else:
-        figures.append(Figure(f"{named}: distance of the weights", distance, "× norm", "lower", f"≤ {ROUNDING:g}"))
-    return figures
+    if exact:
+        unequal = sum(trial.unequal for trial in trials)
+        return [*figures, Figure(f"{name}: tensors that differ", unequal, "", "lower", "0")]
+    farthest = max(trial.distance for trial in trials)
+    return [*figures, Figure(f"{name}: farthest weights", farthest, "× norm", "lower", f"≤ {ROUNDING:g}")]
 
 
 def main() -> None:
     ensure_compute_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--errors", type=int, default=100, help="in each of the three pairs of runs")
+    parser.add_argument("--errors", type=int, default=100, help="in each of the three cases")
     parser.add_argument("--seed", type=int, default=0)
     add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    rounds = 3 * arguments.errors // 2 + 10
-    figures: list[Figure] = []
-    pairs: list[tuple[str, DtypeName]] = [("kept", "float32"), ("kept", "bfloat16"), ("halved", "float32")]
-    for mode, dtype in pairs:
-        figures += compared(mode, dtype, rounds, arguments.errors, arguments.seed)
+    errors, seed = arguments.errors, arguments.seed
+    figures = [
+        *figures_of("kept, float32", kept_trials("float32", errors, seed), errors, exact=True),
+        *figures_of("kept, bfloat16", kept_trials("bfloat16", errors, seed), errors, exact=True),
+        *figures_of("halved, float32", halved_trials("float32", errors, seed), errors, exact=False),
+    ]
     report("out_of_memory", figures, as_json=arguments.json)
 
 

@@ -38,9 +38,10 @@ class WaitAbandoned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
-    """What a learner's sizes may become, and how it waits."""
+    """With what a learner begins, what that may become, and how it waits."""
 
-    most: Sizes  # as planned, without what ran out before
+    begin: Sizes
+    most: Sizes  # as planned, whatever ran out before
     floors: Sizes = FLOORS
     remember: Callable[[Sizes], None] = lambda sizes: None  # writes them down for the next start
     sleep: Callable[[float], None] = time.sleep
@@ -56,7 +57,6 @@ class PhaseRunner:
 
     def __init__(
         self,
-        sizes: Sizes,
         plan: SizePlan,
         *,
         use: Callable[[Sizes], None],
@@ -64,16 +64,17 @@ class PhaseRunner:
         clock: Callable[[], float],
         memory: Callable[[], DeviceMemory | None],
     ) -> None:
-        """Begins with ``sizes``, which ``use`` puts into effect whenever they change.
+        """``use`` puts sizes into effect, at once and whenever they change.
 
         ``clock`` returns Unix time; ``memory`` is that of the device, None where it is not known.
         """
-        self._sizes, self._plan, self._use = sizes, plan, use
+        self._sizes, self._plan, self._use = plan.begin, plan, use
         self._report, self._clock, self._memory = report, clock, memory
         self.should_stop = plan.should_stop
         self._lock = threading.Lock()
         self._quiet_rounds = 0
         self.round = 0  # under way; for events
+        use(plan.begin)
 
     @property
     def sizes(self) -> Sizes:

@@ -16,7 +16,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import AllocationSection, CheckpointSection, Config, LearnerSection
+from node.configuration import AllocationSection, CheckpointSection, Config, LearnerSection, ObjectiveSection
 from node.engines.torch import TorchEngine
 from node.events import (
     Event,
@@ -217,6 +217,8 @@ class Node:
         own_policy: Policy | None = None,
         learner: LearnerSection | None = None,
         allocation: AllocationSection | None = None,
+        objective: ObjectiveSection | None = None,
+        rows: int = 16,
         rounds: int = 0,
         tokens: int = 0,
         fails: Callable[[str], bool] = lambda _: False,
@@ -228,6 +230,7 @@ class Node:
             name=name,
             learner=section,
             allocation=allocation or AllocationSection(),
+            objective=objective or ObjectiveSection(),
             rounds=rounds,
             tokens=tokens,
             checkpoint=checkpoint,
@@ -235,7 +238,7 @@ class Node:
         self.events: list[Event] = []
         self.now_seconds = 1_000_000.0
         self.policy = own_policy or policy()
-        optimizer = MasterAdamW(self.policy.trainable(), section)
+        self.optimizer = optimizer = MasterAdamW(self.policy.trainable(), section)
         state, position, persistence = LearnerState(), None, None
         if folder is not None:
             state, position = restore(read_newest(folder), folder, self.policy, optimizer)
@@ -245,11 +248,12 @@ class Node:
             )
         known = tasks()
         self.intake = RolloutIntake(member, known, section, self._clock, position)
+        self.engine = TorchEngine(self.policy, rows=rows, seed=0)
         self.learner = Learner(
             self.config,
             self.policy,
             known,
-            TorchEngine(self.policy, rows=16, seed=0),
+            self.engine,
             HereScorer(known, fails),
             self.intake,
             optimizer,

@@ -379,7 +379,7 @@ def test_generation_ahead_is_stopped_in_the_middle_of_a_completion() -> None:
     subject = Generation(engine, tasks, policy.tokens, HereScorer(tasks), own, temperature=1.0, context=20_000)
     sizes = Sizes(64, 8192)
     phases = PhaseRunner(
-        sizes, SizePlan(sizes), use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None
+        SizePlan(sizes, sizes), use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None
     )
     schedule = Ahead(subject, 0, 1, phases)
     schedule.publish(0, policy.trainable())
