@@ -25,7 +25,7 @@ from node.configuration import (
 )
 from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
-from node.events import Event, RoundDone
+from node.events import Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
@@ -407,6 +407,29 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
             node.learner.round()
     node.learner.close()
     assert generation_threads() == []
+
+
+@pytest.mark.parametrize("method", ["advance", "load_weights"])
+def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no_round(method: str) -> None:
+    undisturbed, node = Node(section(max_staleness=1)), Node(section(max_staleness=1))
+    engine = node.learner._engine
+    real, calls = getattr(engine, method), [0]
+
+    def sometimes(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] % 3 == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(*arguments)
+
+    setattr(engine, method, sometimes)
+    node.learner._phases._plan = SizePlan(node.learner._phases.sizes, node.learner._phases.sizes, Sizes(16, 8192))
+    expected, found = undisturbed.run(6), node.run(6)
+    assert [(r.reward, r.loss, r.staleness_max) for r in found] == [
+        (r.reward, r.loss, r.staleness_max) for r in expected
+    ]
+    assert {e.phase for e in node.events if isinstance(e, OutOfMemory)} == {
+        "generate" if method == "advance" else "publish"
+    }
 
 
 @pytest.mark.parametrize("settings_", [{"behind": 1}, {"most": 1}])
