@@ -35,6 +35,7 @@ from node.fit.fitted import Fitted, Sizes, read_fitted, write_fitted
 from node.fit.host_memory import host_memory_bytes
 from node.learner import assembly
 from node.learner.learner_process import run_learner
+from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 from tests.hang_guard import HANG_SECONDS
@@ -162,7 +163,7 @@ def test_memory_that_runs_out_while_loading_is_told_with_a_remedy(
     def no_memory(*arguments: object, **named: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 8 GB")
 
-    monkeypatch.setattr(assembly.Policy, "load", no_memory)
+    monkeypatch.setattr(Policy, "load", no_memory)
     events: list[Event] = []
     assert run_learner(tmp_path, CONFIG, events.append, lambda: None, began=time.monotonic()) == ExitCode.FAULT
     fault = events[-1]
