@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from node.checkpoints.checkpoint_files import CONFIG, FORMAT, STATE, TENSORS, read_whole, rounds, sha256_of
-from node.learner.memory.errors import detail_of, give_back, is_out_of_memory
+from node.learner.memory.errors import detail_of, forget, give_back, is_out_of_memory
 from protocol.errors import StorageError
 
 _UNFINISHED: Final = ".unfinished-"
@@ -99,7 +99,8 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
         if not is_out_of_memory(error):
             raise
         _discard(unfinished)
-        give_back(error)
+        forget(error)
+        give_back()
         raise StorageError(
             f"the checkpoint of round {snapshot.round} was not written: memory ran out ({detail_of(error)}); the run "
             "continues, the previous checkpoint is kept, and the next one is tried when it is due"

@@ -27,12 +27,13 @@ MAX_WAIT_SECONDS: Final = 300.0
 OTHERS_SHARE: Final = 0.1  # of the device, from which on other programs may be what is in the way
 QUIET_ROUNDS: Final = 200  # without running out, before something is doubled again
 
-KEYS: Final = {"rows": "engine.rows", "batch_tokens": "learner.batch_tokens"}
+SizeName = Literal["rows", "batch_tokens"]
+KEYS: Final[Mapping[SizeName, str]] = {"rows": "engine.rows", "batch_tokens": "learner.batch_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseRule:
-    halves: Literal["rows", "batch_tokens"] | None
+    halves: SizeName | None
     required: bool  # the round cannot go on without it
 
 
@@ -59,7 +60,7 @@ class Decision:
     then: Literal["halve", "again", "skip", "wait", "give up"]
     sizes: Sizes  # from now on
     attempts: Attempts
-    key: str | None = None  # of the setting that is halved
+    halved: SizeName | None = None
     wait_seconds: float = 0.0
 
 
@@ -71,7 +72,7 @@ def decide(phase: Phase, sizes: Sizes, floors: Sizes, attempts: Attempts, memory
         after = halved(before, getattr(floors, rule.halves))
         if after < before:
             smaller = replace(sizes, **{rule.halves: after})
-            return Decision("halve", smaller, replace(attempts, repeats=0), KEYS[rule.halves])
+            return Decision("halve", smaller, replace(attempts, repeats=0), rule.halves)
     if attempts.repeats < MAX_REPEATS:
         return Decision("again", sizes, replace(attempts, repeats=attempts.repeats + 1))
     if not rule.required:

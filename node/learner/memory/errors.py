@@ -40,8 +40,8 @@ def detail_of(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_DETAIL_CHARACTERS]
 
 
-def give_back(error: BaseException) -> None:
-    """Gives back the memory that a failed attempt still holds.
+def forget(error: BaseException) -> None:
+    """Lets go of what a failed attempt still holds.
 
     The traceback of ``error`` holds the frames between where it was raised and where it was caught, and they hold
     tensors: their local variables are cleared. The caller must hold no reference to a result of the attempt.
@@ -50,6 +50,10 @@ def give_back(error: BaseException) -> None:
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)
         seen = seen.__cause__ or seen.__context__
+
+
+def give_back() -> None:
+    """Gives memory that nothing refers to back to the system and the device."""
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where CUDA is not in use
 
@@ -65,5 +69,6 @@ def completed(work: Callable[[], None]) -> None:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        give_back(error)
+        forget(error)
+    give_back()
     work()

@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 
 from node.events import Event, OutOfMemory
 from node.fit.fitted import FLOORS, Sizes
-from node.learner.memory.decisions import Attempts, Decision, Phase, decide, grown
+from node.learner.memory.decisions import KEYS, Attempts, Decision, Phase, decide, grown
 from node.learner.memory.device_memory import DeviceMemory
-from node.learner.memory.errors import detail_of, give_back, is_out_of_memory
+from node.learner.memory.errors import detail_of, forget, give_back, is_out_of_memory
 from protocol.errors import StorageError, TooLittleMemoryError
 
 STOP_LOOK_SECONDS: Final = 1.0  # between two looks at whether to stop, while waiting
@@ -114,8 +114,9 @@ class PhaseRunner:
                     raise
                 detail = detail_of(error)
                 log.warning("memory ran out (%s): %s", phase, detail, exc_info=attempts == Attempts())
-                drop()
-                give_back(error)
+                forget(error)
+            drop()
+            give_back()
             decision = self._decided(phase, attempts, detail)
             attempts = decision.attempts
             if decision.then == "skip":
@@ -134,7 +135,7 @@ class PhaseRunner:
             self._quiet_rounds = 0
             if decision.sizes != before:
                 self._put(decision.sizes)
-        changed = {"engine.rows": "rows", "learner.batch_tokens": "batch_tokens"}.get(decision.key or "")
+        halved = decision.halved
         self._report(
             OutOfMemory(
                 time_seconds=self._clock(),
@@ -142,9 +143,9 @@ class PhaseRunner:
                 phase=phase,
                 then=decision.then,
                 detail=detail,
-                key=decision.key,
-                before=getattr(before, changed) if changed else None,
-                after=getattr(decision.sizes, changed) if changed else None,
+                key=KEYS[halved] if halved is not None else None,
+                before=getattr(before, halved) if halved is not None else None,
+                after=getattr(decision.sizes, halved) if halved is not None else None,
                 wait_seconds=decision.wait_seconds,
                 total_bytes=memory.total_bytes if memory is not None else None,
                 free_bytes=memory.free_bytes if memory is not None else None,

@@ -41,7 +41,7 @@ def test_generating_halves_the_rows_and_learning_the_pass_down_to_the_floor() ->
     assert rows == [Sizes(4, 2048), Sizes(2, 2048), Sizes(1, 2048)]
     passes = [d.sizes for d in until_it_ends("learn", None) if d.then == "halve"]
     assert passes == [Sizes(8, 1024), Sizes(8, 512), Sizes(8, 256)]
-    assert {d.key for d in until_it_ends("learn", None)} == {"learner.batch_tokens", None}
+    assert {d.halved for d in until_it_ends("learn", None)} == {"batch_tokens", None}
 
 
 @pytest.mark.parametrize("memory", [None, OURS])

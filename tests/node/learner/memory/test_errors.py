@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from node.learner.memory.errors import MAX_DETAIL_CHARACTERS, completed, detail_of, give_back, is_out_of_memory
+from node.learner.memory.errors import MAX_DETAIL_CHARACTERS, completed, detail_of, forget, is_out_of_memory
 
 EVERYTHING = 1 << 60  # bytes; no machine has them
 
@@ -84,7 +84,7 @@ def test_tensors_in_the_frames_of_a_failed_attempt_are_given_back_while_the_erro
 
     error = caught(attempt)
     assert held[0]() is not None
-    give_back(error)
+    forget(error)
     assert held[0]() is None
 
 
