@@ -2,10 +2,9 @@
 
 Each pair of runs is the same node twice, in this process: the real ``Learner`` on a built-in model, with the real
 engine, optimizer, checkpoints on disk and averaging with a partner that always offers the same. The second is
-disturbed: an operation of torch raises ``torch.OutOfMemoryError`` instead of running. Which one is drawn by the part of
-the round (generating, new weights for the engine, forward and backward passes, the optimizer's step, averaging,
-checkpoints), then by the kind of operation, then by its place. Writes in place are among them, though on a real device
-they allocate nothing.
+disturbed: an operation of torch that allocates raises ``torch.OutOfMemoryError`` instead of running. Which one is drawn
+by the part of the round (generating, new weights for the engine, forward and backward passes, the optimizer's step,
+averaging, checkpoints), then by the kind of operation, then by its place.
 
   kept     rows and passes are at their floors: phases are repeated as they are; weights must be equal to the bit
   halved   rows and passes are halved down to floors: weights must be equal up to rounding after each of many short runs
