@@ -23,6 +23,7 @@ _MESSAGES: Final = (
     "out of memory",  # "CUDA error: out of memory", "MPS backend out of memory"
     "Cannot allocate memory",  # "unable to mmap … bytes from file"
     "_STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN, cuSPARSE
+    "std::bad_alloc",  # of an extension that does not translate it
 )
 
 
