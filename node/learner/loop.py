@@ -86,6 +86,9 @@ class Learner:
         Rows and passes begin and change as ``size_plan`` says; without it they begin as ``engine`` and ``config`` say.
         """
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
+        self.passes = PassSettings(  # may be replaced between rounds
+            chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
+        )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
         self._weight_averager = weight_averager
@@ -96,7 +99,6 @@ class Learner:
         self._peer_success: Mapping[str, Announced] = {}  # from the heartbeats of others, when last asked for
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
-        self.passes = PassSettings(chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS))
         self._engine = engine
         configured = Sizes(engine.rows, self.passes.batch_tokens)
         self._phases = PhaseRunner(
@@ -283,7 +285,7 @@ class Learner:
                 self._network,
                 self._optimizer,
                 groups,
-                self.config.learner.model_copy(update={"batch_tokens": self.passes.batch_tokens}),
+                self.passes,
                 self.config.objective,
                 self._others,
                 temperature=self.config.engine.temperature,

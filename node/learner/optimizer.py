@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from node.configuration import LearnerSection
+from node.learner.gradients import GradientAccumulator
 from node.learner.memory.errors import completed
 from protocol.errors import StorageError
 
@@ -42,6 +43,7 @@ class MasterAdamW:
 
     def __init__(self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection) -> None:
         self._parameters = dict(trainable)
+        self.accumulated = GradientAccumulator(self._parameters)
         self._masters = {
             name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone())
             for name, p in self._parameters.items()
@@ -59,14 +61,12 @@ class MasterAdamW:
 
     @torch.no_grad()
     def step(self, *, rate_scale: float = 1.0) -> StepReport:
-        """Takes one step on the gradients in the parameters' ``grad``, and clears them.
+        """Takes one step on the gradients accumulated, those in the parameters' ``grad`` included, and drops them.
 
         The learning rate is ``rate_scale`` times the configured one.
         """
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None and self._masters[name] is not parameter:
-                self._masters[name].grad = parameter.grad.float()
-                parameter.grad = None
+        for name, gradient in self.accumulated.gradients().items():
+            self._masters[name].grad = gradient
         gradients = [m.grad for m in self._masters.values() if m.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
         taken = math.isfinite(norm) and norm > 0
@@ -100,8 +100,8 @@ class MasterAdamW:
 
     def drop_gradients(self) -> None:
         """Forgets what has been accumulated for a step."""
-        for parameter in (*self._parameters.values(), *self._masters.values()):
-            parameter.grad = None
+        self._adamw.zero_grad(set_to_none=True)
+        self.accumulated.drop()
 
     def _step_or_nothing(self) -> None:
         """AdamW counts the step in one operation and takes it in another: the count is put back if that one fails."""

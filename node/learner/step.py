@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
-from node.configuration import DEFAULT_BATCH_TOKENS, LearnerSection, ObjectiveSection, chosen
+from node.configuration import ObjectiveSection
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.loss import Anchors, BatchTotals, mean_token_weight, objective_loss
 from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, span_weights
@@ -44,31 +45,33 @@ def optimizer_steps(
     network: Network,
     optimizer: MasterAdamW,
     groups: Sequence[TrainingGroup],
-    learner: LearnerSection,
+    passes: PassSettings,
     objective: ObjectiveSection,
     others: OtherPolicies,
     *,
     temperature: float,
     max_new_tokens: int,
 ) -> BatchReport:
-    """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task."""
-    groups = with_baselines(network, groups, learner, objective, temperature=temperature)
+    """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task.
+
+    An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``.
+    """
+    groups = with_baselines(network, groups, passes, objective, temperature=temperature)
     totals = BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), max_new_tokens)
-    planned = plan_micro_batches(
-        groups, batch_tokens=chosen(learner.batch_tokens, DEFAULT_BATCH_TOKENS), pads_prompts=network.pads_prompts
-    )
+    planned = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
     micro_batches = [(each, RaggedSpans.of(each.completions, network.head.weight.device)) for each in planned]
-    anchors = _anchors(network, micro_batches, objective, others, temperature)
+    anchors = _anchors(network, micro_batches, passes, objective, others, temperature)
     total, steps = ObjectiveReport(), list[StepReport]()
     for _ in range(objective.steps):
         report = ObjectiveReport()
-        for index, (micro_batch, spans) in enumerate(micro_batches):
-            logps, entropies = completion_logps(network, micro_batch, temperature=temperature)
-            loss, of_micro_batch = objective_loss(logps, entropies, spans, objective, totals, anchors[index])
-            loss.backward()  # type: ignore[no-untyped-call]
-            report.add(of_micro_batch)
-            if objective.steps > 1 and anchors[index].proximal is None:
-                anchors[index] = anchors[index].with_proximal(logps.detach())
+        with optimizer.accumulated.accumulating():
+            for index, (micro_batch, spans) in enumerate(micro_batches):
+                logps, entropies = completion_logps(network, micro_batch, passes, temperature=temperature)
+                loss, of_micro_batch = objective_loss(logps, entropies, spans, objective, totals, anchors[index])
+                loss.backward()  # type: ignore[no-untyped-call]
+                report.add(of_micro_batch)
+                if objective.steps > 1 and anchors[index].proximal is None:
+                    anchors[index] = anchors[index].with_proximal(logps.detach())
         total.add(report)
         if report.tokens or report.kl_tokens:
             rate_scale = _rate_scale(report, objective)
@@ -83,6 +86,7 @@ def optimizer_steps(
 def _anchors(
     network: Network,
     micro_batches: Sequence[tuple[MicroBatch, RaggedSpans]],
+    passes: PassSettings,
     objective: ObjectiveSection,
     others: OtherPolicies,
     temperature: float,
@@ -90,15 +94,15 @@ def _anchors(
     """Returns for each micro-batch what its tokens are compared with."""
     anchors = [
         Anchors(
-            others.proximal_logps(network, micro_batch, temperature=temperature),
-            others.reference_logps(network, micro_batch, temperature=temperature),
+            others.proximal_logps(network, micro_batch, passes, temperature=temperature),
+            others.reference_logps(network, micro_batch, passes, temperature=temperature),
         )
         for micro_batch, _ in micro_batches
     ]
     if not CORRECTIONS[objective.correction].divided_by_mean:
         return anchors
     # The mean of the weights over the batch must be known before the first backward pass.
-    proximal = [completion_logps(network, each, temperature=temperature)[0] for each, _ in micro_batches]
+    proximal = [completion_logps(network, each, passes, temperature=temperature)[0] for each, _ in micro_batches]
     weights = [
         (span_weights(spans.log_ratios(logps), torch.zeros_like(spans.advantages), spans, objective), spans)
         for logps, (_, spans) in zip(proximal, micro_batches, strict=True)

@@ -39,10 +39,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.configuration import DEFAULT_BATCH_TOKENS, LearnerSection, ObjectiveSection, chosen
+from node.configuration import ObjectiveSection
 from node.kernels.linear_logp import linear_logps
 from node.learner.objective.batch import TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import Network, completion_hidden, plan_micro_batches
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import span_weights
 
@@ -53,7 +54,7 @@ VOCABULARY_BLOCK: Final = 8192
 def with_baselines(
     network: Network,
     groups: Sequence[TrainingGroup],
-    learner: LearnerSection,
+    passes: PassSettings,
     objective: ObjectiveSection,
     *,
     temperature: float,
@@ -62,11 +63,9 @@ def with_baselines(
     found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
     waiting = [group for group in groups if group.baseline != "fixed"]
     need_norms = {id(c) for group in waiting if group.baseline == "min_variance" for c in group.completions}
-    planned = plan_micro_batches(
-        waiting, batch_tokens=chosen(learner.batch_tokens, DEFAULT_BATCH_TOKENS), pads_prompts=network.pads_prompts
-    )
+    planned = plan_micro_batches(waiting, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
     for micro_batch in planned:
-        hidden, targets = completion_hidden(network, micro_batch)
+        hidden, targets = completion_hidden(network, micro_batch, passes)
         head = network.head
         logps, _ = linear_logps(hidden, head.weight, targets, head.bias, temperature=temperature)
         weights = _token_weights(logps, micro_batch.completions, objective)

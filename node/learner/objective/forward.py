@@ -5,23 +5,30 @@ micro-batch runs its K distinct prompts once, right-padded, (K, P); gives each p
 completions, through which gradients flow back; and runs the completions, in batches of similar length, right-padded,
 (B, T−1), on top. Causal attention makes right padding exact: a real token never attends to padding after it, and
 completions mask the padding of their prompts. Log-probabilities and gradients equal those of plain full sequences up to
-rounding. The head is applied to real tokens alone and never holds (N, V).
+rounding. The head is applied to real tokens alone and never holds (N, V). ``PassSettings`` says what is kept for the
+backward pass and what is computed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from node.kernels.linear_logp import linear_logps
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from node.learner.objective.network.attention import use_grouped_attention
+from node.learner.objective.network.prompt_cache import PassCache, PromptRows
+from node.learner.objective.network.recomputation import recomputed_layers
+from node.learner.objective.network.tied_head import gradient_by_rows, tied_embedding, with_early_gradient
+from node.learner.objective.pass_settings import WHOLE, PassSettings
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,10 +46,14 @@ class Network:
     head: torch.nn.Linear  # (D) → (V)
     pads_prompts: bool  # False where a sliding window would count padding as distance
     context: int  # positions that the model has
+    layers: tuple[torch.nn.Module, ...]  # of the body, in their order; what recomputation works on
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel) -> Network:
-        """Raises ``ConfigurationError`` for a model without a plain linear head."""
+        """Cuts ``model``, which from now on attends by ``grouped_attention``.
+
+        Raises ``ConfigurationError`` for a model without a plain linear head.
+        """
         causal: Any = model
         if hasattr(causal, "get_base_model"):  # a PEFT adapter: its layers sit inside the base model
             causal = causal.get_base_model()
@@ -52,7 +63,10 @@ class Network:
         layer_types = getattr(causal.config, "layer_types", None) or ()
         slides = "sliding_attention" in layer_types or bool(getattr(causal.config, "sliding_window", None))
         context = int(getattr(causal.config, "max_position_embeddings", 1 << 20))
-        return cls(causal.base_model, head, not slides, context)
+        body: torch.nn.Module = causal.base_model
+        layers = tuple(module for module in body.modules() if isinstance(module, GradientCheckpointingLayer))
+        use_grouped_attention(causal)
+        return cls(body, head, not slides, context, layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,40 +124,54 @@ def _length_order(group: TrainingGroup) -> tuple[int, int]:
     return len(group.prompt_ids), max(len(c.token_ids) for c in group.completions)
 
 
-def completion_logps(network: Network, micro_batch: MicroBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def completion_logps(
+    network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE, *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Returns log-probability and entropy of every completion token, (N,) each, completion after completion.
 
-    Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters.
+    Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters. Only
+    ``backward`` finds all of these: ``torch.autograd.grad`` misses recomputed layers, and the head where it is tied.
     """
-    hidden, targets = completion_hidden(network, micro_batch)
-    return linear_logps(hidden, network.head.weight, targets, network.head.bias, temperature=temperature)
+    weight: Tensor = network.head.weight
+    with ExitStack() as stack:
+        embedding = tied_embedding(network.body, network.head)
+        if embedding is not None:
+            weight = with_early_gradient(embedding.weight)
+            stack.enter_context(gradient_by_rows(embedding))
+        hidden, targets = completion_hidden(network, micro_batch, passes)
+    return linear_logps(hidden, weight, targets, network.head.bias, temperature=temperature)
 
 
-def completion_hidden(network: Network, micro_batch: MicroBatch) -> tuple[Tensor, Tensor]:
+def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE) -> tuple[Tensor, Tensor]:
     """Returns the hidden states from which the head predicts each completion token, (N, D), and these tokens, (N,)."""
     device = network.head.weight.device
-    cache = DynamicCache()
+    prompt_cache = PassCache()
     prompt_lengths = torch.tensor([len(p) for p in micro_batch.prompts], device=device)  # (K,)
-    prompt_hidden = _run(network, _right_padded(micro_batch.prompts).to(device), cache)  # (K, P, D)
+    prompt_ids = _right_padded(micro_batch.prompts).to(device)  # (K, P)
+    prompt_hidden = _run(network, passes, prompt_cache, input_ids=prompt_ids)  # (K, P, D)
     last_hidden = prompt_hidden[torch.arange(len(micro_batch.prompts), device=device), prompt_lengths - 1]  # (K, D)
+    del prompt_hidden
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden, targets = list[Tensor](), list[Tensor](), list[Tensor]()
     for rows in rows_by_length([len(c.token_ids) for c in micro_batch.completions]):
         prompt_of = torch.tensor([micro_batch.prompt_of[row] for row in rows], device=device)  # (B,)
         tokens = _right_padded([micro_batch.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
         lengths = torch.tensor([len(micro_batch.completions[row].token_ids) for row in rows], device=device)  # (B,)
-        inputs = tokens[:, :-1]  # the last token needs no forward pass: nothing follows it
         states = last_hidden[prompt_of][:, None]  # (B, 1, D)
-        if inputs.shape[1] > 0:
-            before = prompt_lengths[prompt_of]  # (B,)
-            of_prompts = _selected(cache, prompt_of, int(before.max()))
-            later = _run_on_prompts(network, inputs, lengths - 1, before, of_prompts)  # (B, T-1, D)
+        if tokens.shape[1] > 1:
+            before = [len(micro_batch.prompts[micro_batch.prompt_of[row]]) for row in rows]
+            cache = PassCache(prompt_cache, PromptRows(prompt_of, max(before)))
+            # The last token needs no forward pass: nothing follows it.
+            later = _run_on_prompts(network, passes, cache, tokens[:, :-1], before)  # (B, T-1, D)
             states = torch.cat([states, later], dim=1)  # (B, T, D)
+            del later
         columns = torch.arange(tokens.shape[1], device=device)  # (T,)
         real = columns < lengths[:, None]  # (B, T)
         places.append((torch.from_numpy(starts[rows]).to(device)[:, None] + columns)[real])
         hidden.append(states[real])
         targets.append(tokens[real])
+    if len(hidden) == 1:
+        return hidden[0], targets[0]
     order = torch.cat(places).argsort()  # from batches by length back to the completions' order
     return torch.cat(hidden)[order], torch.cat(targets)[order]
 
@@ -156,35 +184,29 @@ def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:
     return [batches[size] for size in sorted(batches)]
 
 
-def _selected(cache: DynamicCache, prompt_of: Tensor, columns: int) -> DynamicCache:
-    """Returns the first ``columns`` keys and values of each completion's prompt; gradients flow back to ``cache``."""
-    layers: list[Any] = cache.layers
-    return DynamicCache(
-        [(layer.keys[prompt_of, :, :columns], layer.values[prompt_of, :, :columns]) for layer in layers]
-    )
-
-
-def _run(network: Network, ids: Tensor, cache: DynamicCache) -> Tensor:
-    """Returns the last hidden state (K, P, D) of ids (K, P), and adds their keys and values to ``cache``."""
-    hidden: Tensor = network.body(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+def _run(network: Network, passes: PassSettings, cache: PassCache, **inputs: Tensor | None) -> Tensor:
+    """Returns the body's last hidden state (B, T, D)."""
+    with ExitStack() as stack:
+        if passes.recompute:
+            stack.enter_context(recomputed_layers(network.layers, cache, passes.chunk_tokens))
+        hidden: Tensor = network.body(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
     return hidden
 
 
 def _run_on_prompts(
-    network: Network, ids: Tensor, lengths: Tensor, prompt_lengths: Tensor, cache: DynamicCache
+    network: Network, passes: PassSettings, cache: PassCache, ids: Tensor, prompt_lengths: Sequence[int]
 ) -> Tensor:
-    """Returns the last hidden state (B, T, D) of ids (B, T) after cached prompts; both lengths are (B,)."""
-    prompt_columns = torch.arange(cache.get_seq_length(), device=ids.device)  # (P,)
-    columns = torch.arange(ids.shape[1], device=ids.device)  # (T,)
-    mask = torch.cat([prompt_columns < prompt_lengths[:, None], columns < lengths[:, None]], dim=1)  # (B, P + T)
-    hidden: Tensor = network.body(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=prompt_lengths[:, None] + columns,
-        past_key_values=cache,
-        use_cache=True,
-    ).last_hidden_state
-    return hidden
+    """Returns the last hidden state (B, T, D) of ids (B, T), each row after its prompt in ``cache``.
+
+    Padding behind ids needs no mask, since no real token attends to what follows it; padding behind prompts does.
+    """
+    before = torch.tensor(prompt_lengths, device=ids.device)[:, None]  # (B, 1)
+    mask = None
+    if min(prompt_lengths) < max(prompt_lengths):
+        prompt_columns = torch.arange(max(prompt_lengths), device=ids.device)  # (P,)
+        mask = torch.cat([prompt_columns < before, torch.ones_like(ids, dtype=torch.bool)], dim=1)  # (B, P + T)
+    positions = before + torch.arange(ids.shape[1], device=ids.device)  # (B, T)
+    return _run(network, passes, cache, input_ids=ids, attention_mask=mask, position_ids=positions)
 
 
 def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -194,12 +216,20 @@ def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 @torch.no_grad()
-def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabulary: int) -> None:
+def check_network(
+    model: PreTrainedModel | PeftModel, network: Network, vocabulary: int, *, recompute: bool = False
+) -> None:
     """Compares this module's log-probabilities with the model's own logits on a few fixed tokens.
 
     Raises ``ConfigurationError`` for an architecture that this module does not compute correctly: logits that are
-    scaled or capped after the head, or a cache that is not keys and values.
+    scaled or capped after the head, a cache that is not keys and values, or layers that cannot be recomputed.
     """
+    layers = network.body.config.get_text_config().num_hidden_layers  # type: ignore[union-attr, operator]
+    if recompute and len(network.layers) != layers:
+        raise ConfigurationError(
+            f"{len(network.layers)} of the {layers} layers of {type(model).__name__} can be recomputed: "
+            "set learner.recompute = false, or choose another policy.model"
+        )
     ids = [(7 * i + 3) % vocabulary for i in range(12)]
     device = network.head.weight.device
     full: Tensor = model(input_ids=torch.tensor([ids], device=device)).logits[0, :-1].float()
@@ -212,7 +242,7 @@ def check_network(model: PreTrainedModel | PeftModel, network: Network, vocabula
         for cut in cuts
     )
     micro_batch = MicroBatch(tuple(tuple(ids[:cut]) for cut in cuts), tuple(range(len(cuts))), completions)
-    ours, _ = completion_logps(network, micro_batch)
+    ours, _ = completion_logps(network, micro_batch, PassSettings(24, recompute, 5 if recompute else None))
     worst = float((ours - torch.cat([expected[cut - 1 :] for cut in cuts])).abs().max())
     if not worst <= HEAD_TOLERANCE:
         raise ConfigurationError(

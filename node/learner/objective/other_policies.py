@@ -22,6 +22,7 @@ from torch import Tensor
 
 from node.configuration import ObjectiveSection
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
+from node.learner.objective.pass_settings import WHOLE, PassSettings
 from node.learner.objective.weights import CORRECTIONS
 
 MIN_ACTIVE_SHARE: Final = 0.9
@@ -40,21 +41,25 @@ class OtherPolicies:
         self._norm = 1.0  # z
 
     @torch.no_grad()
-    def reference_logps(self, network: Network, micro_batch: MicroBatch, *, temperature: float) -> Tensor | None:
+    def reference_logps(
+        self, network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE, *, temperature: float
+    ) -> Tensor | None:
         """Returns log-probabilities (N,) under the reference; None where there is no reference."""
         if self._reference is None:
             return None
         with self._in_place(self._reference):
-            return completion_logps(network, micro_batch, temperature=temperature)[0]
+            return completion_logps(network, micro_batch, passes, temperature=temperature)[0]
 
     @torch.no_grad()
-    def proximal_logps(self, network: Network, micro_batch: MicroBatch, *, temperature: float) -> Tensor | None:
+    def proximal_logps(
+        self, network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE, *, temperature: float
+    ) -> Tensor | None:
         """Returns log-probabilities (N,) under the average; None where the proximal policy is the present one."""
         if not self._sum:
             return None
         averages = {name: (total / self._norm).to(self._parameters[name].dtype) for name, total in self._sum.items()}
         with self._in_place(averages):
-            return completion_logps(network, micro_batch, temperature=temperature)[0]
+            return completion_logps(network, micro_batch, passes, temperature=temperature)[0]
 
     @torch.no_grad()
     def after_step(self, active_share: float | None) -> None:

@@ -14,7 +14,7 @@ class PassSettings:
     recompute: bool = False
     """Keep only what enters each layer, and compute the layer again in the backward pass: about a third more time."""
     chunk_tokens: int | None = None
-    """With ``recompute``: run a layer on so many tokens at a time, all rows together. None: on whole rows."""
+    """With ``recompute``: run a layer on so many tokens at a time, of one row or of several. None: on all of them."""
 
     def __post_init__(self) -> None:
         if self.batch_tokens < 1 or (self.chunk_tokens is not None and self.chunk_tokens < 1):

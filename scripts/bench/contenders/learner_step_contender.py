@@ -32,14 +32,15 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup, merged
     from node.learner.objective.forward import Network
     from node.learner.objective.other_policies import OtherPolicies
+    from node.learner.objective.pass_settings import WHOLE
     from node.learner.optimizer import MasterAdamW
     from node.learner.step import optimizer_steps
     from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"), seed=0)
     network = Network.of(policy.model)
-    learner, objective = LearnerSection(learning_rate=RATE), ObjectiveSection()
-    optimizer = MasterAdamW(policy.trainable(), learner)
+    objective = ObjectiveSection()
+    optimizer = MasterAdamW(policy.trainable(), LearnerSection(learning_rate=RATE))
     others = OtherPolicies(policy.trainable(), objective)
     columns = zip(batch["prompts"], batch["completions"], batch["logps"], batch["advantages"], strict=True)
     rows = [
@@ -63,7 +64,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
             for prompt, each, logps, advantages in rows
         ]
         found = optimizer_steps(
-            network, optimizer, groups, learner, objective, others, temperature=1.0, max_new_tokens=batch["longest"]
+            network, optimizer, groups, WHOLE, objective, others, temperature=1.0, max_new_tokens=batch["longest"]
         )
         seconds.append(time.perf_counter() - began)
         assert found.step is not None

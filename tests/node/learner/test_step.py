@@ -19,6 +19,7 @@ from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
 from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
 from node.learner.step import BatchReport, optimizer_steps
 from tests.node.learner.objective_sections import objective_section
@@ -46,9 +47,9 @@ class Bench:
         self.model: Any = Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
         self.parameters = dict(self.model.named_parameters())
         self.network = Network.of(self.model)
-        self.learner = LearnerSection(learning_rate=RATE, batch_tokens=batch_tokens)
+        self.passes = PassSettings(batch_tokens)
         self.objective = objective
-        self.optimizer = MasterAdamW(self.parameters, self.learner)
+        self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=RATE))
         self.others = OtherPolicies(self.parameters, objective)
 
     def learn(self, groups: Sequence[TrainingGroup]) -> BatchReport:
@@ -56,7 +57,7 @@ class Bench:
             self.network,
             self.optimizer,
             groups,
-            self.learner,
+            self.passes,
             self.objective,
             self.others,
             temperature=1.0,
@@ -121,6 +122,35 @@ def test_many_small_micro_batches_make_the_same_step_as_one_large_one(keys: dict
     assert reports[0].objective.loss == pytest.approx(reports[1].objective.loss, rel=1e-3, abs=1e-6)
     assert reports[0].objective.mean_kl() == pytest.approx(reports[1].objective.mean_kl(), rel=1e-3, abs=1e-6)
     assert reports[0].objective.tokens == reports[1].objective.tokens
+
+
+def test_recomputed_layers_make_the_same_step_as_those_that_are_kept() -> None:
+    keys: dict[str, Any] = {"kl_weight": 0.1, "correction": "decoupled_ppo", "steps": 2}
+    kept, recomputed = Bench(objective_section(**keys)), Bench(objective_section(**keys))
+    recomputed.passes = PassSettings(30, recompute=True, chunk_tokens=4)
+    for bench in (kept, recomputed):
+        bench.learn(batch(zeros=True))
+    for name in kept.parameters:
+        torch.testing.assert_close(recomputed.parameters[name], kept.parameters[name], atol=RATE / 20, rtol=0)
+
+
+def test_pass_that_fails_leaves_no_gradient_and_the_same_batch_can_be_tried_again() -> None:
+    bench, undisturbed = (Bench(objective_section(), batch_tokens=30) for _ in range(2))
+    calls = 0
+
+    def fails_in_the_third_pass(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 6:  # each pass runs the body on prompts and, after them, on completions
+            raise torch.OutOfMemoryError("no memory")
+
+    handle = bench.network.body.register_forward_pre_hook(fails_in_the_third_pass)
+    with pytest.raises(torch.OutOfMemoryError):
+        bench.learn(batch())
+    handle.remove()
+    assert calls == 6 and all(p.grad is None for p in bench.parameters.values())
+    assert bench.learn(batch()).step == undisturbed.learn(batch()).step
+    assert all(torch.equal(undisturbed.parameters[name], p) for name, p in bench.parameters.items())
 
 
 def test_batch_without_any_gradient_takes_no_step() -> None:
@@ -273,7 +303,7 @@ def test_least_variance_advantages_are_rewards_less_the_baseline_by_gradients_of
         (gradient,) = torch.autograd.grad(logps.sum(), bench.network.head.weight)
         norms.append(weight**2 * float(gradient.square().sum()))
     baseline = float((counts * norms * rewards).sum() / (counts * norms).sum())
-    (found,) = with_baselines(bench.network, [group], bench.learner, bench.objective, temperature=1.0)
+    (found,) = with_baselines(bench.network, [group], bench.passes, bench.objective, temperature=1.0)
     np.testing.assert_allclose([c.advantage for c in found.completions], rewards - baseline, rtol=1e-4)
     assert found.baseline == "fixed" and abs(baseline - float((counts * rewards).sum() / 6)) > 0.01
     assert bench.learn([group]).step is not None
@@ -293,7 +323,7 @@ def test_what_the_learner_can_do_already_teaches_it_nothing_by_its_value_on_the_
         for prompt, ids in (((1, 2), [3, 0]), ((4, 5), [9, 10, 9]))
     )
     assert known.informative
-    found = with_baselines(bench.network, [known, unknown], bench.learner, bench.objective, temperature=1.0)
+    found = with_baselines(bench.network, [known, unknown], bench.passes, bench.objective, temperature=1.0)
     advantages = [group.completions[0].advantage for group in found]
     assert advantages[0] == pytest.approx(1 - own_probability, rel=1e-4)
     assert advantages[1] > 0.95
@@ -304,6 +334,6 @@ def test_a_group_that_turns_out_to_teach_nothing_costs_no_further_forward_pass()
     bench = Bench(objective_section(foreign_value="prompt"))
     wrong = replace(completion([1, 2], 0.0, -0.1, "p"), reward=0.0, success=0.5)
     (found,) = with_baselines(
-        bench.network, [TrainingGroup((1,), (wrong,), 2, 1, "prompt")], bench.learner, bench.objective, temperature=1.0
+        bench.network, [TrainingGroup((1,), (wrong,), 2, 1, "prompt")], bench.passes, bench.objective, temperature=1.0
     )
     assert found.completions == () and found.tokens == 2

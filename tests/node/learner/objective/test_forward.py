@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from node.configuration import ObjectiveSection
-from node.learner.objective.alignment import Alignment
-from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import (
     MicroBatch,
     Network,
@@ -32,81 +23,9 @@ from node.learner.objective.forward import (
 from node.learner.objective.loss import BatchTotals, objective_loss
 from node.learner.objective.spans import RaggedSpans
 from protocol.errors import ConfigurationError
+from tests.node.learner.objective.tiny_networks import ARCHITECTURES, VOCABULARY, built, completion, gradients, groups
 
-VOCABULARY = 23
 # The models compute their norms and rotations in float32 even when they are float64: hence 2e-6 there, not 1e-12.
-
-
-def qwen3(**extra: Any) -> Any:
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            max_position_embeddings=64,
-            tie_word_embeddings=True,
-            **extra,
-        )
-    )
-
-
-def sliding_qwen3() -> Any:
-    return qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1)
-
-
-def llama() -> Any:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-    )
-    return LlamaForCausalLM(config)
-
-
-def gpt_neox() -> Any:
-    config = GPTNeoXConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-    )
-    return GPTNeoXForCausalLM(config)
-
-
-ARCHITECTURES = {"qwen3": qwen3, "qwen3-sliding": sliding_qwen3, "llama": llama, "gpt-neox": gpt_neox}
-
-
-def built(architecture: str, dtype: torch.dtype = torch.float64) -> Any:
-    torch.manual_seed(3)
-    return ARCHITECTURES[architecture]().to(dtype).eval()
-
-
-def completion(ids: Sequence[int], advantage: float = 1.0, behaviour: float = -1.0) -> TrainingCompletion:
-    alignment = Alignment(np.arange(len(ids)), np.full(len(ids), behaviour, np.float32), 0)
-    return TrainingCompletion(np.array(ids, dtype=np.int64), alignment, advantage, SELF)
-
-
-def groups(seed: int = 0, prompts: int = 4, completions: int = 3) -> list[TrainingGroup]:
-    rng = np.random.default_rng(seed)
-    result = []
-    for _ in range(prompts):
-        prompt = tuple(int(i) for i in rng.integers(0, VOCABULARY, rng.integers(1, 12)))
-        each = tuple(
-            completion(rng.integers(0, VOCABULARY, rng.integers(1, 9)).tolist(), float(rng.normal()))
-            for _ in range(completions)
-        )
-        result.append(TrainingGroup(prompt, each, sum(len(c.token_ids) for c in each), len(each)))
-    return result
 
 
 def plain_logps(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
@@ -114,12 +33,6 @@ def plain_logps(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> Tensor
     row = torch.tensor([[*prompt, *ids]])
     logits = model(input_ids=row).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits, -1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
-
-
-def gradients(model: Any) -> dict[str, Tensor]:
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad(set_to_none=True)
-    return found
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -214,10 +127,19 @@ def test_temperature_scales_the_logits() -> None:
     torch.testing.assert_close(entropies, -(expected.exp() * expected).sum(-1))
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str) -> None:
+def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str, recompute: bool) -> None:
     model = built(architecture, torch.float32)
-    check_network(model, Network.of(model), VOCABULARY)
+    check_network(model, Network.of(model), VOCABULARY, recompute=recompute)
+
+
+def test_network_check_refuses_recomputation_of_a_model_whose_layers_are_not_all_known() -> None:
+    model = built("llama", torch.float32)
+    network = Network.of(model)
+    check_network(model, replace(network, layers=network.layers[:1]), VOCABULARY)
+    with pytest.raises(ConfigurationError, match=r"1 of the 2 layers.*learner\.recompute"):
+        check_network(model, replace(network, layers=network.layers[:1]), VOCABULARY, recompute=True)
 
 
 def test_network_check_refuses_a_model_that_scales_its_logits_after_the_head() -> None:

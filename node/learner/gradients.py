@@ -1,0 +1,74 @@
+"""Gradients that are summed over passes in float32, whatever dtype the parameters have.
+
+A bfloat16 number keeps eight bits: once a sum of gradients is 256 times one pass's share, that share is lost. So while
+backward passes run, the gradient of each parameter that is not float32 is added to a float32 sum as soon as autograd
+has it, and freed: there is never a second whole set of gradients. Parameters in float32 keep theirs in ``grad``, and
+nothing is done for them.
+
+Within one pass autograd itself adds up the uses of a weight, in the weight's own dtype, unless layers are recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+
+class GradientAccumulator:
+    """The gradients of named parameters since they were last dropped."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._sums: dict[str, Tensor] = {}  # float32, of parameters in another dtype that had a gradient
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Within the context gradients of backward passes are added up; an exception drops all of them, and passes on.
+
+        So a batch is either added up whole, or leaves nothing behind.
+        """
+        handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))  # type: ignore[no-untyped-call]
+            for name, parameter in self._parameters.items()
+            if parameter.dtype != torch.float32
+        ]
+        try:
+            yield
+        except BaseException:
+            self.drop()
+            raise
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns the live float32 sums, by name; a parameter without a gradient has none."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            if parameter.dtype != torch.float32:
+                self._take(name)  # a gradient that was put there, or came from a pass outside of ``accumulating``
+            gradient = parameter.grad if parameter.dtype == torch.float32 else self._sums.get(name)
+            if gradient is not None:
+                found[name] = gradient
+        return found
+
+    def drop(self) -> None:
+        """Frees all gradients: after a step, or where a pass was interrupted."""
+        self._sums.clear()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def _take(self, name: str, _: Tensor | None = None) -> None:
+        parameter = self._parameters[name]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return
+        if name in self._sums:
+            self._sums[name].add_(gradient)
+        else:
+            self._sums[name] = gradient.float()

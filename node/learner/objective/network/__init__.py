@@ -1,0 +1,1 @@
+"""How a training pass runs a causal model of transformers: its attention, its prompts, its layers in parts."""

@@ -1,0 +1,148 @@
+"""Attention of training passes: grouped keys and values are not repeated, and plain causality needs no mask.
+
+transformers' own path to torch's ``scaled_dot_product_attention`` repeats the keys and values of grouped-query
+attention whenever there is a mask, and keeps the copies for the backward pass. It needs a mask for every completion
+after a cached prompt, since torch's ``is_causal`` means the first column and not the last. Here
+
+- no mask is made for queries that are the last of their columns, each attending to itself and everything before it;
+- a CPU takes grouped keys and values as they are, with or without mask, and goes through such queries block by block,
+  so that columns which a block cannot see cost nothing;
+- CUDA takes FlashAttention for such queries, where it can: aligned to the last column, grouped, without mask.
+
+Everything else is done by transformers' function. Both registrations are of transformers' public interfaces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME: Final = "starling_grouped"
+BLOCK_QUERIES: Final = 512
+"""Of the CPU's path. Large enough for full speed; at 4,096 tokens little more than half of the columns are computed."""
+
+UNUSUAL: Final = ("position_bias", "softcap", "cache")
+"""Arguments that only transformers' function understands, or refuses with a message."""
+
+
+def use_grouped_attention(model: PreTrainedModel) -> None:
+    """Makes ``model`` compute attention by this module from now on, where it used torch's attention.
+
+    A model that attends in another way, such as one whose scores are capped, is left as it is.
+    """
+    if model.config._attn_implementation == "sdpa":
+        model.config._attn_implementation = NAME
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: Tensor,  # (B, H, L, d)
+    key: Tensor,  # (B, K, S, d), H a multiple of K
+    value: Tensor,  # (B, K, S, d)
+    attention_mask: Tensor | None,  # (B or 1, 1 or H, L, S), or None: query i sees column j where j - i ≤ S - L
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **extra: Any,
+) -> tuple[Tensor, None]:
+    """Returns what is attended to, (B, L, H, d), and no weights: transformers' signature of an attention function."""
+    grouped = query.shape[1] != key.shape[1]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    usual = causal and dropout == 0.0 and all(extra.get(name) is None for name in UNUSUAL)
+    at_the_end = causal and attention_mask is None and 1 < query.shape[2] < key.shape[2]
+    attended: Tensor
+    if usual and at_the_end and query.device.type == "cpu":
+        attended = _by_blocks(query, key, value, scaling)
+    elif usual and query.device.type == "cpu":
+        square = attention_mask is None and query.shape[2] > 1
+        attended = scaled_dot_product_attention(
+            query, key, value, attention_mask, is_causal=square, scale=scaling, enable_gqa=grouped
+        )
+    elif usual and at_the_end and _flash(query, key, value):
+        bias: Any = causal_lower_right(query.shape[2], key.shape[2])
+        attended = scaled_dot_product_attention(query, key, value, bias, scale=scaling, enable_gqa=grouped)
+    else:
+        mask = _lower_right(query.shape[2], key.shape[2], query.device) if at_the_end else attention_mask
+        found: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, mask, dropout, scaling, is_causal, **extra
+        )
+        return found
+    return attended.transpose(1, 2).contiguous(), None
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether CUDA has FlashAttention for these, grouped or not, without mask."""
+    grouped = query.shape[1] != key.shape[1]
+    return query.is_cuda and can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, grouped))
+
+
+def _by_blocks(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    length, columns = query.shape[2], key.shape[2]
+    size = min(BLOCK_QUERIES, length)
+    mask = torch.zeros(size, columns, dtype=query.dtype, device=query.device)
+    mask.masked_fill_(~_lower_right(size, columns, query.device), -torch.inf)
+    attended = list[Tensor]()
+    for start in range(0, length, BLOCK_QUERIES):
+        stop = min(start + BLOCK_QUERIES, length)
+        seen = columns - length + stop
+        attended.append(
+            scaled_dot_product_attention(
+                query[:, :, start:stop],
+                key[:, :, :seen],
+                value[:, :, :seen],
+                mask[size - stop + start :, columns - seen :],  # of every block, aligned to its last row and column
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+        )
+    return torch.cat(attended, dim=2) if len(attended) > 1 else attended[0]
+
+
+def _lower_right(length: int, columns: int, device: torch.device) -> Tensor:
+    """Returns which of the columns (S) each of the last queries (L) sees, (L, S) bool."""
+    return torch.ones(length, columns, dtype=torch.bool, device=device).tril(columns - length)
+
+
+def mask_unless_plain(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    **extra: Any,
+) -> Tensor | None:
+    """Returns transformers' mask (B, 1, L, S), or None for plain causal attention of the last L of S columns."""
+    whole = kv_offset == 0 and isinstance(q_offset, int) and q_offset + q_length == kv_length
+    if allow_is_causal_skip and whole and attention_mask is None and mask_function is causal_mask_function:
+        return None
+    mask: Tensor | None = sdpa_mask(
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        mask_function,
+        attention_mask,
+        # Otherwise None would mean torch's causality, counted from the first column.
+        allow_is_causal_skip=allow_is_causal_skip and q_length in (1, kv_length),
+        **extra,
+    )
+    return mask
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, mask_unless_plain)

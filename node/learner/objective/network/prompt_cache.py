@@ -1,0 +1,79 @@
+"""The keys and values of a pass: those of each prompt are computed once, and its completions attend to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+KeysAndValues = tuple[Tensor, Tensor]  # (B, K, S, d) each
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptRows:
+    """Which prompt each of B completions follows."""
+
+    prompt_of: Tensor  # (B,)
+    columns: int  # the longest of these prompts; shorter ones are masked
+
+    def part(self, rows: slice) -> PromptRows:
+        return PromptRows(self.prompt_of[rows], self.columns)
+
+    def select(self, parts: list[Tensor]) -> Tensor:
+        """Returns (B, K, columns, d) from the parts of all prompts' keys, or values. Gradients flow back to them."""
+        return (torch.cat(parts, dim=2) if len(parts) > 1 else parts[0])[self.prompt_of, :, : self.columns]
+
+
+class PassCache(Cache):
+    """What one call of a body takes as ``past_key_values``: it keeps those of prompts, or gives them to completions."""
+
+    def __init__(self, prompts: PassCache | None = None, rows: PromptRows | None = None) -> None:
+        """Without arguments: of prompts. With the cache of prompts: of completions, one row each."""
+        super().__init__(layers=[])
+        self._prompts, self.rows = prompts, rows
+        self._kept: dict[int, list[KeysAndValues]] = {}  # layer → parts, in the order of the tokens
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0 if self.rows is None else self.rows.columns
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def of_prompts(self, layer: int) -> list[KeysAndValues]:
+        """Returns the parts of one layer's keys and values of all prompts; empty in the call that computes them."""
+        return [] if self._prompts is None else self._prompts._kept[layer]
+
+    def keep(self, layer: int, own: list[KeysAndValues]) -> None:
+        """Keeps what the call computed in one layer, if anything is to follow it."""
+        if self.rows is None:
+            self._kept[layer] = own
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> KeysAndValues:
+        """Returns everything that one layer's queries may attend to."""
+        view = LayerCache(self.rows, self.of_prompts(layer_idx))
+        attended = view.update(key_states, value_states)
+        self.keep(layer_idx, view.own)
+        return attended
+
+
+@dataclass(slots=True, eq=False)
+class LayerCache:
+    """The cache of one layer that runs on some of the tokens: what they see comes in, what they add comes out."""
+
+    rows: PromptRows | None
+    prompts: list[KeysAndValues]
+    earlier: list[KeysAndValues] = field(default_factory=list)  # of the call's tokens before these
+    own: list[KeysAndValues] = field(default_factory=list)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> KeysAndValues:
+        self.own = [(key_states, value_states)]
+        return self._joined(0, key_states), self._joined(1, value_states)
+
+    def _joined(self, which: int, new: Tensor) -> Tensor:
+        parts = [pair[which] for pair in (*self.earlier, (new, new))]
+        if self.rows is not None:
+            parts.insert(0, self.rows.select([pair[which] for pair in self.prompts]))
+        return torch.cat(parts, dim=2) if len(parts) > 1 else new
