@@ -8,6 +8,7 @@ from CUDA itself and from the libraries that allocate beside it. NumPy and Pytho
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import traceback
@@ -24,6 +25,9 @@ _MESSAGES: Final = (
     "Cannot allocate memory",  # "unable to mmap … bytes from file"
     "_STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN, cuSPARSE
     "std::bad_alloc",  # of an extension that does not translate it
+    "could not create a primitive",  # oneDNN, which does not say why; seen where its code or scratch finds no room
+    "could not create a memory object",
+    "could not execute a primitive",
 )
 
 
@@ -57,6 +61,9 @@ def give_back() -> None:
     """Gives memory that nothing refers to back to the system and the device."""
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc keeps pages of what was freed; the system gets them back
+        trim(0)
 
 
 def completed(work: Callable[[], None]) -> None:

@@ -44,6 +44,7 @@ def test_what_torch_numpy_and_python_raise_here_is_recognised(work: Callable[[],
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"),
         RuntimeError("unable to mmap 123 bytes from file <x>: Cannot allocate memory (12)"),
+        RuntimeError("could not create a primitive"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
     ],
 )
