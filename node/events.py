@@ -47,6 +47,9 @@ class LearnerReady(_Event, frozen=True, kw_only=True, tag="ready"):
     round: int  # rounds already done
     checkpoint: str | None  # path from which it continues
     seconds: float  # since the process started
+    rows: int | None = None  # sequences decoded side by side, to begin with
+    batch_tokens: int | None = None  # padded tokens of one pass, to begin with
+    memory_bytes: int | None = None  # in all, of the device, or of the machine where that is a CPU
 
 
 class Phases(Struct, frozen=True, kw_only=True):
@@ -229,6 +232,22 @@ class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
     fatal: bool
 
 
+class OutOfMemory(_Event, frozen=True, kw_only=True, tag="out_of_memory"):
+    """Memory ran out in a phase of a round. What the phase had begun was dropped; no round is lost by it."""
+
+    round: int  # under way
+    phase: str  # "generate", "learn", "average", "publish", "checkpoint", "offer state"
+    then: Literal["halve", "again", "skip", "wait", "give up"]  # what follows: ``node.learner.memory.decisions``
+    detail: str  # of the error
+    key: str | None = None  # the setting that was halved: "engine.rows" or "learner.batch_tokens"
+    before: int | None = None  # its value
+    after: int | None = None
+    wait_seconds: float = 0.0  # until the phase is repeated
+    total_bytes: int | None = None  # of the device; None where it is a CPU
+    free_bytes: int | None = None  # after everything was given back
+    others_bytes: int | None = None  # held by other programs
+
+
 class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
     """The learner's last line when it ends on purpose."""
 
@@ -263,6 +282,7 @@ Event = (
     | StatePublished
     | CheckpointSaved
     | Fault
+    | OutOfMemory
     | Stopped
 )
 

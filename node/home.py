@@ -51,6 +51,10 @@ class Home:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def fitted(self) -> Path:
+        return self.path / "fitted.json"
+
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"
 

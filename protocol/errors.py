@@ -20,6 +20,7 @@
     ├── AcceleratorError         the GPU vanished or failed; a new process may find it well
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
     └── ConfigurationError       the user's configuration is not possible
+        └── TooLittleMemoryError   it needs more memory than there is, with everything halved that can be
 
 Every message gives the value seen, the limit, and the remedy. ``reason`` is a stable, short name for counters.
 """
@@ -123,3 +124,9 @@ class ConfigurationError(StarlingError):
     """The user's configuration is not possible."""
 
     reason = "configuration"
+
+
+class TooLittleMemoryError(ConfigurationError):
+    """The model does not fit with these settings, though everything was halved that can be."""
+
+    reason = "memory"

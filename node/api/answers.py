@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, PeersAnswer, PeerView
-from node.events import Event, Fault, Loading, PhaseBegan, RoundDone
+from node.events import Event, Fault, Loading, OutOfMemory, PhaseBegan, RoundDone
 from node.printable import printable
+from node.quantities import size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -62,10 +63,25 @@ def loading_line(loading: Loading) -> str:
     return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since the learner started)"
 
 
+def out_of_memory_line(event: OutOfMemory) -> str:
+    """Describes in one line where memory ran out and what follows."""
+    follows = {
+        "halve": f"{event.key} is {event.after} instead of {event.before} from now on, and it is done again",
+        "again": "it is done again",
+        "skip": "it is left out this time",
+        "wait": f"it is tried again in {event.wait_seconds:.0f} s",
+        "give up": "nothing is left to halve",
+    }[event.then]
+    others = ""
+    if event.others_bytes is not None and event.total_bytes is not None:
+        others = f" (other programs hold {size(event.others_bytes)} of the device's {size(event.total_bytes)})"
+    return f"Memory ran out in round {event.round}, phase {printable(event.phase, 64)}{others}: {follows}."
+
+
 def escaped_event(event: Event) -> Event:
     """Returns the event with every text that may quote a peer escaped and bounded."""
     match event:
-        case Fault(detail=detail):
+        case Fault(detail=detail) | OutOfMemory(detail=detail):
             return msgspec.structs.replace(event, detail=printable(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):
             return msgspec.structs.replace(event, alone_because=printable(because, MAX_ALONE_CHARACTERS))

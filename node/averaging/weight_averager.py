@@ -42,6 +42,7 @@ from node.configuration import AveragingSection
 from node.events import Averaged, Event, Fault
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
+from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
 from protocol.weights.tensor_layout import TensorLayout
@@ -119,18 +120,22 @@ class WeightAverager:
         self._pending: Future[AveragingResult] | None = None
         self._offered_at_seconds = 0.0
         self._due_round: int | None = None
+        self._changed = False  # the weights, in a call that ran out of memory afterwards
         self._sent_bytes = self._received_bytes = 0  # since this process began
 
     def after_round(self, state: LearnerState) -> bool:
-        """Applies the outer step of a finished exchange, and offers weights if due. Returns whether weights changed."""
-        changed = False
+        """Applies the outer step of a finished exchange, and offers weights if due. Returns whether weights changed.
+
+        A call that runs out of memory may be repeated, now or after a later round: what is not done yet is done then.
+        """
         if self._pending is not None and self._pending.done():
-            result, self._pending = self._pending.result(), None
-            changed = self._conclude(result, state)
+            self._changed |= self._conclude(self._pending.result(), state)
+            self._pending = None
         if self._due_round is None:
             self._due_round = state.outer_round + interval(self._section.every_rounds, self._random)
         if self._pending is None and state.round >= self._due_round:
             self._offer(state)
+        changed, self._changed = self._changed, False
         return changed
 
     def settle(self, limit_seconds: float) -> None:
@@ -152,9 +157,11 @@ class WeightAverager:
 
     def _conclude(self, result: AveragingResult, state: LearnerState) -> bool:
         """Applies a result; nowhere else does an exchange change anything."""
-        rounds = interval(self._section.every_rounds, self._random)
+        moved = None
         if result.after is not None:
             moved = noloco.overlapped(self._optimizer.masters(), result.offered.weights, result.after.outer)
+        rounds = interval(self._section.every_rounds, self._random)  # drawn once: from here on nothing is allocated
+        if result.after is not None and moved is not None:
             self._optimizer.put(moved)
             state.outer, state.outer_round = result.after, result.offered.round
             self._due_round = result.offered.round + rounds
@@ -201,6 +208,11 @@ class WeightAverager:
         except (ProtocolError, StorageError) as error:
             log.warning("averaging failed: %s", error)
             return AveragingResult(offered, str(error), fault=(error.reason, f"averaging: {error}"))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            because = f"memory ran out: {detail_of(error)}"
+            return AveragingResult(offered, because, fault=("memory", f"averaging: {because}"))
 
     def _family_is_here(self) -> bool:
         beats = [peer.heartbeat for peer in self._swarm.peers() if peer.connected]

@@ -25,6 +25,8 @@ from torch import Tensor
 
 from node.checkpoints.best import kept
 from node.checkpoints.checkpoint_files import CONFIG, FORMAT, STATE, TENSORS, read_whole, rounds, sha256_of
+from node.learner.memory.errors import forget, give_back
+from node.policy.device_faults import detail_of, is_out_of_memory
 from protocol.errors import StorageError
 
 _UNFINISHED: Final = ".unfinished-"
@@ -64,8 +66,8 @@ class NewestCheckpoint:
 def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
     """Writes ``snapshot`` under ``folder``, and deletes all but the ``keep`` newest and the best (``best.kept``).
 
-    Returns its path and bytes. Raises ``StorageError`` if the disk is full or fails; the checkpoints before stay
-    complete.
+    Returns its path and bytes. Raises ``StorageError`` if the disk is full or fails, or memory runs out; the
+    checkpoints before stay complete.
     """
     final = folder / f"round-{snapshot.round:06d}"
     unfinished = folder / f"{_UNFINISHED}{final.name}-{os.getpid()}"
@@ -96,6 +98,16 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
             f"the checkpoint of round {snapshot.round} was not written to {folder} ({error}): "
             "free some space there; the run continues, and the previous checkpoint is kept"
         ) from error
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        _discard(unfinished)
+        forget(error)
+        give_back()
+        raise StorageError(
+            f"the checkpoint of round {snapshot.round} was not written: memory ran out ({detail_of(error)}); the run "
+            "continues, the previous checkpoint is kept, and the next one is tried when it is due"
+        ) from None
     return final, size_bytes
 
 

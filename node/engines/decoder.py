@@ -32,6 +32,9 @@ class Decoder(Protocol[Cache]):
     def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
         """Empties the batch and reserves room for ``rows`` sequences; ``crowded``: more join while others decode."""
 
+    def release(self) -> None:
+        """Gives back the memory of keys and values; ``begin`` takes it again."""
+
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Cache]:
         """Computes prompts, padded to the longest of them, without adding them to the batch."""
 

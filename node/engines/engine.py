@@ -111,6 +111,17 @@ class Engine(Protocol):
     def in_process(self) -> bool:
         """Whether it accepts tensors; an engine in another process accepts ``EncodedWeights``."""
 
+    @property
+    def rows(self) -> int:
+        """The most sequences that it holds at a time."""
+
+    @rows.setter
+    def rows(self, rows: int) -> None:
+        """Counts from the next call on. Raises ``ValueError`` below 1."""
+
+    def release(self) -> None:
+        """Gives back the memory of keys and values, also after a call that failed; the next call takes it again."""
+
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
         """Returns ``completions`` samples of each request, in the order of the requests."""
 

@@ -39,6 +39,7 @@ class GenericDecoder:
         self._model: Final = model
         self._device: Final = model.device
         accepted = inspect.signature(model.forward).parameters
+        self._cache: DynamicCache | None = None
         self._last_only: Final = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._with_positions: Final = "position_ids" in accepted
 
@@ -46,9 +47,12 @@ class GenericDecoder:
         return
 
     def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
-        self._cache: DynamicCache | None = None
+        self._cache = None
         # (rows, slots) 1 where a row has a token
         self._seen = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
+
+    def release(self) -> None:
+        self._cache = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Layers]:
         ids, padding = right_aligned(prompts, self._device)

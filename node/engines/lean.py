@@ -47,8 +47,8 @@ class LeanDecoder:
         # On a CPU, bmm is faster for small float32 matrices than the fused attention kernel, made for long queries.
         self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
         self._rotations = torch.empty(0)
-        self._room = self._slots = 0
         self._rows = 0
+        self.release()
         self.refresh()
 
     def refresh(self) -> None:
@@ -69,6 +69,12 @@ class LeanDecoder:
         self._mask.zero_()
         self._now = longest_prompt
         self._rows = 0
+
+    def release(self) -> None:
+        self._room = self._slots = 0
+        self._keys = self._values = self._mask = torch.empty(0)
+        self._layer_keys: Sequence[Tensor] = ()  # a layer: (room × kv heads, slots, size)
+        self._layer_values: Sequence[Tensor] = ()
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Cache]:
         shape = self._shape
@@ -226,7 +232,7 @@ class LeanDecoder:
         else:
             self._keys = zeros(layers, rows, heads, self._slots, size)
         self._values = zeros(layers, rows, heads, self._slots, size)
-        self._layer_keys = self._keys.flatten(1, 2).unbind(0)  # a layer: (room × kv heads, slots, size)
+        self._layer_keys = self._keys.flatten(1, 2).unbind(0)
         self._layer_values = self._values.flatten(1, 2).unbind(0)
         self._mask = zeros(rows, heads, self._slots)
 

@@ -45,11 +45,9 @@ class TorchEngine:
     """
 
     def __init__(self, policy: Policy, *, rows: int, seed: int, owns_weights: bool = False) -> None:
-        if rows < 1:
-            raise ValueError(f"rows is {rows}: at least 1")
+        self.rows = rows
         self.owns_weights: Final = owns_weights
         self._policy = policy = policy.separate() if owns_weights else policy
-        self._rows = rows
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._decoder = decoder_for(policy)
         self._version = 0
@@ -62,6 +60,19 @@ class TorchEngine:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: int) -> None:
+        if rows < 1:
+            raise ValueError(f"rows is {rows}: at least 1")
+        self._rows = rows
+
+    def release(self) -> None:
+        self._decoder.release()
 
     def load_weights(self, version: int, weights: Weights) -> None:
         """Loads ``weights``: tensors by the names of ``policy.trainable()``, or ``EncodedWeights`` of all of them.

@@ -10,20 +10,24 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import DEFAULT_ROWS, Config, chosen
+from node.configuration import DEFAULT_BATCH_TOKENS, DEFAULT_ROWS, Config, chosen
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
+from node.fit.fitted import Fitted, Sizes, read_fitted, starting_sizes, write_fitted
 from node.home import Home
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
+from node.learner.memory.device_memory import total_memory_bytes
+from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
@@ -77,9 +81,13 @@ def assembled(
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
-    engine = TorchEngine(
-        policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=config.seed, owns_weights=own_weights
-    )
+    planned = Sizes(chosen(config.engine.rows, DEFAULT_ROWS), chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS))
+    memory_bytes = total_memory_bytes(policy.device)
+    fitted = read_fitted(home.fitted)
+    sizes = starting_sizes(planned, fitted, config.policy.model, memory_bytes)
+    if sizes != planned:
+        log.info("memory ran out before: beginning with %s instead of %s", sizes, planned)
+    engine = TorchEngine(policy, rows=sizes.rows, seed=config.seed, owns_weights=own_weights)
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
     research = config.objective.research
@@ -102,8 +110,14 @@ def assembled(
         others=others,
         weight_averager=weight_averager,
         evaluation=_evaluation(config, policy, engine, scorer, tasks),
+        size_plan=SizePlan(
+            sizes,
+            most=planned,
+            remember=partial(_remember, home.fitted, config.policy.model, memory_bytes),
+            should_stop=should_stop,
+        ),
     )
-    report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
+    report(_ready(config, policy, learner, newest.path, sizes, memory_bytes, time.monotonic() - began))
     try:
         yield learner
     finally:
@@ -133,6 +147,22 @@ def _optimizer(policy: Policy, config: Config) -> MasterAdamW:
     return MasterAdamW(policy.trainable(), config.learner, adapted_parameters=policy.adapted_parameters)
 
 
+def _remember(path: Path, model: str, memory_bytes: int, sizes: Sizes) -> None:
+    """Writes down what the next start begins with."""
+    before = read_fitted(path)
+    killed = before.learner_killed if before is not None and before.holds_for(model, memory_bytes) else 0
+    write_fitted(
+        path,
+        Fitted(
+            model=model,
+            memory_bytes=memory_bytes,
+            rows=sizes.rows,
+            batch_tokens=sizes.batch_tokens,
+            learner_killed=killed,
+        ),
+    )
+
+
 def _weight_averager(
     client: SwarmClient, optimizer: MasterAdamW, policy: Policy, config: Config, report: Callable[[Event], None]
 ) -> WeightAverager | None:
@@ -146,7 +176,15 @@ def _weight_averager(
     return WeightAverager(client, optimizer, policy.family, section, rule, report=report, clock=time.time, random=draws)
 
 
-def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | None, seconds: float) -> LearnerReady:
+def _ready(
+    config: Config,
+    policy: Policy,
+    learner: Learner,
+    checkpoint: Path | None,
+    sizes: Sizes,
+    memory_bytes: int,
+    seconds: float,
+) -> LearnerReady:
     trainable = policy.trainable().values()
     return LearnerReady(
         time_seconds=time.time(),
@@ -161,4 +199,7 @@ def _ready(config: Config, policy: Policy, learner: Learner, checkpoint: Path | 
         round=learner.state.round,
         checkpoint=str(checkpoint) if checkpoint is not None else None,
         seconds=seconds,
+        rows=sizes.rows,
+        batch_tokens=sizes.batch_tokens,
+        memory_bytes=memory_bytes,
     )

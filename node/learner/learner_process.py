@@ -29,11 +29,17 @@ import msgspec
 from node.compute_environment import importing_libraries
 from node.configuration import Config
 from node.events import STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
-from node.policy.device_faults import accelerator_error
+from node.policy.device_faults import accelerator_error, detail_of, is_out_of_memory
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 
 MAX_ORPHAN_SECONDS = 45.0  # after the end of input; below what a new supervisor waits for the children of a killed one
+
+_NO_ROOM = (
+    "memory ran out where nothing can be halved, in loading or between two phases of a round ({}): set "
+    'policy.dtype = "bfloat16", policy.adapter_rank = 16 or policy.four_bit = true, or choose another policy.model; '
+    "`starling fit MODEL` prints what each takes and what would fit"
+)
 
 
 class StopRequest:
@@ -96,11 +102,19 @@ def run_learner(
                 report(learner.run(should_stop))
     except StarlingError as error:
         return _ended_by(error, report)
-    except RuntimeError as error:
+    except Exception as error:
         failure = accelerator_error(error)
-        if failure is None:
+        if failure is not None:
+            return _ended_by(failure, report)
+        if not is_out_of_memory(error):
             raise
-        return _ended_by(failure, report)
+        logging.getLogger(__name__).error("memory ran out", exc_info=error)
+        report(
+            Fault(
+                time_seconds=time.time(), kind="memory", detail=_NO_ROOM.format(detail_of(error)), round=0, fatal=True
+            )
+        )
+        return ExitCode.FAULT
     return ExitCode.DONE
 
 

@@ -11,6 +11,8 @@ trains alone and gives the reason. A round is a pure function of the state befor
 arrives: every random draw is seeded by (node, round), so a round repeated after a restart is the same round. With
 ``learner.max_staleness`` above 0 generation runs ahead on a thread of its own. What a round learns from then depends on
 which of the two was faster, and what was generated ahead when the process ends is lost.
+
+A phase that runs out of memory is dropped whole and run again with less (``memory/phases.py``): no round is lost by it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from node.averaging.weight_averager import WeightAverager
@@ -25,6 +28,7 @@ from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
+from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
@@ -32,8 +36,11 @@ from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
+from node.learner.memory.device_memory import device_memory
+from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
+from node.learner.memory.undo import steps_or_nothing
 from node.learner.objective.advantages import AdvantageRule
-from node.learner.objective.batch import SELF
+from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
@@ -73,10 +80,14 @@ class Learner:
         others: OtherPolicies | None = None,
         weight_averager: WeightAverager | None = None,
         evaluation: EvaluationWhileTraining | None = None,
+        size_plan: SizePlan | None = None,
     ) -> None:
         """``clock`` gives Unix time. Where ``state`` comes from a checkpoint, its tensors are loaded already, and
         ``others`` were made before that. Without ``others`` the policy as it is now is the reference; without
-        ``weight_averager`` weights are never averaged; without ``evaluation`` they are never measured."""
+        ``weight_averager`` weights are never averaged; without ``evaluation`` they are never measured.
+
+        Rows and passes begin and change as ``size_plan`` says; without it they begin as ``engine`` and ``config`` say.
+        """
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
         self.passes = PassSettings(  # may be replaced between rounds
             chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
@@ -91,6 +102,15 @@ class Learner:
         self._peer_success: Mapping[str, Announced] = {}  # from the heartbeats of others, when last asked for
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
+        self._engine = engine
+        configured = Sizes(engine.rows, self.passes.batch_tokens)
+        self._phases = PhaseRunner(
+            size_plan or SizePlan(begin=configured, most=configured),
+            use=self._use_sizes,
+            report=report,
+            clock=clock,
+            memory=partial(device_memory, policy.device),
+        )
         generation = Generation(
             engine,
             tasks,
@@ -100,16 +120,17 @@ class Learner:
             temperature=config.engine.temperature,
             context=self._network.context,
         )
-        self._schedule = schedule_of(config, generation)
+        self._schedule = schedule_of(config, generation, self._phases)
         self._schedule.publish(state.policy_version, policy.trainable())
 
     def run(self, should_stop: Callable[[], str | None]) -> Stopped:
         """Runs rounds until the configuration's limit, counted from here, or until ``should_stop`` gives a reason."""
+        self._phases.should_stop = should_stop
         try:
             because = self._rounds_until(should_stop)
         finally:
             self.close()
-        path = self._persistence.save_last(self._snapshot_inputs()) if self._persistence else None
+        path = self._persistence.save_last(self._snapshot_inputs(), self._phases) if self._persistence else None
         return Stopped(
             time_seconds=self._clock(),
             round=self.state.round,
@@ -120,6 +141,7 @@ class Learner:
 
     def close(self) -> None:
         """Ends generation that runs ahead, promptly. ``run`` calls it; a caller of ``round`` alone must call it."""
+        self._phases.should_stop = lambda: "closed"  # generation that runs ahead may be waiting for memory
         self._schedule.close()
 
     def _rounds_until(self, should_stop: Callable[[], str | None]) -> str:
@@ -133,11 +155,17 @@ class Learner:
                 because = "tokens"
             if because is not None:
                 return because
-            self.round()
+            done, unfinished = self.state.round, self.state.unfinished
+            try:
+                self.round()
+            except WaitAbandoned:  # asked to stop
+                if self.state.round == done:
+                    self.state.unfinished = unfinished  # the next start repeats the round
 
     def round(self) -> RoundDone:
         """Runs one round and returns its event, which it also reports."""
         watch, record = Stopwatch(partial(self._on_phase, self.state.round + 1)), RoundRecord()
+        self._phases.round = self.state.round + 1
 
         # Which prompts. Meanwhile the swarm is asked for groups of others.
         self._intake.begin(self.state.success.copy().of, self._draws("choose", self.state.round))
@@ -176,7 +204,7 @@ class Learner:
         self._share(everything, record)
         groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
         self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
-        averaged = self._weight_averager is not None and self._weight_averager.after_round(self.state)
+        averaged = self._average()
         if averaged or (learnt.step is not None and learnt.step.taken):
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
@@ -193,7 +221,8 @@ class Learner:
         self._report_faults(learnt)
         self._evaluate()
         if self._persistence is not None:
-            self._persistence.after_round(self.state.round, self._snapshot_inputs)
+            self._persistence.after_round(self.state.round, self._snapshot_inputs, self._phases)
+        self._phases.round_done()
         return done
 
     def _evaluate(self) -> None:
@@ -203,7 +232,11 @@ class Learner:
             return
         began = self._clock()
         self._report(PhaseBegan(time_seconds=began, round=state.round + 1, phase="evaluate"))
-        state.evaluation = measured = self._evaluation.measure(state.round)
+        evaluation = self._evaluation
+        measured = self._phases.attempt("evaluate", lambda: evaluation.measure(state.round))
+        if measured is None:
+            return
+        state.evaluation = measured
         best = self._persistence.best_after(measured) if self._persistence is not None else measured
         self._report(
             Evaluated(
@@ -271,18 +304,40 @@ class Learner:
         foreign_batch = self._foreign.training_groups(verified, rule, self.state.success.of)
         self._foreign.report_use(verified, foreign_batch, record.foreign)
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
-        learnt = optimizer_steps(
-            self._network,
-            self._optimizer,
-            own_batch + foreign_batch,
-            self.passes,
-            objective,
-            self._others,
-            temperature=self.config.engine.temperature,
-            max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
-        )
+        learnt = self._stepped(own_batch + foreign_batch)
         record.foreign_completions = learnt.foreign_completions
         return learnt
+
+    def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
+        """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are."""
+        return steps_or_nothing(
+            self._phases,
+            lambda: optimizer_steps(
+                self._network,
+                self._optimizer,
+                groups,
+                self.passes,
+                self.config.objective,
+                self._others,
+                temperature=self.config.engine.temperature,
+                max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
+            ),
+            self._optimizer,
+            self._others,
+            self.config.objective,
+            self._schedule.release,
+        )
+
+    def _average(self) -> bool:
+        """Returns whether averaging with a partner has changed the weights."""
+        averager = self._weight_averager
+        if averager is None:
+            return False
+        return bool(self._phases.attempt("average", lambda: averager.after_round(self.state), self._schedule.release))
+
+    def _use_sizes(self, sizes: Sizes) -> None:
+        self._engine.rows = sizes.rows
+        self.passes = replace(self.passes, batch_tokens=sizes.batch_tokens)
 
     def _share(self, own: Sequence[ScoredRollout], record: RoundRecord) -> None:
         if not self._intake.calls.may_share():

@@ -26,6 +26,7 @@ from node.learner.adamw.saved_moments import of_shape, saved_moments
 from node.learner.adamw.slices import Scratch, slices_of
 from node.learner.gradients import GradientAccumulator
 from node.learner.learning_rate import learning_rate_for
+from node.learner.memory.errors import completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,13 @@ class MasterAdamW:
     @torch.no_grad()
     def put(self, weights: Mapping[str, Tensor]) -> None:
         """Replaces the weights by float32 ones, one for every master and of its shape. The moments stay."""
-        for name, master in self._masters.items():
-            master.copy_(weights[name])
-        self._round_to_parameters()
+
+        def write() -> None:
+            for name, master in self._masters.items():
+                master.copy_(weights[name])
+            self._round_to_parameters()
+
+        completed(write)
 
     def _round_to_parameters(self) -> None:
         for name in self._copied:

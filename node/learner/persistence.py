@@ -25,6 +25,7 @@ from node.events import CheckpointSaved, Event, Fault
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
+from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
 from node.policy.policy import Policy
@@ -92,17 +93,21 @@ class Persistence:
         self._best: HeldOutReward | None = None  # None: as the checkpoints on disk have it
         self._best_to_save = False
 
-    def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
+    def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs], phases: PhaseRunner) -> None:
         """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended. The
-        best weights so far are written in any case, after the one that is being written."""
+        best weights so far are written in any case, after the one that is being written.
+
+        A checkpoint for which memory runs out is left out, and so is an offer of the state to peers.
+        """
         is_best, self._best_to_save = self._best_to_save, False
         if is_best:
             self._report_finished(wait=True)  # so that only one copy of the state is in memory
         if is_best or (round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy):
-            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
+            phases.attempt("checkpoint", lambda: self._save(inputs()))
         self._report_finished(wait=False)
-        if self._publisher is not None:
-            self._publisher.after_round(round_number, lambda: _progressed(inputs()[0]))
+        publisher = self._publisher
+        if publisher is not None:
+            phases.attempt("offer state", lambda: publisher.after_round(round_number, lambda: _progressed(inputs()[0])))
 
     def best_after(self, measured: HeldOutReward) -> HeldOutReward:
         """Returns the best of ``measured`` and the evaluations of the checkpoints that are kept, on the same prompts.
@@ -115,13 +120,16 @@ class Persistence:
             self._best, self._best_to_save = measured, True
         return self._best
 
-    def save_last(self, inputs: SnapshotInputs) -> str | None:
+    def save_last(self, inputs: SnapshotInputs, phases: PhaseRunner) -> str | None:
         """Writes the state unless the newest checkpoint has it, and waits. Returns the path, None if writing failed."""
         self._report_finished(wait=True)
         if self._newest is None or self._newest[0] != inputs[0].round:
-            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
+            phases.attempt("checkpoint", lambda: self._save(inputs))
             self._report_finished(wait=True)
         return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
+
+    def _save(self, inputs: SnapshotInputs) -> None:
+        self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
 
     def _report_finished(self, *, wait: bool) -> None:
         for written in self._checkpoints.finished(wait=wait):

@@ -7,16 +7,22 @@ and a new one may find the GPU well again.
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 from protocol.errors import AcceleratorError
 
+MAX_DETAIL_CHARACTERS: Final = 300
 _OUT_OF_MEMORY: Final = (
     "out of memory",  # CUDA, HIP and MPS: "CUDA out of memory", "CUDA error: out of memory"
     "not enough memory",  # "DefaultCPUAllocator: not enough memory", and Windows
     "cannot allocate memory",  # ENOMEM, of a file that is mapped
     "status_alloc_failed",  # cuBLAS, cuDNN
-    "std::bad_alloc",
+    "std::bad_alloc",  # of an extension that does not translate it
+    "can't allocate memory",  # "[enforce fail at alloc_cpu.cpp…] DefaultCPUAllocator: can't allocate memory"
+    "could not create a primitive",  # oneDNN, which does not say why; seen where its code or scratch finds no room
+    "could not create a memory object",
+    "could not execute a primitive",
 )
 _ACCELERATOR: Final = (
     "cuda error",
@@ -36,10 +42,23 @@ _ACCELERATOR: Final = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an allocation failed, on the host or on a GPU."""
-    if isinstance(error, MemoryError):
+    """Returns whether an allocation failed, on the host or on a GPU.
+
+    PyTorch reports it as ``torch.OutOfMemoryError`` from its caching allocator on an accelerator, as a plain
+    ``RuntimeError`` from its CPU allocator and from a file that cannot be mapped, and as ``AcceleratorError`` or
+    ``RuntimeError`` from CUDA itself and from libraries that allocate beside it. NumPy and Python raise
+    ``MemoryError``, the system ``ENOMEM``.
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError | OSError) and _says(str(error), _OUT_OF_MEMORY)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and _says(str(error), _OUT_OF_MEMORY)
+
+
+def detail_of(error: BaseException) -> str:
+    """Returns the first line of the error's message, bounded; the name of its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_DETAIL_CHARACTERS]
 
 
 def accelerator_error(error: BaseException) -> AcceleratorError | None:

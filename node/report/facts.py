@@ -17,14 +17,24 @@ from msgspec import Struct
 from node.api.history import MAX_POINTS, History
 from node.api.reasons import why_not
 from node.api.types import HistoryAnswer, WhyNot
-from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, RoundDone, Stopped, Usage
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Evaluated,
+    Fault,
+    LearnerReady,
+    OutOfMemory,
+    RoundDone,
+    Stopped,
+    Usage,
+)
 from protocol.errors import ConfigurationError, StorageError
 
-MAX_LISTED = 50  # averagings, and faults; the newest are kept
+MAX_LISTED = 50  # averagings, faults, and times that memory ran out; the newest are kept
 OWN = "self"  # among the peers of ``RoundDone.divergence_by_peer``
 MAX_PEERS_COUNTED = 10_000  # strangers may take as many names as they like
 
-_Line = LearnerReady | RoundDone | Evaluated | Averaged | CheckpointSaved | Fault | Stopped | Usage
+_Line = LearnerReady | RoundDone | Evaluated | Averaged | CheckpointSaved | Fault | OutOfMemory | Stopped | Usage
 _TAGS = tuple(f'{{"event":"{t.__struct_config__.tag}"'.encode() for t in _Line.__args__)
 
 
@@ -70,6 +80,8 @@ class RunFacts(Struct, frozen=True):
     averaged_total: int
     faults: tuple[Fault, ...]
     faults_total: int
+    out_of_memory: tuple[OutOfMemory, ...]
+    out_of_memory_total: int
     ended_because: str | None  # None: the run has not ended, or not on purpose
     lines_passed_over: int
     history: HistoryAnswer
@@ -82,6 +94,7 @@ class _Collected:
         self.history = History()
         self.ready: LearnerReady | None = None
         self.starts = self.passed_over = self.averaged_total = self.faults_total = self.evaluated_total = 0
+        self.out_of_memory_total = 0
         self.evaluated: Evaluated | None = None
         self.peers: set[str] = set()
         self.first_seconds: float | None = None
@@ -92,6 +105,7 @@ class _Collected:
         self.not_used: Counter[str] = Counter()
         self.averaged: deque[Averaged] = deque(maxlen=MAX_LISTED)
         self.faults: deque[Fault] = deque(maxlen=MAX_LISTED)
+        self.out_of_memory: deque[OutOfMemory] = deque(maxlen=MAX_LISTED)
         self.usage: Usage | None = None
         self.sent_bytes = self.received_bytes = 0
 
@@ -113,6 +127,9 @@ class _Collected:
             case Fault():
                 self.faults_total += 1
                 self.faults.append(event)
+            case OutOfMemory():
+                self.out_of_memory_total += 1
+                self.out_of_memory.append(event)
             case Stopped():
                 self.stopped = event
             case Usage():
@@ -205,6 +222,8 @@ def _facts(found: _Collected) -> RunFacts:
         averaged_total=found.averaged_total,
         faults=tuple(found.faults),
         faults_total=found.faults_total,
+        out_of_memory=tuple(found.out_of_memory),
+        out_of_memory_total=found.out_of_memory_total,
         ended_because=found.stopped.because if found.stopped else None,
         lines_passed_over=found.passed_over,
         history=history,

@@ -42,6 +42,7 @@ def report_page(facts: RunFacts, *, name: str) -> str:
         ),
         _section("Averaging", _averagings(facts)),
         _section("Faults", _faults(facts)),
+        _section("Memory that ran out", _out_of_memory(facts)) if facts.out_of_memory_total else "",
         "</main>",
         f'<script type="application/json" id="curves">{_in_script(_curves(facts))}</script>',
         f'<script type="module">{asset_text("charts.js")}{asset_text("report.js")}</script></body></html>\n',
@@ -140,6 +141,21 @@ def _averagings(facts: RunFacts) -> str:
 def _faults(facts: RunFacts) -> str:
     rows = [(str(fault.round), fault.kind, fault.detail) for fault in reversed(facts.faults)]
     return _table(("round", "kind", "detail"), rows, "No fault is recorded.")
+
+
+def _out_of_memory(facts: RunFacts) -> str:
+    rows = [
+        (
+            str(event.round),
+            event.phase,
+            event.then,
+            "" if event.key is None else f"{event.key}: {event.before} to {event.after}",
+            event.detail,
+        )
+        for event in reversed(facts.out_of_memory)
+    ]
+    total = f"<p>{counted(facts.out_of_memory_total, 'time')} in all; no round was lost by it.</p>"
+    return total + _table(("round", "phase", "what followed", "halved", "error"), rows, "")
 
 
 def _section(title: str, inside: str) -> str:

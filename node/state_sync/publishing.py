@@ -23,6 +23,7 @@ from torch import Tensor
 
 from node.events import Event, Fault, StatePublished
 from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
+from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from node.state_sync.rebuild import bf16_copy
 from protocol import limits
@@ -151,17 +152,17 @@ class StatePublisher:
             work()
             self._reported = None
         except (TransportError, StorageError, ProtocolError) as error:
-            if self._reported != error.reason:  # once, and again only after a success
-                self._reported = error.reason
-                self._report(
-                    Fault(
-                        time_seconds=self._clock(),
-                        kind=error.reason,
-                        detail=f"the weights were not published: {error}",
-                        round=round_number,
-                        fatal=False,
-                    )
-                )
+            self._not_published(error.reason, str(error), round_number)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._not_published("memory", f"memory ran out: {detail_of(error)}", round_number)
+
+    def _not_published(self, kind: str, because: str, round_number: int) -> None:
+        if self._reported != kind:  # once, and again only after a success
+            self._reported = kind
+            detail = f"the weights were not published: {because}"
+            self._report(Fault(time_seconds=self._clock(), kind=kind, detail=detail, round=round_number, fatal=False))
 
     def _look(self) -> None:
         self._has_audience = family_peers(self._swarm.peers(), self._family) > 0

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from node.api.access import load_or_create_token
-from node.api.answers import escaped_event, escaped_swarm_status, peers_answer, waiting_for
+from node.api.answers import escaped_event, escaped_swarm_status, out_of_memory_line, peers_answer, waiting_for
 from node.api.event_feed import EventFeed
 from node.api.history import recorded_history
 from node.api.record import Record
@@ -33,6 +33,7 @@ from node.events import (
     Fault,
     LearnerReady,
     Loading,
+    OutOfMemory,
     PhaseBegan,
     RoundDone,
     Stopped,
@@ -45,6 +46,7 @@ from node.home import Home
 from node.printable import printable
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
+from node.supervision.memory_kills import MemoryKills
 from node.supervision.outcome import RunOutcome
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
 from node.supervision.restarts import ChildEnd, GiveUp
@@ -114,6 +116,7 @@ class Supervisor:
         self._swarm, self._learner = _KeptChild(swarm), _KeptChild(learner)
         self._trackers = TrackerSink(home, trackers, self._note)
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
+        self._memory_kills = MemoryKills(home.fitted)
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
         self._averaged: Averaged | None = None  # the newest one with a partner
         self._notes: list[str] = []
@@ -219,8 +222,10 @@ class Supervisor:
         log = RollingLog(self._home.log(kept.spec.process), max_bytes=LOG_BYTES)
         while not self._stop.is_set():
             kept.child, kept.ready = Child(kept.spec, log, on_line), False
+            if kept is self._learner:
+                self._memory_kills.learner_starts()
             end = await kept.child.live()
-            kept.ready = False
+            was_ready, kept.ready = kept.ready, False
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
@@ -229,6 +234,8 @@ class Supervisor:
                 self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
                 return
             kept.ends.append(end)
+            if kept is self._learner:
+                self._judge_memory(end, was_ready=was_ready)
             decision = restarts.decide(kept.spec.process, kept.ends)
             if isinstance(decision, GiveUp):
                 self._finish(RunOutcome(decision.exit_code, decision.because))
@@ -237,6 +244,15 @@ class Supervisor:
             self._note(f"{description}\nStarting it again in {decision.after_seconds:g} s.")
             await asyncio.wait([stopping := asyncio.create_task(self._stop.wait())], timeout=decision.after_seconds)
             stopping.cancel()
+
+    def _judge_memory(self, end: ChildEnd, *, was_ready: bool) -> None:
+        """Lets the next learner begin with less if the system killed this one for its memory."""
+        resident = self._usage.learner_bytes if self._usage is not None else None
+        note = self._memory_kills.learner_ended(
+            end.returncode, resident, self._newest.get(LearnerReady) if was_ready else None
+        )
+        if note is not None:
+            self._note(note)
 
     def _judge_last_end(self, kept: _KeptChild, end: ChildEnd) -> None:
         """Turns the outcome into a fault if a child that was asked to end failed instead."""
@@ -318,6 +334,8 @@ class Supervisor:
         self._learner.ready |= isinstance(event, LearnerReady)
         if isinstance(event, RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
+        if isinstance(event, OutOfMemory):
+            self._note(out_of_memory_line(event))
         self.record.add(event)
         self._write_metrics(line)
         self._trackers.add(event)

@@ -14,7 +14,7 @@ import pytest
 
 from node.api.types import NodeStatus, PeersAnswer
 from node.configuration import ApiSection, Config
-from node.events import STOP_LINE, Evaluated, Event, Fault, LearnerReady, PhaseBegan, encode_event
+from node.events import STOP_LINE, Evaluated, Event, Fault, LearnerReady, OutOfMemory, PhaseBegan, encode_event
 from node.home import Home, Lock, is_locked, lock_home
 from node.supervision.children import ChildSpec
 from node.supervision.outcome import RunOutcome
@@ -27,6 +27,16 @@ pytestmark = pytest.mark.processes
 
 OBEDIENT = "import sys\nfor line in sys.stdin:\n    if line == 'stop\\n': break"  # or at the end of its input
 FAULT = Fault(time_seconds=1.0, kind="test", detail="said", round=7, fatal=False)
+RAN_OUT = OutOfMemory(
+    time_seconds=1.0,
+    round=7,
+    phase="learn",
+    then="halve",
+    detail="CUDA out of memory.",
+    key="learner.batch_tokens",
+    before=8192,
+    after=4096,
+)
 ROUND = round_done()
 READY = LearnerReady(
     time_seconds=1.0, model="m", family="ab", tokenizer="cd", parameters=1, trainable_parameters=1, device="cpu",
@@ -117,6 +127,14 @@ async def test_events_reach_the_observer_and_the_metrics_and_other_output_the_lo
     assert "a library says hello" in log and "a warning" in log
 
 
+async def test_a_phase_that_ran_out_of_memory_is_told_in_a_note_and_written_to_the_metrics(home: Home) -> None:
+    heard = Heard()
+    await supervised(home, heard, learner=saying(RAN_OUT))
+    (note,) = heard.notes
+    assert "round 7, phase learn" in note and "learner.batch_tokens is 4096 instead of 8192" in note
+    assert encode_event(RAN_OUT) in home.metrics.read_bytes().splitlines()
+
+
 class EndsOnceUsageIsTold(Heard):
     """Stops the node when memory was told and the learner has said ``events`` things."""
 
@@ -180,6 +198,7 @@ async def test_what_a_killed_child_leaves_behind_is_killed_too(home: Home) -> No
     outcome = await supervised(home, heard, learner=orphaning)
     assert outcome.exit_code is ExitCode.DONE
     assert "killed (signal 9)" in heard.notes[0]
+    assert not home.fitted.exists()  # not for its memory: it was small
     stat = Path("/proc") / pid_file.read_text() / "stat"
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 

@@ -27,6 +27,7 @@ from node.configuration import Config
 from node.learner.generation.engine_weights import EngineWeights
 from node.learner.generation.generation import Generated, Generation, Plan
 from node.learner.generation.unfinished import UnfinishedGroup
+from node.learner.memory.phases import PhaseRunner
 
 Weights = Mapping[str, torch.Tensor]
 PlanOf = Callable[[int], Plan]  # of a round's number
@@ -44,6 +45,9 @@ class GenerationSchedule(Protocol):
     def take(self) -> Generated:
         """Returns what was generated for the round launched. Raises what generation raised."""
 
+    def release(self) -> None:
+        """Gives back the engine's keys and values, unless it generates now."""
+
     def close(self) -> None:
         """Ends the thread after the token that is being sampled; what it generated for later rounds is lost.
 
@@ -56,8 +60,11 @@ def needs_own_weights(config: Config) -> bool:
     return config.learner.max_staleness > 0 or config.objective.research.weights_behind > 0
 
 
-def schedule_of(config: Config, generation: Generation) -> GenerationSchedule:
-    """Returns the schedule that is configured. Raises ``ValueError`` for an engine that cannot follow it."""
+def schedule_of(config: Config, generation: Generation, phases: PhaseRunner) -> GenerationSchedule:
+    """Returns the schedule that is configured; ``phases`` repeats what runs out of memory.
+
+    Raises ``ValueError`` for an engine that cannot follow it.
+    """
     if needs_own_weights(config) and not generation.engine.owns_weights:
         raise ValueError(
             "learner.max_staleness and objective.research.weights_behind need an engine that owns its weights: this "
@@ -65,8 +72,8 @@ def schedule_of(config: Config, generation: Generation) -> GenerationSchedule:
         )
     behind = config.objective.research.weights_behind
     if config.learner.max_staleness == 0:
-        return InTurn(generation, behind)
-    return Ahead(generation, behind, config.learner.max_staleness)
+        return InTurn(generation, behind, phases)
+    return Ahead(generation, behind, config.learner.max_staleness, phases)
 
 
 class HeldBack:
@@ -76,34 +83,42 @@ class HeldBack:
         self._kept: deque[tuple[int, Weights]] = deque(maxlen=behind + 1)
 
     def push(self, version: int, weights: Weights) -> tuple[int, Weights]:
-        """Keeps a copy of ``weights``; returns those to sample from now."""
-        self._kept.append((version, {name: tensor.detach().clone() for name, tensor in weights.items()}))
+        """Keeps a copy of ``weights``, one of each version; returns those to sample from now."""
+        if not self._kept or self._kept[-1][0] != version:
+            self._kept.append((version, {name: tensor.detach().clone() for name, tensor in weights.items()}))
         return self._kept[0]
 
 
 class InTurn:
     """``GenerationSchedule`` on the caller's thread."""
 
-    def __init__(self, generation: Generation, behind: int) -> None:
-        self._generation = generation
+    def __init__(self, generation: Generation, behind: int, phases: PhaseRunner) -> None:
+        self._generation, self._phases = generation, phases
         self._held_back = HeldBack(behind) if behind else None
         self._engine_weights = EngineWeights(generation.engine)
         self._launched: tuple[Plan, Sequence[UnfinishedGroup]] | None = None
 
     def publish(self, version: int, weights: Weights) -> None:
-        if self._held_back is not None:
-            version, weights = self._held_back.push(version, weights)
-        self._engine_weights.load(version, weights)
+        self._phases.run("publish", lambda: self._load(version, weights), self.release)
 
     def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
         self._launched = plan_of(round_number), unfinished
 
     def take(self) -> Generated:
         assert self._launched is not None, "take before launch"
-        return self._generation.run(*self._launched)
+        plan, unfinished = self._launched
+        return self._phases.run("generate", lambda: self._generation.run(plan, unfinished), self.release)
+
+    def release(self) -> None:
+        self._generation.engine.release()
 
     def close(self) -> None:
         return
+
+    def _load(self, version: int, weights: Weights) -> None:
+        if self._held_back is not None:
+            version, weights = self._held_back.push(version, weights)
+        self._engine_weights.load(version, weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +133,8 @@ class Ahead:
     Memory: one copy of the trained weights besides the engine's own, and ``behind`` more where they are held back.
     """
 
-    def __init__(self, generation: Generation, behind: int, most: int) -> None:
-        self._generation, self._most = generation, most
+    def __init__(self, generation: Generation, behind: int, most: int, phases: PhaseRunner) -> None:
+        self._generation, self._most, self._phases = generation, most, phases
         self._held_back = HeldBack(behind)
         self._engine_weights = EngineWeights(generation.engine)
         self._lock = threading.Lock()
@@ -131,7 +146,7 @@ class Ahead:
         self._unfinished: Sequence[UnfinishedGroup] = ()  # owned by the thread while there is one
 
     def publish(self, version: int, weights: Weights) -> None:
-        newest = self._held_back.push(version, weights)
+        newest = self._phases.run("publish", lambda: self._held_back.push(version, weights))
         with self._lock:
             self._newest = newest
 
@@ -151,6 +166,9 @@ class Ahead:
         self._batches[0].begun.wait()
         return generated
 
+    def release(self) -> None:
+        return
+
     def close(self) -> None:
         if self._thread is None:
             return
@@ -167,8 +185,11 @@ class Ahead:
         with self._lock:
             newest, self._newest = self._newest, None
         begun.set()
+        release = self._generation.engine.release
         if newest is not None:
-            self._engine_weights.load(*newest)
-        generated = self._generation.run(plan, self._unfinished, self._halt.is_set)
+            version, weights = newest
+            self._phases.run("publish", lambda: self._engine_weights.load(version, weights), release)
+        unfinished, halted = self._unfinished, self._halt.is_set
+        generated = self._phases.run("generate", lambda: self._generation.run(plan, unfinished, halted), release)
         self._unfinished = generated.unfinished
         return generated

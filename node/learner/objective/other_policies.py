@@ -74,6 +74,16 @@ class OtherPolicies:
             self._sum[name].mul_(self._decay).add_(parameter.detach())
         self._norm = self._decay * self._norm + 1.0
 
+    def average(self) -> tuple[dict[str, Tensor], float]:
+        """Returns m and z of the averaged proximal policy, as live tensors; nothing before its first step."""
+        return self._sum, self._norm
+
+    @torch.no_grad()
+    def restore_average(self, total: Mapping[str, Tensor], norm: float) -> None:
+        """Puts back what ``average`` returned, from copies of it."""
+        self._sum = {name: tensor.to(self._parameters[name].device) for name, tensor in total.items()}
+        self._norm = norm
+
     def _copy(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self._parameters.items()}
 

@@ -140,6 +140,26 @@ def test_disk_without_space_is_an_error_that_leaves_the_one_before(
     assert round_names(tmp_path) == ["round-000001", "round-000002"]
 
 
+def test_checkpoint_for_which_memory_runs_out_is_an_error_that_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    write(tmp_path, snapshot(1), keep=2)
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("Unable to allocate 8.00 GiB")
+
+    background = BackgroundCheckpoints(tmp_path, keep=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save_file", no_memory)
+        background.save(snapshot(2))
+        (failed,) = background.finished(wait=True)
+    assert failed.error is not None and "memory ran out (Unable to allocate 8.00 GiB)" in str(failed.error)
+    assert round_names(tmp_path) == ["round-000001"]
+    background.save(snapshot(3))
+    assert [attempt.error for attempt in background.finished(wait=True)] == [None]
+    background.close()
+
+
 def test_repeated_round_replaces_its_checkpoint(tmp_path: Path) -> None:
     write(tmp_path, snapshot(1, 1.0), keep=2)
     write(tmp_path, snapshot(1, 2.0), keep=2)

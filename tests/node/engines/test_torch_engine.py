@@ -19,6 +19,7 @@ from node.kernels.products import OneDnnProducts, TorchProducts
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 from protocol.rollouts import FinishReason
+from tests.node.learner.memory.failing_operation import FailsAt
 
 LEAN = ["qwen3", "llama", "llama-scaled", "qwen2", "neox", "neox-serial"]
 GENERIC = ["gpt2", "mistral-sliding", "gemma3-mixed"]
@@ -288,3 +289,32 @@ def test_completions_join_when_an_eighth_of_the_rows_is_free_or_all_fit() -> Non
     assert joining_count(present=120, waiting=5, rows=128) == 5
     assert joining_count(present=4, waiting=9, rows=5) == 1
     assert joining_count(present=3, waiting=0, rows=8) == 0
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_call_that_fails_anywhere_can_be_repeated_after_release_with_the_same_samples(
+    load_policy: Load, name: str
+) -> None:
+    policy, asked, sampling = load_policy(name), requests(3), Sampling(seed=5)
+
+    def tokens_of(engine: TorchEngine) -> list[list[int]]:
+        return [s.token_ids.tolist() for samples in engine.generate(asked, sampling) for s in samples]
+
+    counting, engine = FailsAt(), TorchEngine(policy, rows=16, seed=0)
+    with counting:
+        expected = tokens_of(engine)
+    for number in range(0, counting.seen // 2, counting.seen // 12):
+        with pytest.raises(torch.OutOfMemoryError), FailsAt(number):
+            engine.generate(asked, sampling)
+        engine.release()
+        assert tokens_of(engine) == expected
+
+
+def test_rows_can_be_changed_between_two_calls_and_not_below_one(load_policy: Load) -> None:
+    engine = TorchEngine(load_policy("qwen3"), rows=16, seed=0)
+    asked = requests()
+    engine.rows = 2
+    assert engine.rows == 2
+    check(load_policy("qwen3"), asked, engine.generate(asked, Sampling(seed=1)))
+    with pytest.raises(ValueError, match="rows is 0"):
+        engine.rows = 0

@@ -16,7 +16,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import AllocationSection, CheckpointSection, Config, EvaluationSection, LearnerSection
+from node.configuration import (
+    AllocationSection,
+    CheckpointSection,
+    Config,
+    EvaluationSection,
+    LearnerSection,
+    ObjectiveSection,
+)
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import (
@@ -219,6 +226,8 @@ class Node:
         learner: LearnerSection | None = None,
         allocation: AllocationSection | None = None,
         evaluation: EvaluationSection | None = None,
+        objective: ObjectiveSection | None = None,
+        rows: int = 16,
         rounds: int = 0,
         tokens: int = 0,
         fails: Callable[[str], bool] = lambda _: False,
@@ -231,6 +240,7 @@ class Node:
             learner=section,
             allocation=allocation or AllocationSection(),
             evaluation=evaluation or EvaluationSection(every_rounds=0),
+            objective=objective or ObjectiveSection(),
             rounds=rounds,
             tokens=tokens,
             checkpoint=checkpoint,
@@ -238,7 +248,7 @@ class Node:
         self.events: list[Event] = []
         self.now_seconds = 1_000_000.0
         self.policy = own_policy or policy()
-        optimizer = MasterAdamW(self.policy.trainable(), section)
+        self.optimizer = optimizer = MasterAdamW(self.policy.trainable(), section)
         state, position, persistence = LearnerState(), None, None
         if folder is not None:
             state, position = restore(read_newest(folder), folder, self.policy, optimizer)
@@ -248,7 +258,8 @@ class Node:
             )
         known = tasks()
         self.intake = RolloutIntake(member, known, section, self._clock, position)
-        engine, scorer = TorchEngine(self.policy, rows=16, seed=0), HereScorer(known, fails)
+        self.engine = engine = TorchEngine(self.policy, rows=rows, seed=0)
+        scorer = HereScorer(known, fails)
         measured = EvaluationWhileTraining(
             self.config.evaluation, self.policy.tokens, lambda: engine, scorer, known, context=32
         )

@@ -19,7 +19,7 @@ from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import AveragingSection, CheckpointSection, Config, LearnerSection, PolicySection, TasksSection
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.torch import TorchEngine
-from node.events import Averaged, Event
+from node.events import Averaged, Event, Fault, OutOfMemory
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
@@ -234,3 +234,64 @@ def test_a_node_that_never_averages_keeps_the_outer_weights_that_it_was_left(tmp
     second.stop()
     assert Node(tmp_path, every_rounds=0).outer() == first.outer()
     assert LearnerState().outer is None
+
+
+def test_an_outer_step_without_memory_for_it_is_taken_after_a_later_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    node.rounds(2)
+    with monkeypatch.context() as patched:
+
+        def no_room(*arguments: object) -> dict[str, Tensor]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        patched.setattr(noloco, "overlapped", no_room)
+        before = node.learner.round()
+    assert node.averaged() == [] and node.state.outer is None
+    assert [e.then for e in node.events if isinstance(e, OutOfMemory)] == ["again", "again", "skip"]
+    after = node.learner.round()
+    (event,) = node.averaged()
+    assert (event.round, event.partner, event.rounds_between) == (4, "bob", 2)  # what was learnt meanwhile is kept
+    assert after.policy_version > before.policy_version and node.engine.version == after.policy_version
+
+
+def test_a_change_is_reported_though_the_next_offer_has_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, every_rounds=1)  # due again at once
+    node.rounds(1)
+    real, failed = node.averager._offer, [0]
+
+    def no_room_once(state: LearnerState) -> None:
+        failed[0] += 1
+        if failed[0] == 1:
+            raise MemoryError
+        real(state)
+
+    monkeypatch.setattr(node.averager, "_offer", no_room_once)
+    done = node.learner.round()
+    assert failed[0] == 2 and len(node.averaged()) == 1
+    assert node.engine.loaded[-1] == (done.policy_version, digest(node.policy.trainable()))
+
+
+def test_an_exchange_that_runs_out_of_memory_on_its_thread_is_told_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    node.rounds(2)
+    node.averager.settle(WAIT_SECONDS)
+
+    def no_room(*arguments: object, **named: object) -> None:
+        raise MemoryError("Unable to allocate 8.00 GiB")
+
+    monkeypatch.setattr(node.swarm, "average", no_room)
+    node.averager._pending = node.averager._thread.submit(
+        node.averager._exchange,
+        node.averager._pending.result().offered,  # type: ignore[union-attr]
+    )
+    node.averager.settle(WAIT_SECONDS)
+    node.learner.round()
+    faults = [event for event in node.events if isinstance(event, Fault)]
+    assert [(fault.kind, fault.fatal) for fault in faults] == [("memory", False)] and "8.00 GiB" in faults[0].detail
+    assert node.state.outer is None and node.averaged()[0].partner is None

@@ -31,8 +31,12 @@ from node.events import (
     Stopped,
     decode_event,
 )
+from node.fit.fitted import Fitted, Sizes, read_fitted, write_fitted
+from node.fit.host_memory import host_memory_bytes
+from node.learner import assembly
 from node.learner.learner_process import run_learner
 from node.learner.loop import Learner
+from node.policy.policy import Policy
 from protocol.errors import AcceleratorError, ConfigurationError
 from swarm.exit_codes import FINAL, ExitCode
 from tests.hang_guard import HANG_SECONDS
@@ -174,3 +178,32 @@ def test_gpu_that_vanishes_is_a_fault_that_a_new_process_may_survive_and_a_bug_i
     assert isinstance(fault, Fault)
     assert fault.fatal and fault.kind == AcceleratorError.reason
     assert "unspecified launch failure" in fault.detail and "nvidia-smi" in fault.detail
+
+
+def test_memory_that_runs_out_while_loading_is_told_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*arguments: object, **named: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 8 GB")
+
+    monkeypatch.setattr(Policy, "load", no_memory)
+    events: list[Event] = []
+    assert run_learner(tmp_path, CONFIG, events.append, lambda: None, began=time.monotonic()) == ExitCode.FAULT
+    fault = events[-1]
+    assert isinstance(fault, Fault) and fault.fatal and fault.kind == "memory"
+    assert "8 GB" in fault.detail and "starling fit" in fault.detail and "policy.four_bit" in fault.detail
+
+
+def test_start_after_memory_ran_out_begins_with_what_fitted_and_remembers_what_it_came_to(tmp_path: Path) -> None:
+    path, model = tmp_path / "fitted.json", CONFIG.policy.model
+    write_fitted(
+        path,
+        Fitted(model=model, memory_bytes=host_memory_bytes(), rows=4, batch_tokens=512, learner_killed=2),
+    )
+    events: list[Event] = []
+    assert run_learner(tmp_path, CONFIG, events.append, lambda: "asked", began=time.monotonic()) == ExitCode.DONE
+    ready = next(event for event in events if isinstance(event, LearnerReady))
+    assert (ready.rows, ready.batch_tokens, ready.memory_bytes) == (4, 512, host_memory_bytes())
+    assembly._remember(path, model, host_memory_bytes(), Sizes(2, 512))
+    again = read_fitted(path)
+    assert again is not None and (again.rows, again.batch_tokens, again.learner_killed) == (2, 512, 2)

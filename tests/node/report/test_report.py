@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.events import Averaged, Event, Fault, LearnerReady, RoundDone, Stopped, Usage, encode_event
+from node.events import Averaged, Event, Fault, LearnerReady, OutOfMemory, RoundDone, Stopped, Usage, encode_event
 from node.report.facts import run_facts
 from node.report.html import report_page
 from node.report.lines import report_lines
@@ -106,6 +106,24 @@ def test_page_holds_no_markup_of_others_and_asks_no_other_server(recorded: Calla
     assert "<b>" not in before and "\x1b" not in before + curves
     assert "add" not in curves and "\\u003cb>" in curves and "<" not in curves
     assert 'src="' not in page and 'href="http' not in page and "import " not in script
+
+
+def test_memory_that_ran_out_is_counted_and_listed_with_what_followed(recorded: Callable[..., Path]) -> None:
+    ran_out = OutOfMemory(
+        time_seconds=1002.0,
+        round=3,
+        phase="learn",
+        then="halve",
+        detail=HOSTILE,
+        key="learner.batch_tokens",
+        before=8192,
+        after=4096,
+    )
+    facts = run_facts(recorded(ready(), done(1, 0.5), ran_out, ran_out))
+    assert facts.out_of_memory_total == 2 and facts.out_of_memory == (ran_out, ran_out)
+    page = report_page(facts, name="ann")
+    assert "2 times in all" in page and "learner.batch_tokens: 8192 to 4096" in page and HOSTILE not in page
+    assert "ran out" not in report_page(run_facts(recorded(ready(), done(1, 0.5))), name="ann")
 
 
 def test_the_events_that_a_report_reads_have_the_tags_that_the_node_writes() -> None:

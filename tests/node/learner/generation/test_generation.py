@@ -25,7 +25,8 @@ from node.configuration import (
 )
 from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
-from node.events import Event, RoundDone
+from node.events import Event, OutOfMemory, RoundDone
+from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, launched_for
@@ -33,6 +34,7 @@ from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.schedule import Ahead, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
+from node.learner.memory.phases import PhaseRunner, SizePlan
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
@@ -375,7 +377,11 @@ def test_generation_ahead_is_stopped_in_the_middle_of_a_completion() -> None:
     engine = TorchEngine(policy, rows=64, seed=0, owns_weights=True)
     own = section(max_staleness=1)
     subject = Generation(engine, tasks, policy.tokens, HereScorer(tasks), own, temperature=1.0, context=20_000)
-    schedule = Ahead(subject, 0, 1)
+    sizes = Sizes(64, 8192)
+    phases = PhaseRunner(
+        SizePlan(sizes, sizes), use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None
+    )
+    schedule = Ahead(subject, 0, 1, phases)
     schedule.publish(0, policy.trainable())
     schedule.launch(0, (), lambda number: plan(number, groups=1, drawn=1))
     running = schedule._batches[0].generated
@@ -401,6 +407,29 @@ def test_fault_in_generation_ahead_is_raised_by_the_round() -> None:
             node.learner.round()
     node.learner.close()
     assert generation_threads() == []
+
+
+@pytest.mark.parametrize("method", ["advance", "load_weights"])
+def test_memory_that_runs_out_in_generation_ahead_is_repeated_there_and_loses_no_round(method: str) -> None:
+    undisturbed, node = Node(section(max_staleness=1)), Node(section(max_staleness=1))
+    engine = node.learner._engine
+    real, calls = getattr(engine, method), [0]
+
+    def sometimes(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] % 3 == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(*arguments)
+
+    setattr(engine, method, sometimes)
+    node.learner._phases._plan = SizePlan(node.learner._phases.sizes, node.learner._phases.sizes, Sizes(16, 8192))
+    expected, found = undisturbed.run(6), node.run(6)
+    assert [(r.reward, r.loss, r.staleness_max) for r in found] == [
+        (r.reward, r.loss, r.staleness_max) for r in expected
+    ]
+    assert {e.phase for e in node.events if isinstance(e, OutOfMemory)} == {
+        "generate" if method == "advance" else "publish"
+    }
 
 
 @pytest.mark.parametrize("settings_", [{"behind": 1}, {"most": 1}])

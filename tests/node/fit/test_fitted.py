@@ -1,0 +1,75 @@
+"""What fitted after memory ran out: read back, damaged, of another version, of another model or machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.fit.fitted import (
+    FLOORS,
+    Fitted,
+    Sizes,
+    halved,
+    read_fitted,
+    starting_sizes,
+    write_fitted,
+)
+from protocol.errors import StorageError
+
+GIB = 1 << 30
+FITTED = Fitted(model="builtin:wren", memory_bytes=24 * GIB, rows=32, batch_tokens=2048, learner_killed=1)
+PLANNED = Sizes(128, 8192)
+
+
+def test_what_was_written_is_read_back_and_no_litter_stays(tmp_path: Path) -> None:
+    write_fitted(tmp_path / "fitted.json", FITTED)
+    assert read_fitted(tmp_path / "fitted.json") == FITTED
+    assert [path.name for path in tmp_path.iterdir()] == ["fitted.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"model":"builtin:wren","memory_bytes":1,"rows":"many","batch_tokens":1}',
+        b'{"version":2,"model":"builtin:wren","memory_bytes":9,"rows":8,"batch_tokens":512,"learner_killed":0}',
+        b'{"version":1,"model":"builtin:wren","memory_bytes":9,"rows":0,"batch_tokens":512,"learner_killed":0}',
+        b"\xff\x00" * 100,
+    ],
+)
+def test_a_damaged_file_or_one_of_another_version_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "fitted.json").write_bytes(content)
+    assert read_fitted(tmp_path / "fitted.json") is None
+
+
+def test_no_file_and_a_folder_in_its_place_count_as_none(tmp_path: Path) -> None:
+    assert read_fitted(tmp_path / "fitted.json") is None
+    (tmp_path / "fitted.json").mkdir()
+    assert read_fitted(tmp_path / "fitted.json") is None
+
+
+def test_a_file_that_cannot_be_written_says_so_and_the_old_one_stays(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"fitted\.json"):
+        write_fitted(tmp_path / "gone" / "fitted.json", FITTED)
+
+
+def test_the_next_start_begins_where_memory_sufficed() -> None:
+    assert starting_sizes(PLANNED, FITTED, "builtin:wren", 24 * GIB) == Sizes(32, 2048)
+    assert starting_sizes(PLANNED, FITTED, "builtin:wren", int(24.5 * GIB)) == Sizes(32, 2048)  # another reading of it
+    assert starting_sizes(Sizes(16, 8192), FITTED, "builtin:wren", 24 * GIB) == Sizes(16, 2048)  # a person wants less
+
+
+@pytest.mark.parametrize(
+    ("fitted", "model", "memory_bytes"),
+    [(None, "builtin:wren", 24 * GIB), (FITTED, "builtin:robin", 24 * GIB), (FITTED, "builtin:wren", 48 * GIB)],
+)
+def test_another_model_or_machine_begins_as_planned(fitted: Fitted | None, model: str, memory_bytes: int) -> None:
+    assert starting_sizes(PLANNED, fitted, model, memory_bytes) == PLANNED
+
+
+def test_halving_ends_at_the_floor_and_leaves_what_is_below_it() -> None:
+    assert [halved(9, 1), halved(3, 2), halved(2, 2), halved(1, 2)] == [4, 2, 2, 1]
+    assert Sizes(halved(1, FLOORS.rows), halved(256, FLOORS.batch_tokens)) == Sizes(1, 256)
