@@ -129,3 +129,6 @@ class Engine(Protocol):
         verified against their hash, and the base of a diff against the weights held here (``ProtocolError``).
         ``weights`` may be changed as soon as the call returns.
         """
+
+    def release(self) -> None:
+        """Gives back what only generating needs, such as keys and values; the next call makes it again."""

@@ -57,7 +57,7 @@ def progress_of(
     sequences: Sequence[Sampled],
     limits: Sequence[int],
     version: int,
-    eos_id: int,
+    eos_ids: Sequence[int],
 ) -> list[GenerationProgress]:
     """Returns each request's progress after ``version`` sampled ``sequences``, one a completion of ``starts``."""
     samples: list[list[Sample]] = [list((request.begun or _NOTHING).samples) for request in requests]
@@ -71,7 +71,7 @@ def progress_of(
         if len(token_ids) == 0:
             if start.begun is not None:
                 partials[start.request].append(start.begun)
-        elif token_ids[-1] == eos_id:
+        elif token_ids[-1] in eos_ids:
             samples[start.request].append(Sample(whole.token_ids, whole.logps, FinishReason.STOP, whole.segments))
         elif len(token_ids) == start.limit:
             samples[start.request].append(Sample(whole.token_ids, whole.logps, FinishReason.LENGTH, whole.segments))

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 
-def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Returns tokens (n,) int64 and their log-probabilities (n,) float32 in nats, drawn from ``logits`` (n, V).
 
-    ``temperature`` 0 takes the most likely token, with its log-probability at temperature 1.
+    ``uniform`` is (n,), float64 where the device supports it. ``temperature`` 0 takes the most likely token, with its
+    log-probability at temperature 1.
     """
     if temperature not in (0.0, 1.0):
         logits = logits / temperature
@@ -23,7 +24,6 @@ def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tupl
     else:
         sums = torch.float32 if logits.device.type == "mps" else torch.float64
         cumulative = logps.exp().cumsum(-1, dtype=sums)
-        uniform = torch.rand((logits.shape[0], 1), dtype=sums, device=logits.device, generator=generator)
-        tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
         tokens.clamp_(max=logits.shape[1] - 1)  # rounding may put u · CDF(V) at CDF(V) itself
     return tokens.squeeze(1), logps.gather(1, tokens).squeeze(1)

@@ -100,7 +100,10 @@ class InTurn:
 
     def take(self) -> Generated:
         assert self._launched is not None, "take before launch"
-        return self._generation.run(*self._launched)
+        try:
+            return self._generation.run(*self._launched)
+        finally:
+            self._generation.engine.release()  # learning needs the memory
 
     def close(self) -> None:
         return
