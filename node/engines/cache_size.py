@@ -16,6 +16,8 @@ from typing import Final
 # oneDNN compiles a kernel for each number of rows that it meets; multiples of this keep them few.
 ROW_MULTIPLE: Final = 8
 SLOT_MULTIPLE: Final = 32  # so that calls of similar length share a cache
+# At least, in a crowded batch: also room for the tokens that a row gets after its end, until the host looks.
+SPARE_SLOTS: Final = 32
 # Shared attention costs about ten more operations a layer. Below this many slots saved a row they cost more than they
 # save (scripts/bench/engine.py: at prompts of 8 to 40 tokens the rows' own copies are a twentieth faster).
 WORTHWHILE_SLOTS: Final = 48
@@ -101,7 +103,7 @@ def plan_cache(
     crowded = wanted > rows
     longest = longest_completion if shared else longest_prompt + longest_completion
     # A crowded batch outlives its first rows: spare slots postpone the moment when the timeline must be moved back.
-    slots = longest + max(SLOT_MULTIPLE, longest // 4) if crowded else longest
+    slots = longest + max(SPARE_SLOTS, longest // 4) if crowded else longest
     layout = "apart from" if shared else "in"
     return CachePlan(
         rows=_rounded_up(rows, ROW_MULTIPLE),

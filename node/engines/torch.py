@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from node.engines.batch import Batch, Stop
+from node.engines.cache_size import SPARE_SLOTS
 from node.engines.decoder import Decoder
 from node.engines.draws import Draws
 from node.engines.encoded_weights import EncodedWeights, load_encoded
@@ -67,8 +68,8 @@ class TorchEngine:
     ) -> None:
         if rows < 1:
             raise ValueError(f"rows is {rows}: at least 1")
-        if look_every is not None and look_every < 1:
-            raise ValueError(f"look_every is {look_every}: at least 1")
+        if look_every is not None and not 1 <= look_every <= SPARE_SLOTS:
+            raise ValueError(f"look_every is {look_every}: 1 to {SPARE_SLOTS}")
         self.owns_weights: Final = owns_weights
         self._policy = policy = policy.separate() if owns_weights else policy
         self._rows = rows

@@ -70,6 +70,18 @@ def test_batch_that_is_looked_at_seldom_may_be_interrupted_and_resumed(load_poli
         assert sorted(s.token_ids.tolist() for s in ours) == sorted(s.token_ids.tolist() for s in theirs)
 
 
+def test_crowded_batch_that_is_looked_at_as_seldom_as_possible_has_room_for_what_is_dropped(load_policy: Load) -> None:
+    policy = load_policy("qwen3")
+    asked = [GenerationRequest([5 + index, 7], 2, 33 - 5 * (index % 6)) for index in range(12)]
+    for shared in (False, True):
+        whole = TorchEngine(policy, rows=24, seed=0, shared_prompts=shared).generate(asked, Sampling(seed=0))
+        seldom = TorchEngine(policy, rows=3, seed=0, shared_prompts=shared, look_every=32)
+        for ours, theirs in zip(seldom.generate(asked, Sampling(seed=0)), whole, strict=True):
+            assert [s.token_ids.tolist() for s in ours] == [s.token_ids.tolist() for s in theirs]
+    with pytest.raises(ValueError, match="1 to 32"):
+        TorchEngine(policy, rows=3, seed=0, look_every=33)
+
+
 def test_completions_without_room_for_their_prompt_wait_until_another_has_ended(load_policy: Load) -> None:
     policy = load_policy("qwen3")
     engine = TorchEngine(policy, rows=8, seed=0, shared_prompts=True)
