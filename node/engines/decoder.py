@@ -1,7 +1,5 @@
-"""The interface between engine and decoder: a batch of rows that each grow by one token a step, on a shared timeline.
+"""The interface between engine and decoder: a batch of rows that each grow by one token a step.
 
-All rows are aligned at their newest token: the next token of every row goes into slot ``t`` of the cache, whatever the
-row's own length, so that a step writes one slice, and a prompt that joins later lies in the slots just before ``t``.
 The engine decides which rows join and leave; the decoder keeps keys and values and computes logits.
 """
 
@@ -18,31 +16,46 @@ Cache = TypeVar("Cache")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefilled(Generic[Cache]):
-    """P prompts, computed once; each may be copied into any number of rows."""
+    """P prompts, computed once; each may be continued by as many rows as ``prefill`` was told."""
 
     logits: torch.Tensor  # (P, V) for the token after each prompt
     lengths: tuple[int, ...]  # tokens of each prompt
-    cache: Cache  # keys and values, aligned at the prompts' last tokens
+    cache: Cache  # keys and values, or where the decoder holds them
 
 
 class Decoder(Protocol[Cache]):
     def refresh(self) -> None:
-        """Loads the weights that the policy's modules hold now."""
+        """Takes the weights that the policy's modules hold now. Between a change of them and this call, samples would
+        be those of neither the old weights nor the new ones."""
 
-    def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
-        """Empties the batch and reserves room for ``rows`` sequences; ``crowded``: more join while others decode."""
+    def begin(self, rows: int, completions: Sequence[int], longest_prompt: int, longest_completion: int) -> None:
+        """Empties the batch and reserves room for ``rows`` sequences at a time.
+
+        ``completions``: how many continue each prompt of the call, in the order in which the prompts are computed.
+        """
 
     def release(self) -> None:
-        """Gives back the memory of keys and values; ``begin`` takes it again."""
+        """Gives back the memory of the batch; the next ``begin`` takes it again."""
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Cache]:
-        """Computes prompts, padded to the longest of them, without adding them to the batch."""
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys, values and masks held now."""
+
+    @property
+    def free_prompts(self) -> int | None:
+        """How many more prompts ``prefill`` may compute before rows have left; None: any number."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
+        """Computes prompts, padded to the longest of them, without adding rows to the batch.
+
+        ``completions`` rows of each will join and leave; then its keys and values are no longer held.
+        """
 
     def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
         """Adds one row at the end of the batch for each entry of ``which``, an index into the prefilled prompts."""
 
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
-        """Shrinks the batch to ``rows``: row ``tails[i]`` moves to ``holes[i]``, rows beyond are dropped."""
+    def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        """Rows ``ended`` end. The batch shrinks to ``rows``: row ``tails[i]`` moves to ``holes[i]``."""
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Appends one token to each row, (n,) int64. Returns the logits of the next ones, (n, V)."""

@@ -39,22 +39,30 @@ class GenericDecoder:
         self._model: Final = model
         self._device: Final = model.device
         accepted = inspect.signature(model.forward).parameters
-        self._cache: DynamicCache | None = None
         self._last_only: Final = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._with_positions: Final = "position_ids" in accepted
 
     def refresh(self) -> None:
         return
 
-    def begin(self, rows: int, longest_prompt: int, longest_completion: int, *, crowded: bool) -> None:
-        self._cache = None
+    def begin(self, rows: int, completions: Sequence[int], longest_prompt: int, longest_completion: int) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self._cache: DynamicCache | None = None
         # (rows, slots) 1 where a row has a token
         self._seen = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
 
-    def release(self) -> None:
-        self._cache = None
+    @property
+    def cache_bytes(self) -> int:
+        layers = [] if self._cache is None else _layers(self._cache)
+        return self._seen.nbytes + sum(keys.nbytes + values.nbytes for keys, values in layers)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled[Layers]:
+    @property
+    def free_prompts(self) -> None:
+        return None
+
+    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Layers]:
         ids, padding = right_aligned(prompts, self._device)
         seen = (torch.arange(ids.shape[1], device=self._device) >= padding[:, None]).long()
         cache = DynamicCache()
@@ -79,7 +87,7 @@ class GenericDecoder:
         old_seen = functional.pad(self._seen, (slots - self._seen.shape[1], 0))
         self._cache, self._seen = merged, torch.cat([old_seen, joining_seen])
 
-    def leave(self, holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+    def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
         if self._cache is None:
             return
         order = torch.arange(rows, device=self._device)

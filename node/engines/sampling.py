@@ -2,9 +2,6 @@
 
 One uniform number is used per row. Sums are in double precision where the device supports it, so that even a token of
 probability 1e-12 is drawn as often as it should be. The log-probability is that of the distribution drawn from.
-
-On a GPU, and wherever the caller names each row's random numbers, ``keyed_draw`` draws from the same distribution by a
-race of exponentials: one pass over the logits, no copy of them, no synchronisation.
 """
 
 from __future__ import annotations
@@ -12,22 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from node.kernels.dispatch import is_for_triton
-from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
 
-
-def draw(
-    logits: Tensor, temperature: float, generator: torch.Generator, keys: DrawKeys | None = None
-) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Returns tokens (n,) int64 and their log-probabilities (n,) float32 in nats, drawn from ``logits`` (n, V).
 
-    ``temperature`` 0 takes the most likely token, with its log-probability at temperature 1. With ``keys``, a row's
-    token does not depend on its place in the batch, and ``generator`` is not used.
+    ``uniform`` is (n,), float64 where the device supports it. ``temperature`` 0 takes the most likely token, with its
+    log-probability at temperature 1.
     """
-    if keys is None and is_for_triton(logits.device):
-        keys = DrawKeys.of_rows(len(logits), logits.device, generator)
-    if keys is not None:
-        return keyed_draw(logits, temperature, keys)
     if temperature not in (0.0, 1.0):
         logits = logits / temperature
     logps = torch.log_softmax(logits, -1, dtype=torch.float32)
@@ -36,7 +24,6 @@ def draw(
     else:
         sums = torch.float32 if logits.device.type == "mps" else torch.float64
         cumulative = logps.exp().cumsum(-1, dtype=sums)
-        uniform = torch.rand((logits.shape[0], 1), dtype=sums, device=logits.device, generator=generator)
-        tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
         tokens.clamp_(max=logits.shape[1] - 1)  # rounding may put u · CDF(V) at CDF(V) itself
     return tokens.squeeze(1), logps.gather(1, tokens).squeeze(1)

@@ -1,55 +1,83 @@
 """The embedded engine: continuous batching over a decoder that shares the policy's weights.
 
-A prompt is computed once for all its completions. Rows whose completion has ended leave the batch at once; waiting
-completions join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them.
-Equal seeds and equal calls give equal samples. Keys and values live for one call: a completion that a later call
-resumes is computed again, so that keys and values of old weights are never read under new ones.
+A prompt is computed once for all its completions. Rows whose completion has ended leave the batch; waiting completions
+join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them. Equal seeds
+and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
+batch around it, on the number of threads and on the layout of the cache only by the rounding of its logits. Keys and
+values live for one call: a completion that a later call resumes is computed again, so that keys and values of old
+weights are never read under new ones.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from node.engines.architectures import architecture_of
-from node.engines.decoder import Decoder, Prefilled
+from node.engines.batch import Batch, Stop
+from node.engines.cache_size import SPARE_SLOTS
+from node.engines.decoder import Decoder
+from node.engines.draws import Draws
 from node.engines.encoded_weights import EncodedWeights, load_encoded
 from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
 from node.engines.generic import GenericDecoder
-from node.engines.lean import LeanDecoder
-from node.engines.resumption import SamplingStart, progress_of, starts_of
-from node.engines.sampling import draw
+from node.engines.lean.architectures import architecture_of
+from node.engines.lean.decoder import LeanDecoder
+from node.engines.resumption import progress_of, starts_of
+from node.engines.step_threads import StepThreads
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
-PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass; bounds its activations
+LOOK_EVERY: Final = {"cpu": 1}  # tokens between two looks of the host, by device
+LOOK_EVERY_ELSEWHERE: Final = 16  # a completion computes up to 15 tokens after its end
 
 
 class TorchEngine:
     """``Engine`` on the policy's own device; holds at most ``rows`` sequences at a time.
 
-    Memory: keys and values for min(rows, completions) sequences of the longest prompt plus the longest completion of
-    the call (begun tokens count as prompt), and for the lean decoder one more copy of the weights.
+    Memory: of the weights, copies of the queries', keys' and values' matrices (``AttentionShape.packed_bytes``) and,
+    with ``merge_adapters``, of every matrix that an adapter changes; without, an adapter is applied beside it, which is
+    slower. During a call and until ``release``, the cache of ``cache_size.cache_bytes`` (begun tokens count as prompt).
+    That holds for the lean decoder; the generic one copies no weights, and keeps each row's prompt in the row.
 
     With ``owns_weights`` the engine samples from a copy of the policy that has trained weights of its own, which is one
-    more copy of those. Without it, the engine shares the policy's modules and must not run while the learner changes
-    them.
+    more copy of those. Without it, the engine shares the policy's modules: it must not run while the learner changes
+    them, nor between a change and ``load_weights``.
+
+    ``shared_prompts``: whether a prompt's keys and values are held once for its completions or in each row, by default
+    what is faster (``cache_size.plan_cache``). ``adaptive_threads``: in float32 on a CPU, use at most the threads that
+    torch has, and fewer while that is faster (``step_threads``). ``look_every``: tokens between two looks of the host
+    at what was sampled, by default 1 on a CPU and 16 elsewhere.
     """
 
-    def __init__(self, policy: Policy, *, rows: int, seed: int, owns_weights: bool = False) -> None:
-        self.rows = rows
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        rows: int,
+        seed: int,
+        owns_weights: bool = False,
+        merge_adapters: bool = True,
+        shared_prompts: bool | None = None,
+        adaptive_threads: bool = True,
+        look_every: int | None = None,
+    ) -> None:
+        if look_every is not None and not 1 <= look_every <= SPARE_SLOTS:
+            raise ValueError(f"look_every is {look_every}: 1 to {SPARE_SLOTS}")
         self.owns_weights: Final = owns_weights
         self._policy = policy = policy.separate() if owns_weights else policy
-        self._generator = torch.Generator(policy.device).manual_seed(seed)
-        self._decoder = decoder_for(policy)
+        self.rows = rows
+        self._random = random.Random(seed)  # of calls without a seed
+        self._decoder = decoder_for(policy, merge_adapters=merge_adapters, shared_prompts=shared_prompts)
+        exact = policy.device.type == "cpu" and policy.dtype == torch.float32
+        self._threads = StepThreads(adapting=adaptive_threads and exact)
+        self._look_every = (
+            look_every if look_every is not None else LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ELSEWHERE)
+        )
         self._version = 0
         self._weights_hash: bytes | None = None  # of the weights loaded last, if they came encoded
 
@@ -60,19 +88,6 @@ class TorchEngine:
     @property
     def version(self) -> int:
         return self._version
-
-    @property
-    def rows(self) -> int:
-        return self._rows
-
-    @rows.setter
-    def rows(self, rows: int) -> None:
-        if rows < 1:
-            raise ValueError(f"rows is {rows}: at least 1")
-        self._rows = rows
-
-    def release(self) -> None:
-        self._decoder.release()
 
     def load_weights(self, version: int, weights: Weights) -> None:
         """Loads ``weights``: tensors by the names of ``policy.trainable()``, or ``EncodedWeights`` of all of them.
@@ -104,18 +119,35 @@ class TorchEngine:
         """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
         limits = [self._limit(request) for request in requests]
         starts = starts_of(requests, limits)
-        if sampling.seed is not None:
-            self._generator.manual_seed(sampling.seed)
-        if starts:
-            count = sum(start.completions for start in starts)
-            stop = None if enough is None else _Stop(enough, starts, len(requests))
-            batch = _Batch(self._decoder, starts, min(self._rows, count), stop)
-            with torch.inference_mode(), _evaluating(self._policy.model):
-                history = batch.run(sampling.temperature, self._generator, self._policy.tokens.eos_ids)
-        else:
-            history = _History()
-        sequences = _sequences(history, sum(start.completions for start in starts))
-        return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_ids)
+        eos_ids = self._policy.tokens.eos_ids
+        if not starts:
+            return progress_of(requests, starts, [], limits, self._version, eos_ids)
+        stop = None if enough is None else Stop(enough, starts, len(requests))
+        batch = Batch(self._decoder, starts, self._rows, stop, look_every=self._look_every, threads=self._threads)
+        seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
+        draws = Draws(seed, sampling.temperature, self._policy.device)
+        with torch.inference_mode(), _evaluating(self._policy.model):
+            sequences = batch.run(draws, eos_ids)
+        return progress_of(requests, starts, sequences, limits, self._version, eos_ids)
+
+    @property
+    def rows(self) -> int:
+        """The most sequences of later calls."""
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: int) -> None:
+        if rows < 1:
+            raise ValueError(f"rows is {rows}: at least 1")
+        self._rows = rows
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values held now, by rows, prompts and their masks."""
+        return self._decoder.cache_bytes
+
+    def release(self) -> None:
+        self._decoder.release()
 
     def _limit(self, request: GenerationRequest) -> int:
         """Returns the number of new tokens that a completion may have, within the model's context."""
@@ -147,168 +179,16 @@ def _copy_over(weights: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> Non
             live[name].copy_(tensor)
 
 
-def decoder_for(policy: Policy) -> Decoder[Any]:
-    """Returns the lean decoder if it covers the model, otherwise the generic one, which also reads a base in 4 bits."""
-    architecture = None if policy.four_bit else architecture_of(policy.base.config)
-    return GenericDecoder(policy.base) if architecture is None else LeanDecoder(policy.base, architecture)
-
-
-def joining_count(present: int, waiting: int, rows: int) -> int:
-    """Returns how many waiting completions join: all that fit, once an eighth of the rows (or room for all) is free.
-
-    Waiting for an eighth lets several prompts share one forward pass.
-    """
-    free = rows - present
-    return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
-
-
-class _Stop:
-    """Counts the complete groups and asks ``enough`` whether they suffice."""
-
-    def __init__(self, enough: Enough, starts: Sequence[SamplingStart], groups: int) -> None:
-        self._enough = enough
-        owners = [start.request for start in starts for _ in range(start.completions)]
-        self._group = np.array(owners, dtype=np.int64)  # of each completion
-        self._missing = np.bincount(self._group, minlength=groups)  # completions of each group that have not ended
-
-    def ended(self, completions: NDArray[np.int64]) -> None:
-        np.subtract.at(self._missing, self._group[completions], 1)
-
-    def now(self) -> bool:
-        return self._enough(int((self._missing == 0).sum()))
-
-
-@dataclass(slots=True)
-class _History:
-    """Every token sampled, step by step: its completion, its id and its log-probability."""
-
-    completions: list[NDArray[np.int64]] = field(default_factory=list)
-    tokens: list[NDArray[np.int64]] = field(default_factory=list)
-    logps: list[NDArray[np.float32]] = field(default_factory=list)
-
-
-class _Batch:
-    """The completions of one call, as they join, grow in and leave the decoder's batch."""
-
-    def __init__(
-        self,
-        decoder: Decoder[Any],
-        starts: Sequence[SamplingStart],
-        rows: int,
-        stop: _Stop | None,
-    ) -> None:
-        self._decoder, self._starts, self._rows, self._stop = decoder, starts, rows, stop
-        self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
-        self._waiting = deque(range(len(self._owners)))  # completions, in order; those of one start are neighbours
-        self._completion = np.zeros(rows, dtype=np.int64)  # of each row
-        self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
-        self._present = 0
-        # a start of which more rows may join: its index, its prefill, its index there
-        self._half_joined: tuple[int, Prefilled[Any], int] | None = None
-
-    def run(self, temperature: float, generator: torch.Generator, eos_ids: Sequence[int]) -> _History:
-        history = _History()
-        if self._stop is not None and self._stop.now():
-            return history
-        longest_prompt = max(len(start.prefix_ids) for start in self._starts)
-        longest_completion = max(start.limit for start in self._starts)
-        crowded = len(self._owners) > self._rows
-        self._decoder.begin(self._rows, longest_prompt, longest_completion, crowded=crowded)
-        logits: Tensor | None = None
-        while True:
-            logits = self._admit(logits)
-            tokens, logps = draw(logits, temperature, generator)
-            sampled = tokens.cpu().numpy()
-            history.completions.append(self._completion[: self._present].copy())
-            history.tokens.append(sampled)
-            history.logps.append(logps.cpu().numpy())
-            remaining = self._remaining[: self._present]
-            remaining -= 1
-            ended = np.isin(sampled, eos_ids) | (remaining == 0)
-            if ended.any():
-                if self._stop is not None:
-                    self._stop.ended(history.completions[-1][ended])
-                tokens = tokens[torch.from_numpy(self._release(ended)).to(tokens.device)]
-            if self._stop is not None and self._stop.now():
-                return history
-            if self._present:
-                logits = self._decoder.step(tokens)
-            elif self._waiting:
-                logits = None
-            else:
-                return history
-
-    def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Removes the ended rows. Returns the old index of each remaining row, in their new order."""
-        left = self._present - int(ended.sum())
-        holes = np.flatnonzero(ended[:left])
-        tails = left + np.flatnonzero(~ended[left:])
-        order = np.arange(left)
-        order[holes] = tails
-        self._completion[:left] = self._completion[order]
-        self._remaining[:left] = self._remaining[order]
-        self._decoder.leave(holes.tolist(), tails.tolist(), left)
-        self._present = left
-        return order
-
-    def _admit(self, logits: Tensor | None) -> Tensor:
-        """Adds waiting completions to the batch. Returns the logits of all rows in it."""
-        count = joining_count(self._present, len(self._waiting), self._rows)
-        parts = [] if logits is None else [logits]
-        chosen = [self._waiting.popleft() for _ in range(count)]
-        while chosen:
-            prefilled, which, taken = self._prefill(chosen)
-            self._decoder.join(prefilled, which)
-            parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
-            for completion in chosen[:taken]:
-                self._completion[self._present] = completion
-                self._remaining[self._present] = self._starts[self._owners[completion]].limit
-                self._present += 1
-            chosen = chosen[taken:]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _prefill(self, chosen: Sequence[int]) -> tuple[Prefilled[Any], list[int], int]:
-        """Computes the prompts of the first of ``chosen``, as many as one pass may hold.
-
-        Returns them, the index of each completion's prompt among them, and the number of completions covered.
-        """
-        first = self._owners[chosen[0]]
-        if self._half_joined is not None and self._half_joined[0] == first:
-            _, prefilled, index = self._half_joined
-            taken = sum(1 for completion in chosen if self._owners[completion] == first)
-            return prefilled, [index] * taken, taken
-        prompts: list[Sequence[int]] = []
-        which: list[int] = []
-        longest, last = 0, -1
-        for completion in chosen:
-            owner = self._owners[completion]
-            if owner != last:
-                prompt = self._starts[owner].prefix_ids
-                longest = max(longest, len(prompt))
-                if prompts and longest * (len(prompts) + 1) > PREFILL_TOKENS:
-                    break
-                prompts.append(prompt)
-                last = owner
-            which.append(len(prompts) - 1)
-        prefilled = self._decoder.prefill(prompts)
-        self._half_joined = (last, prefilled, len(prompts) - 1)
-        return prefilled, which, len(which)
-
-
-def _sequences(history: _History, completions: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Returns tokens and log-probabilities by completion, from those by step; some may be empty."""
-    if not history.completions:
-        return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in range(completions)]
-    owners = np.concatenate(history.completions)
-    order = np.argsort(owners, kind="stable")
-    ends = np.cumsum(np.bincount(owners, minlength=completions))[:-1]
-    tokens = np.split(np.concatenate(history.tokens)[order], ends)
-    logps = np.split(np.concatenate(history.logps)[order], ends)
-    return list(zip(tokens, logps, strict=True))
+def decoder_for(policy: Policy, *, merge_adapters: bool = True, shared_prompts: bool | None = None) -> Decoder[Any]:
+    """Returns the lean decoder if it covers the model, otherwise the generic one."""
+    architecture = architecture_of(policy.base.config)
+    if architecture is None:
+        return GenericDecoder(policy.base)
+    return LeanDecoder(policy.base, architecture, merge_adapters=merge_adapters, shared_prompts=shared_prompts)
 
 
 @contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+def _evaluating(model: nn.Module) -> Iterator[None]:
     """Switches dropout off while sampling, and restores the model's mode afterwards."""
     was_training = model.training
     model.eval()

@@ -5,9 +5,12 @@ at temperature 1 from the full distribution, log-probabilities kept:
   mixed   each prompt has its own limit, 8 to 128 new tokens; end-of-sequence may be sampled; tokens count up to the
           limit or the end, whichever is first
   fixed   64 new tokens each; the model cannot sample the end-of-sequence token
+  group   another Qwen3 shape, whose sizes are flags: 8 prompts of 512 tokens, 8 answers of 64 tokens each; the engine
+          with each prompt's keys and values held once, against the engine with a copy of them in every row
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
+With ``--busy N``, N processes that compute without end run beside them.
 
-    python -m scripts.bench.engine [--against vllm] [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed group] [--busy 8] [--against vllm] [--json]
 
 ``--against vllm`` makes a virtual environment, ``.venv-vllm`` (3.5 GB), the first time.
 """
@@ -19,7 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,11 +37,17 @@ from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
 from scripts import REPOSITORY
+from scripts.bench.common.busy import busy_processes
 from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.group_decoding import GroupShape, measure_groups
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
+WORKLOADS: Final = ("mixed", "fixed", "group")
+GROUP_SHAPE: Final = GroupShape(
+    layers=8, hidden=256, heads=8, kv_heads=8, prompts=8, prompt_tokens=512, answer_tokens=64
+)
 PROMPTS: Final = 16
 COMPLETIONS: Final = 8
 
@@ -101,7 +110,7 @@ def save_model(folder: Path, *, can_end: bool) -> None:
     fast.save_pretrained(folder)
 
 
-def workloads(folder: Path) -> list[Workload]:
+def tiny_workloads(folder: Path) -> list[Workload]:
     random = np.random.default_rng(0)
     prompts = [random.integers(2, CHARACTERS + 2, size).tolist() for size in random.integers(8, 41, PROMPTS)]
     mixed = random.integers(8, 129, PROMPTS).tolist()
@@ -197,13 +206,19 @@ def main() -> None:
     parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in its own environment")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
+    sizes = parser.add_argument_group("the group workload's sizes")
+    for field in fields(GroupShape):
+        flag = f"--{field.name.replace('_', '-')}"
+        sizes.add_argument(flag, type=int, default=getattr(GROUP_SHAPE, field.name))
     add_json_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        works = workloads(Path(temporary))
+    with tempfile.TemporaryDirectory() as temporary, busy_processes(arguments.busy):
+        works = [work for work in tiny_workloads(Path(temporary)) if work.name in arguments.workloads]
         for work in works:
             contenders = {"starling": starling_round(work), "transformers": transformers_round(work)}
             if arguments.against == "vllm":
@@ -212,6 +227,9 @@ def main() -> None:
                     figures += figures_of(work, measure(contenders, arguments.rounds))
             else:
                 figures += figures_of(work, measure(contenders, arguments.rounds))
+        if "group" in arguments.workloads:
+            shape = GroupShape(**{field.name: getattr(arguments, field.name) for field in fields(GroupShape)})
+            figures += measure_groups(shape, Path(temporary) / "fixed", CHARACTERS + 2, arguments.rounds)
     report("engine", figures, as_json=arguments.json)
 
 

@@ -46,13 +46,6 @@ class DrawKeys:
     completions: Tensor  # (n,) a number of each row's completion that no other completion under this seed has
     steps: Tensor  # (n,) 0 ≤ step < 2^32, tokens that the completion has had before
 
-    @classmethod
-    def of_rows(cls, rows: int, device: torch.device, generator: torch.Generator) -> DrawKeys:
-        """Returns keys of one draw: a seed from ``generator``, without a synchronisation, and rows by their place."""
-        seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device, generator=generator)
-        places = torch.arange(rows, device=device)
-        return cls(seed, places, torch.zeros_like(places))
-
 
 def keyed_draw(logits: Tensor, temperature: float, keys: DrawKeys) -> tuple[Tensor, Tensor]:
     """Returns tokens (n,) int64 and their log-probabilities (n,) float32 in nats, drawn from ``logits`` (n, V).

@@ -107,7 +107,10 @@ class InTurn:
     def take(self) -> Generated:
         assert self._launched is not None, "take before launch"
         plan, unfinished = self._launched
-        return self._phases.run("generate", lambda: self._generation.run(plan, unfinished), self.release)
+        try:
+            return self._phases.run("generate", lambda: self._generation.run(plan, unfinished), self.release)
+        finally:
+            self.release()  # learning needs the memory
 
     def release(self) -> None:
         self._generation.engine.release()

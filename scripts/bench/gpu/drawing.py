@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
 from scripts.bench.gpu.bench import Bench, largest_difference
+
+if TYPE_CHECKING:
+    from node.kernels.drawing.keyed_draw import DrawKeys
 
 VOCABULARY: Final = 151_936
 CHI_SQUARED_BOUND: Final = 24.3  # 7 degrees of freedom: p = 0.001
@@ -27,7 +30,7 @@ def _against_torch(bench: Bench) -> None:
 
     rows = bench.at_scale(tiny=2, quick=64, full=256)
     vocabulary = bench.at_scale(tiny=5000, quick=VOCABULARY, full=VOCABULARY)
-    keys = DrawKeys.of_rows(rows, bench.device, torch.Generator(bench.device).manual_seed(1))
+    keys = _keys(rows, bench.device, seed=1)
     for dtype in (torch.bfloat16, torch.float32):
         logits = (4 * torch.randn(rows, vocabulary, device=bench.device)).to(dtype)
         for temperature in (0.0, 0.7, 1.0):
@@ -50,7 +53,7 @@ def _captured(bench: Bench) -> None:
     from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
 
     logits = torch.randn(8, VOCABULARY, device=bench.device)
-    keys = DrawKeys.of_rows(8, bench.device, torch.Generator(bench.device).manual_seed(4))
+    keys = _keys(8, bench.device, seed=4)
     expected = [keyed_draw(logits, 1.0, DrawKeys(keys.seed, keys.completions, keys.steps + n))[0] for n in range(3)]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -78,19 +81,26 @@ def _distribution(bench: Bench) -> None:
 
 
 def _drawn(logits: Tensor, rows: int) -> Tensor:
-    from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
+    from node.kernels.drawing.keyed_draw import keyed_draw
 
-    keys = DrawKeys.of_rows(rows, logits.device, torch.Generator(logits.device).manual_seed(2))
+    keys = _keys(rows, logits.device, seed=2)
     return keyed_draw(logits.expand(rows, -1), 1.0, keys)[0]
 
 
+def _keys(rows: int, device: torch.device, *, seed: int) -> DrawKeys:
+    from node.kernels.drawing.keyed_draw import DrawKeys
+
+    completions = torch.arange(rows, device=device)
+    return DrawKeys(torch.tensor([seed], device=device), completions, torch.zeros_like(completions))
+
+
 def _time(bench: Bench) -> None:
-    from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
+    from node.kernels.drawing.keyed_draw import keyed_draw
 
     for rows in bench.at_scale(tiny=(2,), quick=(256,), full=(32, 256, 1024)):
         vocabulary = bench.at_scale(tiny=500, quick=VOCABULARY, full=VOCABULARY)
         logits = torch.randn(rows, vocabulary, device=bench.device).bfloat16()
-        keys = DrawKeys.of_rows(rows, bench.device, torch.Generator(bench.device).manual_seed(3))
+        keys = _keys(rows, bench.device, seed=3)
         least = 2.0 * rows * vocabulary
         bench.time(f"draw {rows} rows", lambda x=logits, k=keys: keyed_draw(x, 1.0, k), bytes_moved=least)  # type: ignore[misc]
         bench.time(f"draw {rows} rows by float64 sums", lambda x=logits: _by_float64_sums(x), bytes_moved=least)  # type: ignore[misc]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig
 
-import node.engines.torch
-from node.engines.architectures import architecture_of
+import node.engines.batch
 from node.engines.engine import GenerationRequest, Sample, Sampling
 from node.engines.generic import GenericDecoder
-from node.engines.lean import LeanDecoder
-from node.engines.torch import TorchEngine, decoder_for, joining_count
+from node.engines.lean.architectures import architecture_of
+from node.engines.lean.decoder import LeanDecoder
+from node.engines.torch import TorchEngine, decoder_for
 from node.kernels.products import OneDnnProducts, TorchProducts
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
@@ -23,6 +23,8 @@ from tests.node.learner.memory.failing_operation import FailsAt
 
 LEAN = ["qwen3", "llama", "llama-scaled", "qwen2", "neox", "neox-serial"]
 GENERIC = ["gpt2", "mistral-sliding", "gemma3-mixed"]
+# model, whether prompts are held apart from the rows
+EITHER_LAYOUT = [*((name, False) for name in LEAN + GENERIC), *((name, True) for name in LEAN)]
 Load = Callable[..., Policy]
 
 
@@ -55,18 +57,20 @@ def check(policy: Policy, asked: list[GenerationRequest], given: list[list[Sampl
             torch.testing.assert_close(torch.from_numpy(sample.logps), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", LEAN + GENERIC)
-def test_log_probabilities_of_samples_equal_the_models_own_forward_pass(load_policy: Load, name: str) -> None:
+@pytest.mark.parametrize(("name", "shared"), EITHER_LAYOUT)
+def test_log_probabilities_of_samples_equal_the_models_own_forward_pass(
+    load_policy: Load, name: str, shared: bool
+) -> None:
     policy, asked = load_policy(name), requests()
-    engine = TorchEngine(policy, rows=128, seed=0)
+    engine = TorchEngine(policy, rows=128, seed=0, shared_prompts=shared)
     check(policy, asked, engine.generate(asked, Sampling()))
     check(policy, asked, engine.generate(asked, Sampling(temperature=0.6)), 0.6)
 
 
-@pytest.mark.parametrize("name", LEAN + GENERIC)
-def test_prompts_that_wait_for_rows_join_later_and_lose_nothing(load_policy: Load, name: str) -> None:
+@pytest.mark.parametrize(("name", "shared"), EITHER_LAYOUT)
+def test_prompts_that_wait_for_rows_join_later_and_lose_nothing(load_policy: Load, name: str, shared: bool) -> None:
     policy, asked = load_policy(name), requests(14)
-    check(policy, asked, TorchEngine(policy, rows=5, seed=0).generate(asked, Sampling()))
+    check(policy, asked, TorchEngine(policy, rows=5, seed=0, shared_prompts=shared).generate(asked, Sampling()))
 
 
 @pytest.mark.parametrize("name", LEAN + GENERIC)
@@ -86,32 +90,38 @@ def test_greedy_completions_equal_those_of_generate(load_policy: Load, name: str
         assert samples[0].token_ids.tolist() == output[0, ids.shape[1] :].tolist()
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", LEAN)
-def test_lean_and_generic_decoders_give_equal_logits_while_rows_come_and_go(load_policy: Load, name: str) -> None:
+def test_lean_and_generic_decoders_give_equal_logits_while_rows_come_and_go(
+    load_policy: Load, name: str, shared: bool
+) -> None:
     policy = load_policy(name)
     architecture = architecture_of(policy.base.config)
     assert architecture is not None
     logits: list[list[torch.Tensor]] = []
-    decoders: tuple[Any, ...] = (LeanDecoder(policy.base, architecture), GenericDecoder(policy.base))
+    decoders: tuple[Any, ...] = (
+        LeanDecoder(policy.base, architecture, shared_prompts=shared),
+        GenericDecoder(policy.base),
+    )
     for decoder in decoders:
         random = np.random.default_rng(1)
         seen: list[torch.Tensor] = []
         with torch.inference_mode():
-            decoder.begin(12, 9, 55, crowded=True)  # no row lives for more than 52 steps
+            decoder.begin(12, [1, 2, 1] * 11, 9, 55)  # no row lives for more than 52 steps
             rows = 0
             for turn in range(11):
                 prompts = [random.integers(2, 40, size).tolist() for size in (3 + turn % 5, 9, 1)]
-                prefilled = decoder.prefill(prompts)
+                prefilled = decoder.prefill(prompts, [1, 2, 1])
                 decoder.join(prefilled, [0, 1, 1, 2])
                 seen.append(prefilled.logits)
                 rows += 4
                 for _ in range(12):
                     seen.append(decoder.step(torch.from_numpy(random.integers(2, 40, rows))).clone())
-                decoder.leave([0, 1], [rows - 2, rows - 1], rows - 2)
+                decoder.leave([0, 1], [0, 1], [rows - 2, rows - 1], rows - 2)
                 rows -= 2
                 seen.append(decoder.step(torch.from_numpy(random.integers(2, 40, rows))).clone())
                 if rows > 6:
-                    decoder.leave([], [], 2)
+                    decoder.leave(list(range(2, rows)), [], [], 2)
                     rows = 2
         logits.append(seen)
     for lean, generic in zip(*logits, strict=True):
@@ -125,7 +135,7 @@ def test_long_crowded_batch_moves_its_timeline_back_and_stays_exact(load_policy:
     assert isinstance(decoder, LeanDecoder)
     given = engine.generate(asked, Sampling())
     check(policy, asked, given)
-    assert sum(len(sample.token_ids) for samples in given for sample in samples) / 4 > decoder._slots
+    assert sum(len(sample.token_ids) for samples in given for sample in samples) / 4 > decoder._timeline._slots
 
 
 def test_one_engine_serves_calls_of_many_sizes_and_what_they_leave_behind_does_no_harm(load_policy: Load) -> None:
@@ -141,9 +151,9 @@ def test_prompt_is_computed_once_for_all_its_completions(load_policy: Load, monk
     computed: list[list[int]] = []
     prefill = engine._decoder.prefill
 
-    def counting(prompts: Sequence[Sequence[int]]) -> object:
+    def counting(prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> object:
         computed.extend(list(prompt) for prompt in prompts)
-        return prefill(prompts)
+        return prefill(prompts, completions)
 
     monkeypatch.setattr(engine._decoder, "prefill", counting)
     asked = requests(5, completions=12)
@@ -155,7 +165,7 @@ def test_prompts_too_many_for_one_pass_are_computed_in_several(
     load_policy: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, asked = load_policy("llama"), requests(9)
-    monkeypatch.setattr(node.engines.torch, "PREFILL_TOKENS", 20)
+    monkeypatch.setattr(node.engines.batch, "PREFILL_TOKENS", 20)
     check(policy, asked, TorchEngine(policy, rows=64, seed=0).generate(asked, Sampling()))
 
 
@@ -170,10 +180,13 @@ def test_equal_seeds_give_equal_samples_and_other_seeds_others(load_policy: Load
     assert tokens(3) != tokens(4)
 
 
-@pytest.mark.parametrize("adapter_rank", [0, 4])
-def test_new_weights_are_used_once_loaded_and_not_before(load_policy: Load, adapter_rank: int) -> None:
+@pytest.mark.parametrize(("adapter_rank", "merge"), [(0, True), (4, True), (4, False)])
+@pytest.mark.parametrize("owns", [False, True])
+def test_new_weights_are_used_once_loaded_and_by_an_engine_of_its_own_not_before(
+    load_policy: Load, adapter_rank: int, merge: bool, owns: bool
+) -> None:
     policy, asked = load_policy("qwen3", adapter_rank=adapter_rank), requests()
-    engine = TorchEngine(policy, rows=128, seed=0)
+    engine = TorchEngine(policy, rows=128, seed=0, owns_weights=owns, merge_adapters=merge)
     generator = torch.Generator().manual_seed(5)
 
     def greedy() -> list[list[float]]:
@@ -183,7 +196,8 @@ def test_new_weights_are_used_once_loaded_and_not_before(load_policy: Load, adap
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    assert greedy() == before
+    if owns:
+        assert greedy() == before
     assert engine.version == 0
     engine.load_weights(7, policy.trainable())
     assert engine.version == 7
@@ -267,7 +281,7 @@ def test_engine_without_onednn_is_as_exact(load_policy: Load, monkeypatch: pytes
     policy, asked = load_policy("qwen3"), requests()
     engine = TorchEngine(policy, rows=16, seed=0)
     assert isinstance(engine._decoder, LeanDecoder)
-    assert isinstance(engine._decoder._products, TorchProducts)
+    assert isinstance(engine._decoder._packer._products, TorchProducts)
     check(policy, asked, engine.generate(asked, Sampling()))
 
 
@@ -280,15 +294,6 @@ def test_model_with_a_recurrent_state_is_refused_with_the_reason(tmp_path: Path)
     config = MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, state_size=4)
     with pytest.raises(ConfigurationError, match="mamba"):
         GenericDecoder(AutoModelForCausalLM.from_config(config))
-
-
-def test_completions_join_when_an_eighth_of_the_rows_is_free_or_all_fit() -> None:
-    assert joining_count(present=0, waiting=200, rows=128) == 128
-    assert joining_count(present=120, waiting=50, rows=128) == 0
-    assert joining_count(present=112, waiting=50, rows=128) == 16
-    assert joining_count(present=120, waiting=5, rows=128) == 5
-    assert joining_count(present=4, waiting=9, rows=5) == 1
-    assert joining_count(present=3, waiting=0, rows=8) == 0
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])

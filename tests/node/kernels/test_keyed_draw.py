@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.engines.sampling import draw
+from node.engines.draws import Draws
 from node.kernels.drawing import keyed_draw as definition
 from node.kernels.drawing.keyed_draw import BLOCK, DrawKeys, keyed_draw, logp_bound, philox_words, torch_keyed_draw
 
@@ -163,19 +163,15 @@ def test_strided_logits_give_the_same() -> None:
 
 
 @pytest.mark.usefixtures("by_triton")
-def test_the_engine_s_draw_on_a_gpu_is_repeated_by_its_generator_and_goes_on() -> None:
-    logits = logits_of(6, 500)
-    tokens, _ = draw(logits, 1.0, torch.Generator().manual_seed(3))
-    generator = torch.Generator().manual_seed(3)
-    again, _ = draw(logits, 1.0, generator)
-    later, _ = draw(logits, 1.0, generator)
-    assert torch.equal(tokens, again) and not torch.equal(tokens, later)
-
-
-def test_on_a_cpu_named_rows_draw_under_their_names() -> None:
-    logits, keys = logits_of(5, 60), keys_of(5)
-    got, _ = draw(logits, 1.0, torch.Generator(), keys)
-    assert torch.equal(got, torch_keyed_draw(logits, 1.0, keys)[0])
+def test_the_engine_on_a_gpu_draws_by_seed_completion_and_position() -> None:
+    logits, completions, positions = logits_of(6, 500), np.arange(6), np.arange(6) * 3
+    draws = Draws(2**64 - 3, 1.0, torch.device("cpu"))
+    draws.prepare(completions, positions, 2)
+    first, second = draws.draw(logits)[0], draws.draw(logits)[0]
+    later = Draws(2**64 - 3, 1.0, torch.device("cpu"))
+    later.prepare(completions[::-1].copy(), positions[::-1].copy() + 1, 1)
+    assert torch.equal(later.draw(logits.flip(0))[0].flip(0), second)
+    assert not torch.equal(first, second)
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
-from node.learner.generation.schedule import Ahead, needs_own_weights
+from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
 from node.learner.memory.phases import PhaseRunner, SizePlan
@@ -202,15 +203,21 @@ def test_interrupted_groups_come_first_in_the_next_round_and_none_is_lost_or_don
     assert waiting
 
 
+def enough_memory() -> PhaseRunner:
+    sizes = Sizes(64, 8192)
+    plan = SizePlan(sizes, sizes)
+    return PhaseRunner(plan, use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None)
+
+
 def test_tokens_of_a_resumed_completion_are_kept_and_counted_once() -> None:
     subject = generation(section(overprovision=0.5))
-    first = subject.run(plan(0), ())
+    first = subject.run(plan(2), ())
     begun = {g.ref.seed: g.progress for g in first.unfinished}
     assert any(progress.partials for progress in begun.values())
     whole = sum(rollout.tokens for rollout in first.rollouts)
     assert first.tokens == whole + sum(progress.tokens for progress in begun.values())
     subject.engine.load_weights(1, {})
-    second = subject.run(plan(1), first.unfinished)
+    second = subject.run(plan(3), first.unfinished)
     resumed = [r for r in second.rollouts if r.prompt.ref.seed in begun]
     assert resumed
     for rollout in resumed:
@@ -222,6 +229,18 @@ def test_tokens_of_a_resumed_completion_are_kept_and_counted_once() -> None:
         assert rollout.oldest_version == 0
     everything = sum(r.tokens for r in second.rollouts) + sum(g.progress.tokens for g in second.unfinished)
     assert second.tokens == everything - first.tokens + whole
+
+
+def test_generation_in_turn_gives_its_keys_and_values_back_before_learning() -> None:
+    subject = generation(section())
+    engine = subject.engine
+    assert isinstance(engine, TorchEngine)
+    schedule = InTurn(subject, 0, enough_memory())
+    schedule.launch(0, (), lambda number: plan(number))
+    assert schedule.take().tokens > 0
+    assert engine.cache_bytes == 0
+    subject.run(plan(1), ())
+    assert engine.cache_bytes > 0
 
 
 def test_halted_at_once_nothing_is_complete_and_everything_is_left() -> None:
@@ -265,7 +284,7 @@ def test_no_prompt_that_fits_is_a_fault_of_the_configuration() -> None:
 
 def test_resampling_replaces_groups_of_equal_rewards_until_enough_teach_something() -> None:
     subject = generation(section(resample=8))
-    came = subject.run(plan(drawn=32), ())
+    came = subject.run(replace(plan(drawn=32), sampling_seed=6), ())
     assert len(came.rollouts) == 4
     assert came.scores is not None
     assert all(min(s.rewards) < max(s.rewards) for s in came.scores)
@@ -377,11 +396,7 @@ def test_generation_ahead_is_stopped_in_the_middle_of_a_completion() -> None:
     engine = TorchEngine(policy, rows=64, seed=0, owns_weights=True)
     own = section(max_staleness=1)
     subject = Generation(engine, tasks, policy.tokens, HereScorer(tasks), own, temperature=1.0, context=20_000)
-    sizes = Sizes(64, 8192)
-    phases = PhaseRunner(
-        SizePlan(sizes, sizes), use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None
-    )
-    schedule = Ahead(subject, 0, 1, phases)
+    schedule = Ahead(subject, 0, 1, enough_memory())
     schedule.publish(0, policy.trainable())
     schedule.launch(0, (), lambda number: plan(number, groups=1, drawn=1))
     running = schedule._batches[0].generated

@@ -1,0 +1,231 @@
+"""The completions of one call, as they join, grow in and leave the decoder's batch.
+
+The host looks at what was sampled once in ``look_every`` tokens. On a GPU each look waits for the device, and between
+two looks nothing does: tokens, log-probabilities and random numbers stay there. A row whose completion has ended is
+noticed at the next look; the tokens that it got meanwhile are dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from node.engines.decoder import Decoder, Prefilled
+from node.engines.draws import Draws
+from node.engines.engine import Enough
+from node.engines.resumption import Sampled, SamplingStart
+from node.engines.step_threads import StepThreads
+
+PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass; bounds its activations
+
+
+def joining_count(present: int, waiting: int, rows: int) -> int:
+    """Returns how many waiting completions join: all that fit, once an eighth of the rows (or room for all) is free.
+
+    Waiting for an eighth lets several prompts share one forward pass.
+    """
+    free = rows - present
+    return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
+
+
+class Stop:
+    """Counts the complete groups and asks ``enough`` whether they suffice."""
+
+    def __init__(self, enough: Enough, starts: Sequence[SamplingStart], groups: int) -> None:
+        self._enough = enough
+        owners = [start.request for start in starts for _ in range(start.completions)]
+        self._group = np.array(owners, dtype=np.int64)  # of each completion
+        self._missing = np.bincount(self._group, minlength=groups)  # completions of each group that have not ended
+
+    def ended(self, completions: NDArray[np.int64]) -> None:
+        np.subtract.at(self._missing, self._group[completions], 1)
+
+    def now(self) -> bool:
+        return self._enough(int((self._missing == 0).sum()))
+
+
+@dataclass(slots=True)
+class _History:
+    """Every token sampled, look by look: its completion, its id and its log-probability; a completion's in order."""
+
+    completions: list[NDArray[np.int64]] = field(default_factory=list)
+    tokens: list[NDArray[np.int64]] = field(default_factory=list)
+    logps: list[NDArray[np.float32]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """What was sampled since the look before, (steps, n)."""
+
+    tokens: NDArray[np.int64]
+    logps: NDArray[np.float32]
+    last: Tensor  # (n,) the newest tokens, on the device
+
+
+class Batch:
+    def __init__(
+        self,
+        decoder: Decoder[Any],
+        starts: Sequence[SamplingStart],
+        rows: int,
+        stop: Stop | None,
+        *,
+        look_every: int,
+        threads: StepThreads,
+    ) -> None:
+        self._decoder, self._starts, self._stop = decoder, starts, stop
+        self._look_every, self._threads = look_every, threads
+        self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
+        self._rows = rows = min(rows, len(self._owners))
+        self._waiting = deque(range(len(self._owners)))  # completions, in order; those of one start are neighbours
+        self._completion = np.zeros(rows, dtype=np.int64)  # of each row
+        self._sampled = np.zeros(rows, dtype=np.int64)  # tokens that each row has
+        self._remaining = np.zeros(rows, dtype=np.int64)  # tokens that each row may still have
+        self._present = 0
+        # a start of which more rows may join: its index, its prefill, its index there
+        self._half_joined: tuple[int, Prefilled[Any], int] | None = None
+
+    def run(self, draws: Draws, eos_ids: Sequence[int]) -> list[Sampled]:
+        """Returns tokens and log-probabilities of each completion, in the order of the starts; some may be empty."""
+        history = _History()
+        if self._stop is None or not self._stop.now():
+            longest_prompt = max(len(start.prefix_ids) for start in self._starts)
+            longest_completion = max(start.limit for start in self._starts)
+            completions = [start.completions for start in self._starts]
+            self._decoder.begin(self._rows, completions, longest_prompt, longest_completion)
+            with self._threads.chosen():
+                self._sample(draws, np.array(eos_ids), history)
+        return _sequences(history, len(self._owners))
+
+    def _sample(self, draws: Draws, eos_ids: NDArray[np.int64], history: _History) -> None:
+        logits: Tensor | None = None
+        while True:
+            look = self._steps(self._admit(logits), draws)
+            survivors = self._keep(look, eos_ids, history)
+            if self._stop is not None and self._stop.now():
+                return
+            if self._present:
+                with self._threads.step():
+                    logits = self._decoder.step(look.last if survivors is None else look.last[survivors])
+            elif self._waiting:
+                logits = None
+            else:
+                return
+
+    def _steps(self, logits: Tensor, draws: Draws) -> _Look:
+        """Samples as many tokens as come before the next look, at most as many as some row may still have."""
+        present = self._present
+        steps = min(self._look_every, int(self._remaining[:present].max()))
+        draws.prepare(self._completion[:present], self._sampled[:present], steps)
+        tokens: list[Tensor] = []
+        logps: list[Tensor] = []
+        for step in range(steps):
+            if step:
+                logits = self._decoder.step(tokens[-1])
+            chosen, logp = draws.draw(logits)
+            tokens.append(chosen)
+            logps.append(logp)
+        return _Look(torch.stack(tokens).cpu().numpy(), torch.stack(logps).cpu().numpy(), tokens[-1])
+
+    def _keep(self, look: _Look, eos_ids: NDArray[np.int64], history: _History) -> Tensor | None:
+        """Records the tokens up to each completion's end and removes the rows that ended.
+
+        Returns the old index of each remaining row, in their new order; None where all remain.
+        """
+        steps, present = look.tokens.shape
+        remaining = self._remaining[:present]
+        position = np.arange(1, steps + 1)[:, None]
+        ends = np.isin(look.tokens, eos_ids) | (position == remaining)
+        ended = ends.any(0)
+        kept = position <= np.where(ended, ends.argmax(0) + 1, steps)
+        completions = np.broadcast_to(self._completion[:present], kept.shape)
+        history.completions.append(completions[kept])
+        history.tokens.append(look.tokens[kept])
+        history.logps.append(look.logps[kept])
+        remaining -= steps
+        self._sampled[:present] += steps
+        if not ended.any():
+            return None
+        if self._stop is not None:
+            self._stop.ended(self._completion[:present][ended])
+        return torch.from_numpy(self._release(ended)).to(look.last.device)
+
+    def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Removes the ended rows. Returns the old index of each remaining row, in their new order."""
+        left = self._present - int(ended.sum())
+        holes = np.flatnonzero(ended[:left])
+        tails = left + np.flatnonzero(~ended[left:])
+        order = np.arange(left)
+        order[holes] = tails
+        for array in (self._completion, self._sampled, self._remaining):
+            array[:left] = array[order]
+        self._decoder.leave(np.flatnonzero(ended).tolist(), holes.tolist(), tails.tolist(), left)
+        self._present = left
+        return order
+
+    def _admit(self, logits: Tensor | None) -> Tensor:
+        """Adds waiting completions to the batch. Returns the logits of all rows in it."""
+        count = joining_count(self._present, len(self._waiting), self._rows)
+        parts = [] if logits is None else [logits]
+        while count > 0:
+            prefilled, which = self._prefill([self._waiting[place] for place in range(count)])
+            if prefilled is None:  # waits for a prompt to end
+                break
+            self._decoder.join(prefilled, which)
+            parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
+            for _ in which:
+                row, completion = self._present, self._waiting.popleft()
+                self._completion[row], self._sampled[row] = completion, 0
+                self._remaining[row] = self._starts[self._owners[completion]].limit
+                self._present += 1
+            count -= len(which)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _prefill(self, chosen: Sequence[int]) -> tuple[Prefilled[Any] | None, list[int]]:
+        """Computes the prompts of the first of ``chosen``, as many as one pass may hold and the decoder has room for.
+
+        Returns them, and for each completion covered the index of its prompt among them.
+        """
+        first = self._owners[chosen[0]]
+        if self._half_joined is not None and self._half_joined[0] == first:
+            _, prefilled, index = self._half_joined
+            return prefilled, [index for completion in chosen if self._owners[completion] == first]
+        room = self._decoder.free_prompts
+        starts: list[int] = []
+        which: list[int] = []
+        longest = 0
+        for completion in chosen:
+            owner = self._owners[completion]
+            if not starts or owner != starts[-1]:
+                longest = max(longest, len(self._starts[owner].prefix_ids))
+                too_many = bool(starts) and longest * (len(starts) + 1) > PREFILL_TOKENS
+                if too_many or len(starts) == room:
+                    break
+                starts.append(owner)
+            which.append(len(starts) - 1)
+        if not starts:
+            return None, []
+        prompts = [self._starts[owner].prefix_ids for owner in starts]
+        prefilled = self._decoder.prefill(prompts, [self._starts[owner].completions for owner in starts])
+        more = len(which) < len(self._waiting) and self._owners[self._waiting[len(which)]] == starts[-1]
+        self._half_joined = (starts[-1], prefilled, len(starts) - 1) if more else None
+        return prefilled, which
+
+
+def _sequences(history: _History, completions: int) -> list[Sampled]:
+    """Returns tokens and log-probabilities by completion, from those by look."""
+    if not history.completions:
+        return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in range(completions)]
+    owners = np.concatenate(history.completions)
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=completions))[:-1]
+    tokens = np.split(np.concatenate(history.tokens)[order], ends)
+    logps = np.split(np.concatenate(history.logps)[order], ends)
+    return list(zip(tokens, logps, strict=True))

@@ -1,0 +1,66 @@
+"""Attention over one part of the past, with what is needed to join it to attention over another part.
+
+    l_p = log Σ_{i in p} exp(q·k_i / √d)        o_p = Σ_{i in p} exp(q·k_i / √d - l_p) v_i
+    over both parts: o = σ(l_1 - l_2) o_1 + σ(l_2 - l_1) o_2
+
+B batches of N queries each, which see the same P keys; a mask of 0 and -inf says which, alike for a batch's queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Past:
+    """P keys and values of each of B batches; every query of a batch sees at least one of them."""
+
+    keys: Tensor  # (B, P, size)
+    values: Tensor  # (B, P, size)
+    mask: Tensor  # (B, 1, P) 0 or -inf
+    masked: bool  # whether the mask has a -inf
+
+
+# queries (B, N, size) → o (B, N, size) in the queries' dtype, l (B, N, 1) in float32.
+Attention = Callable[[Tensor, Past], tuple[Tensor, Tensor]]
+
+
+def scores_of(queries: Tensor, past: Past) -> Tensor:
+    """Returns q·k / √d, masked, (B, N, P)."""
+    scale = queries.shape[-1] ** -0.5
+    return torch.baddbmm(past.mask, queries, past.keys.transpose(1, 2), beta=1 if past.masked else 0, alpha=scale)
+
+
+def by_products(queries: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+    """Two matrix products; the softmax between them is in float32. Best for float32 on a CPU."""
+    scores = scores_of(queries, past).float()
+    highest = scores.amax(-1, keepdim=True)
+    scores.sub_(highest).exp_()
+    sums = scores.sum(-1, keepdim=True)
+    mixed = torch.bmm(scores.to(past.values.dtype), past.values)
+    return mixed.div_(sums), highest.add_(sums.log_())
+
+
+def by_fused_cpu_kernel(queries: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+    """The CPU kernel behind ``scaled_dot_product_attention``, whose sums are in float32 in every dtype."""
+    batches, count, _ = queries.shape
+    mixed, logs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        queries.unsqueeze(0),
+        past.keys.unsqueeze(0),
+        past.values.unsqueeze(0),
+        attn_mask=past.mask.unsqueeze(0).expand(1, batches, count, -1) if past.masked else None,
+    )
+    return mixed.squeeze(0), logs.squeeze(0).unsqueeze(-1)
+
+
+def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
+    return by_fused_cpu_kernel if device.type == "cpu" and dtype != torch.float32 else by_products
+
+
+def joined(mixed: Tensor, logs: Tensor, other: Tensor, other_logs: Tensor) -> Tensor:
+    """Returns attention over both parts, (..., size)."""
+    return torch.lerp(other, mixed, torch.sigmoid(logs - other_logs).to(mixed.dtype))

@@ -1,0 +1,257 @@
+"""A decoder without a framework: the model's own equations on packed weights and a cache that is written in place.
+
+At a few million parameters a step's cost is not arithmetic but the number of operations and the bytes of the cache; at
+more, it is the bytes of weights and cache. Therefore one step is about fourteen operations a layer, keys and values are
+written into their slot by one copy, each row that leaves costs the copy of one row, and attention reads only the slots
+of rows in the batch. A long prompt is read once for all the rows that continue it (``shared_prompts``). The result
+equals that of transformers' forward pass within rounding; a test checks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from node.engines.cache_size import NO_CACHE, ROW_MULTIPLE, AttentionShape, CachePlan, plan_cache
+from node.engines.decoder import Prefilled, right_aligned
+from node.engines.lean.architectures import Architecture, ModelShape, shape_of
+from node.engines.lean.attention import attention_for, joined, scores_of
+from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
+from node.engines.lean.rotations import Rotations
+from node.engines.lean.shared_prompts import SharedPrompts
+from node.engines.lean.timeline import Timeline
+from node.kernels.products import products_for
+
+# Keys and values of prompts that each row will hold itself, (layers, P, kv heads, L, size); or names of shared prompts.
+Cache = tuple[Tensor, Tensor] | list[int]
+
+
+class LeanDecoder:
+    """``Decoder`` for the architectures of ``node.engines.lean.architectures``.
+
+    It reads the live weights, except for copies of those that are packed (``packing``). Memory: those copies
+    (``copied_bytes``), from ``begin`` to ``release`` the cache of ``cache_size.plan_cache`` (``cache_bytes``), which is
+    kept for a later ``begin`` that needs at least half of it, and the tables of rotations.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        architecture: Architecture,
+        *,
+        merge_adapters: bool = True,
+        shared_prompts: bool | None = None,
+    ) -> None:
+        self._device, self._dtype = model.device, model.dtype
+        self._rotations = Rotations(model.get_submodule(architecture.rotary), self._device)
+        self._shape: Final[ModelShape] = shape_of(model.config, architecture, self._rotations.rotated)
+        products = products_for(self._device, self._dtype)
+        self._packer = WeightPacker(model, architecture, self._shape, products, merge_adapters=merge_adapters)
+        self._shared_prompts = shared_prompts  # None: the layout that ``plan_cache`` chooses
+        self._attention = attention_for(self._device, self._dtype)
+        # On a CPU, bmm is faster for small float32 matrices than the fused attention kernel, made for long queries.
+        self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
+        self._store = torch.empty(0, dtype=self._dtype, device=self._device)
+        self.release()
+        self.refresh()
+
+    def refresh(self) -> None:
+        self._weights = self._packer.pack()
+
+    def release(self) -> None:
+        self._make_room(NO_CACHE, 0)
+
+    @property
+    def copied_bytes(self) -> int:
+        return self._packer.copied_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._store.nbytes + self._timeline.mask_bytes + (self._prompts.mask_bytes if self._prompts else 0)
+
+    @property
+    def attention_shape(self) -> AttentionShape:
+        return self._shape.attention(self._dtype.itemsize)
+
+    @property
+    def free_prompts(self) -> int | None:
+        return None if self._prompts is None else self._prompts.free
+
+    def begin(self, rows: int, completions: Sequence[int], longest_prompt: int, longest_completion: int) -> None:
+        plan = plan_cache(rows, completions, longest_prompt, longest_completion, shared=self._shared_prompts)
+        self._make_room(plan, longest_prompt)
+        self._rotations.make_table(longest_prompt + longest_completion, self._shape.head_size)
+        self._tokens = torch.zeros(plan.rows, dtype=torch.int64, device=self._device)
+        self._positions = torch.zeros(plan.rows, dtype=torch.int64, device=self._device)  # of each row's next token
+
+    def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
+        lengths = [len(prompt) for prompt in prompts]
+        if self._prompts is None:
+            shape = self._shape
+            size = (shape.layers, len(prompts), shape.kv_heads, max(lengths), shape.head_size)
+            keys, values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
+
+            def keep(layer: int, new_keys: Tensor, new_values: Tensor) -> None:
+                keys[layer], values[layer] = new_keys, new_values
+
+            return Prefilled(self._prompt_logits(prompts, keep), tuple(lengths), (keys, values))
+        held = self._prompts
+        places, names = held.add(lengths, completions)
+        logits = self._prompt_logits(prompts, lambda layer, keys, values: held.write(layer, places, keys, values))
+        return Prefilled(logits, tuple(lengths), names)
+
+    def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
+        lengths = [prefilled.lengths[index] for index in which]
+        rows = self._timeline.join([0] * len(which) if self._prompts is not None else lengths)
+        self._positions[rows] = torch.tensor(lengths, device=self._device)
+        if isinstance(prefilled.cache, list):
+            assert self._prompts is not None, "computed before begin"
+            self._prompts.join(rows, [prefilled.cache[index] for index in which])
+        else:
+            chosen = torch.tensor(which, device=self._device)
+            for cache, computed in zip((self._timeline.keys, self._timeline.values), prefilled.cache, strict=True):
+                slots = slice(self._timeline.now - computed.shape[-2], self._timeline.now)
+                cache[:, rows, :, slots] = computed.index_select(1, chosen)
+
+    def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
+        into, source = (torch.tensor(indices, dtype=torch.int64, device=self._device) for indices in (holes, tails))
+        self._positions[into] = self._positions[source]
+        self._timeline.leave(into, source, (holes, tails), rows)
+        if self._prompts is not None:
+            self._prompts.leave(ended, holes, tails, rows)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        timeline, rows = self._timeline, self._timeline.rows
+        timeline.make_room()
+        count = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        self._tokens[:rows].copy_(tokens)
+        rotations = self._rotations.at(self._positions[:count])
+        x = functional.embedding(self._tokens[:count], self._weights.embedding)
+        for index, layer in enumerate(self._weights.layers):
+            heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
+            timeline.write(index, count, heads[:, :, -2], heads[:, :, -1])
+            x = self._rest_of_layer(x, self._attend(heads, index, count), layer)
+        timeline.now += 1
+        self._positions.add_(1)
+        return self._logits(x)[:rows]
+
+    def _prompt_logits(self, prompts: Sequence[Sequence[int]], keep: Callable[[int, Tensor, Tensor], None]) -> Tensor:
+        """Returns the logits after each prompt, (P, V); ``keep(layer, keys, values)``, (P, kv heads, L, size) each."""
+        shape = self._shape
+        ids, padding = right_aligned(prompts, self._device)  # (P, L), (P,)
+        count, length = ids.shape
+        slots = torch.arange(length, device=self._device)
+        rotations = self._rotations.at((slots - padding[:, None]).clamp_(min=0).flatten())  # (P × L, size / 2)
+        seen = None
+        if min(map(len, prompts)) < length:
+            seen = (slots[None, :] <= slots[:, None]) & (slots >= padding[:, None, None])  # (P, L, L)
+            seen |= torch.eye(length, dtype=torch.bool, device=self._device)  # padding sees itself: no empty softmax
+            seen = seen[:, None]
+        x = functional.embedding(ids.flatten(), self._weights.embedding)
+        last = len(self._weights.layers) - 1
+        for index, layer in enumerate(self._weights.layers):
+            heads = self._heads(x, layer, rotations)  # (P × L, kv heads, queries + 2, size)
+            by_prompt = heads.view(count, length, *heads.shape[1:]).permute(0, 2, 3, 1, 4)
+            keep(index, by_prompt[:, :, -2], by_prompt[:, :, -1])
+            # Of the last layer nobody reads more than the newest token.
+            newest = slice(length - 1, length) if index == last else slice(0, length)
+            queries = by_prompt[:, :, : shape.queries, newest].flatten(1, 2)  # (P, query heads, L or 1, size)
+            keys = by_prompt[:, :, -2].repeat_interleave(shape.queries, dim=1)
+            values = by_prompt[:, :, -1].repeat_interleave(shape.queries, dim=1)
+            mask = None if seen is None else seen[:, :, newest]
+            causal = seen is None and index != last
+            mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+            x = x.view(count, length, -1)[:, newest].flatten(0, 1)
+            x = self._rest_of_layer(x, mixed.transpose(1, 2).flatten(0, 1).flatten(1), layer)
+        return self._logits(x)
+
+    def _heads(self, x: Tensor, layer: LayerWeights, rotations: Tensor) -> Tensor:
+        """Returns each key-value head's rotated queries, rotated key and value, (n, kv heads, queries + 2, size)."""
+        shape = self._shape
+        joint = layer.queries_keys_values.plain(self._norm(x, layer.attention_norm))
+        heads = joint.view(-1, shape.kv_heads, shape.queries + 2, shape.head_size)
+        rotating = heads[:, :, :-1]
+        if layer.head_scale is not None:
+            normed = functional.rms_norm(rotating, (shape.head_size,), None, shape.epsilon)
+            torch.mul(normed, layer.head_scale, out=rotating)
+        if self._dtype == torch.float32:
+            torch.view_as_complex(rotating.view(*rotating.shape[:-1], -1, 2)).mul_(rotations[:, None, None])
+        else:
+            pairs = torch.view_as_complex(rotating.float().view(*rotating.shape[:-1], -1, 2))
+            rotating.copy_(torch.view_as_real(pairs * rotations[:, None, None]).flatten(-2))
+        return heads
+
+    def _attend(self, heads: Tensor, index: int, count: int) -> Tensor:
+        """Returns attention's output for each row's newest token over its past, (n, query heads × size)."""
+        shape = self._shape
+        batches = count * shape.kv_heads
+        past = self._timeline.past(index, batches)
+        queries = heads.view(batches, shape.queries + 2, shape.head_size)[:, :-2]
+        if self._prompts is not None:
+            own, own_logs = self._attention(queries, past)
+            mixed = joined(own, own_logs, *self._prompts.attend(queries, index))
+        elif self._small_products:
+            mixed = torch.bmm(torch.softmax(scores_of(queries, past), -1), past.values)
+        else:
+            mixed = functional.scaled_dot_product_attention(
+                queries.unsqueeze(0), past.keys.unsqueeze(0), past.values.unsqueeze(0), attn_mask=past.mask.unsqueeze(0)
+            )
+        return mixed.reshape(count, -1)
+
+    def _rest_of_layer(self, x: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
+        """Adds the output projection, the MLP and both residuals."""
+        after = layer.attention_output.plus(mixed, x)
+        normed = self._norm(x if self._shape.parallel else after, layer.mlp_norm)
+        inner = (layer.up if layer.gate is None else layer.gate).activated(normed, self._shape.activation)
+        if layer.gate is not None:
+            inner = layer.up.times(normed, inner)
+        return layer.down.plus(inner, after)
+
+    def _norm(self, x: Tensor, norm: Norm) -> Tensor:
+        if self._shape.root_mean_square:
+            return functional.rms_norm(x, x.shape[-1:], norm.weight, self._shape.epsilon)
+        return functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, self._shape.epsilon)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self._weights.head.plain(self._norm(x, self._weights.final_norm))
+
+    def _make_room(self, plan: CachePlan, longest_prompt: int) -> None:
+        """Makes the cache as planned. What an earlier call left in it is finite, as its first zeros are: a masked slot
+        has weight 0, and 0 times a NaN would be a NaN."""
+        needed = sum(plan.parts(self.attention_shape))
+        store = self._store
+        if not needed <= len(store) <= 2 * needed:
+            store = torch.empty(0, dtype=self._dtype, device=self._device)
+            self._divide(store, NO_CACHE, 0)  # the old one is given back before there is a new one
+            store = torch.zeros(needed, dtype=self._dtype, device=self._device)
+        self._divide(store, plan, longest_prompt)
+
+    def _divide(self, store: Tensor, plan: CachePlan, longest_prompt: int) -> None:
+        parts = plan.parts(self.attention_shape)
+        own_keys, own_values, keys, values = torch.split(store[: sum(parts)], list(parts))
+        lead = 0 if plan.shared else longest_prompt
+        self._store = store
+        self._timeline = Timeline(*self._divided(own_keys, own_values, plan.rows, plan.slots), lead=lead)
+        self._prompts: SharedPrompts | None = None
+        if plan.shared:
+            held = self._divided(keys, values, plan.prompts, plan.prompt_slots)
+            self._prompts = SharedPrompts(*held, rows=plan.rows, attention=self._attention)
+
+    def _divided(self, keys: Tensor, values: Tensor, count: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns keys and values of ``count`` rows or prompts and their mask, which starts with zeros.
+
+        For small products the keys lie transposed in memory: a step's time is spent reading them, and this halves it.
+        """
+        shape = self._shape
+        outer = (shape.layers, count, shape.kv_heads)
+        if self._small_products:
+            divided_keys = keys.view(*outer, shape.head_size, slots).transpose(-1, -2)
+        else:
+            divided_keys = keys.view(*outer, slots, shape.head_size)
+        mask = torch.zeros((count, shape.kv_heads, slots), dtype=self._dtype, device=self._device)
+        return divided_keys, values.view(*outer, slots, shape.head_size), mask

@@ -1,0 +1,106 @@
+"""Completions that share a long prompt: what it costs to keep the prompt's keys and values in every row.
+
+Both contenders are the embedded engine on one model; they differ in the layout of the cache alone
+(``node/engines/cache_size.py``). ``own`` is the layout in which a joining row copies its prompt.
+
+What is gained in time is bounded by the keys' and values' share of the bytes and operations of a step: matrix products
+cost the same in both. By default every head has keys and values of its own; with fewer (``--kv-heads``) less is gained.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from node.configuration import PolicySection
+from node.engines.engine import GenerationRequest, Sampling
+from node.engines.torch import TorchEngine
+from node.policy.policy import Policy
+from scripts.bench.common.reporting import Figure
+
+COMPLETIONS: Final = 8
+LAYOUTS: Final = {"own": False, "shared": True}
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """The model's and the workload's sizes."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    prompts: int
+    prompt_tokens: int
+    answer_tokens: int
+
+    def config(self, vocabulary: int) -> Qwen3Config:
+        return Qwen3Config(
+            vocab_size=vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=3 * self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.hidden // self.heads,
+            max_position_embeddings=self.prompt_tokens + self.answer_tokens,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+
+    def requests(self, vocabulary: int, answer_tokens: int) -> list[GenerationRequest]:
+        random = np.random.default_rng(0)
+        return [
+            GenerationRequest(random.integers(2, vocabulary, self.prompt_tokens).tolist(), COMPLETIONS, answer_tokens)
+            for _ in range(self.prompts)
+        ]
+
+
+def measure_groups(shape: GroupShape, folder: Path, vocabulary: int, rounds: int) -> list[Figure]:
+    """``folder`` has a tokenizer of ``vocabulary`` tokens whose end the model cannot sample; gets the model."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(shape.config(vocabulary)).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"), seed=0)
+    rows = shape.prompts * COMPLETIONS
+    engines = {name: TorchEngine(policy, rows=rows, seed=0, shared_prompts=held) for name, held in LAYOUTS.items()}
+    asked = {tokens: shape.requests(vocabulary, tokens) for tokens in (1, shape.answer_tokens)}
+    seconds: dict[tuple[str, int], list[float]] = {(name, tokens): [] for name in engines for tokens in asked}
+    cache_bytes: dict[str, int] = {}
+    for turn in range(rounds + 1):
+        for name, engine in engines.items():
+            for tokens, requests in asked.items():
+                began = time.perf_counter()
+                engine.generate(requests, Sampling())
+                if turn:
+                    seconds[name, tokens].append(time.perf_counter() - began)
+                cache_bytes[name] = engine.cache_bytes
+            engine.release()
+    return _figures(shape, {key: statistics.median(taken) for key, taken in seconds.items()}, cache_bytes)
+
+
+def _figures(shape: GroupShape, seconds: dict[tuple[str, int], float], cache_bytes: dict[str, int]) -> list[Figure]:
+    rows, answer = shape.prompts * COMPLETIONS, shape.answer_tokens
+    whole = {name: rows * answer / seconds[name, answer] for name in LAYOUTS}
+    decoding = {name: rows * (answer - 1) / (seconds[name, answer] - seconds[name, 1]) for name in LAYOUTS}
+    figures = []
+    for name in LAYOUTS:
+        figures += [
+            Figure(f"group: {name}, cache", cache_bytes[name] / 2**20, "MiB", "lower"),
+            Figure(f"group: {name}, prompts", seconds[name, 1], "s", "lower"),
+            Figure(f"group: {name}, prompts and answers", whole[name], "tokens/s", "higher"),
+            Figure(f"group: {name}, answers", decoding[name], "tokens/s", "higher"),
+        ]
+    return [
+        *figures,
+        Figure("group: cache, shared / own", cache_bytes["shared"] / cache_bytes["own"], "×", "lower", "≤ 0.25"),
+        Figure("group: prompts and answers, shared / own", whole["shared"] / whole["own"], "×", "higher"),
+        Figure("group: answers, shared / own", decoding["shared"] / decoding["own"], "×", "higher", "≥ 2"),
+    ]
