@@ -16,6 +16,7 @@ from node.cli.verbs import (
     doctor,
     down,
     eval,
+    fit,
     id,
     owner,
     peers,
@@ -54,6 +55,7 @@ app.command("report")(report.report)
 app.command("id")(id.identity)
 app.command("eval")(eval.evaluate)
 app.command("doctor")(doctor.doctor)
+app.command("fit")(fit.fit)
 app.command("bugreport")(bugreport.bugreport)
 app.command("demo")(demo.demo)
 app.command("version")(version.version)

@@ -21,7 +21,18 @@ from rich.text import Text
 from node.api.answers import loading_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
-from node.events import Averaged, CheckpointSaved, Event, Fault, LearnerReady, Loading, RoundDone, StateSyncing, Stopped
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    Event,
+    Fault,
+    LearnerReady,
+    Loading,
+    Planned,
+    RoundDone,
+    StateSyncing,
+    Stopped,
+)
 from node.quantities import counted, duration, size
 from node.supervision.outcome import RunOutcome
 from node.supervision.supervisor import Observer
@@ -98,6 +109,8 @@ class PlainObserver:
                 self._unshown = event
             case Stopped() if self._unshown is not None:
                 self._show_round(self._unshown)
+            case Planned():
+                self._write(wording.plan_line(event))
             case LearnerReady():
                 self._write(wording.ready_line(event))
             case Fault():
@@ -157,6 +170,8 @@ class PanelObserver:
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
+            case Planned():
+                self._scroll(wording.plan_line(event))
             case LearnerReady():
                 self._scroll(wording.ready_line(event))
             case StateSyncing():

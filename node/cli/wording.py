@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, RoundDone, StateSyncing
+from node.events import Averaged, CheckpointSaved, Fault, LearnerReady, Planned, RoundDone, StateSyncing
 from node.printable import printable
 from node.quantities import duration, size, times
 from node.supervision.outcome import RunOutcome
@@ -29,6 +29,10 @@ def round_line(done: RoundDone) -> str:
 
 def rewards_by_task(success: dict[str, float]) -> str:
     return ", ".join(f"{task} {value:.2f}" for task, value in sorted(success.items()))
+
+
+def plan_line(planned: Planned) -> str:
+    return f"plan: {printable(planned.choice, 400)}"
 
 
 def ready_line(ready: LearnerReady) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import DEFAULT_ROWS, Config, chosen
+from node.configuration import Config
 from node.engines.torch import TorchEngine
 from node.events import Event, LearnerReady, Loading
 from node.home import Home
@@ -27,6 +27,7 @@ from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import Persistence, restore
+from node.learner.planning import planned_config
 from node.policy.policy import Policy
 from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
@@ -54,11 +55,12 @@ def assembled(
         report(Loading(time_seconds=time.time(), what=what, seconds=time.monotonic() - began))
 
     home = Home(path)
+    loading("tasks")
+    tasks = load_tasks(config.tasks)
+    config, settings = planned_config(home, config, tasks.values(), report)
     loading("policy")
     policy = Policy.load(config.policy, seed=config.seed)
     check_network(policy.model, Network.of(policy.model), policy.vocabulary)
-    loading("tasks")
-    tasks = load_tasks(config.tasks)
     loading("checkpoint")
     optimizer = MasterAdamW(policy.trainable(), config.learner)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
@@ -66,6 +68,8 @@ def assembled(
     for warning in newest.warnings:
         log.warning("%s; the checkpoint before it is used", warning)
     state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
+    restored_from = newest.path
+    del newest  # its tensors are as large as the checkpoint
     if config.checkpoint.from_peers:
         loading("weights of peers")
     held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
@@ -74,16 +78,17 @@ def assembled(
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
-    engine = TorchEngine(
-        policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=config.seed, owns_weights=own_weights
-    )
+    engine = TorchEngine(policy, rows=settings.rows, seed=config.seed, owns_weights=own_weights)
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
+    raising = SwarmClient(home.swarm_socket, store_bytes=settings.store_bytes)
     research = config.objective.research
     intake = RolloutIntake(client, tasks, config.learner, time.time, pool_position, research=research)
     weight_averager = _weight_averager(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
-    publisher = publisher_of(SwarmClient(home.swarm_socket), config, policy, held, report, time.time)
-    persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time, publisher)
+    publisher = publisher_of(raising, config, policy, held, report, time.time)
+    persistence = Persistence(
+        checkpoints, config, policy, optimizer, report, time.time, publisher, save_beside=settings.save_beside
+    )
     learner = Learner(
         config,
         policy,
@@ -99,7 +104,7 @@ def assembled(
         others=others,
         weight_averager=weight_averager,
     )
-    report(_ready(config, policy, learner, newest.path, time.monotonic() - began))
+    report(_ready(config, policy, learner, restored_from, time.monotonic() - began))
     try:
         yield learner
     finally:

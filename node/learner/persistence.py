@@ -80,17 +80,20 @@ class Persistence:
         report: Callable[[Event], None],
         clock: Callable[[], float],
         publisher: StatePublisher | None = None,
+        *,
+        save_beside: bool = True,
     ) -> None:
+        """Without ``save_beside`` rounds wait until a checkpoint is written, and main memory holds no copy of it."""
         self._checkpoints, self._config, self._policy, self._optimizer = checkpoints, config, policy, optimizer
         self._report, self._clock = report, clock
-        self._publisher = publisher
+        self._publisher, self._save_beside = publisher, save_beside
         self._newest: tuple[int, str] | None = None  # round, path
 
     def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs]) -> None:
         """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended."""
         if round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy:
-            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs()))
-        self._report_finished(wait=False)
+            self._save(inputs())
+        self._report_finished(wait=not self._save_beside)
         if self._publisher is not None:
             self._publisher.after_round(round_number, lambda: _progressed(inputs()[0]))
 
@@ -98,9 +101,13 @@ class Persistence:
         """Writes the state unless the newest checkpoint has it, and waits. Returns the path, None if writing failed."""
         self._report_finished(wait=True)
         if self._newest is None or self._newest[0] != inputs[0].round:
-            self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
+            self._save(inputs)
             self._report_finished(wait=True)
         return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
+
+    def _save(self, inputs: SnapshotInputs) -> None:
+        snapshot = snapshot_of(self._config, self._policy, self._optimizer, *inputs)
+        self._checkpoints.save(snapshot, copy=self._save_beside)
 
     def _report_finished(self, *, wait: bool) -> None:
         for written in self._checkpoints.finished(wait=wait):

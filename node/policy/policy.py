@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from huggingface_hub import constants as hub_constants
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -29,14 +26,12 @@ from transformers.utils import logging as transformers_logging
 
 from node.configuration import PolicySection, chosen
 from node.policy.device import choose_device, choose_dtype
+from node.policy.model_files import BUILTIN_PREFIX, model_folder, weight_files
 from node.policy.tokens import TokenTable
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
 
 FAMILY_BYTES: Final = 16
-BUILTIN_PREFIX: Final = "builtin:"
-BUILTIN_MODELS: Final = Path(__file__).parents[1] / "models"
-HUB_FILES: Final = ("*.json", "*.jinja", "model*.safetensors")
 # Keys of a model's configuration that describe its origin or how it is run, not what it computes.
 _INCIDENTAL_KEYS: Final = frozenset(
     {"_name_or_path", "transformers_version", "architectures", "auto_map", "dtype", "torch_dtype", "use_cache"}
@@ -98,48 +93,13 @@ class Policy:
         return cls(model, tokens, family, label, device, dtype, vocabulary)
 
 
-def model_folder(name: str) -> Path:
-    """Returns the folder of model ``name``: built-in, local, or from the hub (its cache if ``HF_HUB_OFFLINE``)."""
-    if name.startswith(BUILTIN_PREFIX):
-        folder = BUILTIN_MODELS / name.removeprefix(BUILTIN_PREFIX)
-        if not (folder / "config.json").is_file():
-            known = sorted(path.parent.name for path in BUILTIN_MODELS.glob("*/config.json"))
-            raise ConfigurationError(
-                f"policy.model is {name!r}, which is not built in: choose one of {', '.join(known)}"
-            )
-        return folder
-    local = Path(name).expanduser()
-    if local.is_dir():
-        if not (local / "config.json").is_file():
-            raise ConfigurationError(
-                f"policy.model is the folder {name!r}, which has no config.json: name a model's folder"
-            )
-        return local
-    if local.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
-        raise ConfigurationError(
-            f"policy.model is {name!r}, and there is no such folder: use builtin:NAME, a folder, or a hub id OWNER/NAME"
-        )
-    try:
-        offline = bool(hub_constants.HF_HUB_OFFLINE)
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=offline))
-    except LocalEntryNotFoundError as error:
-        raise ConfigurationError(
-            f"policy.model is {name!r}, which is neither a folder nor in the local hub cache, and the hub is offline "
-            "or out of reach: unset HF_HUB_OFFLINE, check the network, or name a local folder"
-        ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ConfigurationError(
-            f"policy.model is {name!r}, which the hub refused ({error}): check the name, and for a private one log in"
-        ) from error
-
-
 def base_weights_digest(folder: Path) -> bytes:
     """Returns SHA-256 over each tensor's name, dtype, shape and bytes, sorted by name, over all files of the model.
 
     Raises ``ConfigurationError`` if ``folder`` holds no readable safetensors.
     """
     tensors: dict[str, tuple[str, bytes]] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         try:
             tensors.update(_tensor_digests(path))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -151,17 +111,6 @@ def base_weights_digest(folder: Path) -> bytes:
         kind, content = tensors[name]
         digest.update(f"{name}\0{kind}\0".encode() + content)
     return digest.digest()
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
-    if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    raise ConfigurationError(
-        f"{folder} holds no model.safetensors: only safetensors weights are loaded; convert them first"
-    )
 
 
 def _tensor_digests(path: Path) -> Iterator[tuple[str, tuple[str, bytes]]]:
@@ -215,7 +164,7 @@ def _load_tokens(folder: Path) -> TokenTable:
 
 
 def _load_base(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    _weight_files(folder)  # raises a clearer message than the library's for a folder without safetensors
+    weight_files(folder)  # raises a clearer message than the library's for a folder without safetensors
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     loader: Any = AutoModelForCausalLM  # with output_loading_info it returns a pair, unlike its annotations
     try:

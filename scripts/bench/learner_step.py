@@ -31,7 +31,8 @@ from node.configuration import PolicySection, TasksSection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.learner.objective.advantages import group_advantages
-from node.policy.policy import Policy, model_folder
+from node.policy.model_files import model_folder
+from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
 from scripts import REPOSITORY
 from scripts.bench.common.compute_process import ensure_compute_environment

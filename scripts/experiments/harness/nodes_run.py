@@ -30,7 +30,8 @@ from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
-from node.policy.policy import BUILTIN_PREFIX, Policy
+from node.policy.model_files import BUILTIN_PREFIX
+from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.scorer import Scores
 from node.tasks.task import Task

@@ -132,7 +132,7 @@ def changed(probe: TorchProbe, **changes: object) -> TorchProbe:
 def test_memory_is_the_least_of_what_system_and_container_leave(
     available: int | None, group: int | None, running: bool, severity: Severity
 ) -> None:
-    finding = judge_memory(MemoryFacts(16 * 10**9, available, group), running)
+    finding = judge_memory(MemoryFacts(16 * 10**9, available, group), running, wren_on(16 * 10**9))
     with_remedy(finding, severity)
     assert ("container" in (finding.remedy or "")) == (group is not None)
 

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from node.configuration import PolicySection
-from node.policy.policy import BUILTIN_MODELS, Policy
+from node.policy.model_files import BUILTIN_MODELS
+from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
 from node.tasks.default_swarm import DEFAULT_TASKS
 from scripts import build_models
