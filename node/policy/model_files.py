@@ -27,12 +27,17 @@ def model_folder(name: str) -> Path:
             )
         return folder
     local = Path(name).expanduser()
-    if local.is_dir():
-        if not (local / "config.json").is_file():
-            raise ConfigurationError(
-                f"policy.model is the folder {name!r}, which has no config.json: name a model's folder"
-            )
-        return local
+    try:
+        if local.is_dir():
+            if not (local / "config.json").is_file():
+                raise ConfigurationError(
+                    f"policy.model is the folder {name!r}, which has no config.json: name a model's folder"
+                )
+            return local
+    except OSError as error:
+        raise ConfigurationError(
+            f"policy.model is the folder {name!r}, which cannot be looked into ({error}): make it readable"
+        ) from error
     if local.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise ConfigurationError(
             f"policy.model is {name!r}, and there is no such folder: use builtin:NAME, a folder, or a hub id OWNER/NAME"
@@ -51,6 +56,8 @@ def weight_files(folder: Path) -> list[Path]:
         )
     try:
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        if strange := [name for name in names if Path(name).name != name]:
+            raise ValueError(f"{strange[0]!r} is not a file of this folder")
         files = [folder / name for name in names]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{index} is not readable ({error}): fetch the model again") from error
@@ -64,10 +71,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _hub_folder(name: str) -> Path:
-    from huggingface_hub import (
-        constants,
-        snapshot_download,
-    )  # here, since a quarter of a second is too long for a folder
+    from huggingface_hub import constants, snapshot_download  # here, since a quarter of a second is too long for a folder
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
