@@ -50,38 +50,53 @@ class PassShape(Struct, frozen=True):
 
     @property
     def columns(self) -> int:
+        """That a completion's last token attends to."""
         return self.prompt_tokens + self.answer_tokens
+
+    @property
+    def tokens(self) -> int:
+        return self.prompts * self.prompt_tokens + self.rows * self.answer_tokens
 
 
 def pass_shape(workload: Workload, batch_tokens: int) -> PassShape:
-    """Returns what ``plan_micro_batches`` makes of a round of the longest prompts and answers."""
+    """Returns what ``plan_micro_batches`` makes of a round of the longest prompts and answers: groups are split."""
     prompt, answer, size = workload.prompt_tokens, workload.answer_tokens, workload.completions
-    groups = workload.groups
-    of_group = prompt + size * answer
-    if of_group <= batch_tokens:
-        held = min(groups, batch_tokens // of_group)
-        return PassShape(held, held * size, prompt, answer, math.ceil(groups / held))
-    rows = max(1, (batch_tokens - prompt) // answer)
-    return PassShape(1, min(size, rows), prompt, answer, groups * math.ceil(size / rows))
+    whole, rest = divmod(batch_tokens, prompt + size * answer)
+    begun = max(0, rest - prompt) // answer  # rows of one more group
+    prompts, rows = whole + (begun > 0), whole * size + begun
+    if rows == 0:  # one completion is a pass, however long
+        prompts = rows = 1
+    if rows >= workload.groups * size:
+        return PassShape(workload.groups, workload.groups * size, prompt, answer, 1)
+    return PassShape(prompts, rows, prompt, answer, math.ceil(workload.groups * size / rows))
 
 
 def activation_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape) -> int:
-    """Returns the most that one pass keeps of its layers, and what computing one layer's gradient needs besides."""
+    """Returns what one pass keeps, and the gradients that are there while one layer's backward pass runs."""
+    tokens = shape.tokens if not settings.recompute else _chunk_tokens(settings, shape)
     width = ELEMENT_BYTES[settings.dtype]
-    tokens = shape.prompts * shape.prompt_tokens + shape.rows * shape.answer_tokens
-    pair = 2 * sizes.keys * width  # a key and a value
-    ends = 3 * tokens * sizes.hidden * width  # what the embedding gives, and the last norm keeps
+    gradients = tokens * width * ((3 if sizes.gated else 2) * sizes.intermediate + 2 * sizes.hidden)
+    return kept_bytes(sizes, settings, shape) + gradients
+
+
+def kept_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape) -> int:
+    """Returns the most that one pass keeps of its layers for the backward pass."""
+    width = ELEMENT_BYTES[settings.dtype]
+    ends = 3 * shape.tokens * sizes.hidden * width  # what the embedding gives, and the last norm keeps
     if not settings.recompute:
-        layers = sizes.layers * _layer_bytes(sizes, settings, shape, tokens)
-        return ends + layers + _gradient_bytes(sizes, width, tokens)
-    chunk = tokens if settings.chunk_tokens is None else min(tokens, max(shape.rows, settings.chunk_tokens))
-    kept = sizes.layers * tokens * (sizes.hidden * width + pair)
-    return ends + kept + _layer_bytes(sizes, settings, shape, chunk) + _gradient_bytes(sizes, width, chunk)
+        return ends + sizes.layers * _layer_bytes(sizes, settings, shape, shape.tokens)
+    entering = sizes.layers * shape.tokens * (sizes.hidden + 2 * sizes.keys) * width
+    return ends + entering + _layer_bytes(sizes, settings, shape, _chunk_tokens(settings, shape))
 
 
 def head_bytes(sizes: ModelSizes, shape: PassShape) -> int:
     """Returns what the head needs besides its gradient: no (N, V) tensor is among it."""
     return shape.rows * shape.answer_tokens * sizes.hidden * FLOAT_BYTES * HEAD_COPIES + HEAD_BLOCKS
+
+
+def _chunk_tokens(settings: MemorySettings, shape: PassShape) -> int:
+    """Returns the tokens of a recomputed layer that are there at once."""
+    return shape.tokens if settings.chunk_tokens is None else min(shape.tokens, settings.chunk_tokens)
 
 
 def _layer_bytes(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tokens: int) -> int:
@@ -115,8 +130,3 @@ def token_bytes(sizes: ModelSizes, settings: MemorySettings) -> int:
         inputs = (hidden * (5 if sizes.gated else 2)) + queries + inner
         total += FLOAT_BYTES * inputs
     return total + FLOAT_BYTES * sizes.heads
-
-
-def _gradient_bytes(sizes: ModelSizes, width: int, tokens: int) -> int:
-    """Returns the gradients that are there at once while one layer's backward pass runs: the MLP's, and its input's."""
-    return tokens * width * ((3 if sizes.gated else 2) * sizes.intermediate + 2 * sizes.hidden)

@@ -4,9 +4,9 @@ With P parameters, T of them trained, and w bytes an element of the weights:
 
     weights        w P; in 4 bits the layers' matrices take 0.52 bytes a weight (NF4, two levels of scales); an adapter
                    is float32
-    gradients      4 T, float32. Autograd adds up the uses of a weight within a pass, by prompts and by completions,
-                   before it gives them away: from the second pass of a round on, the layers' sums, the two terms of the
-                   embedding and those of earlier passes are there at once
+    gradients      4 T, float32. Within a pass autograd adds up the uses of a weight, by prompts and by completions,
+                   before it gives the sum away: from the second pass of a round on, a pass's sums and those of earlier
+                   passes are there at once. A tied head's share, and those of recomputed layers, do not wait
     optimizer      ``node.fit.optimizer_size``: 8 T for moments in float32, 2 T in 8 bits, and 4 T for a float32 master
                    of weights in bfloat16
     engine         queries, keys and values packed, w; with merged adapters also a copy of each matrix that they adapt
@@ -27,8 +27,16 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from node.fit.activations import ELEMENT_BYTES, FLOAT_BYTES, activation_bytes, head_bytes, pass_shape
+from node.fit.activations import (
+    ELEMENT_BYTES,
+    FLOAT_BYTES,
+    PassShape,
+    activation_bytes,
+    head_bytes,
+    pass_shape,
+)
 from node.fit.generating import engine_bytes, generation_bytes
 from node.fit.model_sizes import ModelSizes
 from node.fit.settings import MemorySettings
@@ -38,6 +46,8 @@ DeviceKind = Literal["cpu", "cuda", "mps"]
 Place = Literal["device", "host"]
 
 LEARNER_BYTES: Final = 520_000_000  # its process with torch and all libraries, before a model; on Linux x86-64
+GENERATING_BYTES: Final = 40_000_000  # what the process grows by when it generates: compiled kernels, stacks
+LEARNING_BYTES: Final = 160_000_000  # and when it learns: those of the backward pass, and gaps in the heap
 CUDA_LEARNER_BYTES: Final = 2_500_000_000  # the same with CUDA's libraries; not measured yet
 CUDA_CONTEXT_BYTES: Final = 600_000_000  # on the device; not measured yet
 OTHER_PROCESSES_BYTES: Final = 200_000_000  # supervisor, swarm process and one scoring worker
@@ -90,17 +100,15 @@ def footprint_of(
     background = _background(settings, workload, device, trained)
     generating = generation_bytes(sizes, settings, workload)
     ahead = generating if workload.generates_ahead else {}
-    gradients, sums = _gradient_bytes(sizes, settings, trained, shape.passes)
-    work = {
-        "activations": activation_bytes(sizes, settings, shape),
-        "head": head_bytes(sizes, shape),
-        "sums of a pass": sums,
-    }
-    fragments = {"fragments": round(FRAGMENTS * sum(work.values()))}
     phases = {
-        "generating": generating,
-        "learning": {"gradients": gradients} | work | fragments | ahead,
-        "stepping": {"gradients": gradients, "step": _step_bytes(trained)} | ahead,
+        "generating": {"compiled kernels": GENERATING_BYTES} | generating,
+        "learning": {"compiled kernels": LEARNING_BYTES} | _learning(sizes, settings, shape, trained) | ahead,
+        "stepping": {
+            "compiled kernels": LEARNING_BYTES,
+            "gradients": FLOAT_BYTES * trained,
+            "step": _step_bytes(trained),
+        }
+        | ahead,
     }
     found = [Phase(name, (*resident, *background, *_parts(parts, "device", device))) for name, parts in phases.items()]
     checkpoint = checkpoint_tensor_bytes(settings, workload, trained)
@@ -169,16 +177,29 @@ def _background(settings: MemorySettings, workload: Workload, device: DeviceKind
     return _parts(parts, "host", device)
 
 
-def _gradient_bytes(sizes: ModelSizes, settings: MemorySettings, trained: int, passes: int) -> tuple[int, int]:
-    """Returns the bytes of the gradients, and of what autograd adds up before it gives it to them."""
-    gradients = FLOAT_BYTES * trained
-    if settings.adapter_rank:
-        return gradients, gradients if passes > 1 else 0
-    width = ELEMENT_BYTES[settings.dtype]
-    table = width * sizes.vocabulary * sizes.hidden
-    layers = width * sizes.layers * sizes.layer_parameters
-    # In the only pass of a round the sums become the gradients; otherwise there are both.
-    return gradients, 2 * table + layers if passes > 1 or width != FLOAT_BYTES else table
+def _learning(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, trained: int) -> dict[str, int]:
+    """Returns what is there at the greater of two moments of the last pass: its backward pass begins, or has reached
+    the prompts."""
+    whole, several = settings.adapter_rank == 0, shape.passes > 1
+    width, gradients = ELEMENT_BYTES[settings.dtype], FLOAT_BYTES * trained
+    head = width * sizes.vocabulary * sizes.hidden if whole else 0
+    layers = width * sizes.layers * sizes.layer_parameters if whole else gradients
+    begun = {
+        "gradients": gradients if several else 0,
+        "activations": activation_bytes(sizes, settings, shape),
+        "head": head_bytes(sizes, shape),
+        "sums of a pass": head,
+    }
+    # In the only pass of a round the sums become the gradients. An untied embedding's is the sum of two, all three there.
+    waiting = (0 if sizes.tied else 3 * head) + (layers if several and not settings.recompute else 0)
+    ended = {
+        "gradients": gradients,
+        "activations": activation_bytes(sizes, settings, replace(shape, rows=0)),
+        "sums of a pass": waiting,
+    }
+    most = max(begun, ended, key=lambda moment: sum(moment.values()))
+    moving = sum(amount for name, amount in most.items() if name != "gradients")
+    return most | {"fragments": round(FRAGMENTS * moving)}
 
 
 def _optimizer_bytes(settings: MemorySettings, trained: int) -> dict[Place, int]:

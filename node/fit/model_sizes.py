@@ -125,7 +125,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not a JSON object: fetch the model again")
     for key, most in BOUNDS.items():
         value = config.get(key)
-        if value is not None and (not isinstance(value, int) or not 1 <= value <= most):
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
             raise ConfigurationError(
                 f"{path}: {key} is {value!r}, expected a whole number from 1 to {most:,}: the file is damaged, or no "
                 "model's; fetch the model again"
@@ -138,9 +138,17 @@ def known_sizes(folder: Path) -> ModelSizes | None:
 
     Raises ``ConfigurationError`` for a configuration that is out of bounds, or claims more than the files hold.
     """
-    config = read_config(folder)
+    sizes = sizes_from(read_config(folder), str(folder / "config.json"))
+    return None if sizes is None else checked_against_files(sizes, folder)
+
+
+def sizes_from(config: Mapping[str, Any], source: str) -> ModelSizes | None:
+    """Returns the sizes that a configuration describes, by arithmetic; None for an architecture that is not known.
+
+    Raises ``ConfigurationError``, which names ``source``, if a size is missing.
+    """
     known = KNOWN.get(str(config.get("model_type")))
-    return None if known is None else checked_against_files(_sizes(config, known, folder), folder)
+    return None if known is None else _sizes(config, known, source)
 
 
 def checked_against_files(sizes: ModelSizes, folder: Path) -> ModelSizes:
@@ -158,13 +166,13 @@ def checked_against_files(sizes: ModelSizes, folder: Path) -> ModelSizes:
     )
 
 
-def _sizes(config: Mapping[str, Any], known: _Known, folder: Path) -> ModelSizes:
+def _sizes(config: Mapping[str, Any], known: _Known, source: str) -> ModelSizes:
     def number(key: str, default: int | None = None) -> int:
         value = config.get(key)
         if value is None:
             value = default
         if value is None:
-            raise ConfigurationError(f"{folder / 'config.json'} lacks {key}: fetch the model again")
+            raise ConfigurationError(f"{source} lacks {key}: fetch the model again")
         return int(value)
 
     def has(bias: bool | str) -> int:

@@ -1,8 +1,8 @@
 """Measures the memory of a learner's phases, in this process: ``python -m scripts.bench.common.round_memory JSON``.
 
 It runs what a learner runs, by the same classes: loading, generating, learning, saving. Before each phase the kernel's
-high-water mark of resident memory is set back (/proc/self/clear_refs), so that what is printed is each phase's own peak,
-its resident memory from before included.
+high-water mark of resident memory is set back (/proc/self/clear_refs), so that each phase's own peak is printed, with
+what was resident before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -60,16 +61,6 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
     def lap(phase: str) -> None:
         nonlocal began
         measured[phase] = {"bytes": peak_bytes(), "seconds": time.monotonic() - began}
-        if 1:
-            print(
-                phase,
-                [
-                    l.split()[:2]
-                    for l in open("/proc/self/status")
-                    if l.startswith(("VmHWM", "VmRSS", "RssAnon", "RssFile"))
-                ],
-                file=sys.stderr,
-            )
         gc.collect()
         reset_peak()
         began = time.monotonic()
@@ -122,8 +113,6 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
 
 def main() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    import msgspec
-
     found = measure(
         asked["model"],
         msgspec.convert(asked["settings"], MemorySettings),
