@@ -190,7 +190,7 @@ def _learning(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tra
         "head": head_bytes(sizes, shape),
         "sums of a pass": head,
     }
-    # In the only pass of a round the sums become the gradients. An untied embedding's is the sum of two, all three there.
+    # In the only pass of a round the sums become the gradients. An untied embedding's sum is there with both its terms.
     waiting = (0 if sizes.tied else 3 * head) + (layers if several and not settings.recompute else 0)
     ended = {
         "gradients": gradients,

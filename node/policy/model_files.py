@@ -71,7 +71,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _hub_folder(name: str) -> Path:
-    from huggingface_hub import constants, snapshot_download  # here, since a quarter of a second is too long for a folder
+    from huggingface_hub import (  # here, since a quarter of a second is too long for a folder
+        constants,
+        snapshot_download,
+    )
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
