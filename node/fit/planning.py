@@ -7,14 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from node.checkpoints.checkpoint_files import CONFIG, rounds
 from node.compute_environment import compute_environment
-from node.configuration import DtypeName, chosen
+from node.configuration import DtypeName, PolicySection, chosen
 from node.fit.candidates import Trained
 from node.fit.footprint import DeviceKind
 from node.fit.machine import Limit, Machine, disk_free_bytes, host_limits
@@ -84,9 +85,20 @@ def trained_here(home: Home) -> Trained | None:
     """
     for path in reversed(rounds(home.checkpoints)):
         try:
-            policy = json.loads((path / CONFIG).read_text())["policy"]
-            rank, four_bit = policy["adapter_rank"], policy.get("four_bit", False)
-            return Trained(int(chosen(rank, 0)), bool(chosen(four_bit, False)))
+            return trained_by(json.loads((path / CONFIG).read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return None
+
+
+def trained_by(config: Mapping[str, Any]) -> Trained:
+    """Returns what a checkpoint's stored configuration trained. Raises ``KeyError`` where it does not say."""
+    policy = config["policy"]
+    rank, four_bit = policy["adapter_rank"], policy.get("four_bit", False)
+    return Trained(int(chosen(rank, 0)), bool(chosen(four_bit, False)))
+
+
+def as_trained(section: PolicySection, trained: Trained) -> PolicySection:
+    """Returns ``section`` with what is left open there as a checkpoint was trained."""
+    rank, four_bit = chosen(section.adapter_rank, trained.adapter_rank), chosen(section.four_bit, trained.four_bit)
+    return section.model_copy(update={"adapter_rank": rank, "four_bit": four_bit})

@@ -62,9 +62,7 @@ def test_saved_tensors_are_within_a_tenth_of_the_formula(kind: str, dtype: Any, 
         "hidden_size": 96, "intermediate_size": 224, "num_hidden_layers": 3, "num_attention_heads": 6,
         "num_key_value_heads": 6, "head_dim": 16, "vocab_size": 100, "tie_word_embeddings": True,
     }  # fmt: skip
-    model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-        AutoConfig.for_model(kind, **described), dtype=getattr(torch, dtype)
-    )
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **described), dtype=getattr(torch, dtype))
     model.eval()
     if rank:
         model = with_adapter(model, rank)

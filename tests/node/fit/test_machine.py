@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from node.fit import machine as machine_module
 from node.fit.footprint import Footprint, Part, Phase
 from node.fit.machine import LIMIT_SHARE, MACHINE_SHARE, Limit, cgroup_limits, disk_free_bytes, host_limits
 from tests.node.fit.shapes import GB, cpu, gpu
@@ -68,7 +67,7 @@ def test_limits_of_the_process_itself_count(system: tuple[Path, Path], monkeypat
     def getrlimit(kind: int) -> tuple[int, int]:
         return (3 * GB if kind == resource.RLIMIT_DATA else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
-    monkeypatch.setattr(machine_module.resource, "getrlimit", getrlimit)
+    monkeypatch.setattr(resource, "getrlimit", getrlimit)
     assert host_limits(*system)[1:] == (Limit("RLIMIT_DATA", 3 * GB, LIMIT_SHARE),)
 
 

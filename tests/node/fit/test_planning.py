@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node.configuration import TasksSection
+from node.configuration import PolicySection, TasksSection
 from node.fit.candidates import Trained
-from node.fit.planning import machine_here, sizes_of, trained_here
+from node.fit.planning import as_trained, machine_here, sizes_of, trained_here
 from node.fit.workload import workload_of
 from node.home import Home
 from node.policy.model_files import model_folder
@@ -70,3 +70,9 @@ def test_memory_as_asked_for_replaces_that_of_the_device(tmp_path: Path) -> None
     on_gpu = machine_here(home, "cuda", "bfloat16", 80 * GB, asked_bytes=8 * GB)
     assert on_gpu.usable_device_bytes == 8 * GB
     assert on_gpu.host_bytes == machine_here(home, "cpu", "float32").host_bytes
+
+
+def test_what_is_left_open_is_read_as_the_checkpoint_was_trained_and_what_is_set_is_kept() -> None:
+    trained = Trained(16, four_bit=True)
+    assert as_trained(PolicySection(), trained) == PolicySection(adapter_rank=16, four_bit=True)
+    assert as_trained(PolicySection(adapter_rank=0, four_bit=False), trained).adapter_rank == 0
