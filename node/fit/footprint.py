@@ -7,8 +7,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
     gradients      4 T, float32. Within a pass autograd adds up the uses of a weight, by prompts and by completions,
                    before it gives the sum away: from the second pass of a round on, a pass's sums and those of earlier
                    passes are there at once. A tied head's share, and those of recomputed layers, do not wait
-    optimizer      ``node.fit.optimizer_size``: 8 T for moments in float32, 2 T in 8 bits, and 4 T for a float32 master
-                   of weights in bfloat16
+    optimizer      8 T for moments in float32, 2 T in 8 bits with two scales for every 256, and 4 T for a float32 master
+                   of weights in bfloat16; on the host all of these
     engine         queries, keys and values packed, w; with merged adapters also a copy of each matrix that they adapt
     keys, values   2 k w a token and layer; a prompt's once for the rows that continue it
     activations    ``node.fit.activations``
