@@ -33,6 +33,26 @@ class Loading(_Event, frozen=True, kw_only=True, tag="loading"):
     seconds: float  # since the process started
 
 
+class Planned(_Event, frozen=True, kw_only=True, tag="planned"):
+    """What the learner runs with, so that it fits this machine's memory. Reported before anything is loaded."""
+
+    model: str
+    choice: str  # in one line, with the peak and why
+    adapter_rank: int  # 0: every weight is trained
+    four_bit: bool
+    dtype: str
+    rows: int  # at the start; fewer after memory ran out
+    batch_tokens: int  # likewise
+    recompute: bool
+    optimizer: str
+    averages: bool  # there is room to average weights with peers and to publish them
+    store_bytes: int
+    host_bytes: int  # of main memory, at the peak, by estimate
+    host_limit_bytes: int
+    device_bytes: int | None  # of a GPU; None without
+    device_limit_bytes: int | None
+
+
 class LearnerReady(_Event, frozen=True, kw_only=True, tag="ready"):
     """Everything is loaded; the first round begins."""
 
@@ -272,6 +292,7 @@ class Usage(_Event, frozen=True, kw_only=True, tag="usage"):
 
 Event = (
     Loading
+    | Planned
     | PhaseBegan
     | ForeignGroups
     | RoundDone

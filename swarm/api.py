@@ -191,6 +191,15 @@ class Beat(Struct, frozen=True, tag="beat"):
     heartbeat: Heartbeat
 
 
+class RaiseStore(Struct, frozen=True, tag="raise_store"):
+    """Raises the content store's limit to at least this, until the process ends; never lowers it. Answered by ``Done``.
+
+    Only the learner knows how large the weights are that the store must have room for.
+    """
+
+    store_bytes: Annotated[int, Meta(ge=1)]
+
+
 class Judge(Struct, frozen=True, tag="judge"):
     """Reports the learner's judgement of a peer. Answered by ``Done``."""
 
@@ -227,6 +236,7 @@ Request = (
     | AskStates
     | Average
     | Beat
+    | RaiseStore
     | Judge
     | Decree
     | Leave

@@ -38,8 +38,13 @@ class SwarmClient:
     Every call raises ``TransportError`` if the process is gone or does not answer for ``timeout_seconds``.
     """
 
-    def __init__(self, socket_path: Path | str, *, timeout_seconds: float = 30.0) -> None:
+    def __init__(
+        self, socket_path: Path | str, *, timeout_seconds: float = 30.0, store_bytes: int | None = None
+    ) -> None:
+        """With ``store_bytes`` each connection first raises the store's limit to at least that: a swarm process that
+        was restarted has forgotten it."""
         self._path = Path(socket_path)
+        self._store_bytes = store_bytes
         self._timeout_seconds = timeout_seconds
         self._store = ContentStore(self._path.parent / "blobs")
         self._socket: socket.socket | None = None
@@ -187,12 +192,18 @@ class SwarmClient:
             self._socket = connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.settimeout(timeout_seconds)
             connection.connect(str(self._path))
+            if self._store_bytes is not None:
+                _round_trip(connection, self._encoder.encode(api.RaiseStore(self._store_bytes)))
         connection.settimeout(timeout_seconds)
-        connection.sendall(_LENGTH.pack(len(frame)) + frame)
-        (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
-        if length > api.MAX_FRAME_BYTES:
-            raise EOFError(f"a reply of {length} bytes is over the limit of {api.MAX_FRAME_BYTES}")
-        return _receive_exactly(connection, length)
+        return _round_trip(connection, frame)
+
+
+def _round_trip(connection: socket.socket, frame: bytes) -> bytes:
+    connection.sendall(_LENGTH.pack(len(frame)) + frame)
+    (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    if length > api.MAX_FRAME_BYTES:
+        raise EOFError(f"a reply of {length} bytes is over the limit of {api.MAX_FRAME_BYTES}")
+    return _receive_exactly(connection, length)
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:

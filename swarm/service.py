@@ -196,6 +196,8 @@ class SwarmService:
                 if heartbeat.model != self._heartbeat.model:
                     self._heartbeat_due.set()
                 self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
+            case api.RaiseStore(store_bytes):
+                self.store.raise_budget(store_bytes)
             case api.Judge(peer, _, judgement, detail):
                 self._judge(peer, judgement, detail)
             case api.Decree():

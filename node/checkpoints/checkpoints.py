@@ -172,7 +172,7 @@ def _flush(path: Path) -> None:
 class BackgroundCheckpoints:
     """Writes checkpoints on a separate thread, one at a time, while rounds continue.
 
-    ``save`` copies the tensors before it returns; the caller may change them at once.
+    ``save`` copies the tensors before it returns; the caller may change them at once, unless it asks for no copy.
     """
 
     def __init__(self, folder: Path, *, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -187,9 +187,12 @@ class BackgroundCheckpoints:
         """Whether a checkpoint is being written."""
         return any(not future.done() for future in self._writing)
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Starts writing a copy of ``snapshot``, after those saved before."""
-        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in snapshot.tensors.items()}
+    def save(self, snapshot: Snapshot, *, copy: bool = True) -> None:
+        """Starts writing a copy of ``snapshot``, after those saved before.
+
+        Without ``copy`` the caller must not change tensors in main memory until ``finished`` has returned the attempt.
+        """
+        copied = {name: tensor.detach().to("cpu", copy=copy) for name, tensor in snapshot.tensors.items()}
         whole = Snapshot(snapshot.round, snapshot.family, copied, snapshot.state, snapshot.config)
         self._writing.append(self._thread.submit(self._write, whole))
 

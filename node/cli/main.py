@@ -17,6 +17,7 @@ from node.cli.verbs import (
     down,
     eval,
     export,
+    fit,
     id,
     owner,
     peers,
@@ -58,6 +59,7 @@ app.command("eval")(eval.evaluate)
 app.command("tasks")(tasks.tasks)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
+app.command("fit")(fit.fit)
 app.command("bugreport")(bugreport.bugreport)
 app.command("demo")(demo.demo)
 app.command("version")(version.version)

@@ -29,6 +29,7 @@ from node.events import (
     Fault,
     LearnerReady,
     Loading,
+    Planned,
     RoundDone,
     StateSyncing,
     Stopped,
@@ -111,6 +112,8 @@ class PlainObserver:
                 self._unshown = event
             case Stopped() if self._unshown is not None:
                 self._show_round(self._unshown)
+            case Planned():
+                self._write(wording.plan_line(event))
             case LearnerReady():
                 self._write(wording.ready_line(event))
             case Fault():
@@ -173,6 +176,8 @@ class PanelObserver:
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
+            case Planned():
+                self._scroll(wording.plan_line(event))
             case LearnerReady():
                 self._scroll(wording.ready_line(event))
             case StateSyncing():

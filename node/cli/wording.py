@@ -8,7 +8,7 @@ from pathlib import Path
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, RoundDone, StateSyncing
+from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, Planned, RoundDone, StateSyncing
 from node.export.export_result import Export
 from node.printable import printable
 from node.quantities import duration, size, times
@@ -31,6 +31,10 @@ def round_line(done: RoundDone) -> str:
 
 def rewards_by_task(success: dict[str, float]) -> str:
     return ", ".join(f"{task} {value:.2f}" for task, value in sorted(success.items()))
+
+
+def plan_line(planned: Planned) -> str:
+    return f"plan: {printable(planned.choice, 400)}"
 
 
 def ready_line(ready: LearnerReady) -> str:

@@ -15,9 +15,16 @@ from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, load_config
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
 from node.doctor.data_directory import RunningFacts
 from node.doctor.findings import Finding, Report, error, ok, report_of
+from node.fit.machine_probe import machine_of
+from node.fit.planning import sizes_of, trained_here
+from node.fit.table import FitReport, fit_report
+from node.fit.workload import workload_of
 from node.home import Home, is_locked
+from node.policy.device_probe_result import TorchProbe
+from node.policy.model_files import model_folder
 from node.printable import printable
 from node.supervision.supervisor import LOG_BYTES, METRICS_BYTES
+from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
 from swarm.hosts.network_interfaces import machine_ips
 
@@ -37,7 +44,7 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
         configuration = error("configuration", printable(str(failure), 600), remedy)
     began = machine_facts.clock_reading()
     running, peers = _ask(home)
-    findings = [configuration, *_computing(config, running), *_network(home, config, running, peers)]
+    findings = [configuration, *_computing(home, config, running), *_network(home, config, running, peers)]
     findings += _data(home, config, running)
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
     return report_of(tuple(findings))
@@ -58,7 +65,7 @@ def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
         return RunningFacts(True, None, str(failure)), ()
 
 
-def _computing(config: Config, running: RunningFacts) -> Iterator[Finding]:
+def _computing(home: Home, config: Config, running: RunningFacts) -> Iterator[Finding]:
     version = machine_facts.python_version()
     try:
         wanted = machine_facts.requirements(PACKAGE)
@@ -68,8 +75,21 @@ def _computing(config: Config, running: RunningFacts) -> Iterator[Finding]:
         names = [canonicalize_name(Requirement(text).name) for text in wanted.packages]
         yield machine.judge_python(version, wanted.python)
         yield machine.judge_packages(wanted.packages, {name: machine_facts.installed_version(name) for name in names})
-    yield machine.judge_torch(machine_facts.torch_facts(config.policy.device, config.policy.dtype))
-    yield machine.judge_memory(machine_facts.memory_facts(), running.locked)
+    torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
+    yield machine.judge_torch(torch)
+    yield machine.judge_memory(machine_facts.memory_facts(), running.locked, _fit(home, config, torch.probe))
+
+
+def _fit(home: Home, config: Config, probe: TorchProbe | None) -> FitReport | str:
+    """Returns the plan that a start would make, or why there is none."""
+    if probe is None:
+        return "what a node needs is not known without torch"
+    try:
+        sizes = sizes_of(model_folder(config.policy.model))
+        workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
+        return fit_report(config, sizes, machine_of(probe, home), workload, kept=trained_here(home))
+    except ConfigurationError as failure:
+        return str(failure)
 
 
 def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[PeerView, ...]) -> Iterator[Finding]:

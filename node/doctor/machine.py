@@ -11,11 +11,11 @@ from packaging.utils import canonicalize_name
 
 from node.doctor.findings import Finding, error, ok, warning
 from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, TorchFacts
+from node.fit.table import FitReport
 from node.printable import printable
 from node.quantities import counted, size, times
 from protocol.limits import CLOCK_WINDOW_SECONDS
 
-NODE_BYTES = 1_000_000_000  # all processes of a node with a built-in model took 712 MB in 60 rounds; the rest is margin
 MIN_NODE_BYTES = 700_000_000  # with less, the system kills the learner before its first round
 MIN_GPU_FREE_BYTES = 2_000_000_000
 MIN_DISK_BYTES = 256 << 20  # with less, writing the first checkpoint or blob may fail
@@ -81,18 +81,23 @@ def judge_torch(facts: TorchFacts) -> Finding:
     return ok("torch", message)
 
 
-def judge_memory(facts: MemoryFacts, running: bool) -> Finding:
-    """``running``: whether a node runs here, which has its memory already."""
+def judge_memory(facts: MemoryFacts, running: bool, fit: FitReport | str) -> Finding:
+    """``running``: whether a node runs here, which has its memory already. ``fit``: the plan, or why there is none."""
+    if isinstance(fit, str) or fit.refusal is not None:
+        refusal = fit if isinstance(fit, str) else fit.refusal
+        return error("memory", printable(refusal or "", 800), "see starling fit, which plans without starting a node")
     rooms = [room for room in (facts.available_bytes, facts.group_room_bytes) if room is not None]
     free = min(rooms, default=facts.total_bytes)
     narrow = facts.group_room_bytes is not None and free == facts.group_room_bytes
     message = f"{size(free)} available of {size(facts.total_bytes)}" + (
         ", limited by the control group" if narrow else ""
     )
-    if running or free >= NODE_BYTES:
+    message += f"; planned is {fit.choice}"
+    needed_bytes = max(phase.host_bytes for phase in fit.phases)
+    if running or free >= needed_bytes:
         return ok("memory", message)
     remedy = "stop other programs" + (" or raise the container's memory limit" if narrow else "")
-    message += f"; a node with a built-in model needs up to {size(NODE_BYTES)}"
+    message += f"; the plan needs up to {size(needed_bytes)} of main memory"
     if free < MIN_NODE_BYTES:
         return error("memory", message, remedy)
     return warning("memory", message, f"{remedy}, or lower learner.batch_tokens and engine.rows")

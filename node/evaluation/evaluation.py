@@ -21,6 +21,7 @@ from node.configuration import DEFAULT_ROWS, HELD_OUT_PROMPTS, Config, chosen
 from node.engines.engine import Engine, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation_result import Evaluation
+from node.fit.planning import as_trained, trained_by
 from node.home import Home
 from node.learner.generation.generation import RewardScorer
 from node.learner.objective.forward import Network
@@ -42,8 +43,9 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
     """
     tasks = load_tasks(config.tasks)
     with Scorer(config.tasks) as scorer:  # its workers start while the policy loads
-        policy = Policy.load(config.policy, seed=config.seed)
         found = _newest(home) if checkpoint is None else (checkpoint, checkpoints.read(checkpoint))
+        section = config.policy if found is None else as_trained(config.policy, trained_by(found[1].config))
+        policy = Policy.load(section, seed=config.seed)
         if found is not None:
             _restore(policy, *found)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)

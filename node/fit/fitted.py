@@ -84,8 +84,7 @@ def write_fitted(path: Path, fitted: Fitted) -> None:
     write_atomically(path, msgspec.json.encode(fitted) + b"\n")
 
 
-def starting_sizes(planned: Sizes, fitted: Fitted | None, model: str, memory_bytes: int) -> Sizes:
-    """Returns the sizes to begin with: what is planned, and no more than what fitted with this model and memory."""
-    if fitted is None or not fitted.holds_for(model, memory_bytes):
-        return planned
-    return planned.within(fitted.sizes)
+def fitted_with(path: Path, model: str, memory_bytes: int) -> Fitted | None:
+    """Returns what the file holds for this model on this much memory; None where it says nothing of them."""
+    found = read_fitted(path)
+    return found if found is not None and found.holds_for(model, memory_bytes) else None

@@ -16,11 +16,11 @@ from pathlib import Path
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
-from node.configuration import DEFAULT_BATCH_TOKENS, DEFAULT_ROWS, Config, chosen
+from node.configuration import Config
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
-from node.fit.fitted import Fitted, Sizes, read_fitted, starting_sizes, write_fitted
+from node.fit.fitted import Fitted, Sizes, fitted_with, write_fitted
 from node.home import Home
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
@@ -30,8 +30,11 @@ from node.learner.memory.device_memory import total_memory_bytes
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import Persistence, restore
+from node.learner.planning import planned_config
+from node.policy.device import choose_device
 from node.policy.policy import Policy
 from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
@@ -60,12 +63,18 @@ def assembled(
         report(Loading(time_seconds=time.time(), what=what, seconds=time.monotonic() - began))
 
     home = Home(path)
+    loading("tasks")
+    tasks = load_tasks(config.tasks)
+    memory_bytes = total_memory_bytes(choose_device(config.policy.device))
+    fitted = fitted_with(home.fitted, config.policy.model, memory_bytes)
+    config, settings, most = planned_config(home, config, tasks.values(), report, fitted)
+    begin = Sizes(settings.rows, settings.batch_tokens)
+    if begin != most:
+        log.info("memory ran out before: beginning with %s instead of %s", begin, most)
     loading("policy")
     policy = Policy.load(config.policy, seed=config.seed)
     network = Network.of(policy.model)
-    check_network(policy.model, network, policy.vocabulary, recompute=chosen(config.learner.recompute, False))
-    loading("tasks")
-    tasks = load_tasks(config.tasks)
+    check_network(policy.model, network, policy.vocabulary, recompute=settings.recompute)
     loading("checkpoint")
     optimizer = _optimizer(policy, config)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
@@ -73,6 +82,8 @@ def assembled(
     for warning in newest.warnings:
         log.warning("%s; the checkpoint before it is used", warning)
     state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
+    restored_from = newest.path
+    del newest  # its tensors are as large as the checkpoint
     if config.checkpoint.from_peers:
         loading("weights of peers")
     held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
@@ -81,20 +92,23 @@ def assembled(
         state = with_adopted_state(state, held.advert, policy)
     loading("engine")
     own_weights = needs_own_weights(config)
-    planned = Sizes(chosen(config.engine.rows, DEFAULT_ROWS), chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS))
-    memory_bytes = total_memory_bytes(policy.device)
-    fitted = read_fitted(home.fitted)
-    sizes = starting_sizes(planned, fitted, config.policy.model, memory_bytes)
-    if sizes != planned:
-        log.info("memory ran out before: beginning with %s instead of %s", sizes, planned)
-    engine = TorchEngine(policy, rows=sizes.rows, seed=config.seed, owns_weights=own_weights)
+    engine = TorchEngine(
+        policy,
+        rows=settings.rows,
+        seed=config.seed,
+        owns_weights=own_weights,
+        merge_adapters=settings.merge_adapters,
+    )
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     client = SwarmClient(home.swarm_socket)
+    raising = SwarmClient(home.swarm_socket, store_bytes=settings.store_bytes)
     research = config.objective.research
     intake = RolloutIntake(client, tasks, config.learner, time.time, pool_position, research=research)
     weight_averager = _weight_averager(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
-    publisher = publisher_of(SwarmClient(home.swarm_socket), config, policy, held, report, time.time)
-    persistence = Persistence(checkpoints, config, policy, optimizer, report, time.time, publisher)
+    publisher = publisher_of(raising, config, policy, held, report, time.time)
+    persistence = Persistence(
+        checkpoints, config, policy, optimizer, report, time.time, publisher, save_beside=settings.save_beside
+    )
     learner = Learner(
         config,
         policy,
@@ -110,14 +124,15 @@ def assembled(
         others=others,
         weight_averager=weight_averager,
         evaluation=_evaluation(config, policy, engine, scorer, tasks),
+        passes=PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
         size_plan=SizePlan(
-            sizes,
-            most=planned,
+            begin,
+            most=most,
             remember=partial(_remember, home.fitted, config.policy.model, memory_bytes),
             should_stop=should_stop,
         ),
     )
-    report(_ready(config, policy, learner, newest.path, sizes, memory_bytes, time.monotonic() - began))
+    report(_ready(config, policy, learner, restored_from, begin, memory_bytes, time.monotonic() - began))
     try:
         yield learner
     finally:
@@ -136,8 +151,7 @@ def _evaluation(
     then each evaluation has an engine of its own, which needs memory as the learner's does, and is dropped after it."""
 
     def idle_engine() -> TorchEngine:
-        rows = chosen(config.engine.rows, DEFAULT_ROWS)
-        return TorchEngine(policy, rows=rows, seed=config.seed) if engine.owns_weights else engine
+        return TorchEngine(policy, rows=engine.rows, seed=config.seed) if engine.owns_weights else engine
 
     context = Network.of(policy.model).context
     return EvaluationWhileTraining(config.evaluation, policy.tokens, idle_engine, scorer, tasks, context=context)
@@ -149,8 +163,8 @@ def _optimizer(policy: Policy, config: Config) -> MasterAdamW:
 
 def _remember(path: Path, model: str, memory_bytes: int, sizes: Sizes) -> None:
     """Writes down what the next start begins with."""
-    before = read_fitted(path)
-    killed = before.learner_killed if before is not None and before.holds_for(model, memory_bytes) else 0
+    before = fitted_with(path, model, memory_bytes)
+    killed = before.learner_killed if before is not None else 0
     write_fitted(
         path,
         Fitted(

@@ -80,6 +80,7 @@ class Learner:
         others: OtherPolicies | None = None,
         weight_averager: WeightAverager | None = None,
         evaluation: EvaluationWhileTraining | None = None,
+        passes: PassSettings | None = None,
         size_plan: SizePlan | None = None,
     ) -> None:
         """``clock`` gives Unix time. Where ``state`` comes from a checkpoint, its tensors are loaded already, and
@@ -89,7 +90,7 @@ class Learner:
         Rows and passes begin and change as ``size_plan`` says; without it they begin as ``engine`` and ``config`` say.
         """
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
-        self.passes = PassSettings(  # may be replaced between rounds
+        self.passes = passes or PassSettings(  # replaced when memory runs out
             chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS), chosen(config.learner.recompute, False)
         )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer

@@ -85,10 +85,13 @@ class Persistence:
         report: Callable[[Event], None],
         clock: Callable[[], float],
         publisher: StatePublisher | None = None,
+        *,
+        save_beside: bool = True,
     ) -> None:
+        """Without ``save_beside`` rounds wait until a checkpoint is written, and main memory holds no copy of it."""
         self._checkpoints, self._config, self._policy, self._optimizer = checkpoints, config, policy, optimizer
         self._report, self._clock = report, clock
-        self._publisher = publisher
+        self._publisher, self._save_beside = publisher, save_beside
         self._newest: tuple[int, str] | None = None  # round, path
         self._best: HeldOutReward | None = None  # None: as the checkpoints on disk have it
         self._best_to_save = False
@@ -104,7 +107,7 @@ class Persistence:
             self._report_finished(wait=True)  # so that only one copy of the state is in memory
         if is_best or (round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy):
             phases.attempt("checkpoint", lambda: self._save(inputs()))
-        self._report_finished(wait=False)
+        self._report_finished(wait=not self._save_beside)
         publisher = self._publisher
         if publisher is not None:
             phases.attempt("offer state", lambda: publisher.after_round(round_number, lambda: _progressed(inputs()[0])))
@@ -129,7 +132,8 @@ class Persistence:
         return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
 
     def _save(self, inputs: SnapshotInputs) -> None:
-        self._checkpoints.save(snapshot_of(self._config, self._policy, self._optimizer, *inputs))
+        snapshot = snapshot_of(self._config, self._policy, self._optimizer, *inputs)
+        self._checkpoints.save(snapshot, copy=self._save_beside)
 
     def _report_finished(self, *, wait: bool) -> None:
         for written in self._checkpoints.finished(wait=wait):

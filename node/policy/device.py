@@ -19,6 +19,13 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
+def device_memory_bytes(device: torch.device) -> int | None:
+    """Returns the memory of a GPU that this process may use, in all; None for a device without memory of its own."""
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.mem_get_info(device)[1] * torch.cuda.get_per_process_memory_fraction(device))
+
+
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     """Returns for "auto" bfloat16 on a GPU that supports it, otherwise float32, faster for small models on a CPU."""
     if wanted == "auto":

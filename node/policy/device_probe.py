@@ -11,7 +11,7 @@ import sys
 import msgspec
 import torch
 
-from node.policy.device import choose_device, choose_dtype
+from node.policy.device import choose_device, choose_dtype, device_memory_bytes
 from node.policy.device_probe_result import TorchProbe
 from protocol.errors import ConfigurationError
 
@@ -28,14 +28,12 @@ def probe(wanted_device: str, wanted_dtype: str) -> TorchProbe:
     dtype = choose_dtype(wanted_dtype, device)
     if failure is None:
         failure = _failure_of_a_product(device, dtype)
-    free = total = None
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     return TorchProbe(
         version=str(torch.__version__),
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        device_bytes=total,
+        device_bytes=device_memory_bytes(device),
         device_free_bytes=free,
         dtype=str(dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),

@@ -43,14 +43,18 @@ def start_from_peers(
     if not config.checkpoint.from_peers:
         return None
     layout = layout_of(policy.trainable())
+    store_bytes = chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES)
     ours = StateRequirements(
         layout.digest,
         tasks,
         dense_bytes(layout),
-        int(FETCH_SHARE * chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES)),
+        int(FETCH_SHARE * store_bytes),
         claimed_success(state.success.announced(), tasks) if state.round else None,
     )
-    with SwarmClient(home.swarm_socket) as swarm, SwarmClient(home.swarm_socket) as fetching:
+    with (
+        SwarmClient(home.swarm_socket, store_bytes=store_bytes) as swarm,
+        SwarmClient(home.swarm_socket) as fetching,
+    ):
         adoption = StateAdoption(
             swarm,
             fetching,

@@ -236,6 +236,11 @@ class ContentStore:
             del self._blobs[blob]
         return evicted
 
+    def raise_budget(self, budget_bytes: int) -> None:
+        """Raises the budget to at least this. A store without a budget stays without."""
+        if self._budget_bytes is not None:
+            self._budget_bytes = max(self._budget_bytes, budget_bytes)
+
     def _make_room(self, size: int) -> None:
         if self._budget_bytes is None:
             return

@@ -434,3 +434,16 @@ def test_settings_with_a_typo_or_a_wrong_value_are_refused_by_name() -> None:
     ):
         with pytest.raises(ConfigurationError, match=named):
             decode_settings(line)
+
+
+def test_the_learner_raises_the_stores_limit_and_never_lowers_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Swarm(tmp_path).member("a", store_bytes=1 << 20) as service:
+            large = content(1, 3 << 20)
+            with pytest.raises(StorageError, match=r"swarm\.store_bytes"):
+                service.store.put(large)
+            for asked in (4 << 20, 1 << 20):
+                assert await service.answer(api.RaiseStore(asked)) == api.Done()
+            assert service.store.has(service.store.put(large))
+
+    play(story)

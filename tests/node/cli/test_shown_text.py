@@ -16,7 +16,7 @@ from node.api.answers import peer_view
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
-from node.events import Fault, RoundDone, Stopped, encode_event
+from node.events import Fault, Planned, RoundDone, Stopped, encode_event
 from node.printable import printable
 from node.quantities import counted, size, times
 from node.supervision.rolling_log import RollingLog
@@ -102,6 +102,18 @@ def test_rounds_come_as_a_line_once_in_a_while_and_the_last_one_always() -> None
     )
     lines = out.getvalue().splitlines()
     assert "round 1 " in lines[0] and "round 100 " in lines[-1] and len(lines) < 10
+
+
+def test_what_was_planned_is_one_line() -> None:
+    out = io.StringIO()
+    planned = Planned(
+        time_seconds=1.0, model="m", choice="every weight\nand a forged", adapter_rank=0, four_bit=False,
+        dtype="float32", rows=128, batch_tokens=8192, recompute=False, optimizer="adamw", averages=True, store_bytes=1,
+        host_bytes=1, host_limit_bytes=2, device_bytes=None, device_limit_bytes=None,
+    )  # fmt: skip
+    PlainObserver(out).on_event(encode_event(planned), planned)
+    [line] = out.getvalue().splitlines()
+    assert "plan: every weight" in line
 
 
 def test_the_reason_for_training_alone_is_shown_once() -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import node
 from node.api.types import ChildStatus, NodeState, NodeStatus
@@ -33,9 +34,13 @@ from node.doctor.machine_facts import (
     requirements,
     torch_facts,
 )
+from node.fit.model_sizes import known_sizes
+from node.fit.table import FitReport, fit_report
 from node.home import Home
 from node.policy.device_probe_result import TorchProbe
+from node.policy.model_files import model_folder
 from protocol.identity import NodeKey
+from tests.node.fit.shapes import ROUND, config, cpu
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
 PROBE = TorchProbe("2.13.0", "cpu", "x86_64", None, None, "float32", 2, False, None)
@@ -118,6 +123,14 @@ def changed(probe: TorchProbe, **changes: object) -> TorchProbe:
     return msgspec.structs.replace(probe, **changes)
 
 
+def wren_on(memory_bytes: int) -> FitReport:
+    """Returns the plan for the smallest built-in model on a machine with so much memory."""
+    sizes = known_sizes(model_folder("builtin:wren"))
+    assert sizes is not None
+    workload = replace(ROUND, prompt_tokens=15, answer_tokens=12)
+    return fit_report(config(), sizes, cpu(memory_bytes), workload)
+
+
 @pytest.mark.parametrize(
     ("available", "group", "running", "severity"),
     [
@@ -132,9 +145,15 @@ def changed(probe: TorchProbe, **changes: object) -> TorchProbe:
 def test_memory_is_the_least_of_what_system_and_container_leave(
     available: int | None, group: int | None, running: bool, severity: Severity
 ) -> None:
-    finding = judge_memory(MemoryFacts(16 * 10**9, available, group), running)
+    finding = judge_memory(MemoryFacts(16 * 10**9, available, group), running, wren_on(16 * 10**9))
     with_remedy(finding, severity)
     assert ("container" in (finding.remedy or "")) == (group is not None)
+
+
+def test_a_model_that_does_not_fit_is_an_error_with_the_plans_words() -> None:
+    facts = MemoryFacts(10**8, 10**8, None)
+    with_remedy(judge_memory(facts, running=False, fit=wren_on(10**8)), ERROR, "does not fit", "starling fit")
+    with_remedy(judge_memory(facts, running=False, fit="no such model"), ERROR, "no such model")
 
 
 def test_available_memory_is_read_in_bytes_where_the_system_reports_it() -> None:

@@ -1,0 +1,73 @@
+"""``starling fit``: what a model takes in memory on this machine, and which settings make it fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Final
+
+import typer
+
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+from protocol.errors import ConfigurationError
+
+UNITS: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def fit(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Built-in, a local folder or a hub id. Default: configured.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Plan for this much memory, such as 8GB, of the GPU where there is one."),
+    ] = None,
+    home: HomeOption = None,
+    sets: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what training a model takes in memory, by part, and the settings that starling up would choose.
+
+    The exit code is 78 if the model does not fit. Nothing is loaded or changed.
+
+    Examples:
+
+    starling fit Qwen/Qwen2.5-0.5B
+
+    starling fit ./model --memory 8GB --set policy.adapter_rank=16
+    """
+    import msgspec
+
+    from node.configuration import load_config
+    from node.fit.machine_probe import machine_for
+    from node.fit.planning import sizes_of, trained_here
+    from node.fit.table import fit_report, report_lines
+    from node.fit.workload import workload_of
+    from node.home import home_at
+    from node.policy.model_files import model_folder
+    from node.tasks.registry import load_tasks
+    from swarm.exit_codes import ExitCode
+
+    where = home_at(home, os.environ)
+    flags = assignments(sets) | ({"policy.model": model} if model else {})
+    config = load_config(where.path, os.environ, flags)
+    asked_bytes = None if memory is None else bytes_of(memory)
+    sizes = sizes_of(model_folder(config.policy.model))
+    machine = machine_for(where, config.policy, asked_bytes)
+    workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
+    report = fit_report(config, sizes, machine, workload, kept=trained_here(where))
+    if as_json:
+        typer.echo(msgspec.json.encode(report))
+    else:
+        for line in report_lines(report):
+            typer.echo(line)
+    if not report.fits:
+        raise typer.Exit(ExitCode.BAD_CONFIGURATION)
+
+
+def bytes_of(text: str) -> int:
+    """Returns an amount such as "8GB", "512 MiB" or "8000000000" in bytes. Raises ``ConfigurationError``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in UNITS:
+        raise ConfigurationError(f"--memory {text} is not an amount of memory: write it such as 8GB or 512MiB")
+    return int(float(found[1]) * UNITS[found[2]])

@@ -1,0 +1,104 @@
+"""Collects what ``plan.make_plan`` needs: the model's sizes, the machine, and what a checkpoint was trained with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from node.checkpoints.checkpoint_files import CONFIG, rounds
+from node.compute_environment import compute_environment
+from node.configuration import DtypeName, PolicySection, chosen
+from node.fit.candidates import Trained
+from node.fit.footprint import DeviceKind
+from node.fit.machine import Limit, Machine, disk_free_bytes, host_limits
+from node.fit.model_sizes import ModelSizes, known_sizes
+from node.home import Home
+from protocol.errors import ConfigurationError
+
+COUNT_SECONDS: Final = 120.0  # torch from a cold disk takes half a minute
+
+
+def machine_here(
+    home: Home,
+    device: DeviceKind,
+    dtype: DtypeName,
+    device_bytes: int | None = None,
+    *,
+    asked_bytes: int | None = None,
+) -> Machine:
+    """Returns the facts of this machine. ``asked_bytes`` replaces what it has, of the GPU where it trains on one."""
+    limits, share = host_limits(), None
+    if asked_bytes is not None and device == "cuda":
+        device_bytes, share = asked_bytes, 1.0
+    elif asked_bytes is not None:
+        limits = (Limit("as asked for", asked_bytes, 1.0),)
+    machine = Machine(
+        device=device,
+        dtype=dtype,
+        limits=limits,
+        device_bytes=device_bytes,
+        disk_free_bytes=disk_free_bytes(home.path),
+        has_four_bit=importlib.util.find_spec("bitsandbytes") is not None,
+    )
+    return machine if share is None else msgspec.structs.replace(machine, device_share=share)
+
+
+def sizes_of(folder: Path) -> ModelSizes:
+    """Returns the sizes of the model in ``folder``; torch, in a process of its own, counts an unknown architecture.
+
+    Raises ``ConfigurationError``.
+    """
+    known = known_sizes(folder)
+    if known is not None:
+        return known
+    command = [sys.executable, "-P", "-m", "node.policy.model_counting", str(folder)]
+    try:
+        ended = subprocess.run(
+            command,
+            env=compute_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COUNT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(f"the model in {folder} was not counted within {COUNT_SECONDS:.0f} s") from error
+    if ended.returncode != 0:
+        last_line = (ended.stderr.strip().splitlines() or ["no error message"])[-1]
+        raise ConfigurationError(f"the model in {folder} cannot be counted: {last_line}")
+    return msgspec.json.decode(ended.stdout.splitlines()[-1], type=ModelSizes)
+
+
+def trained_here(home: Home) -> Trained | None:
+    """Returns what the newest checkpoint of the data directory was trained with; None where there is none.
+
+    Whether the checkpoint is whole does not matter for that; one without a readable configuration is not counted.
+    """
+    for path in reversed(rounds(home.checkpoints)):
+        try:
+            return trained_by(json.loads((path / CONFIG).read_text()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return None
+
+
+def trained_by(config: Mapping[str, Any]) -> Trained:
+    """Returns what a checkpoint's stored configuration trained. Raises ``KeyError`` where it does not say."""
+    policy = config["policy"]
+    rank, four_bit = policy["adapter_rank"], policy.get("four_bit", False)
+    return Trained(int(chosen(rank, 0)), bool(chosen(four_bit, False)))
+
+
+def as_trained(section: PolicySection, trained: Trained) -> PolicySection:
+    """Returns ``section`` with what is left open there as a checkpoint was trained."""
+    rank, four_bit = chosen(section.adapter_rank, trained.adapter_rank), chosen(section.four_bit, trained.four_bit)
+    return section.model_copy(update={"adapter_rank": rank, "four_bit": four_bit})

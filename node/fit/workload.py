@@ -1,0 +1,72 @@
+"""What a round asks of the memory: how many completions, how long, and what is kept beside the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from node.configuration import Config
+from node.fit.model_sizes import ModelSizes
+from node.tasks.task import Task
+
+SAMPLED_PROMPTS: Final = 32  # of each task, to see how long they are
+SMALL_VOCABULARY: Final = 1024  # up to here a token is taken for one byte, above for two; most have four
+BYTES_OF_A_TEMPLATE: Final = 64  # that a chat template adds to a prompt
+
+# Corrections whose proximal policy is an average of past weights, kept in float32.
+AVERAGING_CORRECTIONS: Final = frozenset({"ppo_ewma"})
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """The longest round that the configuration allows."""
+
+    prompt_tokens: int  # of the longest prompt, estimated
+    answer_tokens: int  # that an answer may have
+    own_groups: int  # of all that a round may generate at once
+    foreign_groups: int
+    completions: int  # of a group
+    engine_copies: int = 0  # of the trained weights: the engine's own, and those that wait for it
+    generates_ahead: bool = False  # while learning
+    reference_copies: int = 0  # of the trained weights: reference and proximal policy
+    averages: bool = True  # weights with peers of the family
+    publishes: bool = True  # weights for peers of the family
+    checkpoints_kept: int = 2
+
+    @property
+    def groups(self) -> int:
+        return self.own_groups + self.foreign_groups
+
+    @property
+    def round_tokens(self) -> int:
+        """Padded tokens of a round that learns from all of its completions."""
+        return self.groups * (self.prompt_tokens + self.completions * self.answer_tokens)
+
+
+def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Workload:
+    """Returns the workload of ``config``. Prompts are drawn from the tasks to see how long they are."""
+    learner, objective = config.learner, config.objective
+    longest_bytes, answer = 1, 1
+    for task in tasks:
+        texts = (task.prompt(task.ref(seed)).text for seed in range(SAMPLED_PROMPTS))
+        longest_bytes = max(longest_bytes, *(len(text.encode()) for text in texts))
+        answer = max(answer, task.max_new_tokens)
+    small = sizes.vocabulary < SMALL_VOCABULARY
+    prompt = longest_bytes if small else (longest_bytes + BYTES_OF_A_TEMPLATE + 1) // 2
+    prompt = min(prompt, max(1, sizes.context - 1))
+    behind = objective.research.weights_behind
+    runs_ahead = learner.max_staleness > 0
+    return Workload(
+        prompt_tokens=prompt,
+        answer_tokens=min(answer, max(1, sizes.context - prompt)),
+        own_groups=max(1, round(learner.own_groups * (1 + learner.overprovision))) * max(1, learner.resample),
+        foreign_groups=learner.foreign_groups,
+        completions=learner.completions,
+        engine_copies=2 + behind if runs_ahead or behind else 0,
+        generates_ahead=runs_ahead,
+        reference_copies=(objective.kl_weight > 0) + (objective.correction in AVERAGING_CORRECTIONS),
+        averages=config.averaging.every_rounds > 0,
+        publishes=config.checkpoint.publish_every_rounds > 0,
+        checkpoints_kept=config.checkpoint.keep,
+    )

@@ -1,0 +1,173 @@
+"""Predicted against measured peak memory of a learner's phases, for models of real shape with random weights.
+
+  --layers N   the first N layers of each shape alone: quick, and the formulas are the same
+  --round      one round of Qwen2.5-0.5B's shape by a whole node under a limit of main memory, trained whole within 8 GB
+               and as LoRA within 5 GB: the plan must say that it fits, and the learner's peak must stay below
+
+Each case runs in a process of its own, which loads, generates, learns twice (with the optimizer's moments the second
+time) and saves, by the classes that a learner uses; the kernel's high-water mark is set back between the phases. The
+limit of ``--round`` is RLIMIT_DATA, which the learner and all other processes of the node inherit and which the plan
+reads: an allocation above it fails.
+
+    python -m scripts.bench.fit [--shape NAME] [--layers N] [--round] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from node.compute_environment import compute_environment
+from node.fit.footprint import OTHER_PROCESSES_BYTES, Footprint, footprint_of
+from node.fit.model_sizes import ModelSizes, known_sizes
+from node.fit.settings import MemorySettings
+from node.fit.workload import Workload
+from scripts import REPOSITORY
+from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.model_shapes import SHAPES, write_model
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.round_memory import RoundSize
+
+ADAPTER_RANK: Final = 16
+ROUND_SHAPE: Final = "Qwen2.5-0.5B"
+ROUND_LIMITS: Final = {"whole": (0, 8_000_000_000), "LoRA": (ADAPTER_RANK, 5_000_000_000)}
+PHASES: Final = ("generating", "learning", "stepping")
+BAR: Final = "within 10 %"
+
+
+def settings_for(rank: int, batch_tokens: int) -> MemorySettings:
+    return MemorySettings(
+        dtype="float32",
+        adapter_rank=rank,
+        four_bit=False,
+        rows=16,
+        batch_tokens=batch_tokens,
+        recompute=False,
+        chunk_tokens=None,
+        optimizer="adamw",
+        merge_adapters=True,
+        store_bytes=1 << 31,
+        save_beside=False,
+        averages=False,
+    )
+
+
+def measured(folder: Path, settings: MemorySettings, size: RoundSize) -> dict[str, Any]:
+    asked = {
+        "model": str(folder),
+        "settings": msgspec.to_builtins(settings),
+        "size": msgspec.to_builtins(size),
+    }
+    command = [sys.executable, "-m", "scripts.bench.common.round_memory", json.dumps(asked)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def predicted(sizes: ModelSizes, settings: MemorySettings, size: RoundSize) -> Footprint:
+    workload = Workload(
+        prompt_tokens=size.prompt_tokens,
+        answer_tokens=size.answer_tokens,
+        own_groups=size.groups,
+        foreign_groups=0,
+        completions=size.completions,
+        averages=False,
+        publishes=False,
+    )
+    return footprint_of(sizes, settings, workload)
+
+
+def figures_of(shape: str, folder: Path, settings: MemorySettings, size: RoundSize) -> list[Figure]:
+    """Returns the peaks of the second of two equal rounds, measured and predicted, and how far apart they are."""
+    sizes = known_sizes(folder)
+    assert sizes is not None
+    name = f"{shape} {'LoRA' if settings.adapter_rank else 'whole'}"
+    found = measured(folder, settings, size)
+    footprint = predicted(sizes, settings, size)
+    # One process was measured; the formulas are of a whole node.
+    expected = max(footprint.phase(phase).bytes("host") for phase in PHASES) - OTHER_PROCESSES_BYTES
+    peak = max(found[phase]["bytes"] for phase in ("generating", "learning", "learning again"))
+    disk = found["saving"]["disk_bytes"]
+    return [
+        Figure(f"{name}: measured", peak / 1e9, "GB", "lower"),
+        Figure(f"{name}: predicted", expected / 1e9, "GB", "lower"),
+        Figure(f"{name}: predicted / measured - 1", 100 * (expected / peak - 1), "%", "lower", BAR),
+        Figure(
+            f"{name}: checkpoint predicted / written - 1", 100 * (footprint.checkpoint_bytes / disk - 1), "%", "lower"
+        ),
+    ]
+
+
+def round_figures(folder: Path, name: str, rank: int, limit_bytes: int) -> list[Figure]:
+    """Runs one round of a node under a limit. Raises ``SystemExit`` if the plan or the round fails."""
+    with tempfile.TemporaryDirectory() as home:
+        keys = {
+            "policy.model": str(folder),
+            "policy.adapter_rank": str(rank),
+            "learner.own_groups": "4",
+            "learner.foreign_groups": "4",
+            "swarm.lan_discovery": "false",
+            "swarm.listen": "/ip4/127.0.0.1/tcp/0",
+            "api.port": "0",
+        }
+        sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "node.cli.main", "up", "--home", home, "--rounds", "1", "--json", *sets]
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=compute_environment({**os.environ, "PYTHONPATH": str(REPOSITORY)}),
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes)),
+        )
+        assert process.stdout is not None
+        lines = process.stdout.read().splitlines()
+        _, status, usage = os.wait4(process.pid, 0)  # of the command and of every process that it has waited for
+    events = [json.loads(line) for line in lines]
+    plans = [event for event in events if event.get("event") == "planned"]
+    rounds = [event for event in events if event.get("event") == "round"]
+    if status != 0 or not plans or not rounds:
+        raise SystemExit(f"{name}: no round within {limit_bytes:,} bytes: {events[-3:]}")
+    peak = usage.ru_maxrss * 1024
+    return [
+        Figure(f"one round, {name}: planned", plans[0]["host_bytes"] / 1e9, "GB", "lower"),
+        Figure(f"one round, {name}: largest process", peak / 1e9, "GB", "lower", f"≤ {limit_bytes / 1e9:g}"),
+        Figure(f"one round, {name}", rounds[0]["seconds"], "s", "lower"),
+    ]
+
+
+def main() -> None:
+    ensure_compute_environment()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), action="append", help="only this one; repeatable")
+    parser.add_argument("--layers", type=int, help="use so many layers of each shape")
+    parser.add_argument("--batch-tokens", type=int, default=512)
+    parser.add_argument("--round", action="store_true", help="run one round of a node under a limit of memory")
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    size = RoundSize(prompt_tokens=64, answer_tokens=64, groups=4, completions=4)
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as directory:
+        if arguments.round:
+            folder = write_model(Path(directory) / ROUND_SHAPE, ROUND_SHAPE, layers=arguments.layers)
+            for name, (rank, limit_bytes) in ROUND_LIMITS.items():
+                figures += round_figures(folder, name, rank, limit_bytes)
+        else:
+            for shape in arguments.shape or SHAPES:
+                folder = write_model(Path(directory) / shape, shape, layers=arguments.layers)
+                for rank in (0, ADAPTER_RANK):
+                    figures += figures_of(shape, folder, settings_for(rank, arguments.batch_tokens), size)
+    report("fit", figures, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Sizes, machines and workloads that the tests of ``node.fit`` plan for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from node.configuration import Config
+from node.fit.machine import Limit, Machine
+from node.fit.model_sizes import ModelSizes, sizes_from
+from node.fit.workload import Workload
+from scripts.bench.common.model_shapes import config_of
+
+GB = 10**9
+ROUND = Workload(
+    prompt_tokens=200, answer_tokens=100, own_groups=32, foreign_groups=32, completions=4, checkpoints_kept=2
+)
+
+
+def sizes(shape: str, *, layers: int | None = None) -> ModelSizes:
+    found = sizes_from(config_of(shape, layers=layers), shape)
+    assert found is not None
+    return found
+
+
+def cpu(memory_bytes: int, **changes: Any) -> Machine:
+    machine = Machine(
+        device="cpu", dtype="float32", limits=(Limit("test", memory_bytes, 1.0),), disk_free_bytes=500 * GB
+    )
+    return replace(machine, **changes)
+
+
+def gpu(device_bytes: int, host_bytes: int = 256 * GB) -> Machine:
+    return cpu(host_bytes, device="cuda", dtype="bfloat16", device_bytes=device_bytes, device_share=1.0)
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    return Config.model_validate({"policy": {"model": "tests/model"}, **sections})
