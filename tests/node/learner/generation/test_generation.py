@@ -27,7 +27,6 @@ from node.configuration import (
 from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
 from node.events import Event, OutOfMemory, RoundDone
-from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, launched_for
@@ -35,7 +34,6 @@ from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
-from node.learner.memory.phases import PhaseRunner, SizePlan
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
@@ -201,12 +199,6 @@ def test_interrupted_groups_come_first_in_the_next_round_and_none_is_lost_or_don
         waiting = came.unfinished
     assert len(seen) == len(set(seen))
     assert waiting
-
-
-def enough_memory() -> PhaseRunner:
-    sizes = Sizes(64, 8192)
-    plan = SizePlan(sizes, sizes)
-    return PhaseRunner(plan, use=lambda sizes: None, report=print, clock=lambda: 0.0, memory=lambda: None)
 
 
 def test_tokens_of_a_resumed_completion_are_kept_and_counted_once() -> None:
