@@ -121,6 +121,6 @@ class Averager(WeightAverager):
 class Checkpoints(BackgroundCheckpoints):
     injector: Injector
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, snapshot: Snapshot, *, copy: bool = True) -> None:
         with self.injector.part("checkpoint"):
-            super().save(snapshot)
+            super().save(snapshot, copy=copy)

@@ -10,16 +10,15 @@ from node.fit.fitted import (
     FLOORS,
     Fitted,
     Sizes,
+    fitted_with,
     halved,
     read_fitted,
-    starting_sizes,
     write_fitted,
 )
 from protocol.errors import StorageError
 
 GIB = 1 << 30
 FITTED = Fitted(model="builtin:wren", memory_bytes=24 * GIB, rows=32, batch_tokens=2048, learner_killed=1)
-PLANNED = Sizes(128, 8192)
 
 
 def test_what_was_written_is_read_back_and_no_litter_stays(tmp_path: Path) -> None:
@@ -56,18 +55,20 @@ def test_a_file_that_cannot_be_written_says_so_and_the_old_one_stays(tmp_path: P
         write_fitted(tmp_path / "gone" / "fitted.json", FITTED)
 
 
-def test_the_next_start_begins_where_memory_sufficed() -> None:
-    assert starting_sizes(PLANNED, FITTED, "builtin:wren", 24 * GIB) == Sizes(32, 2048)
-    assert starting_sizes(PLANNED, FITTED, "builtin:wren", int(24.5 * GIB)) == Sizes(32, 2048)  # another reading of it
-    assert starting_sizes(Sizes(16, 8192), FITTED, "builtin:wren", 24 * GIB) == Sizes(16, 2048)  # a person wants less
-
-
 @pytest.mark.parametrize(
-    ("fitted", "model", "memory_bytes"),
-    [(None, "builtin:wren", 24 * GIB), (FITTED, "builtin:robin", 24 * GIB), (FITTED, "builtin:wren", 48 * GIB)],
+    ("model", "memory_bytes", "holds"),
+    [
+        ("builtin:wren", 24 * GIB, True),
+        ("builtin:wren", int(24.5 * GIB), True),  # another reading of the same memory
+        ("builtin:robin", 24 * GIB, False),
+        ("builtin:wren", 48 * GIB, False),
+    ],
 )
-def test_another_model_or_machine_begins_as_planned(fitted: Fitted | None, model: str, memory_bytes: int) -> None:
-    assert starting_sizes(PLANNED, fitted, model, memory_bytes) == PLANNED
+def test_what_fitted_counts_for_the_same_model_on_the_same_memory_alone(
+    tmp_path: Path, model: str, memory_bytes: int, holds: bool
+) -> None:
+    write_fitted(tmp_path / "fitted.json", FITTED)
+    assert fitted_with(tmp_path / "fitted.json", model, memory_bytes) == (FITTED if holds else None)
 
 
 def test_halving_ends_at_the_floor_and_leaves_what_is_below_it() -> None:

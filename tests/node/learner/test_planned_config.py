@@ -18,11 +18,12 @@ from node.learner.planning import planned_config
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
+from tests.node.learner.enough_memory import enough_memory
 
 
 def test_the_plan_is_reported_and_leaves_no_choice_open(tmp_path: Path) -> None:
     events: list[Event] = []
-    config, settings = planned_config(Home(tmp_path), Config(), (), events.append)
+    config, settings, most = planned_config(Home(tmp_path), Config(), (), events.append)
     [planned] = events
     assert isinstance(planned, Planned) and planned.choice.startswith("every weight in float32, AdamW")
     assert 0 < planned.host_bytes <= planned.host_limit_bytes and planned.device_limit_bytes is None
@@ -31,14 +32,19 @@ def test_the_plan_is_reported_and_leaves_no_choice_open(tmp_path: Path) -> None:
         config.learner.batch_tokens, config.learner.recompute, config.learner.optimizer, config.swarm.store_bytes,
     ]  # fmt: skip
     assert "auto" not in open_keys
-    assert (settings.rows, settings.batch_tokens) == (config.engine.rows, config.learner.batch_tokens) == (128, 8192)
+    assert (
+        (settings.rows, settings.batch_tokens)
+        == (most.rows, most.batch_tokens)
+        == (config.engine.rows, config.learner.batch_tokens)
+        == (128, 8192)
+    )
 
 
 def test_a_checkpoint_of_an_adapter_makes_the_next_start_train_an_adapter(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "round-000007"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"policy": {"adapter_rank": 4, "four_bit": False}}))
-    config, _ = planned_config(Home(tmp_path), Config(), (), lambda event: None)
+    config, *_ = planned_config(Home(tmp_path), Config(), (), lambda event: None)
     assert config.policy.adapter_rank == 4
 
 
@@ -63,12 +69,12 @@ def test_rounds_wait_for_a_checkpoint_only_where_there_is_no_room_for_its_copy(
         checkpoints, Config(), policy, optimizer, events.append, lambda: 0.0, save_beside=save_beside
     )
     state = LearnerState(round=50)
-    persistence.after_round(50, lambda: (state, {}))
+    persistence.after_round(50, lambda: (state, {}), enough_memory())
     if not save_beside:
         assert not checkpoints.busy and isinstance(events[0], CheckpointSaved)
     for parameter in policy.trainable().values():
         parameter.data.zero_()  # what a later round does must not reach the checkpoint
-    persistence.save_last((state, {}))
+    persistence.save_last((state, {}), enough_memory())
     checkpoints.close()
     saved = read_newest(tmp_path).snapshot
     assert saved is not None

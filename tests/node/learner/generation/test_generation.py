@@ -27,6 +27,7 @@ from node.configuration import (
 from node.engines.engine import GenerationProgress, Partial, Sample, Segment
 from node.engines.torch import TorchEngine
 from node.events import Event, OutOfMemory, RoundDone
+from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, Plan, launched_for
@@ -34,6 +35,7 @@ from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
+from node.learner.memory.phases import SizePlan
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import own_training_group
 from node.learner.optimizer import MasterAdamW
@@ -45,6 +47,7 @@ from node.tasks.task import Prompt, Task, check_ref
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 from protocol.rollouts import FinishReason
+from tests.node.learner.enough_memory import enough_memory
 
 LETTERS = "abcdef"
 LONGEST = 24
