@@ -18,6 +18,7 @@
     │   └── DeadlineError          connected, and silent until the deadline
     ├── StorageError             the data directory: full, unreadable, damaged
     ├── AcceleratorError         the GPU vanished or failed; a new process may find it well
+    ├── HalfWrittenError         memory ran out in the middle of changing weights; a new process has whole ones
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
     └── ConfigurationError       the user's configuration is not possible
         └── TooLittleMemoryError   it needs more memory than there is, with everything halved that can be
@@ -112,6 +113,12 @@ class AcceleratorError(StarlingError):
     """The GPU vanished or failed. Nothing on it can be used by this process again."""
 
     reason = "accelerator"
+
+
+class HalfWrittenError(StarlingError):
+    """Memory ran out while weights were being changed: this process must not go on with them."""
+
+    reason = "half_written"
 
 
 class IdentityError(StarlingError):

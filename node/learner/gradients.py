@@ -50,12 +50,16 @@ class GradientAccumulator:
                 handle.remove()
 
     def gradients(self) -> dict[str, Tensor]:
-        """Returns the live float32 sums, by name; a parameter without a gradient has none."""
+        """Returns the live gradients, by name; a parameter without a gradient has none.
+
+        They are float32 sums. Only where nothing was added up is a gradient in its parameter's own dtype: one that was
+        put there, or came from passes outside of ``accumulating``.
+        """
         found: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
-            if parameter.dtype != torch.float32:
-                self._take(name)  # a gradient that was put there, or came from a pass outside of ``accumulating``
-            gradient = parameter.grad if parameter.dtype == torch.float32 else self._sums.get(name)
+            if name in self._sums:
+                self._take(name)
+            gradient = self._sums.get(name, parameter.grad)
             if gradient is not None:
                 found[name] = gradient
         return found

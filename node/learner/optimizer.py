@@ -67,15 +67,19 @@ class MasterAdamW:
     def prepare(self) -> None:
         """Allocates the moments, as the first step does otherwise. Raises what torch raises when out of memory; what
         was allocated until then stays, and the call can be repeated."""
-        for moments in set(self._moments.values()):
+        for moments in dict.fromkeys(self._moments.values()):
             moments.prepare()
 
     @torch.no_grad()
     def step(self, *, rate_scale: float = 1.0) -> StepReport:
         """Takes one step on the gradients accumulated, those in the parameters' ``grad`` included, and drops them.
 
-        The learning rate is ``rate_scale`` times the configured one. All memory is allocated before anything changes: a
-        step that runs out of it can be repeated. (The CPU's operator for 8 bits alone takes a few slices more: 20 MB.)
+        The learning rate is ``rate_scale`` times the configured one.
+
+        A step is taken whole or not at all. Where memory runs out before the first weight, moment or counter has
+        changed, it raises what torch raises; the caller drops the gradients and computes them again. From then on only
+        the CPU's operator for 8 bits allocates (``STEP_BYTES``), and an operation that runs out all the same is done
+        again on the spot: ``HalfWrittenError`` where even that runs out.
         """
         gradients = self._gradients()
         norm = _norm(gradients)
@@ -109,14 +113,16 @@ class MasterAdamW:
 
     def _step(self, name: str, gradient: Tensor, clip: float, rate: float, scratch: Scratch) -> None:
         """Moves one parameter by its ``gradient`` (N,), which is overwritten."""
-        parameter, master, moments = self._parameters[name].detach(), self._masters[name], self._moments[name]
-        for index, part in enumerate(slices_of(gradient.numel())):
-            clipped = scratch.gradient(gradient[part])
-            if clip < 1:
-                clipped.mul_(clip)
-            moments.step(name, index, part, clipped, rate, self._weight_decay)
+        parameter, master, moments = self._parameters[name], self._masters[name], self._moments[name]
+
+        def step_slice(index: int, part: slice) -> None:
+            clipped = completed(lambda: scratch.gradient(gradient[part], clip))
+            completed(lambda: moments.step(name, index, part, clipped, rate, self._weight_decay))
             if name in self._copied:
-                scratch.write(parameter.view(-1)[part], master.view(-1)[part])
+                completed(lambda: scratch.write(parameter.detach().view(-1)[part], master.view(-1)[part]))
+
+        for index, part in enumerate(slices_of(gradient.numel())):
+            step_slice(index, part)
 
     def masters(self) -> dict[str, Tensor]:
         """Returns the float32 weights that steps are taken on, by name, as live tensors."""

@@ -8,14 +8,15 @@ Why bitsandbytes. Measured for 50 million float32 weights on one core (``scripts
 float32 takes 0.06 s a step. bitsandbytes 0.50 takes 1.1 s and needs 22 bytes a weight besides when it is given a whole
 tensor, 0.5 in slices of a million weights, which is what it gets here. ``torchao.optim.AdamW8bit`` 0.18 compiles: 21 s
 for the first step of every shape of tensor, with a compiler that a user's machine may lack, then 2.3 s; without
-compiling 18 s and 54 bytes a weight. On CUDA bitsandbytes is one compiled kernel without further memory.
+compiling 18 s and 54 bytes a weight. On CUDA bitsandbytes is one compiled kernel without further memory. On the CPU it
+is many operations that allocate between its writes: it gets copies of a slice, which are written back at its end.
 The operator is called rather than bitsandbytes' own optimizer class, so that the state has names of ours and survives
 a checkpoint to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,7 @@ from node.learner.adamw.block_codes import BlockCodes, code_book
 from node.learner.adamw.constants import BETA1, BETA2, EPSILON
 from node.learner.adamw.saved_moments import SavedMoments
 from node.learner.adamw.slices import slices_of
+from node.learner.memory.errors import completed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,13 +49,13 @@ class EightBitMoments:
 
     def step(self, name: str, index: int, part: slice, gradient: Tensor, rate: float, weight_decay: float) -> None:
         weights, moments = self._weights[name], self._moments[name]
-        first, first_scales = moments.first.part(part)
-        second, second_scales = moments.second.part(part)
-        moments.steps[index] += 1
+        live = (weights.view(-1)[part], *moments.first.part(part), *moments.second.part(part))
+        changing = live if weights.device.type == "cuda" else tuple(tensor.clone() for tensor in live)
+        values, first, first_scales, second, second_scales = changing
         functional.optimizer_update_8bit_blockwise(
             "adam",
             gradient,
-            weights.view(-1)[part],
+            values,
             first,
             second,
             BETA1,
@@ -61,7 +63,7 @@ class EightBitMoments:
             0.0,  # β₃ and α are AdEMAMix's
             0.0,
             EPSILON,
-            moments.steps[index],
+            moments.steps[index] + 1,
             rate,
             code_book(weights.device, signed=True),
             code_book(weights.device, signed=False),
@@ -69,6 +71,9 @@ class EightBitMoments:
             second_scales,
             weight_decay,
         )
+        if changing is not live:
+            completed(lambda: _write(changing, live))
+        moments.steps[index] += 1
 
     def state(self, name: str) -> dict[str, Tensor]:
         if name not in self._moments:
@@ -83,7 +88,7 @@ class EightBitMoments:
         }
 
     def restore(self, name: str, saved: SavedMoments) -> None:
-        moments = self._moments[name] = _zeros(self._weights[name])
+        moments = self._moments[name] = self._moments.get(name) or _zeros(self._weights[name])
         moments.steps[:] = [saved.step] * len(moments.steps)
         for ours, theirs in ((moments.first, saved.first), (moments.second, saved.second)):
             if isinstance(theirs, BlockCodes):
@@ -91,6 +96,11 @@ class EightBitMoments:
                 ours.scales.copy_(theirs.scales)
             else:
                 ours.fill(theirs)
+
+
+def _write(changed: Sequence[Tensor], live: Sequence[Tensor]) -> None:
+    for here, there in zip(live, changed, strict=True):
+        here.copy_(there)
 
 
 def _zeros(weights: Tensor) -> _Moments:

@@ -23,7 +23,8 @@ from node.learner.adamw.slices import slices_of
 class _Moments:
     first: Tensor  # as the weights
     second: Tensor
-    steps: Tensor  # (slices,) float32: torch counts the steps of every tensor that it is given
+    steps: list[int]  # of each slice
+    count: Tensor  # () float32, for torch, which counts in one operation and steps in another
 
 
 class Float32Moments:
@@ -38,13 +39,14 @@ class Float32Moments:
 
     def step(self, name: str, index: int, part: slice, gradient: Tensor, rate: float, weight_decay: float) -> None:
         weights, moments = self._weights[name], self._moments[name]
+        moments.count.fill_(moments.steps[index])
         adamw(
             [weights.view(-1)[part]],
             [gradient],
             [moments.first.view(-1)[part]],
             [moments.second.view(-1)[part]],
             [],
-            [moments.steps[index]],
+            [moments.count],
             fused=weights.device.type in ("cpu", "cuda"),
             amsgrad=False,
             beta1=BETA1,
@@ -54,20 +56,22 @@ class Float32Moments:
             eps=EPSILON,
             maximize=False,
         )
+        moments.steps[index] += 1
 
     def state(self, name: str) -> dict[str, Tensor]:
         if name not in self._moments:
             return {}
         moments = self._moments[name]
-        return {"step": moments.steps[0], "exp_avg": moments.first, "exp_avg_sq": moments.second}
+        return {"step": torch.tensor(float(moments.steps[0])), "exp_avg": moments.first, "exp_avg_sq": moments.second}
 
     def restore(self, name: str, saved: SavedMoments) -> None:
-        moments = self._moments[name] = _zeros(self._weights[name])
-        moments.steps.fill_(saved.step)
+        moments = self._moments[name] = self._moments.get(name) or _zeros(self._weights[name])
+        moments.steps[:] = [saved.step] * len(moments.steps)
         for ours, theirs in ((moments.first, saved.first), (moments.second, saved.second)):
             ours.copy_(theirs.values() if isinstance(theirs, BlockCodes) else theirs)
 
 
 def _zeros(weights: Tensor) -> _Moments:
-    slices = sum(1 for _ in slices_of(weights.numel()))
-    return _Moments(torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(slices, device=weights.device))
+    steps = [0 for _ in slices_of(weights.numel())]
+    count = torch.zeros((), device=weights.device)
+    return _Moments(torch.zeros_like(weights), torch.zeros_like(weights), steps, count)

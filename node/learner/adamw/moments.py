@@ -24,7 +24,7 @@ class Moments(Protocol):
     def step(self, name: str, index: int, part: slice, gradient: Tensor, rate: float, weight_decay: float) -> None:
         """Moves the ``index``-th slice of weights ``name``, flat ``part``, by its ``gradient`` (N,) in float32.
 
-        ``prepare`` or ``restore`` was called before.
+        ``prepare`` or ``restore`` was called before. Where it runs out of memory, nothing has changed.
         """
 
     def state(self, name: str) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """A step goes through the weights slice by slice: what it needs besides them is a few slices, not a copy of all.
 
 A gradient in bfloat16, or on another device than the masters, is copied into ``Scratch`` slice by slice; a float32
-gradient beside its masters is scaled where it is. Everything is allocated before the first weight changes.
+gradient beside its masters is scaled where it is.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ class Scratch:
             for dtype in (dtypes if self._crosses else ())
         }
 
-    def gradient(self, part: Tensor) -> Tensor:
-        """Returns the slice ``part`` (N,) of a gradient as float32 (N,) beside the masters, to be overwritten."""
+    def gradient(self, part: Tensor, factor: float) -> Tensor:
+        """Returns the slice ``part`` (N,) of a gradient times ``factor``, as float32 (N,) beside the masters.
+
+        What is returned is to be overwritten. It may be ``part`` itself, which is then multiplied.
+        """
         if self._crosses:
             part = self._crossing[part.dtype][: part.numel()].copy_(part)
-        return part if part.dtype == torch.float32 else self._float32[: part.numel()].copy_(part)
+        here = part if part.dtype == torch.float32 else self._float32[: part.numel()].copy_(part)
+        return here.mul_(factor) if factor != 1 else here
 
     def write(self, parameter: Tensor, master: Tensor) -> None:
         """Rounds the slice ``master`` (N,) into the parameter's slice (N,)."""

@@ -6,10 +6,14 @@ import ctypes
 import gc
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
-from node.policy.device_faults import is_out_of_memory
+from node.policy.device_faults import detail_of, is_out_of_memory
+from protocol.errors import HalfWrittenError
+
+Result = TypeVar("Result")
 
 
 def forget(error: BaseException) -> None:
@@ -33,17 +37,26 @@ def give_back() -> None:
         trim(0)
 
 
-def completed(work: Callable[[], None]) -> None:
-    """Runs ``work``, and once more if memory ran out in it: for writes in place, which must not be left half done.
+def completed(work: Callable[[], Result]) -> Result:
+    """Returns what ``work`` returns, run once more if memory ran out in it: for what must not be left half done.
 
-    ``work`` allocates next to nothing, and doing it again from its beginning gives the same result.
+    ``work`` allocates next to nothing, and doing it again from its beginning gives the same result. Raises
+    ``HalfWrittenError`` if memory runs out again: no phase is repeated after that.
     """
     try:
-        work()
-        return
+        return work()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         forget(error)
     give_back()
-    work()
+    try:
+        return work()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise HalfWrittenError(
+            f"memory ran out twice in the middle of changing the weights ({detail_of(error)}): the learner is started "
+            "again from its last checkpoint. If this comes back, leave more memory to it: end other programs, or see "
+            "`starling fit MODEL`"
+        ) from error

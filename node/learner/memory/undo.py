@@ -14,6 +14,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from node.configuration import ObjectiveSection
+from node.learner.memory.errors import completed
 from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.weights import CORRECTIONS
@@ -28,18 +29,17 @@ class Undo:
     def __init__(self, optimizer: MasterAdamW, others: OtherPolicies) -> None:
         optimizer.prepare()  # moments that do not exist yet could not be taken back
         self._optimizer, self._others = optimizer, others
-        self._weights = _copied(optimizer.masters())
-        self._state = _copied(optimizer.state())
+        masters = {f"master.{name}": master for name, master in optimizer.masters().items()}
+        self._state = _copied(optimizer.state() | masters)
         self._steps_skipped = optimizer.steps_skipped
         average, self._norm = others.average()
         self._average = _copied(average)
 
     def restore(self) -> None:
         """Puts everything back."""
-        self._optimizer.put(self._weights)
-        self._optimizer.restore(self._state)
+        completed(lambda: self._optimizer.restore(self._state))
         self._optimizer.steps_skipped = self._steps_skipped
-        self._others.restore_average(self._average, self._norm)
+        completed(lambda: self._others.restore_average(self._average, self._norm))
 
 
 def steps_or_nothing(

@@ -115,51 +115,6 @@ def test_state_of_another_shape_is_refused() -> None:
         optimizer.restore(state)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("steps_before", [0, 1])
-def test_step_that_runs_out_of_memory_anywhere_is_not_taken_or_is_taken_whole(
-    dtype: torch.dtype, steps_before: int
-) -> None:
-    def prepared() -> tuple[dict[str, torch.nn.Parameter], MasterAdamW]:
-        named = parameters(dtype)
-        optimizer = MasterAdamW(named, SECTION)
-        for seed in range(steps_before):
-            set_gradients(named, seed)
-            optimizer.step()
-        set_gradients(named, 7, scale=10.0)  # it is clipped
-        return named, optimizer
-
-    def state_of(optimizer: MasterAdamW) -> dict[str, torch.Tensor]:
-        tensors = optimizer.masters() | optimizer.state()
-        # Moments that are all zero are those of an optimizer that has none yet.
-        return {name: tensor.clone() for name, tensor in tensors.items() if tensor.any()}
-
-    def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-        return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-    named, optimizer = prepared()
-    before, counting = state_of(optimizer), FailsAt()
-    with counting:
-        assert optimizer.step().taken
-    after, parameters_after = state_of(optimizer), {name: p.detach().clone() for name, p in named.items()}
-    not_taken = 0
-    for number in range(counting.seen):
-        named, optimizer = prepared()
-        try:
-            with FailsAt(number):
-                optimizer.step()
-        except torch.OutOfMemoryError:
-            assert same(state_of(optimizer), before), number
-            not_taken += 1
-            optimizer.drop_gradients()
-            assert all(p.grad is None for p in named.values())
-            set_gradients(named, 7, scale=10.0)
-            assert optimizer.step().taken
-        assert same(state_of(optimizer), after), number
-        assert all(torch.equal(p, parameters_after[name]) for name, p in named.items()), number
-    assert not_taken > 5
-
-
 def test_weights_that_are_put_in_place_are_all_put_though_memory_runs_out_in_between() -> None:
     named = parameters(torch.bfloat16)
     optimizer = MasterAdamW(named, SECTION)

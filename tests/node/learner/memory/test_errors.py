@@ -12,6 +12,7 @@ import torch
 
 from node.learner.memory.errors import completed, forget
 from node.policy.device_faults import MAX_DETAIL_CHARACTERS, detail_of, is_out_of_memory
+from protocol.errors import HalfWrittenError
 
 EVERYTHING = 1 << 60  # bytes; no machine has them
 
@@ -105,7 +106,7 @@ def test_writes_that_must_be_completed_are_done_again_once_and_other_errors_pass
 
     completed(fails(1, MemoryError()))
     assert len(tried) == 2
-    with pytest.raises(MemoryError):
+    with pytest.raises(HalfWrittenError):  # no phase is repeated after this one
         completed(fails(2, MemoryError()))
     with pytest.raises(ValueError, match="bug"):
         completed(fails(1, ValueError("bug")))
