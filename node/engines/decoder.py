@@ -35,7 +35,7 @@ class Decoder(Protocol[Cache]):
         """
 
     def release(self) -> None:
-        """Gives back the memory of the batch; the next ``begin`` takes it again."""
+        """Gives back the memory of the batch and allocates none; the next ``begin`` takes it again."""
 
     @property
     def cache_bytes(self) -> int:

@@ -120,7 +120,10 @@ class Engine(Protocol):
         """Counts from the next call on. Raises ``ValueError`` below 1."""
 
     def release(self) -> None:
-        """Gives back the memory of keys and values, also after a call that failed; the next call takes it again."""
+        """Gives back the memory of keys and values, also after a call that failed; the next call takes it again.
+
+        It allocates nothing, so it may be called where memory ran out.
+        """
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[list[Sample]]:
         """Returns ``completions`` samples of each request, in the order of the requests."""

@@ -38,6 +38,7 @@ class GenericDecoder:
             )
         self._model: Final = model
         self._device: Final = model.device
+        self._no_rows: Final = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
         accepted = inspect.signature(model.forward).parameters
         self._last_only: Final = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._with_positions: Final = "position_ids" in accepted
@@ -51,7 +52,7 @@ class GenericDecoder:
     def release(self) -> None:
         self._cache: DynamicCache | None = None
         # (rows, slots) 1 where a row has a token
-        self._seen = torch.zeros((0, 0), dtype=torch.int64, device=self._device)
+        self._seen = self._no_rows
 
     @property
     def cache_bytes(self) -> int:

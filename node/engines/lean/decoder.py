@@ -56,15 +56,19 @@ class LeanDecoder:
         self._attention = attention_for(self._device, self._dtype)
         # On a CPU, bmm is faster for small float32 matrices than the fused attention kernel, made for long queries.
         self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
-        self._store = torch.empty(0, dtype=self._dtype, device=self._device)
-        self.release()
+        self._store: Tensor
+        self._timeline: Timeline
+        self._prompts: SharedPrompts | None
+        self._divide(torch.empty(0, dtype=self._dtype, device=self._device), NO_CACHE, 0)
+        self._without_rows = self._store, self._timeline
         self.refresh()
 
     def refresh(self) -> None:
         self._weights = self._packer.pack()
 
     def release(self) -> None:
-        self._make_room(NO_CACHE, 0)
+        self._store, self._timeline = self._without_rows
+        self._prompts = None
 
     @property
     def copied_bytes(self) -> int:
@@ -226,8 +230,8 @@ class LeanDecoder:
         needed = sum(plan.parts(self.attention_shape))
         store = self._store
         if not needed <= len(store) <= 2 * needed:
-            store = torch.empty(0, dtype=self._dtype, device=self._device)
-            self._divide(store, NO_CACHE, 0)  # the old one is given back before there is a new one
+            del store
+            self.release()  # the old one is given back before there is a new one
             store = torch.zeros(needed, dtype=self._dtype, device=self._device)
         self._divide(store, plan, longest_prompt)
 
@@ -237,7 +241,7 @@ class LeanDecoder:
         lead = 0 if plan.shared else longest_prompt
         self._store = store
         self._timeline = Timeline(*self._divided(own_keys, own_values, plan.rows, plan.slots), lead=lead)
-        self._prompts: SharedPrompts | None = None
+        self._prompts = None
         if plan.shared:
             held = self._divided(keys, values, plan.prompts, plan.prompt_slots)
             self._prompts = SharedPrompts(*held, rows=plan.rows, attention=self._attention)
