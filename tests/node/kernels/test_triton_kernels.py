@@ -179,9 +179,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from node.kernels.drawing.keyed_draw import DrawKeys
+from node.kernels.drawing.draw_keys import DrawKeys
 from node.kernels.drawing.triton_draw import draw_on_device
-from node.kernels.head.bf16_logps import Slopes
+from node.kernels.head.slopes import Slopes
 from node.kernels.head.triton_blocks import fold, slope_of
 
 class Hopper:
