@@ -27,8 +27,8 @@ from scripts import REPOSITORY
 
 FOLDER: Final = REPOSITORY / ".gpu-wheels"
 PACKAGES: Final = (
-    "accelerate", "annotated-types", "anyio", "bitsandbytes", "cffi", "click", "cryptography", "filelock", "fsspec", "h11",
-    "hf-xet",
+    "accelerate", "annotated-types", "anyio", "bitsandbytes", "cffi", "click", "cryptography", "filelock", "fsspec",
+    "h11", "hf-xet",
     "httpcore2", "httpx2", "huggingface-hub", "idna", "msgspec", "packaging", "peft", "psutil", "pycparser", "pydantic",
     "pydantic-core", "pydantic-settings", "python-dotenv", "pyyaml", "regex", "safetensors", "tokenizers", "tqdm",
     "transformers", "truststore", "typing-extensions", "typing-inspection", "zstandard",
