@@ -2,8 +2,8 @@
 
     python -m scripts.random_model Qwen2.5-0.5B ./qwen
 
-Nothing is downloaded. The model knows nothing: it is for trying what a real one takes (`starling fit ./qwen`), and that a
-node trains it, shares, and exports it.
+Nothing is downloaded. The model knows nothing: it is for trying what a real one takes (`starling fit ./qwen`), and that
+a node trains it, shares, and exports it.
 """
 
 from __future__ import annotations
