@@ -21,7 +21,8 @@ from torch import Tensor
 
 from node.engines.sampling import draw
 from node.kernels.dispatch import is_for_triton
-from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
+from node.kernels.drawing.draw_keys import DrawKeys
+from node.kernels.drawing.keyed_draw import keyed_draw
 
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)

@@ -20,31 +20,20 @@ float32, everything below 6e-8 would be lost). Log-probabilities are within ``lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from node.kernels.dispatch import is_for_triton
+from node.kernels.drawing.draw_keys import BLOCK, BLOCK_DRAWS, DrawKeys
 
-BLOCK: Final = 4096  # tokens
-BLOCK_DRAWS: Final = 1 << 31  # counters of blocks begin here: no vocabulary reaches it
 _WORD: Final = 0xFFFFFFFF
 _ROUNDS: Final = 10
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
 _LARGEST_UNIFORM: Final = 1 - 2.0**-24  # 1 itself would make E infinite
 _SERIES_BELOW: Final = 2.0**-5
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DrawKeys:
-    """Names the random numbers of each row. All tensors are int64 and lie on the device of the logits."""
-
-    seed: Tensor  # (1,)
-    completions: Tensor  # (n,) a number of each row's completion that no other completion under this seed has
-    steps: Tensor  # (n,) 0 ≤ step < 2^32, tokens that the completion has had before
 
 
 def keyed_draw(logits: Tensor, temperature: float, keys: DrawKeys) -> tuple[Tensor, Tensor]:

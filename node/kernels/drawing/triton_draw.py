@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from node.kernels.drawing.keyed_draw import BLOCK, BLOCK_DRAWS, DrawKeys
+from node.kernels.drawing.draw_keys import BLOCK, BLOCK_DRAWS, DrawKeys
 
 _WARPS = 8
 _LEAST_WIDTH = 32 * _WARPS  # one element a thread

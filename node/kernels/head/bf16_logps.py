@@ -21,7 +21,6 @@ entropy (arXiv 2411.09009), would save at most 1.2 µs and would have to reach t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,28 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from node.kernels.dispatch import is_for_triton
 from node.kernels.head.blocks import block_shape_for
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slopes:
-    """Of each of n tokens, (n,), what ∂/∂z of its logits is made of; None where no gradient reaches an output."""
-
-    lse: Tensor
-    entropies: Tensor
-    targets: Tensor  # int64
-    logp_grad: Tensor | None
-    entropy_grad: Tensor | None
-
-    def rows(self, tokens: slice) -> Slopes:
-        g, e = self.logp_grad, self.entropy_grad
-        return Slopes(
-            self.lse[tokens],
-            self.entropies[tokens],
-            self.targets[tokens],
-            None if g is None else g[tokens],
-            None if e is None else e[tokens],
-        )
-
+from node.kernels.head.slopes import Slopes
 
 # (running (3, n), products (n, v), bias (v,) or None, 1 / T) → exp(z − new peak) (n, v) bf16, decay (n, 1)
 Fold = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor]]

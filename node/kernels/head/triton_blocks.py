@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from node.kernels.head.bf16_logps import Slopes
+from node.kernels.head.slopes import Slopes
 
 _WARPS = 8
 

@@ -34,7 +34,7 @@ from node.version import VERSION
 from scripts.bench.gpu.bench import Bench
 from scripts.bench.gpu.processes import run_apart
 from scripts.bench.gpu.results import SectionResult, end_line, line_of, run_section, shares
-from scripts.bench.gpu.sections import NOT_YET, SECTIONS, TOTAL_SECONDS
+from scripts.bench.gpu.sections import SECTIONS, TOTAL_SECONDS
 from swarm.exit_codes import ExitCode
 
 
@@ -59,9 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results[name], facts = run_apart(name, "quick" if options.quick else "full", budget)
             device = device or facts
         _say(_summary(results[name]))
-    for name, reason in NOT_YET.items():
-        if not options.only:
-            results[name] = SectionResult("skipped", reason)
     passed = not any(result.bad for result in results.values())
     _write(options, device, results, passed=passed, seconds=time.monotonic() - began)
     return ExitCode.DONE if passed else ExitCode.FAULT

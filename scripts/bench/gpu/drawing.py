@@ -10,7 +10,7 @@ from torch import Tensor
 from scripts.bench.gpu.bench import Bench, largest_difference
 
 if TYPE_CHECKING:
-    from node.kernels.drawing.keyed_draw import DrawKeys
+    from node.kernels.drawing.draw_keys import DrawKeys
 
 VOCABULARY: Final = 151_936
 CHI_SQUARED_BOUND: Final = 24.3  # 7 degrees of freedom: p = 0.001
@@ -26,7 +26,8 @@ def drawing(bench: Bench) -> None:
 
 
 def _against_torch(bench: Bench) -> None:
-    from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw, logp_bound, torch_keyed_draw
+    from node.kernels.drawing.draw_keys import DrawKeys
+    from node.kernels.drawing.keyed_draw import keyed_draw, logp_bound, torch_keyed_draw
 
     rows = bench.at_scale(tiny=2, quick=64, full=256)
     vocabulary = bench.at_scale(tiny=5000, quick=VOCABULARY, full=VOCABULARY)
@@ -50,7 +51,8 @@ def _against_torch(bench: Bench) -> None:
 
 def _captured(bench: Bench) -> None:
     """A captured graph draws what the steps say that are in its tensor when it is replayed."""
-    from node.kernels.drawing.keyed_draw import DrawKeys, keyed_draw
+    from node.kernels.drawing.draw_keys import DrawKeys
+    from node.kernels.drawing.keyed_draw import keyed_draw
 
     logits = torch.randn(8, VOCABULARY, device=bench.device)
     keys = _keys(8, bench.device, seed=4)
@@ -88,7 +90,7 @@ def _drawn(logits: Tensor, rows: int) -> Tensor:
 
 
 def _keys(rows: int, device: torch.device, *, seed: int) -> DrawKeys:
-    from node.kernels.drawing.keyed_draw import DrawKeys
+    from node.kernels.drawing.draw_keys import DrawKeys
 
     completions = torch.arange(rows, device=device)
     return DrawKeys(torch.tensor([seed], device=device), completions, torch.zeros_like(completions))

@@ -24,7 +24,8 @@ def head(bench: Bench) -> None:
 
 
 def _kernels(bench: Bench) -> None:
-    from node.kernels.head.bf16_logps import Slopes, torch_fold, torch_slope_of
+    from node.kernels.head.bf16_logps import torch_fold, torch_slope_of
+    from node.kernels.head.slopes import Slopes
     from node.kernels.head.triton_blocks import fold, slope_of
 
     rows, width = bench.at_scale(tiny=(3, 300), quick=(512, 8192), full=(512, 8192))

@@ -38,12 +38,17 @@ class LearnerShape:
     prompt_tokens: int = 256
     new: int = 128
     batch_tokens: int = 16_384
+    recompute: bool = False
+    four_bit: bool = False
 
 
 LEARNERS: Final = {
     "learner-0.5b": LearnerShape("Qwen2.5-0.5B"),
-    "learner-1.5b-adapter-24gb": LearnerShape(
-        "Qwen2.5-1.5B", adapter_rank=16, cap_bytes=24 * GIB, prompts=8, batch_tokens=4096
+    "learner-1.5b-adapter-8gb": LearnerShape(
+        "Qwen2.5-1.5B", adapter_rank=16, cap_bytes=8 * GIB, prompts=8, batch_tokens=4096, recompute=True
+    ),
+    "learner-7b-qlora-24gb": LearnerShape(
+        "Qwen2.5-7B", adapter_rank=16, cap_bytes=24 * GIB, prompts=4, batch_tokens=2048, recompute=True, four_bit=True
     ),
 }
 TINY: Final = LearnerShape("tiny", prompts=2, completions=2, prompt_tokens=5, new=4, batch_tokens=64)
@@ -61,22 +66,27 @@ def learner_round(bench: Bench, name: str) -> None:
 
     plan = LEARNERS[name]
     if bench.scale == "tiny":
-        plan = replace(TINY, adapter_rank=min(4, plan.adapter_rank))
+        tiny = replace(TINY, adapter_rank=min(4, plan.adapter_rank))
+        plan = replace(tiny, recompute=plan.recompute, four_bit=plan.four_bit)
     _cap(bench, plan.cap_bytes)
-    policy = random_policy(plan.shape, bench.device, torch.bfloat16, adapter_rank=plan.adapter_rank)
+    policy = random_policy(
+        plan.shape, bench.device, torch.bfloat16, adapter_rank=plan.adapter_rank, four_bit=plan.four_bit
+    )
     network = Network.of(policy.model)
-    check_network(policy.model, network, policy.vocabulary)
+    check_network(policy.model, network, policy.vocabulary, recompute=plan.recompute)
     section, objective = LearnerSection(learning_rate=RATE), ObjectiveSection()
-    passes = PassSettings(plan.batch_tokens)
+    passes = PassSettings(plan.batch_tokens, plan.recompute)
     optimizer = MasterAdamW(policy.trainable(), section)
     others = OtherPolicies(policy.trainable(), objective)
-    engine = TorchEngine(policy, rows=plan.prompts * plan.completions, seed=0)
+    rows = plan.prompts * plan.completions
+    engine = TorchEngine(policy, rows=rows, seed=0, merge_adapters=plan.cap_bytes == 0)
     requests = requests_of(plan.prompts, plan.completions, policy.vocabulary, plan.prompt_tokens, plan.new)
     before = {name: p.detach().clone() for name, p in policy.trainable().items()}
     groups = list["TrainingGroup"]()
 
     def generate() -> None:
         sampled = engine.generate(requests, Sampling(1.0, 0))
+        engine.release()
         groups[:] = [_group(list(r.prompt_ids), s) for r, s in zip(requests, sampled, strict=True)]
 
     def train() -> None:

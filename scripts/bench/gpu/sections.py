@@ -33,13 +33,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         "diffs": Section(weight_diffs, 40),
         "drawing": Section(drawing, 45),
         "head": Section(head, 50),
-        "engine": Section(engine, 80),
+        "engine": Section(engine, 70),
     }
-    | {name: Section(partial(learner_round, name=name), 80) for name in LEARNERS}
-)
-NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "learner-1.5b-8gb": "not yet: a pass of recomputed layers and an engine without a second copy of the weights",
-        "learner-7b-qlora-24gb": "not yet: a base in four bits",
-    }
+    | {name: Section(partial(learner_round, name=name), 55) for name in LEARNERS}
 )

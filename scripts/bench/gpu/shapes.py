@@ -29,6 +29,9 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
         "Qwen2.5-1.5B": _QWEN
         | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+        "Qwen2.5-7B": _QWEN
+        | {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
+        | {"num_key_value_heads": 4, "vocab_size": 152_064, "tie_word_embeddings": False},
         "tiny": _QWEN
         | {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
         | {"vocab_size": 200, "max_position_embeddings": 256},
@@ -39,9 +42,18 @@ LETTERS: Final = 94
 
 
 def random_policy(
-    shape: str, device: torch.device, dtype: torch.dtype, *, layers: int | None = None, adapter_rank: int = 0
+    shape: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    layers: int | None = None,
+    adapter_rank: int = 0,
+    four_bit: bool = False,
 ) -> Policy:
-    """Returns a policy of this shape with weights drawn on the device; its tokenizer has one token a character."""
+    """Returns a policy of this shape with weights drawn on the device; its tokenizer has one token a character.
+
+    With ``four_bit`` the linear layers but the head are in NF4 afterwards; while it is made, all are in ``dtype``.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from node.policy.policy import Policy
@@ -53,10 +65,34 @@ def random_policy(
     with torch.device(device):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+    if four_bit:
+        _hold_in_four_bits(model, dtype)
     adapted = model if adapter_rank == 0 else _with_adapter(model, adapter_rank)
     adapted.to(device).eval()
     tokens = TokenTable(_tokenizer())
-    return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size))
+    return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size), four_bit)
+
+
+def _hold_in_four_bits(model: Any, dtype: torch.dtype) -> None:
+    """Replaces the layers' matrices one by one, as loading a model with ``policy.four_bit`` does."""
+    from bitsandbytes.nn.modules import Linear4bit, Params4bit
+
+    from node.policy.four_bit import keep_differentiable
+
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, torch.nn.Linear) and module is not head:
+            weight, bias = module.weight.detach(), module.bias
+            made = Linear4bit(  # type: ignore[no-untyped-call]
+                module.in_features, module.out_features, bias is not None, compute_dtype=dtype, quant_type="nf4",
+                device="meta",
+            )  # fmt: skip
+            made.weight = Params4bit(weight, requires_grad=False, compress_statistics=True, quant_type="nf4")
+            made.bias = bias
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, made.to(weight.device))
+            del module, weight
+    keep_differentiable(model)
 
 
 def _with_adapter(model: Any, rank: int) -> Any:
@@ -80,8 +116,10 @@ def _tokenizer() -> Any:
 
 def body_parameters(policy: Policy) -> int:
     """Returns the weights that a token is multiplied by in the layers: all but embedding and head."""
+    from node.policy.four_bit import weights_of
+
     embedding: Any = policy.base.get_input_embeddings()
     embedding = embedding.weight
     head = policy.base.get_output_embeddings().weight  # type: ignore[no-untyped-call]
     outside = {id(embedding): embedding.numel(), id(head): head.numel()}
-    return sum(p.numel() for p in policy.base.parameters() if id(p) not in outside and p.ndim == 2)
+    return sum(weights_of(p) for p in policy.base.parameters() if id(p) not in outside and p.ndim == 2)

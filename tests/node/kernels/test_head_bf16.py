@@ -13,8 +13,9 @@ from torch import Tensor
 
 from node.kernels import linear_logp
 from node.kernels.head import bf16_logps, triton_blocks
-from node.kernels.head.bf16_logps import Slopes, torch_fold, torch_slope_of
+from node.kernels.head.bf16_logps import torch_fold, torch_slope_of
 from node.kernels.head.blocks import CPU_BLOCK, block_shape_for, gpu_block_shape
+from node.kernels.head.slopes import Slopes
 from node.kernels.linear_logp import linear_logps
 
 # Of a gradient, relative to the magnitudes that it is a sum of. Triton's interpreter truncates to bf16, which is twice

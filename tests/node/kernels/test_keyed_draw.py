@@ -12,7 +12,8 @@ from torch import Tensor
 
 from node.engines.draws import Draws
 from node.kernels.drawing import keyed_draw as definition
-from node.kernels.drawing.keyed_draw import BLOCK, DrawKeys, keyed_draw, logp_bound, philox_words, torch_keyed_draw
+from node.kernels.drawing.draw_keys import BLOCK, DrawKeys
+from node.kernels.drawing.keyed_draw import keyed_draw, logp_bound, philox_words, torch_keyed_draw
 
 CPU = torch.device("cpu")
 LOW_TO_HIGH = torch.tensor([1.0, -2.0, 0.3, 2.0, -0.5, -torch.inf])

@@ -179,9 +179,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from node.kernels.drawing.keyed_draw import DrawKeys
+from node.kernels.drawing.draw_keys import DrawKeys
 from node.kernels.drawing.triton_draw import draw_on_device
-from node.kernels.head.bf16_logps import Slopes
+from node.kernels.head.slopes import Slopes
 from node.kernels.head.triton_blocks import fold, slope_of
 
 class Hopper:
@@ -204,7 +204,7 @@ def compile_as_launched(self, *arguments, grid, warmup, **options):
 
 driver.set_active(Hopper())
 JITFunction.run = compile_as_launched
-keys = DrawKeys.of_rows(4, torch.device("cpu"), torch.Generator())
+keys = DrawKeys(torch.tensor([5]), torch.arange(4), torch.zeros(4, dtype=torch.int64))
 for vocabulary, temperature in [(1, 1.0), (151_936, 0.7), (151_936, 0)]:
     dtype = torch.float32 if vocabulary == 1 else torch.bfloat16
     draw_on_device(torch.zeros(4, vocabulary, dtype=dtype), temperature, keys)
