@@ -1,7 +1,7 @@
 """Predicted against measured peak memory of a learner's phases, for models of real shape with random weights.
 
   --layers N   the first N layers of each shape alone: quick, and the formulas are the same
-  --round      rounds of Qwen2.5-0.5B's shape by a whole node under a limit of main memory, trained whole within 8 GB and
+  --round      rounds of Qwen2.5-0.5B's shape by a node under a limit of main memory, trained whole within 8 GB and
                as LoRA within 5 GB: the plan must say that it fits, and every process must stay below; two rounds, since
                the first optimizer step makes the moments, and rewards alternate, since random weights earn none
 
