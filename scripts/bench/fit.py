@@ -44,7 +44,7 @@ ROUND_LIMITS: Final = {"whole": (0, 8_000_000_000), "LoRA": (ADAPTER_RANK, 5_000
 ROUNDS: Final = 2
 ROUND_GROUPS: Final = 4
 PROMPT_BYTES: Final = 64  # as many tokens for the tokenizer of these shapes, and for the plan's estimate
-ANSWER_TOKENS: Final = 128
+ANSWER_TOKENS: Final = 32
 REWARD: Final = """from itertools import cycle
 
 ALTERNATING = cycle((0.0, 1.0))
