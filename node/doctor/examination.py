@@ -44,8 +44,10 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
         configuration = error("configuration", printable(str(failure), 600), remedy)
     began = machine_facts.clock_reading()
     running, peers = _ask(home)
-    findings = [configuration, *_computing(home, config, running), *_network(home, config, running, peers)]
-    findings += _data(home, config, running)
+    torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
+    fit = _fit(home, config, torch.probe)
+    findings = [configuration, *_computing(torch, running, fit), *_network(home, config, running, peers)]
+    findings += _data(home, config, running, fit)
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
     return report_of(tuple(findings))
 
@@ -65,7 +67,7 @@ def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
         return RunningFacts(True, None, str(failure)), ()
 
 
-def _computing(home: Home, config: Config, running: RunningFacts) -> Iterator[Finding]:
+def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitReport | str) -> Iterator[Finding]:
     version = machine_facts.python_version()
     try:
         wanted = machine_facts.requirements(PACKAGE)
@@ -75,9 +77,8 @@ def _computing(home: Home, config: Config, running: RunningFacts) -> Iterator[Fi
         names = [canonicalize_name(Requirement(text).name) for text in wanted.packages]
         yield machine.judge_python(version, wanted.python)
         yield machine.judge_packages(wanted.packages, {name: machine_facts.installed_version(name) for name in names})
-    torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
     yield machine.judge_torch(torch)
-    yield machine.judge_memory(machine_facts.memory_facts(), running.locked, _fit(home, config, torch.probe))
+    yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit)
 
 
 def _fit(home: Home, config: Config, probe: TorchProbe | None) -> FitReport | str:
@@ -107,18 +108,24 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     yield network.judge_lan(network_facts.lan_facts(section.lan_discovery, ourselves))
 
 
-def _data(home: Home, config: Config, running: RunningFacts) -> Iterator[Finding]:
+def _data(home: Home, config: Config, running: RunningFacts, fit: FitReport | str) -> Iterator[Finding]:
     checkpoints = data_directory.checkpoint_facts(home)
     newest = checkpoints.whole[-1] if checkpoints.whole else None
     yield machine.judge_disk(
         machine_facts.disk_facts(home.path, newest),
-        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
+        store_bytes=_store_bytes(config, fit),
         checkpoints_kept=config.checkpoint.keep,
         log_bytes=LOGS_BYTES,
     )
     yield data_directory.judge_key(data_directory.key_facts(home))
     yield data_directory.judge_checkpoints(checkpoints)
     yield data_directory.judge_running(running)
+
+
+def _store_bytes(config: Config, fit: FitReport | str) -> int:
+    """Returns the planned size of the store; where nothing fits, the one that the swarm process starts with."""
+    planned = None if isinstance(fit, str) else fit.settings
+    return chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES) if planned is None else planned.store_bytes
 
 
 def _clock(

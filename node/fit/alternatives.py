@@ -23,12 +23,11 @@ class Alternative(Struct, frozen=True, kw_only=True):
 
 def alternatives(config: Config, sizes: ModelSizes, machine: Machine, workload: Workload) -> list[Alternative]:
     """Returns whole in float32, whole in 8 bits, adapter, and adapter on 4-bit weights, each as small as it gets."""
-    extra = "" if machine.has_four_bit else "; needs the extra gpu"
     ways: list[tuple[str, Trained, OptimizerName]] = [
         ("whole, AdamW in float32", Trained(0, four_bit=False), "adamw"),
         ("whole, AdamW in 8 bits", Trained(0, four_bit=False), "adamw8bit"),
         ("adapter (LoRA)", Trained(ADAPTER_RANK, four_bit=False), "adamw"),
-        (f"adapter, 4-bit weights (QLoRA{extra})", Trained(ADAPTER_RANK, four_bit=True), "adamw"),
+        ("adapter, 4-bit weights (QLoRA)", Trained(ADAPTER_RANK, four_bit=True), "adamw"),
     ]
     found = []
     for name, trained, optimizer in ways:

@@ -72,9 +72,7 @@ def _trainings(config: Config, machine: Machine, kept: Trained | None) -> Iterat
             yield each, False, machine.dtype
         if machine.device == "cpu" and ranks[-1] > 0:
             yield ranks[-1], False, "bfloat16"
-    if ranks[-1] > 0 and (
-        four_bit is True or (four_bit == "auto" and machine.device == "cuda" and machine.has_four_bit)
-    ):
+    if ranks[-1] > 0 and (four_bit is True or (four_bit == "auto" and machine.device == "cuda")):
         yield ranks[-1], True, machine.dtype
 
 

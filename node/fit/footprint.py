@@ -39,6 +39,7 @@ from node.fit.activations import (
 )
 from node.fit.generating import engine_bytes, generation_bytes
 from node.fit.model_sizes import ModelSizes
+from node.fit.optimizer_size import STEP_BYTES, OptimizerBytes, optimizer_bytes
 from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
 
@@ -93,7 +94,7 @@ class Footprint(Struct, frozen=True):
 def footprint_of(
     sizes: ModelSizes, settings: MemorySettings, workload: Workload, device: DeviceKind = "cpu"
 ) -> Footprint:
-    """Returns what a learner of ``sizes`` takes under ``settings``. Pure; more rows never take less."""
+    """Returns what a learner of ``sizes`` takes under ``settings``. Pure."""
     trained = trained_parameters(sizes, settings)
     shape = pass_shape(workload, settings.batch_tokens)
     resident = _resident(sizes, settings, workload, device, trained)
@@ -106,14 +107,14 @@ def footprint_of(
         "stepping": {
             "compiled kernels": LEARNING_BYTES,
             "gradients": FLOAT_BYTES * trained,
-            "step": _step_bytes(trained),
+            "step": STEP_BYTES,
         }
         | ahead,
     }
     found = [Phase(name, (*resident, *background, *_parts(parts, "device", device))) for name, parts in phases.items()]
     checkpoint = checkpoint_tensor_bytes(settings, workload, trained)
     if not settings.save_beside and device == "cuda":
-        on_host = _optimizer_bytes(settings, trained)["host"] + _averaging_state_bytes(settings, workload, trained)
+        on_host = _optimizer_bytes(settings, trained).host + _averaging_state_bytes(settings, workload, trained)
         found.append(Phase("saving", (*resident, Part("checkpoint copy", checkpoint - on_host, "host"))))
     return Footprint(tuple(found), checkpoint, 2 * trained)
 
@@ -136,7 +137,7 @@ def checkpoint_tensor_bytes(settings: MemorySettings, workload: Workload, traine
     """Returns the bytes of a checkpoint, in memory while it is written and on disk."""
     weights = (FLOAT_BYTES if settings.adapter_rank else ELEMENT_BYTES[settings.dtype]) * trained
     state = _optimizer_bytes(settings, trained)
-    return weights + sum(state.values()) + _averaging_state_bytes(settings, workload, trained)
+    return weights + state.device + state.host + _averaging_state_bytes(settings, workload, trained)
 
 
 def _averaging_state_bytes(settings: MemorySettings, workload: Workload, trained: int) -> int:
@@ -152,10 +153,10 @@ def _resident(
         "weights": weight_bytes(sizes, settings),
         "engine's copies": engine_bytes(sizes, settings) + workload.engine_copies * trained_width * trained,
         "reference": workload.reference_copies * FLOAT_BYTES * trained,
-        "optimizer": _optimizer_bytes(settings, trained)["device"],
+        "optimizer": _optimizer_bytes(settings, trained).device,
     }
     on_host = {
-        "optimizer": _optimizer_bytes(settings, trained)["host"],
+        "optimizer": _optimizer_bytes(settings, trained).host,
         "averaging's state": _averaging_state_bytes(settings, workload, trained),
         "published weights": 2 * trained if workload.publishes and settings.averages else 0,
         "learner process": CUDA_LEARNER_BYTES if device == "cuda" else LEARNER_BYTES,
@@ -202,18 +203,8 @@ def _learning(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tra
     return most | {"fragments": round(FRAGMENTS * moving)}
 
 
-def _optimizer_bytes(settings: MemorySettings, trained: int) -> dict[Place, int]:
-    master = FLOAT_BYTES * trained if settings.dtype != "float32" and not settings.adapter_rank else 0
-    if settings.optimizer == "host":
-        return {"device": 0, "host": 12 * trained}
-    if settings.optimizer == "adamw8bit":
-        return {"device": master + 2 * trained + 8 * -(-trained // 256), "host": 0}
-    return {"device": master + 8 * trained, "host": 0}
-
-
-def _step_bytes(trained: int) -> int:
-    """Returns what the optimizer's step needs besides: a slice of a tensor in float32, and its results."""
-    return 6 * FLOAT_BYTES * min(trained, 1 << 20)
+def _optimizer_bytes(settings: MemorySettings, trained: int) -> OptimizerBytes:
+    return optimizer_bytes(settings.optimizer, trained, "float32" if settings.adapter_rank else settings.dtype)
 
 
 def _parts(amounts: Mapping[str, int], place: Place, device: DeviceKind) -> list[Part]:

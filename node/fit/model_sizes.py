@@ -6,7 +6,6 @@ with transformers' own models. Others are counted by ``node.policy.model_countin
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +13,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from node.policy.model_config import read_config
 from node.policy.model_files import weight_files
+from node.policy.safetensors_header import read_header
 from protocol.errors import ConfigurationError
-
-MAX_HEADER_BYTES: Final = 100 << 20  # of a safetensors file; the format's own limit
-# Several times what any published model has: a number above cannot be meant.
-BOUNDS: Final[Mapping[str, int]] = {
-    "num_hidden_layers": 1 << 10,
-    "hidden_size": 1 << 17,
-    "intermediate_size": 1 << 20,
-    "num_attention_heads": 1 << 12,
-    "num_key_value_heads": 1 << 12,
-    "head_dim": 1 << 14,
-    "vocab_size": 1 << 22,
-    "max_position_embeddings": 1 << 26,
-}
 
 
 class ModelSizes(Struct, frozen=True, kw_only=True):
@@ -114,29 +102,11 @@ KNOWN: Final[Mapping[str, _Known]] = {
 }
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Returns ``config.json`` with every size within ``BOUNDS``. Raises ``ConfigurationError`` otherwise."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} is not readable ({error}): fetch the model again") from error
-    if not isinstance(config, dict):
-        raise ConfigurationError(f"{path} is not a JSON object: fetch the model again")
-    for key, most in BOUNDS.items():
-        value = config.get(key)
-        if value is not None and (type(value) is not int or not 1 <= value <= most):
-            raise ConfigurationError(
-                f"{path}: {key} is {value!r}, expected a whole number from 1 to {most:,}: the file is damaged, or no "
-                "model's; fetch the model again"
-            )
-    return config
-
-
 def known_sizes(folder: Path) -> ModelSizes | None:
     """Returns the sizes of the model in ``folder``; None for an architecture that must be counted with torch.
 
-    Raises ``ConfigurationError`` for a configuration that is out of bounds, or claims more than the files hold.
+    Raises ``ConfigurationError`` for a configuration that ``read_config`` refuses, or that claims more
+    than the files hold.
     """
     sizes = sizes_from(read_config(folder), str(folder / "config.json"))
     return None if sizes is None else checked_against_files(sizes, folder)
@@ -154,7 +124,7 @@ def sizes_from(config: Mapping[str, Any], source: str) -> ModelSizes | None:
 def checked_against_files(sizes: ModelSizes, folder: Path) -> ModelSizes:
     """Returns ``sizes`` with the bytes on disk. Raises ``ConfigurationError`` where the files hold fewer weights."""
     files = weight_files(folder)
-    held = sum(_weights_in(path) for path in files)
+    held = sum(tensor.elements for path in files for tensor in read_header(path).values())
     if held < sizes.parameters:
         raise ConfigurationError(
             f"{folder / 'config.json'} claims {sizes.parameters:,} weights, and the safetensors beside it hold "
@@ -210,18 +180,3 @@ def _sizes(config: Mapping[str, Any], known: _Known, source: str) -> ModelSizes:
         layer_linears=len(linears),
         layer_linear_widths=sum(sum(each) for each in linears),
     )
-
-
-def _weights_in(path: Path) -> int:
-    """Returns the number of elements in a safetensors file, from its header: u64 length, JSON, bytes."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(MAX_HEADER_BYTES, path.stat().st_size):
-                raise ValueError(f"a header of {length} bytes")
-            header = json.loads(file.read(length))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(
-            f"{path} is not a readable safetensors file ({error}): fetch the model again"
-        ) from error

@@ -76,8 +76,8 @@ def make_plan(
     every = list(candidates(config, machine, kept))
     if not every:
         raise ConfigurationError(
-            "policy.four_bit = true holds weights that are not trained, and policy.adapter_rank is 0: set the rank "
-            "above 0, or four_bit to false"
+            "policy.four_bit = true, and the checkpoint here was trained without an adapter: weights in 4 bits cannot "
+            "be trained themselves; set four_bit to false, or choose another --home"
         )
     found = next((each for each in every if _fits(each, sizes, machine, workload)), None)
     if found is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -46,7 +45,6 @@ def machine_here(
         limits=limits,
         device_bytes=device_bytes,
         disk_free_bytes=disk_free_bytes(home.path),
-        has_four_bit=importlib.util.find_spec("bitsandbytes") is not None,
     )
     return machine if share is None else msgspec.structs.replace(machine, device_share=share)
 

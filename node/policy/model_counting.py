@@ -13,7 +13,8 @@ import msgspec
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from node.fit.model_sizes import ModelSizes, checked_against_files, known_sizes, read_config
+from node.fit.model_sizes import ModelSizes, checked_against_files, known_sizes
+from node.policy.model_config import read_config
 from protocol.errors import ConfigurationError
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,3 +39,12 @@ def gpu(device_bytes: int, host_bytes: int = 256 * GB) -> Machine:
 
 def config(**sections: dict[str, Any]) -> Config:
     return Config.model_validate({"policy": {"model": "tests/model"}, **sections})
+
+
+def limited_to(data_bytes: int) -> Callable[[int], tuple[int, int]]:
+    """Returns a stand-in for ``resource.getrlimit`` in a process whose data is limited."""
+
+    def getrlimit(kind: int) -> tuple[int, int]:
+        return (data_bytes if kind == resource.RLIMIT_DATA else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    return getrlimit
