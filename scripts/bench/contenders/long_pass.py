@@ -62,6 +62,7 @@ def random_model(shape: str, layers: int | None, dtype: torch.dtype) -> Any:
     config.dtype = dtype
     with no_init_weights():
         model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.tie_weights()  # which comes with the initialisation that was left out
     model.to(dtype).eval()
     seeded = torch.Generator().manual_seed(0)
     with torch.no_grad():
