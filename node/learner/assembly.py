@@ -27,6 +27,7 @@ from node.learner.generation.generation import RewardScorer
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import total_memory_bytes
+from node.learner.memory.freed_tensors import return_freed_tensors
 from node.learner.memory.phases import SizePlan
 from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
@@ -73,6 +74,7 @@ def assembled(
         log.info("memory ran out before: beginning with %s instead of %s", begin, most)
     loading("policy")
     policy = Policy.load(config.policy, seed=config.seed)
+    return_freed_tensors(policy.parameters)
     network = Network.of(policy.model)
     check_network(policy.model, network, policy.vocabulary, recompute=settings.recompute)
     loading("checkpoint")

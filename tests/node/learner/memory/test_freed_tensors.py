@@ -1,0 +1,41 @@
+"""Memory that a process keeps after it has freed blocks between 1 and 4 MiB below one that it still holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from node.compute_environment import COMPUTE_DEFAULTS
+
+MIB = 1 << 20
+PROGRAM = """
+import sys
+from node.learner.memory.freed_tensors import return_freed_tensors
+return_freed_tensors(int(sys.argv[1]))
+blocks = [bytearray(2 << 20) for _ in range(64)]
+held = bytearray(1 << 16)
+del blocks
+print(int(open("/proc/self/statm").read().split()[1]) * 4096)
+"""
+
+
+def resident_bytes(parameters: int, **environment: str) -> int:
+    return int(
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(parameters)],
+            env={**os.environ, **COMPUTE_DEFAULTS, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_learner_of_a_large_model_gives_freed_blocks_of_two_mebibytes_back() -> None:
+    small, large = resident_bytes(500_000), resident_bytes(500_000_000)
+    assert small - large > 100 * MIB
+    assert resident_bytes(500_000_000, MALLOC_MMAP_THRESHOLD_=str(8 * MIB)) - large > 100 * MIB  # a user's own choice
