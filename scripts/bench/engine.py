@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
+from node.policy.tokens import TokenTable
 from scripts import REPOSITORY
 from scripts.bench.common.busy import busy_processes
 from scripts.bench.common.compute_process import ensure_compute_environment
@@ -80,7 +81,7 @@ class Workload:
         return total
 
 
-def save_model(folder: Path, *, can_end: bool) -> None:
+def save_model(folder: Path) -> None:
     """Writes the tiny model and its character tokenizer."""
     config = Qwen3Config(
         vocab_size=CHARACTERS + 2,
@@ -98,10 +99,8 @@ def save_model(folder: Path, *, can_end: bool) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
     model.save_pretrained(folder)
-    vocabulary = {"<pad>": 0, "<eos>" if can_end else "<mark>": 1}
+    vocabulary = {"<pad>": 0, "<eos>": 1}
     vocabulary |= {chr(0x21 + index): index + 2 for index in range(CHARACTERS)}
-    if not can_end:
-        vocabulary["<eos>"] = CHARACTERS + 2
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers
@@ -114,12 +113,18 @@ def tiny_workloads(folder: Path) -> list[Workload]:
     random = np.random.default_rng(0)
     prompts = [random.integers(2, CHARACTERS + 2, size).tolist() for size in random.integers(8, 41, PROMPTS)]
     mixed = random.integers(8, 129, PROMPTS).tolist()
-    for name, can_end in (("mixed", True), ("fixed", False)):
-        save_model(folder / name, can_end=can_end)
+    save_model(folder)
     return [
-        Workload("mixed", folder / "mixed", prompts, mixed, eos_id=1),
-        Workload("fixed", folder / "fixed", prompts, [64] * PROMPTS, eos_id=None),
+        Workload("mixed", folder, prompts, mixed, eos_id=1),
+        Workload("fixed", folder, prompts, [64] * PROMPTS, eos_id=None),
     ]
+
+
+def endless_tokens(folder: Path) -> TokenTable:
+    """Returns the model's tokens with an end-of-sequence that it cannot sample."""
+    fast = PreTrainedTokenizerFast.from_pretrained(folder)
+    fast.add_special_tokens({"eos_token": "<never>"})
+    return TokenTable(fast)
 
 
 GenerateOnce = Callable[[], float]  # generates a workload; returns tokens a second
@@ -127,6 +132,8 @@ GenerateOnce = Callable[[], float]  # generates a workload; returns tokens a sec
 
 def starling_round(work: Workload) -> GenerateOnce:
     policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"), seed=0)
+    if work.eos_id is None:
+        policy = replace(policy, tokens=endless_tokens(work.folder))
     engine = TorchEngine(policy, rows=PROMPTS * COMPLETIONS, seed=0)
 
     def run() -> float:
@@ -229,7 +236,8 @@ def main() -> None:
                 figures += figures_of(work, measure(contenders, arguments.rounds))
         if "group" in arguments.workloads:
             shape = GroupShape(**{field.name: getattr(arguments, field.name) for field in fields(GroupShape)})
-            figures += measure_groups(shape, Path(temporary) / "fixed", CHARACTERS + 2, arguments.rounds)
+            folder = Path(temporary)
+            figures += measure_groups(shape, folder, endless_tokens(folder), CHARACTERS + 2, arguments.rounds)
     report("engine", figures, as_json=arguments.json)
 
 

@@ -138,7 +138,7 @@ def main() -> None:
     arguments = parser.parse_args()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     with tempfile.TemporaryDirectory() as temporary:
-        save_model(Path(temporary), can_end=True)
+        save_model(Path(temporary))
         measured = {
             name: contender(Path(temporary), changes, arguments.threads) for name, changes in CONTENDERS.items()
         }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
+from node.policy.tokens import TokenTable
 from scripts.bench.common.reporting import Figure
 
 COMPLETIONS: Final = 8
@@ -64,11 +65,13 @@ class GroupShape:
         ]
 
 
-def measure_groups(shape: GroupShape, folder: Path, vocabulary: int, rounds: int) -> list[Figure]:
-    """``folder`` has a tokenizer of ``vocabulary`` tokens whose end the model cannot sample; gets the model."""
+def measure_groups(shape: GroupShape, folder: Path, endless: TokenTable, vocabulary: int, rounds: int) -> list[Figure]:
+    """``folder`` has a tokenizer of ``vocabulary`` tokens, and gets the model; ``endless`` are these tokens with an end
+    that the model cannot sample."""
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(shape.config(vocabulary)).save_pretrained(folder)  # type: ignore[no-untyped-call]
     policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"), seed=0)
+    policy = replace(policy, tokens=endless)
     rows = shape.prompts * COMPLETIONS
     engines = {name: TorchEngine(policy, rows=rows, seed=0, shared_prompts=held) for name, held in LAYOUTS.items()}
     asked = {tokens: shape.requests(vocabulary, tokens) for tokens in (1, shape.answer_tokens)}
