@@ -24,6 +24,7 @@ from node.configuration import Config
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.torch import TorchEngine
 from node.fit.settings import MemorySettings, with_settings
+from node.learner.memory.freed_tensors import return_freed_tensors
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import Network
@@ -68,6 +69,7 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
 
     lap("libraries")
     policy = Policy.load(config.policy, seed=0)
+    return_freed_tensors(policy.parameters)  # as a learner does
     lap("loading")
     engine = TorchEngine(policy, rows=settings.rows, seed=0, merge_adapters=settings.merge_adapters)
     engine.load_weights(0, policy.trainable())
