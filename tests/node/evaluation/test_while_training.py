@@ -40,6 +40,11 @@ def rewarded(node: Node, monkeypatch: pytest.MonkeyPatch, rewards: dict[int, flo
     monkeypatch.setattr(EvaluationWhileTraining, "measure", measure)
 
 
+def disk_is_done(node: Node) -> None:
+    """Waits until what was asked of the disk is written: a checkpoint that is due is left out beside another one."""
+    node.checkpoints._thread.submit(lambda: None).result()
+
+
 def test_run_with_evaluations_is_the_run_without_them_to_the_bit() -> None:
     plain, evaluated = Node("ann"), Node("ann", evaluation=OFTEN)
     done = [[(r.reward, r.loss, r.tokens_generated) for r in (n.round() for _ in range(7))] for n in (plain, evaluated)]
@@ -73,7 +78,7 @@ def test_best_weights_are_saved_at_once_and_kept_while_worse_ones_follow(
 ) -> None:
     node = Node("ann", evaluation=EvaluationSection(every_rounds=1), folder=tmp_path, rounds=9)
     rewarded(node, monkeypatch, {1: 0.2, 2: 0.1, 3: 0.6, 4: 0.6, 5: 0.1, 6: 0.2, 7: 0.3, 8: 0.5, 9: 0.4})
-    node.learner.run(lambda: None)
+    node.learner.run(lambda: disk_is_done(node))
     assert [event.best_round for event in evaluations(node)] == [1, 1, 3, 3, 3, 3, 3, 3, 3]
     best = best_checkpoint(tmp_path)
     assert best is not None
@@ -108,7 +113,7 @@ def test_best_that_could_not_be_written_is_not_taken_for_the_best(tmp_path: Path
     monkeypatch.setattr(checkpoints, "save_file", full_in_round_2)
     for _ in range(2):
         node.round()
-        node.checkpoints._thread.submit(lambda: None).result()  # the disk is done with what was asked of it
+        disk_is_done(node)
     assert "checkpoint" not in node.faults()  # it is reported with the next round
     node.round()
     node.learner.run(lambda: "asked")
