@@ -82,6 +82,7 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     store_bytes: int
     accepted: dict[str, int]  # announcements by kind
     rejected: dict[str, int]  # by reason
+    adverts_held_back: int = 0  # of our own groups, because the whole swarm announces enough: ``announcements.pacing``
     averaging: AveragingStatus = AveragingStatus()
     private: bool = False  # a private cluster, which is joined with an invite
 

@@ -21,6 +21,7 @@ from protocol.errors import ConfigurationError, RefusedError, StarlingError, Sto
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
+from swarm.announcements import pacing
 from swarm.announcements.gossip import Gossip, split_adverts
 from swarm.announcements.group_pool import GroupPool
 from swarm.announcements.state_sharing import StateSharing
@@ -74,6 +75,8 @@ class SwarmService:
         self._settings = settings
         self._wall_clock = wall_clock
         self._emit = emit
+        self._advert_pacing = pacing.AdvertPacing(now_seconds=wall_clock())
+        self._adverts_held_back = 0
         self._groups = GroupPool()
         self._table = PeerTable()
         self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
@@ -220,7 +223,10 @@ class SwarmService:
             if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
                 self._own_blobs.popitem(last=False)
         for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
-            await self.gossip.announce(advert)
+            if self._advert_pacing.may_send(self._nodes_present(), now_seconds=self._wall_clock()):
+                await self.gossip.announce(advert)
+            else:
+                self._adverts_held_back += 1
 
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
@@ -258,7 +264,7 @@ class SwarmService:
 
     def _averaging_candidates(self, family: bytes) -> list[PeerId]:
         """Returns the connected peers whose latest heartbeat is fresh and names this family."""
-        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._settings.heartbeat_seconds
+        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._heartbeat_seconds()
         peers = []
         for peer in self.host.peers():
             notes = self._table.known(peer)
@@ -308,9 +314,16 @@ class SwarmService:
             if silent_seconds > LEARNER_SILENT_SECONDS:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
             await self._say(heartbeat)
-            with anyio.move_on_after(self._settings.heartbeat_seconds):
+            with anyio.move_on_after(self._heartbeat_seconds()):
                 await self._heartbeat_due.wait()
             self._heartbeat_due = anyio.Event()
+
+    def _heartbeat_seconds(self) -> float:
+        return pacing.heartbeat_seconds(self._nodes_present(), self._settings.heartbeat_seconds)
+
+    def _nodes_present(self) -> int:
+        """Counts the nodes of the swarm that were heard of lately, and this one."""
+        return 1 + self._table.heard_since(self._wall_clock() - pacing.PRESENT_SECONDS)
 
     async def _watch_connectivity(self) -> None:
         """Reports every change between connected and alone: a node must not be alone without saying so."""
@@ -357,6 +370,7 @@ class SwarmService:
             store_bytes=self.store.total_bytes(),
             accepted=dict(self.gossip.accepted),
             rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
+            adverts_held_back=self._adverts_held_back,
             averaging=self._averaging.status(),
             private=self._settings.private,
         )

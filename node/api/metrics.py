@@ -70,6 +70,11 @@ def _of_swarm(swarm: SwarmStatus) -> Iterator[Metric]:
     yield _gauge("alone", "1 while no peer is connected", swarm.alone_because is not None)
     yield _counter("sent_bytes_total", "Bytes sent to peers", swarm.sent_bytes)
     yield _counter("received_bytes_total", "Bytes received from peers", swarm.received_bytes)
+    yield _counter(
+        "adverts_held_back_total",
+        "Adverts of own groups not sent, to keep pace with a large swarm",
+        swarm.adverts_held_back,
+    )
     yield _gauge("blob_store_bytes", "Size on disk of the content store", swarm.store_bytes)
     accepted, rejected = "Announcements of peers accepted, by kind", "Announcements of peers rejected, by reason"
     yield _labelled("announcements_accepted_total", "counter", accepted, "kind", swarm.accepted)

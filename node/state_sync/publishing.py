@@ -36,7 +36,7 @@ from swarm.api import PeerStatus
 CHAIN_SHARE: Final = 0.5
 ROOM_SHARE: Final = 0.5  # of the content store; the most that our own state may take
 LOOK_SECONDS: Final = 5.0  # between two looks for peers of the family
-ABSENT_SECONDS: Final = 60.0  # a peer silent for this long counts as absent
+ABSENT_SECONDS: Final = 150.0  # a peer silent for this long counts as absent; heartbeats come every minute at least
 
 Content = bytes | Sequence[bytes | memoryview]
 

@@ -52,5 +52,11 @@ class PeerTable:
         """Returns the notes on ``peer``, or empty ones that are not kept."""
         return self._notes.get(peer) or PeerNotes()
 
+    def heard_since(self, seconds: float) -> int:
+        """Counts the peers whose last heartbeat came at Unix time ``seconds`` or later."""
+        return sum(
+            notes.heartbeat is not None and notes.heartbeat_at_seconds >= seconds for notes in self._notes.values()
+        )
+
     def forget(self, peer: str) -> None:
         self._notes.pop(peer, None)

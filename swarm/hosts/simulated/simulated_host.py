@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from heapq import heappop, heappush
 
 import anyio
 from anyio.abc import TaskGroup
@@ -68,6 +69,9 @@ class SimulatedHost:
         self._topics: dict[str, tuple[Validator, Receiver]] = {}
         self._seen: dict[bytes, float] = {}  # hash of topic and content -> when
         self._provided: defaultdict[bytes, dict[PeerId, Address]] = defaultdict(dict)
+        self._arrivals: list[tuple[float, int, PeerId, str, bytes, bool]] = []  # a heap: gossip on its way to us
+        self._expected_messages = 0  # makes the order of messages that arrive at once that of their sending
+        self._receiving: anyio.Event | None = None  # set when an earlier message is on its way; None: nothing is
         self._sent_bytes = 0
         self._received_bytes = 0
 
@@ -303,14 +307,32 @@ class SimulatedHost:
             direction = link.directions[self.peer_id]
             for forgotten in self._conditions.copies(direction):
                 arrival_seconds = direction.arrival_seconds(len(message)) + (SEEN_SECONDS if forgotten else 0.0)
-                target._require_running().start_soon(
-                    target._on_gossip, arrival_seconds, self.peer_id, topic, message, forgotten
-                )
+                target._expect_gossip(arrival_seconds, self.peer_id, topic, message, forgotten)
 
-    async def _on_gossip(
+    def _expect_gossip(
         self, arrival_seconds: float, forwarder: PeerId, topic: str, message: bytes, forgotten: bool
     ) -> None:
-        await anyio.sleep_until(arrival_seconds)
+        self._expected_messages += 1
+        first = not self._arrivals or arrival_seconds < self._arrivals[0][0]
+        heappush(self._arrivals, (arrival_seconds, self._expected_messages, forwarder, topic, message, forgotten))
+        if self._receiving is None:
+            self._receiving = anyio.Event()
+            self._require_running().start_soon(self._receive_gossip)
+        elif first:
+            self._receiving.set()
+
+    async def _receive_gossip(self) -> None:
+        """Handles messages as they arrive: one task for all of them, since a swarm exchanges many."""
+        while self._arrivals:
+            self._receiving = anyio.Event()
+            with anyio.move_on_after(self._arrivals[0][0] - anyio.current_time()):
+                await self._receiving.wait()  # for one that arrives earlier
+            while self._arrivals and self._arrivals[0][0] <= anyio.current_time():
+                _, _, forwarder, topic, message, forgotten = heappop(self._arrivals)
+                self._on_gossip(forwarder, topic, message, forgotten)
+        self._receiving = None
+
+    def _on_gossip(self, forwarder: PeerId, topic: str, message: bytes, forgotten: bool) -> None:
         if forwarder not in self._links or self._conditions.is_cut(forwarder, self.peer_id):
             return
         if self._conditions.is_silent(self.peer_id):

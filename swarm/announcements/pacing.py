@@ -1,0 +1,46 @@
+"""How often a node announces, by the size of its swarm, so that what every node receives does not grow with the swarm.
+
+    heartbeats      one every max(shortest, n / HEARTBEATS_PER_SECOND) seconds, at most LONGEST_HEARTBEAT_SECONDS
+    rollout adverts on average ADVERTS_PER_SECOND / n a second, and at least one every LONGEST_ADVERT_SECONDS
+
+n counts the nodes heard of lately, ourselves among them. From 80 to 960 nodes a node then receives about the same,
+above that heartbeats grow again. Receivers lose nothing that they could use: a learner takes a few foreign groups a
+round out of all that were announced. Invented identities can make n large; the two longest times bound what that does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from swarm.token_bucket import TokenBucket
+
+HEARTBEATS_PER_SECOND: Final = 16.0  # of the whole swarm
+LONGEST_HEARTBEAT_SECONDS: Final = 60.0
+PRESENT_SECONDS: Final = 2.5 * LONGEST_HEARTBEAT_SECONDS  # after its last heartbeat a node counts as gone
+ADVERTS_PER_SECOND: Final = 8.0  # of the whole swarm
+ADVERTS_AT_ONCE: Final = 4.0  # of one node
+LONGEST_ADVERT_SECONDS: Final = 120.0
+
+
+def heartbeat_seconds(nodes: int, shortest_seconds: float) -> float:
+    """Returns the time between two heartbeats of one node."""
+    longest_seconds = max(shortest_seconds, LONGEST_HEARTBEAT_SECONDS)
+    return min(max(shortest_seconds, nodes / HEARTBEATS_PER_SECOND), longest_seconds)
+
+
+def adverts_per_second(nodes: int) -> float:
+    """Returns how many rollout adverts one node may send on average."""
+    return max(ADVERTS_PER_SECOND / nodes, 1.0 / LONGEST_ADVERT_SECONDS)
+
+
+class AdvertPacing:
+    """Says whether an advert may be sent now."""
+
+    def __init__(self, *, now_seconds: float) -> None:
+        self._bucket = TokenBucket(ADVERTS_PER_SECOND, ADVERTS_AT_ONCE, now_seconds=now_seconds)
+
+    def may_send(self, nodes: int, *, now_seconds: float) -> bool:
+        """Counts one advert that is sent, and returns True; or returns False."""
+        allowed = self._bucket.take(1.0, now_seconds=now_seconds)
+        self._bucket.rate = adverts_per_second(nodes)
+        return allowed
