@@ -206,7 +206,7 @@ class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
     received_bytes_total: int = 0
 
 
-Stage = Literal["looking", "fetching", "verifying", "failed", "done", "given_up"]
+Stage = Literal["looking", "fetching", "verifying", "measuring", "failed", "done", "given_up"]
 
 
 class StateSyncing(_Event, frozen=True, kw_only=True, tag="catching_up"):

@@ -24,6 +24,7 @@ class Judgement(StrEnum):
     FALSE_REWARD = "false_reward"  # a recomputed reward differs from the claim
     MALFORMED = "malformed"  # undecodable, inconsistent with its advert, or impossible numbers
     UNFIT_WEIGHTS = "unfit_weights"  # an announced state with other weights than named, or impossible numbers
+    FALSE_SUCCESS = "false_success"  # an announced state whose weights are much worse than the sender claims
 
 
 class ExchangeStatus(Struct, frozen=True):

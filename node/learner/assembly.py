@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
-from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
+from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest, set_aside
 from node.configuration import Config
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
@@ -33,13 +34,15 @@ from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import Persistence, restore
+from node.learner.persistence import LearnerState, Persistence, restore
 from node.learner.planning import planned_config
 from node.policy.device import choose_device
 from node.policy.policy import Policy
+from node.state_sync.measured_success import SuccessMeasurement
 from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
 from node.tasks.task import Task
+from protocol.errors import StorageError
 from swarm.client import SwarmClient
 
 log = logging.getLogger(__name__)
@@ -80,18 +83,14 @@ def assembled(
     loading("checkpoint")
     optimizer = _optimizer(policy, config)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
-    newest = read_newest(home.checkpoints)
-    for warning in newest.warnings:
-        log.warning("%s; the checkpoint before it is used", warning)
-    state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
-    restored_from = newest.path
-    del newest  # its tensors are as large as the checkpoint
+    state, pool_position, restored_from = _continued(home.checkpoints, policy, optimizer)
     if config.checkpoint.from_peers:
         loading("weights of peers")
-    held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
+    measure = SuccessMeasurement(policy, tasks, scorer, rows=settings.rows, draws=random.SystemRandom())
+    held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop, measure)
     if held is not None:
         optimizer = _optimizer(policy, config)
-        state = with_adopted_state(state, held.advert, policy)
+        state = with_adopted_state(state)
     loading("engine")
     own_weights = needs_own_weights(config)
     engine = TorchEngine(
@@ -144,6 +143,23 @@ def assembled(
         if weight_averager is not None:
             weight_averager.close()
         checkpoints.close()
+
+
+def _continued(
+    folder: Path, policy: Policy, optimizer: MasterAdamW
+) -> tuple[LearnerState, Mapping[str, Any] | None, Path | None]:
+    """Restores the newest checkpoint that a run can continue from, and returns state, pool position and its path. One
+    that is whole and still of no use is set aside, because every start would fail on it."""
+    while True:
+        newest = read_newest(folder)
+        for warning in newest.warnings:
+            log.warning("%s; the checkpoint before it is used", warning)
+        try:
+            return *restore(newest, folder, policy, optimizer), newest.path
+        except StorageError as error:
+            assert newest.path is not None
+            aside = set_aside(newest.path)
+            log.warning("%s: it is set aside as %s, and the one before it is used", error, aside)
 
 
 def _evaluation(
