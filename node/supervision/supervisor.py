@@ -229,7 +229,7 @@ class Supervisor:
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
-            if kept is self._learner and end.returncode == 0:
+            if kept is self._learner and end.returncode == 0 and not end.not_started:
                 stopped = self._newest.get(Stopped)
                 self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
                 return

@@ -5,8 +5,8 @@
 Every member is a real swarm process on a simulated network, the newcomer a real policy with the engine and the tasks of
 the default swarm. The honest donors have builtin:robin with a little noise and claim what was measured of it.
 Nine liars claim a success of 1; their weights are random, negated, 0, blind to the prompt, somewhat spoilt, and the
-newcomer's own. The tenth announces a donor's state and claims a success of 0 for it. ``--by-claims`` believes every claim, as the code did
-before it measured.
+newcomer's own. The tenth announces a donor's state and claims a success of 0 for it. ``--by-claims`` believes every
+claim, as the code did before it measured.
 """
 
 from __future__ import annotations
