@@ -3,164 +3,78 @@
 The id of a message is the hash of its topic and content, so that the same announcement from two publishers is one
 message. The checks in order: a message that was seen is dropped; a wrong signature of the publisher, more than one
 topic or too many bytes is a REJECT; then the topic's validator decides. ACCEPT delivers and forwards, IGNORE does
-neither, REJECT does neither and costs the forwarding peer one point. Below ``MUTE_SCORE`` nothing is accepted from the
-peer and nothing sent to it until the points decay. A message counts as seen once its signature is valid, whatever the
-verdict.
+neither, REJECT does neither and costs the forwarding peer one point (``scores``). A message counts as seen once its
+signature is valid, whatever the verdict.
 
-Departures from the library: its message cache and its ids for IHAVE use publisher and number, whatever the message id
-is set to; its validators have no IGNORE; it delivers through a channel that drops bursts; it attaches a signed address
-record to every message; its mesh maintenance leaves peers without a mesh. All five are replaced here.
+An RPC passes these before any of its messages: that of a muted peer is dropped unparsed; ``rpc_bounds`` walks its
+bytes, and a peer whose RPC breaks a bound is disconnected and counted in ``refusals``. What the RPCs of a peer cost is
+charged to it after each message, and the peer waits where that is more than its share (``allowances``). At most
+``STREAMS_PER_PEER`` streams of one peer are read, the newest, and ``LARGE_RPCS`` RPCs of more than ``SMALL_RPC_BYTES``
+are in memory.
+
+Departures from the library, besides those of ``mesh``: it starts a task for every message, which costs the square of
+their number; its message cache and its ids for IHAVE use publisher and number, whatever the message id is set to; its
+validators have no IGNORE; it delivers through a channel that drops bursts; it verifies and keeps an address record with
+every RPC; a peer whose subscription comes before our stream to it stands is in no mesh until the next heartbeat.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from hashlib import sha256
+from contextlib import nullcontext
 
 import anyio
-from libp2p.abc import IHost
+from google.protobuf.message import DecodeError
+from libp2p.abc import IHost, INetStream
 from libp2p.peer.id import ID
-from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
-from libp2p.pubsub.mcache import CacheEntry, MessageCache
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
-from libp2p.pubsub.score import PeerScorer, ScoreParams, TopicScoreParams
-from libp2p.pubsub.validators import signature_validator
 
 from protocol import limits
 from swarm.host import GossipVerdict, Receiver, Validator
+from swarm.hosts.libp2p.containment import PEER_FAILURES
+from swarm.hosts.libp2p.gossipsub.allowances import SECONDS_PER_BYTE, SECONDS_PER_RPC
+from swarm.hosts.libp2p.gossipsub.mesh import Mesh
+from swarm.hosts.libp2p.gossipsub.messages import SeenMessages, is_signed, message_id
+from swarm.hosts.libp2p.gossipsub.rpc_bounds import RpcRefusal, rpc_refusal
+from swarm.hosts.libp2p.gossipsub.rpc_reader import RpcReader
+from swarm.hosts.libp2p.gossipsub.scores import INVALID_POINTS, MUTED_RPC_POINTS
+from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 
-MUTE_SCORE = -10.0
-SCORE_DECAY = 0.99  # per heartbeat of one second: a peer is muted for about a minute
-SCORE_CAP = 40.0
-QUEUED_MESSAGES = 512  # to one peer; the library's 32 lose bursts, which are repaired only at a heartbeat
-HEARTBEAT_SECONDS = 1
-HISTORY_HEARTBEATS = 10  # within which a slow node can ask for messages that it missed
-PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
-GOSSIPED_HEARTBEATS = 3
-CONTROL_PER_SECOND = 50.0  # IHAVE and IWANT taken from one peer
-SEEN_SECONDS = 120
-SUBSCRIPTIONS_PER_PEER = 16
-RPC_BYTES = 1024 * 1024
-
-
-def message_id(message: rpc_pb2.Message) -> bytes:
-    """Returns 144 bits of a hash as text, since IHAVE carries ids as text."""
-    content = b"\0".join([*(topic.encode() for topic in message.topicIDs), bytes(message.data)])
-    return b64encode(sha256(content).digest()[:18])
+STREAMS_PER_PEER = 2  # one is in use; a second is on its way where two hosts dial each other
+SMALL_RPC_BYTES = 128 * 1024  # more than any RPC of one message
+LARGE_RPCS = 8
+CHECKPOINT_SECONDS = 0.001  # of gossip at a stretch, before other tasks have their turn
 
 
-class ContentCache(MessageCache):
-    """The router's cache of recent messages, keyed by ``message_id``."""
+class RefusedRpcError(Exception):
+    """Ends the reading of a peer that sent what no honest peer sends."""
 
-    def put(self, msg: rpc_pb2.Message) -> None:
-        key = message_id(msg)
-        if key not in self.msgs:
-            self.msgs[key] = msg
-            self.history[0].append(CacheEntry(key, msg.topicIDs))
-
-
-class Mesh(GossipSub):
-    """The library's mesh, without its extras."""
-
-    def __init__(self, mesh_degree: int) -> None:
-        self.peer_scorer = PeerScorer(_score_params())
-        super().__init__(
-            protocols=[PROTOCOL_ID_V11],
-            degree=mesh_degree,
-            degree_low=max(1, mesh_degree - 1),
-            degree_high=mesh_degree + max(2, mesh_degree // 2),
-            heartbeat_interval=HEARTBEAT_SECONDS,
-            gossip_window=GOSSIPED_HEARTBEATS,
-            gossip_history=HISTORY_HEARTBEATS,
-            prune_back_off=PRUNE_SECONDS,
-            do_px=False,  # addresses come from the DHT; a stranger that prunes must not choose which peers we dial
-            adaptive_gossip_enabled=False,
-            spam_protection_enabled=False,  # the validator limits rates; it knows the sender of a message
-            eclipse_protection_enabled=False,  # it requires several addresses in a mesh; behind one NAT there is one
-        )
-        self.scorer = self.peer_scorer
-        self.mcache = ContentCache(GOSSIPED_HEARTBEATS, HISTORY_HEARTBEATS)
-        self.max_iwant_requests_per_second = CONTROL_PER_SECOND
-        self.max_ihave_messages_per_second = CONTROL_PER_SECOND
-
-    async def publish(self, msg_forwarder: ID, pubsub_msg: rpc_pb2.Message) -> None:
-        self.mcache.put(pubsub_msg)
-        pubsub = self.pubsub
-        assert pubsub is not None
-        topics = list(pubsub_msg.topicIDs)
-        rpc = rpc_pb2.RPC(publish=[pubsub_msg])
-        for peer in self._get_peers_to_send(topics, msg_forwarder, ID(pubsub_msg.from_id), message_id(pubsub_msg)):
-            if peer in pubsub.peers and self.peer_scorer.allow_publish(peer, topics):
-                self.send_rpc(peer, rpc)
-
-    def _perform_opportunistic_grafting(self, topic: str, peers_to_graft: defaultdict[ID, list[str]]) -> int:
-        return 0  # the library grafts a peer that it just pruned; both back off repeatedly, and the mesh becomes empty
-
-    async def _maintain_mesh_quality(self, topic: str) -> None:
-        return  # for the same reason
-
-    async def _emit_control_msgs(
-        self,
-        peers_to_graft: dict[ID, list[str]],
-        peers_to_prune: dict[ID, list[str]],
-        peers_to_gossip: dict[ID, dict[str, list[bytes]]],
-    ) -> None:
-        """Sends each peer its own control messages; the library also sends those of one peer to the next."""
-        for peer in {*peers_to_graft, *peers_to_prune, *peers_to_gossip}:
-            pruned = peers_to_prune.get(peer, [])
-            for topic in pruned:
-                self._add_back_off(peer, topic, is_unsubscribe=False)
-            control = self.pack_control_msgs(
-                [rpc_pb2.ControlIHave(topicID=t, messageIDs=ids) for t, ids in peers_to_gossip.get(peer, {}).items()],
-                [rpc_pb2.ControlGraft(topicID=topic) for topic in peers_to_graft.get(peer, [])],
-                [rpc_pb2.ControlPrune(topicID=topic, backoff=PRUNE_SECONDS) for topic in pruned],
-            )
-            await self.emit_control_message(control, peer)
-
-    async def emit_control_message(self, control_msg: rpc_pb2.ControlMessage, to_peer: ID) -> None:
-        self.send_rpc(to_peer, rpc_pb2.RPC(control=control_msg), priority=True)
-
-    async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
-        """Sends them to a new subscriber through its queue; the library bypasses the queue, and frames interleave."""
-        for key in self.mcache.window(topic):
-            message = self.mcache.get(key)
-            if message is not None and self.peer_scorer.allow_publish(peer_id, [topic]):
-                self.send_rpc(peer_id, rpc_pb2.RPC(publish=[message]))
-
-
-def _score_params() -> ScoreParams:
-    return ScoreParams(
-        p2_first_message_deliveries=TopicScoreParams(weight=0.05, cap=SCORE_CAP, decay=SCORE_DECAY),
-        p4_invalid_messages=TopicScoreParams(weight=1.0, cap=SCORE_CAP, decay=SCORE_DECAY),
-        p5_behavior_penalty_weight=0.1,
-        p5_behavior_penalty_decay=SCORE_DECAY,
-        publish_threshold=MUTE_SCORE,
-        gossip_threshold=MUTE_SCORE,
-        graylist_threshold=2 * MUTE_SCORE,
-        accept_px_threshold=0.0,
-    )
+    def __init__(self, refusal: RpcRefusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
 
 
 class VerdictPubsub(Pubsub):
-    """Publish and subscribe with our validators. ``on_bug`` is called with what our validators and receivers raise."""
+    """Publish and subscribe with our validators.
 
-    def __init__(self, host: IHost, mesh: Mesh, on_bug: Callable[[Exception], None]) -> None:
-        super().__init__(
-            host,
-            mesh,
-            seen_ttl=SEEN_SECONDS,
-            strict_signing=True,
-            msg_id_constructor=message_id,
-            max_subscriptions_per_rpc=SUBSCRIPTIONS_PER_PEER,
-            max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER,
-            max_inbound_rpc_size=RPC_BYTES,
-        )
+    ``on_bug`` is called with what our validators and receivers raise; refused RPCs are counted in ``refusals``.
+    """
+
+    def __init__(self, host: IHost, mesh: Mesh, on_bug: Callable[[Exception], None], refusals: Counter[str]) -> None:
+        super().__init__(host, mesh, strict_signing=True, msg_id_constructor=message_id)
+        self.seen_messages.stop()  # the library's cache has a thread and no bound
+        self.seen_messages = SeenMessages(time.monotonic)  # type: ignore[assignment]
         self.mesh = mesh
         self._on_bug = on_bug
+        self._refusals = refusals
         self._receivers: dict[str, tuple[Validator, Receiver]] = {}
+        self._incoming: defaultdict[ID, list[anyio.CancelScope]] = defaultdict(list)
+        self._registering: set[ID] = set()
+        self._stretch_seconds = 0.0
+        self._large_rpcs = anyio.Semaphore(LARGE_RPCS)
 
     async def receive_topic(self, topic: str, validate: Validator, on_message: Receiver) -> None:
         self._receivers[topic] = (validate, on_message)
@@ -173,38 +87,154 @@ class VerdictPubsub(Pubsub):
                 await anyio.sleep(0.01)
             await anyio.sleep(0.02)  # the last message taken from a queue is still being written
 
-    def stop_cache(self) -> None:
-        """Ends the library's thread that sweeps its cache of seen messages."""
-        self.seen_messages.stop()
+    # Peers
 
     async def _handle_new_peer(self, peer_id: ID) -> None:
-        await super()._handle_new_peer(peer_id)
-        if peer_id in self.peer_queues:
-            self.peer_queues[peer_id]._queue.max_size = QUEUED_MESSAGES
+        if peer_id in self._registering:  # over another connection; the library would open a second stream
+            return
+        self._registering.add(peer_id)
+        try:
+            await super()._handle_new_peer(peer_id)
+        finally:
+            self._registering.discard(peer_id)
+
+    async def _send_recent_messages_to_new_peer(self, peer_id: ID) -> None:
+        """Ends the registration of a peer, with no checkpoint since its queue was made."""
+        self.peer_queues[peer_id]._queue = SendQueue()  # type: ignore[assignment]
+        for topic in [topic for topic, peers in self.peer_topics.items() if peer_id in peers]:
+            await self._on_listener(peer_id, topic)
+
+    async def _on_listener(self, peer: ID, topic: str) -> None:
+        """Sends a peer that listens the recent messages and takes it into the mesh, with no checkpoint between."""
+        await self._replay_recent_messages(peer, topic)
+        await self.mesh.on_peer_subscribed(peer, topic)
+
+    async def _subscription(self, peer: ID, topic: str, subscribes: bool) -> None:
+        """Notes that a peer begins or ends to listen; topics of ours have a place in any case."""
+        count, is_known = self._peer_subscription_count.get(peer, 0), peer in self.peer_topics.get(topic, ())
+        has_place = topic in self._receivers or count < limits.GOSSIP_TOPICS_PER_PEER
+        if subscribes == is_known or len(topic) > limits.GOSSIP_TOPIC_CHARACTERS or not (is_known or has_place):
+            return
+        now = time.monotonic()
+        if not self.mesh.allowances.of(peer, now_seconds=now).subscriptions.take(1.0, now_seconds=now):
+            self.mesh.peer_scorer.penalize_behavior(peer)
+        elif subscribes:
+            self.peer_topics.setdefault(topic, set()).add(peer)
+            self._peer_subscription_count[peer] = count + 1
+            await self._on_listener(peer, topic)
+        else:
+            self._forget_subscription(peer, topic)
+
+    # Reading
+
+    async def stream_handler(self, stream: INetStream) -> None:
+        peer = stream.muxed_conn.peer_id
+        if self.is_peer_blacklisted(peer) or self._is_expelled(peer):
+            await stream.reset()
+            self._expel(peer)
+            return
+        mine = self._incoming[peer]
+        try:
+            with anyio.CancelScope() as scope:
+                mine.append(scope)
+                if len(mine) > STREAMS_PER_PEER:
+                    mine.pop(0).cancel()
+                reader = RpcReader(stream)
+                while self.manager.is_running:
+                    await self._read_rpc(reader, peer)
+        except RefusedRpcError as error:
+            self._refusals[error.refusal] += 1
+            self.mesh.peer_scorer.on_refused_rpc(peer)
+            self._expel(peer)
+        except PEER_FAILURES:
+            pass  # the peer ended its stream, or is gone
+        finally:
+            if scope in mine:
+                mine.remove(scope)
+            if not mine:
+                self._incoming.pop(peer, None)
+            with anyio.CancelScope(shield=True):
+                await stream.reset()
+
+    def _is_expelled(self, peer: ID) -> bool:
+        return self.mesh.peer_scorer.is_expelled(peer, list(self._receivers))
+
+    def _expel(self, peer: ID) -> None:
+        self.manager.run_task(self.host.disconnect, peer)
+
+    async def _read_rpc(self, reader: RpcReader, peer: ID) -> None:
+        length = await reader.length()
+        if length > limits.GOSSIP_RPC_BYTES:
+            raise RefusedRpcError(RpcRefusal.OVERSIZED)
+        async with self._large_rpcs if length > SMALL_RPC_BYTES else nullcontext():
+            raw = await reader.rpc(length)
+            await self._charge(peer, SECONDS_PER_RPC + length * SECONDS_PER_BYTE)
+            await self._take_rpc(peer, raw)
+
+    async def _take_rpc(self, peer: ID, raw: bytes) -> None:
+        scorer = self.mesh.peer_scorer
+        if scorer.is_muted(peer, list(self._receivers)):
+            scorer.penalize_behavior(peer, MUTED_RPC_POINTS)
+            if self._is_expelled(peer):
+                raise RefusedRpcError(RpcRefusal.MUTED)
+            return
+        began = time.thread_time()
+        if refusal := rpc_refusal(raw):
+            raise RefusedRpcError(refusal)
+        try:
+            rpc = rpc_pb2.RPC.FromString(raw)
+            if not (rpc.publish or rpc.subscriptions or rpc.HasField("control") or rpc.HasField("senderRecord")):
+                scorer.penalize_behavior(peer)  # it says nothing; one of a later version may, but not without end
+            for subscription in rpc.subscriptions:
+                await self._subscription(peer, subscription.topicid, subscription.subscribe)
+            if rpc.HasField("control"):
+                await self.mesh.handle_rpc(rpc, peer)
+            for message in rpc.publish:
+                await self._charge(peer, time.thread_time() - began)
+                began = time.thread_time()
+                if scorer.is_muted(peer, list(self._receivers)):
+                    return
+                await self.push_msg(peer, message)
+        except DecodeError as error:
+            raise RefusedRpcError(RpcRefusal.MALFORMED) from error
+        await self._charge(peer, time.thread_time() - began)
+
+    async def _charge(self, peer: ID, cpu_seconds: float) -> None:
+        """Waits for as long as the peer has to, and for other tasks where gossip has gone on for long."""
+        wait_seconds = self.mesh.allowances.charge(peer, cpu_seconds, now_seconds=time.monotonic())
+        self._stretch_seconds += cpu_seconds
+        if wait_seconds or self._stretch_seconds > CHECKPOINT_SECONDS:
+            self._stretch_seconds = 0.0
+            await anyio.sleep(wait_seconds)
+
+    # Messages
 
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
-        """Handles every message; the library calls it, also for those of this host."""
-        if self._is_msg_seen(msg):
-            return
-        if msg_forwarder == self.my_id:
-            self._mark_msg_seen(msg)
-            await self.router.publish(msg_forwarder, msg)
-            return
+        """Handles every message, with no checkpoint; the library calls it for those of this host."""
         topics = list(msg.topicIDs)
-        if not self.mesh.peer_scorer.allow_publish(msg_forwarder, topics):
+        is_ours = msg_forwarder == self.my_id
+        if not is_ours and not any(topic in self._receivers for topic in topics):
             return
-        if self._judge(msg_forwarder, msg):
-            await self.router.publish(msg_forwarder, msg)
+        if len(topics) != 1:
+            self.mesh.peer_scorer.penalize_behavior(msg_forwarder, INVALID_POINTS)
+            return
+        key = message_id(msg)
+        if self.seen_messages.has(key):
+            return
+        if is_ours:
+            self.seen_messages.add(key)
+        elif not self._judge(msg_forwarder, topics[0], msg, key):
+            return
+        await self.router.publish(msg_forwarder, msg)
 
-    def _judge(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
+    def _judge(self, forwarder: ID, topic: str, message: rpc_pb2.Message, key: bytes) -> bool:
         """Validates, scores and delivers a message; returns whether to forward it."""
-        scorer, topics = self.mesh.peer_scorer, list(message.topicIDs)
-        if len(topics) != 1 or len(message.data) > limits.ANNOUNCEMENT_BYTES or not _is_signed(message):
-            for topic in topics[:1]:
-                scorer.on_invalid_message(forwarder, topic)
+        scorer = self.mesh.peer_scorer
+        if len(message.data) > limits.ANNOUNCEMENT_BYTES or not is_signed(message):
+            scorer.on_invalid_message(forwarder, topic)
             return False
-        self._mark_msg_seen(message)
-        validate, on_message = self._receivers[topics[0]]
+        self.seen_messages.add(key)
+        validate, on_message = self._receivers[topic]
         try:
             verdict = validate(str(forwarder), bytes(message.data))
             if verdict is GossipVerdict.ACCEPT:
@@ -213,14 +243,7 @@ class VerdictPubsub(Pubsub):
             self._on_bug(bug)
             return False
         if verdict is GossipVerdict.REJECT:
-            scorer.on_invalid_message(forwarder, topics[0])
+            scorer.on_invalid_message(forwarder, topic)
         elif verdict is GossipVerdict.ACCEPT:
-            scorer.on_first_delivery(forwarder, topics[0])
+            scorer.on_first_delivery(forwarder, topic)
         return verdict is GossipVerdict.ACCEPT
-
-
-def _is_signed(message: rpc_pb2.Message) -> bool:
-    try:
-        return bool(signature_validator(message))
-    except Exception:  # noqa: BLE001  a key that makes the library raise has no valid signature
-        return False
