@@ -83,7 +83,7 @@ class Attacked:
         for rpc in rpcs:
             await self.stream.send(framed(rpc))
 
-    async def send_until_expelled(self, rpc: rpc_pb2.RPC) -> None:
+    async def send_until_expelled(self, rpc: rpc_pb2.RPC | bytes) -> None:
         with contextlib.suppress(TransportError):
             for _ in range(1000):
                 await self.send(rpc)
@@ -154,6 +154,23 @@ def test_muted_peer_that_goes_on_sending_is_disconnected_and_its_points_outlast_
         assert scene.victim.faults == {RpcRefusal.MUTED: 1}
         assert len(scene.judged) < 15
         assert scene.victim.gossip_score(scene.stranger.peer_id, TOPIC) < -10
+
+    attacked(story)
+
+
+@pytest.mark.parametrize(
+    "rpc",
+    [
+        b"",
+        b"\x78\x01",
+        rpc_pb2.RPC(publish=[rpc_pb2.Message()]),
+        rpc_pb2.RPC(control=rpc_pb2.ControlMessage(iwant=[rpc_pb2.ControlIWant(messageIDs=[b"x"])])),
+    ],
+)
+def test_peer_that_sends_small_talk_without_end_is_disconnected(attacked, rpc: rpc_pb2.RPC | bytes) -> None:
+    async def story(scene: Attacked) -> None:
+        await scene.send_until_expelled(rpc)
+        assert scene.victim.faults == {RpcRefusal.MUTED: 1}
 
     attacked(story)
 

@@ -95,6 +95,10 @@ class Mesh(GossipSub):
     # Control messages of peers
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
+        now = time.monotonic()
+        if not self.allowances.of(sender_peer_id, now_seconds=now).controls.take(1.0, now_seconds=now):
+            self.peer_scorer.penalize_behavior(sender_peer_id)
+            return
         control = rpc.control
         offered = [key for ihave in control.ihave if ihave.topicID in self.mesh for key in ihave.messageIDs]
         self._ask_for(offered, sender_peer_id)

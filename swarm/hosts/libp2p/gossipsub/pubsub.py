@@ -214,6 +214,7 @@ class VerdictPubsub(Pubsub):
         topics = list(msg.topicIDs)
         is_ours = msg_forwarder == self.my_id
         if not is_ours and not any(topic in self._receivers for topic in topics):
+            self.mesh.peer_scorer.penalize_behavior(msg_forwarder)  # it knows that we do not listen there
             return
         if len(topics) != 1:
             self.mesh.peer_scorer.penalize_behavior(msg_forwarder, INVALID_POINTS)
