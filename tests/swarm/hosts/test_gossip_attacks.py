@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import anyio
@@ -318,5 +319,36 @@ def test_what_a_peer_costs_beyond_its_share_it_waits_for(attacked, monkeypatch: 
         await scene.world.eventually(lambda: len(scene.heard) == 40)
         most = (40 * 0.05 - allowances.OWN_BURST - allowances.COMMON_BURST) / allowances.COMMON_RATE
         assert max(waits) == pytest.approx(most, rel=0.2)
+
+    attacked(story)
+
+
+def test_mutated_rpcs_are_refused_or_taken_and_raise_nothing_else(attacked) -> None:
+    async def story(scene: Attacked) -> None:
+        random, mesh = Random(3), scene.pubsub.mesh
+        control = rpc_pb2.ControlMessage(
+            ihave=[rpc_pb2.ControlIHave(topicID=TOPIC, messageIDs=[b"i" * 24])],
+            iwant=[rpc_pb2.ControlIWant(messageIDs=[b"i" * 24])],
+            graft=[rpc_pb2.ControlGraft(topicID=TOPIC)],
+            prune=[rpc_pb2.ControlPrune(topicID=TOPIC, backoff=1, peers=[rpc_pb2.PeerInfo(peerID=b"p")])],
+            idontwant=[rpc_pb2.ControlIDontWant(messageIDs=[b"i"])],
+        )
+        subscription = rpc_pb2.RPC.SubOpts(subscribe=True, topicid=TOPIC)
+        honest = rpc_pb2.RPC(publish=[signed(b"m"), unsigned(1)], control=control, subscriptions=[subscription])
+        taken = 0
+        for _ in range(3000):
+            raw = bytearray(honest.SerializeToString())
+            for _ in range(random.randrange(1, 4)):
+                raw[random.randrange(len(raw))] = random.choice((0, 1, 2, 10, 18, 34, 0x7F, 0x80, 0xFF))
+            for table in (mesh.peer_scorer.behavior_penalty, mesh.peer_scorer.invalid_messages):
+                table.clear()
+            mesh.allowances = allowances.Allowances()
+            try:
+                await scene.pubsub._take_rpc(scene.stranger_id, bytes(raw))
+                taken += 1
+            except pubsub.RefusedRpcError:
+                continue
+        assert taken > 300
+        assert scene.world.bugs == []
 
     attacked(story)

@@ -29,7 +29,7 @@ def test_subscription_that_comes_before_our_own_stream_loses_no_message(tell_on_
             await may_open.wait()
             return await new_stream(*arguments)
 
-        publisher._host.new_stream = later  # type: ignore[method-assign]
+        publisher._host.new_stream = later  # type: ignore[assignment, method-assign]
         await publisher.subscribe(TOPIC, accept, lambda peer, message: None)
         await listener.subscribe(TOPIC, accept, lambda peer, message: heard.append(message))
         await listener.connect(publisher.addresses()[0], deadline_seconds=10)
