@@ -23,6 +23,16 @@ TASKS_PER_HEARTBEAT: Final = 64
 TASKS_PER_MANIFEST: Final = 1024
 MANIFEST_BYTES: Final = 256 * 1024
 
+# One RPC of GossipSub: many messages, or ids of messages that a peer has or wants
+GOSSIP_RPC_BYTES: Final = 1024 * 1024
+GOSSIP_RPC_FIELDS: Final = 12_000  # bounds the time of the check and the objects that protobuf makes
+GOSSIP_RPC_MESSAGES: Final = 512
+GOSSIP_RPC_IDS: Final = 5_000
+GOSSIP_RPC_CONTROLS: Final = 256
+GOSSIP_RPC_SUBSCRIPTIONS: Final = 256
+GOSSIP_TOPIC_CHARACTERS: Final = 256
+GOSSIP_TOPICS_PER_PEER: Final = 16  # that a peer is known to listen to; further ones are ignored
+
 # Private clusters
 MEMBERS: Final = 4096  # of one cluster; also the most seats of one invitation
 DOCUMENT_BYTES: Final = 1024  # an invitation, a join, a certificate, and either of the latter as a credential

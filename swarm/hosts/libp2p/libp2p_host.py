@@ -45,7 +45,8 @@ from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandl
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
-from swarm.hosts.libp2p.gossipsub import Mesh, VerdictPubsub
+from swarm.hosts.libp2p.gossipsub.mesh import Mesh
+from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
@@ -129,7 +130,7 @@ class Libp2pHost:
         self._handshake = handshake
         self._network, self._host = self._build(key, connections)
         self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
-        self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
+        self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run, self.faults)
 
     def _build(self, key: NodeKey, connections: int) -> tuple[Swarm, IdentifyingHost]:
         key_pair = create_new_key_pair(seed=key.private_bytes)
@@ -206,7 +207,6 @@ class Libp2pHost:
                 yield
                 await self._pubsub.flush(FLUSH_SECONDS)
         finally:
-            self._pubsub.stop_cache()
             with anyio.CancelScope(shield=True):
                 await self._meter.close_all()
 

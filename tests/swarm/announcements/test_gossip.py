@@ -105,6 +105,7 @@ def flipped(raw: bytes) -> bytes:
         ("oversized", lambda s: b"\x91" * 1000 + b"\xc0", GossipVerdict.REJECT),
         ("signature", lambda s: flipped(s.sealed()), GossipVerdict.REJECT),
         ("wrong_swarm", lambda s: s.sealed(swarm=bytes(16)), GossipVerdict.REJECT),
+        ("version", lambda s: msgspec.msgpack.encode((msgspec.msgpack.encode((2, 0)), b"")), GossipVerdict.REJECT),
     ],
 )
 def test_what_no_honest_peer_forwards_is_rejected(
@@ -165,18 +166,51 @@ def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
 def test_a_sender_is_limited_in_bytes_as_well_as_in_messages() -> None:
     limits_of_senders = SenderLimits()
     size = limits.ANNOUNCEMENT_BYTES
-    refusals = [limits_of_senders.refusal("peer", i, size, NOW) for i in range(20)]
+    refusals = [limits_of_senders.refusal("peer", i, size, NOW, forwarder="forwarder") for i in range(20)]
     assert refusals == [None] * 16 + ["rate"] * 4
 
 
 def test_strangers_without_number_take_bounded_memory_and_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gossip_module, "SENDERS_REMEMBERED", 100)
-    limits_of_senders = SenderLimits()
-    refusals = [limits_of_senders.refusal(f"stranger {i}", 1, 100, NOW) for i in range(5000)]
+    of_senders = SenderLimits()
+    refusals = [of_senders.refusal(f"stranger {i}", 1, 100, NOW, forwarder="forwarder") for i in range(5000)]
     assert refusals.count(None) == gossip_module.NEWCOMERS_AT_ONCE
     assert set(refusals) == {None, "newcomers"}
-    assert len(limits_of_senders) == 100
-    assert limits_of_senders.refusal("another", 1, 100, NOW + 1.0) is None
+    assert len(of_senders) == 100
+    assert of_senders.refusal("another", 1, 100, NOW + 1.0, forwarder="forwarder") is None
+
+
+def test_forwarder_that_invents_senders_keeps_out_neither_itself_nor_those_of_another_forwarder() -> None:
+    of_senders = SenderLimits()
+    for number in range(5000):
+        of_senders.refusal(f"invented {number}", 1, 100, NOW, forwarder="sybil")
+    assert of_senders.refusal("newcomer", 1, 100, NOW, forwarder="sybil") == "newcomers"
+    assert of_senders.refusal("newcomer", 1, 100, NOW, forwarder="honest") is None
+    assert of_senders.refusal("sybil", 1, 100, NOW, forwarder="sybil") is None
+
+
+def test_forwarders_without_number_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gossip_module, "FORWARDERS_REMEMBERED", 100)
+    of_senders = SenderLimits()
+    for number in range(500):
+        of_senders.refusal(f"sender {number}", 1, 100, NOW, forwarder=f"forwarder {number}")
+    assert len(of_senders._newcomers_of) == 100
+
+
+def test_body_of_a_sender_above_its_rate_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting()
+    walked: list[wire.Envelope] = []
+    open_body = wire.open_body
+
+    def walk(envelope: wire.Envelope) -> Announcement:
+        walked.append(envelope)
+        return open_body(envelope)
+
+    monkeypatch.setattr(wire, "open_body", walk)
+    count = int(gossip_module.MESSAGES_AT_ONCE)
+    for sequence in range(2 * count):
+        setting.host.arrive(setting.sealed(sequence=sequence))
+    assert len(walked) == count
 
 
 def test_the_replay_window_admits_each_number_once_in_any_order() -> None:

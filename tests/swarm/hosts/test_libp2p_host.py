@@ -89,20 +89,6 @@ def test_bytes_of_a_stranger_that_are_no_handshake_change_nothing(tell_on_socket
     tell_on_sockets(story)
 
 
-def test_nonsense_on_the_gossip_protocol_ends_that_stream_alone_and_is_counted(tell_on_sockets) -> None:
-    async def story(world: Any, tasks: trio.Nursery) -> None:
-        one, other = await world.chain(tasks, 2)
-        stream = await one.open_stream(other.peer_id, "/meshsub/1.1.0", deadline_seconds=10)
-        await stream.send(b"\x05" + b"\xff" * 5)
-        with pytest.raises(UnreachableError):
-            while await stream.receive(1000):
-                pass
-        assert other.failures.counts["incoming stream"] == 1
-        assert await world.exchange(one, other.peer_id, b"unmoved") == b"unmoved"
-
-    tell_on_sockets(story)
-
-
 def test_peer_that_sends_beyond_its_windows_is_dropped_before_it_fills_the_memory(tell_on_sockets) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         flooder, victim = await world.chain(tasks, 2)
