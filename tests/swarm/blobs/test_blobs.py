@@ -557,7 +557,7 @@ def test_a_full_disk_during_a_fetch_is_a_reason_and_not_an_accusation(
             def full(blob: bytes, content: bytes | memoryview) -> Path:
                 raise StorageError("cannot store: No space left on device; free space on this disk")
 
-            monkeypatch.setattr(here.store, "put_verified", full)
+            monkeypatch.setattr(here.store, "put_fetched", full)
             (fetched,) = await here.fetch(here.wanted(content(1000), there))
             assert "free space" in fetched.reason
             assert not here.reports
