@@ -25,7 +25,7 @@ class FetchJob:
         self.blob = wanted.blob
         self.size = wanted.size
         self.listed = frozenset(wanted.peers)
-        self.sources: list[PeerId] = list(dict.fromkeys(wanted.peers))  # peers to ask, best first
+        self.sources: dict[PeerId, None] = dict.fromkeys(wanted.peers)  # peers to ask, best first
         self.failures: dict[PeerId, str] = {}
         self.failed_because: str | None = None  # a failure that no other peer could help with
         self.is_done = False
@@ -158,3 +158,7 @@ class UnusableStreamError(ProtocolError):
     """The rest of this stream cannot be used; the peer may be asked for other blobs on a new one."""
 
     reason = "unusable_stream"
+
+
+class BusyError(UnusableStreamError):
+    """The peer serves too many others; it may be asked again in a while."""
