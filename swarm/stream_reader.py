@@ -31,6 +31,7 @@ class StreamReader:
         self._stream = stream
         self._stall_seconds = stall_seconds
         self._left = memoryview(b"")
+        self.received_bytes = 0
         self.asked_now()
 
     def asked_now(self) -> None:
@@ -71,4 +72,5 @@ class StreamReader:
             raise DeadlineError(f"{self._stream.peer} sent nothing for {self._stall_seconds:g} s")
         self.heard_at_seconds = anyio.current_time()
         self.answered_bytes += len(self._left)
+        self.received_bytes += len(self._left)
         return bool(self._left)

@@ -13,7 +13,7 @@ were not listed are asked. Only verified bytes are written, and they are kept.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +45,7 @@ LATE_SECONDS = 2.0  # after which a range requested from one peer is requested f
 CONNECT_SECONDS = 10.0
 STREAM_END_SECONDS = 1.0  # for a peer to end a stream after its last answer
 BUSY_SECONDS = 1.0  # until a peer that answered BUSY is asked again
+REFUSALS = 3  # of a peer that ends streams before it answers and stays connected, as an overloaded one does
 
 Reach = Callable[[PeerId, float], Awaitable[None]]  # (peer, deadline in seconds); connects or raises TransportError
 
@@ -71,7 +72,8 @@ class FetchRound:
         self._places = FetchPlaces()
         self._asked: dict[ChunkRange, _Asked] = {}
         self._sought_since: dict[ChunkRange, float] = {}  # kept when a range returns to the queue
-        self._brought: set[PeerId] = set()  # at least one chunk, each
+        self._brought: Counter[PeerId] = Counter()  # chunks
+        self._refusals: Counter[PeerId] = Counter()  # streams that ended before any answer
 
     async def run(self) -> None:
         await self._ask(list(dict.fromkeys(peer for job in self._jobs.values() for peer in job.sources)))
@@ -117,6 +119,7 @@ class FetchRound:
                 with anyio.move_on_after(LATE_SECONDS):
                     await self._changed.wait()  # others bring the rest, or fail and return it to the queue
                 continue
+            brought = self._brought[peer]
             try:
                 await self._converse(peer)
             except BusyError:
@@ -128,7 +131,10 @@ class FetchRound:
             except DeadlineError as error:
                 self._drop(peer, str(error), Conduct.STALLED)
             except TransportError as error:
-                self._drop(peer, str(error), None)
+                if self._brought[peer] == brought:
+                    self._drop(peer, str(error), None)
+                else:  # it serves, and gave our place to another: we ask again
+                    await anyio.sleep(BUSY_SECONDS)
 
     def _may_ask(self, peer: PeerId) -> bool:
         return any(job.may_ask(peer) for job in self._jobs.values())
@@ -163,8 +169,12 @@ class FetchRound:
         except (DeadlineError, IntegrityError):
             raise
         except TransportError as error:
-            if asked and peer not in self._brought:
-                self._report(peer, Conduct.BROKE_OFF, f"sent no chunk of what it was asked for: {error}")
+            is_refusal = not reader.received_bytes and peer in self._host.peers()
+            if is_refusal and self._refusals[peer] < REFUSALS:
+                self._refusals[peer] += 1
+                raise BusyError(str(error)) from error
+            if reader.received_bytes and not self._brought[peer]:
+                self._report(peer, Conduct.BROKE_OFF, f"began to answer and sent no chunk: {error}")
             raise
         finally:
             for taken in reversed(asked):
@@ -234,7 +244,7 @@ class FetchRound:
         if late is not None:
             request.append(late)
             self._asked[late].peers.add(peer)
-            if peer in self._brought:
+            if self._brought[peer]:
                 self._asked[late].useful_seconds = anyio.current_time()
         return request
 
@@ -244,7 +254,7 @@ class FetchRound:
         late: list[tuple[float, ChunkRange]] = []
         for taken, asked in self._asked.items():
             first_seconds = self._sought_since[taken]
-            since_seconds = asked.useful_seconds if peer in self._brought else first_seconds
+            since_seconds = asked.useful_seconds if self._brought[peer] else first_seconds
             if since_seconds <= before_seconds and peer not in asked.peers and self._jobs[taken.blob].may_ask(peer):
                 late.append((first_seconds, taken))
         return min(late, key=lambda each: each[0])[1] if late else None
@@ -263,8 +273,9 @@ class FetchRound:
             return
         if size != job.size:
             # The id shows which size is true only once all is here, so that no peer is blamed.
-            job.exclude(peer, f"has {size} bytes under this id; {job.size} were advertised")
-            raise UnusableStreamError(job.failures[peer])
+            because = f"has {size} bytes under this id; {job.size} were advertised"
+            job.exclude(peer, because)
+            raise UnusableStreamError(f"{peer} {because}")
         if taken.hashes:
             raw = bytes(await reader.exactly(HASH_BYTES * chunk_count(size)))
             job.accept_hashes([raw[at : at + HASH_BYTES] for at in range(0, len(raw), HASH_BYTES)])
@@ -273,7 +284,7 @@ class FetchRound:
             chunk = buffer[: job.chunk_bytes(index)]
             await reader.fill(chunk)
             job.accept_chunk(index, chunk)
-            self._brought.add(peer)
+            self._brought[peer] += 1
             self._places.received(peer, len(chunk))
         if job.is_over:
             self._notify()

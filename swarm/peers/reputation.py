@@ -45,7 +45,7 @@ class Conduct(StrEnum):
     WRONG_CHUNK = "wrong_chunk"  # sent bytes that do not match their hash
     HOSTILE_REQUEST = "hostile_request"  # sent a request that no honest peer sends
     STALLED = "stalled"  # accepted a request and sent nothing more
-    BROKE_OFF = "broke_off"  # accepted a request and ended the stream before the first chunk
+    BROKE_OFF = "broke_off"  # began to answer and ended the stream before the first chunk
     MISSING = "missing"  # did not have what it advertised
     AVERAGED = "averaged"  # gave weights that were averaged with ours
     OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing

@@ -23,6 +23,7 @@ GROUP = 8 << 20  # announced by liars
 async def hang_up(stream: Stream, ranges: Sequence[ChunkRange]) -> None:
     hashes = made_up_hashes(ranges[0].blob)
     await stream.send(encode_answer_header(BlobStatus.HERE, GROUP) + b"".join(hashes))
+    await anyio.sleep(0.5)
     await stream.reset()
 
 
@@ -134,6 +135,24 @@ def test_a_fetch_that_waited_for_another_of_the_same_blob_tries_its_own_peers_on
                 await anyio.sleep(1.0)
                 tasks.start_soon(fetch, honest)
             assert outcomes[honest.host.peer_id] is None
+
+    play(story)
+
+
+def test_another_size_that_is_named_after_the_blob_came_from_others_is_no_failure(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with World(tmp_path).nodes(4) as (here, late, silent, honest):
+            whole, other = content(LARGE), content(1000)
+            honest.store.put(whole)
+
+            async def answer_late(stream: Stream, ranges: Sequence[ChunkRange]) -> None:
+                await anyio.sleep(6.0)
+                await stream.send(encode_answer_header(BlobStatus.HERE, 5))
+
+            serve_instead(late, answer_late)
+            serve_instead(silent, stay_silent)
+            fetched = await here.fetch(here.wanted(whole, late, honest), here.wanted(other, silent))
+            assert [f.reason is None for f in fetched] == [True, False]
 
     play(story)
 
