@@ -40,6 +40,10 @@ class Stream(Protocol):
     @property
     def peer(self) -> PeerId: ...
 
+    @property
+    def network(self) -> str:
+        """The network from which the peer is connected: its IPv4 address or its IPv6 /64; empty if it is unknown."""
+
     async def send(self, payload: bytes) -> None:
         """Sends the whole payload. Raises ``UnreachableError`` once the peer is gone."""
 

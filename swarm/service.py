@@ -117,6 +117,7 @@ class SwarmService:
             upload_bytes_per_second=settings.upload_bytes_per_second,
             report=self._on_conduct,
             on_sent=self._on_blob_given,
+            standing=lambda peer: self.reputations.of(peer, wall_clock()),
         )
         self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
         self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._on_conduct)

@@ -81,6 +81,7 @@ CONDUCT: Mapping[str, str] = {
     "wrong_chunk": "it sent bytes that do not match their hash",
     "hostile_request": "it made a request that no honest peer makes",
     "stalled": "it accepted a request and then stayed silent",
+    "broke_off": "it began to answer a request and ended the stream before the first chunk",
     "missing": "it did not have what it had advertised",
     "averaged": "it sent weights that were averaged with this node's",
     "outlier": "it sent weights unusually far from this node's, which counted for less",

@@ -4,10 +4,10 @@
     good, bad  = Σ weight(event) · 2^(−age / half-life)  so that every reputation returns to ½
 
 A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests, unusable
-weights; each decays alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, or
-weights far from ours cost reputation and are never a reason for a ban: they prove nothing. A ban lasts
-``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a stranger
-again.
+weights; each decays alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, a
+stream that broke off, or weights far from ours cost reputation and are never a reason for a ban: they prove nothing. A
+ban lasts ``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a
+stranger again.
 
 Nothing here reads a clock: ``now_seconds`` is Unix time, because records are kept over restarts.
 """
@@ -45,6 +45,7 @@ class Conduct(StrEnum):
     WRONG_CHUNK = "wrong_chunk"  # sent bytes that do not match their hash
     HOSTILE_REQUEST = "hostile_request"  # sent a request that no honest peer sends
     STALLED = "stalled"  # accepted a request and sent nothing more
+    BROKE_OFF = "broke_off"  # began to answer and ended the stream before the first chunk
     MISSING = "missing"  # did not have what it advertised
     AVERAGED = "averaged"  # gave weights that were averaged with ours
     OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing
@@ -60,6 +61,7 @@ _BAD = {
     Conduct.WRONG_CHUNK: 4.0,
     Conduct.HOSTILE_REQUEST: 2.0,
     Conduct.STALLED: 0.5,
+    Conduct.BROKE_OFF: 0.5,
     Conduct.MISSING: 0.2,
     Conduct.OUTLIER: 1.0,
     Conduct.UNFIT_WEIGHTS: 4.0,

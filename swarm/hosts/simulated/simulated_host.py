@@ -252,6 +252,7 @@ class SimulatedHost:
         if handler is None:
             raise UnreachableError(f"{peer} does not know {protocol}")
         ours, theirs = link.open_stream(self.peer_id)
+        ours.network, theirs.network = (host._address.split("/")[2] for host in (target, self))
         if not self._conditions.is_silent(peer):
             target._require_running().start_soon(target._serve, handler, theirs)
         return ours

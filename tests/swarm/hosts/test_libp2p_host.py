@@ -19,6 +19,7 @@ from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
 from swarm.hosts.lan import decode_txt, encode_txt
+from swarm.hosts.libp2p import yamux
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.yamux import UNREAD_BYTES
@@ -104,6 +105,40 @@ def test_peer_that_sends_beyond_its_windows_is_dropped_before_it_fills_the_memor
             await stream.send(bytes(4 * UNREAD_BYTES))
         assert victim.traffic().received_bytes < 2 * UNREAD_BYTES
         await world.eventually(lambda: not victim.peers())
+
+    tell_on_sockets(story)
+
+
+def test_unread_bytes_of_many_peers_that_keep_to_their_windows_are_bounded_together(
+    tell_on_sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yamux, "ALL_UNREAD_BYTES", 2 << 20)
+    monkeypatch.setattr(yamux, "ALL_CHECKED_EVERY_BYTES", 1 << 19)
+
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        victim, honest, *others = await world.start(tasks, 5)
+
+        async def never_read(stream: Stream) -> None:
+            await anyio.sleep_forever()
+
+        victim.handle("/test/deaf/1", never_read)
+        for host in (honest, *others):
+            await host.connect(victim.addresses()[0], deadline_seconds=10)
+
+        async def fill(host: Any) -> None:
+            with contextlib.suppress(UnreachableError):
+                stream = await host.open_stream(victim.peer_id, "/test/deaf/1", deadline_seconds=10)
+                await stream.send(bytes(1 << 18))
+
+        async with trio.open_nursery() as fills:
+            for host in others:
+                for _ in range(8):
+                    fills.start_soon(fill, host)
+        connections = [c.muxed_conn for each in victim._network.connections.values() for c in each]
+        assert sum(c.unread_bytes() for c in connections) <= (2 << 20) + (1 << 19) + (1 << 18)
+        await world.eventually(lambda: len(victim.peers()) < 4)
+        assert honest.peer_id in victim.peers()
+        assert await world.exchange(honest, victim.peer_id, bytes(1 << 20)) == bytes(1 << 20)
 
     tell_on_sockets(story)
 
