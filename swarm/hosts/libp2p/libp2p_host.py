@@ -29,7 +29,6 @@ from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.stream.net_stream import NetStream
-from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.stream_muxer.yamux.yamux import Yamux
@@ -45,11 +44,12 @@ from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandl
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
+from swarm.hosts.libp2p.doorway import Doorway
 from swarm.hosts.libp2p.gossipsub import Mesh, VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Network, Upgrader
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
@@ -119,6 +119,7 @@ class Libp2pHost:
         self._listen = [Multiaddr(address) for address in listen]
         self._lan_discovery = lan_discovery
         self._meter = Meter()
+        self._doorway = Doorway(self.failures)
         self._blocked: set[ID] = set()
         self._incoming: Counter[ID] = Counter()
         self._dialling: dict[ID, anyio.Event] = {}
@@ -131,12 +132,12 @@ class Libp2pHost:
         self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
 
-    def _build(self, key: NodeKey, connections: int) -> tuple[Swarm, IdentifyingHost]:
+    def _build(self, key: NodeKey, connections: int) -> tuple[Network, IdentifyingHost]:
         key_pair = create_new_key_pair(seed=key.private_bytes)
         peer_id = ID.from_pubkey(key_pair.public_key)
         peerstore = PeerStore()
         peerstore.add_key_pair(peer_id, key_pair)
-        network = Swarm(
+        network = Network(
             peer_id,
             peerstore,
             Upgrader(key_pair, self._blocked, self._handshake, self.failures),
@@ -151,6 +152,7 @@ class Libp2pHost:
                 inbound_upgrade_timeout=HANDSHAKE_SECONDS,
                 outbound_upgrade_timeout=HANDSHAKE_SECONDS,
             ),
+            doorway=self._doorway,
         )
         network.auto_connector = NoAutoConnector(network)
         host = IdentifyingHost(network, addrs_factory=self._advertised, disable_identify_address_discovery=True)
@@ -176,7 +178,7 @@ class Libp2pHost:
 
     async def _take_addresses(self) -> None:
         for address in self._listen:
-            listener = Listener(self._on_connection, self._meter, self.failures)
+            listener = Listener(self._on_connection, self._meter, self._doorway, self.failures)
             try:
                 await listener.listen(address)
             except OSError as error:
