@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -17,6 +18,7 @@ Groups = tuple[str, str]
 """(network of a customer or a rented block, one address), the wide group first."""
 
 
+@lru_cache(maxsize=4096)
 def groups_of(ip: str) -> Groups:
     """Returns the /24 and the address for IPv4, the /48 and the /64 for IPv6; anything else is a group of its own."""
     try:
@@ -44,3 +46,13 @@ def most_crowded(items: Iterable[Item], groups: Iterable[Groups]) -> list[Item]:
 
 def _network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int) -> str:
     return str(ipaddress.ip_network((address, bits), strict=False))
+
+
+def spread(items: Iterable[Item], groups: Iterable[Groups]) -> list[Item]:
+    """Returns all items in another order: one of each wide group, then a second one of each, and so on."""
+    of_group: Counter[str] = Counter()
+    rounds = []
+    for item, (wide, _) in zip(items, groups, strict=True):
+        rounds.append((of_group[wide], item))
+        of_group[wide] += 1
+    return [item for _, item in sorted(rounds, key=lambda entry: entry[0])]

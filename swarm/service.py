@@ -104,6 +104,7 @@ class SwarmService:
             random=random,
             on_lan=settings.lan_discovery,
             is_banned=self._is_banned,
+            standing=lambda peer: self.reputations.of(peer, wall_clock()),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         self._members = (

@@ -261,6 +261,11 @@ class Libp2pHost:
         live = [c for c in self._network.connections.get(peer, []) if not c.is_closed and not c.muxed_conn.is_closed]
         return live[0] if live else None
 
+    def remote_ip(self, peer: PeerId) -> str:
+        connection = self._connection(_peer_id(peer))
+        remote = cast(Yamux, connection.muxed_conn).get_remote_address() if connection is not None else None
+        return remote[0] if remote is not None else ""
+
     def heard_on_lan(self) -> Sequence[Address]:
         return self._lan.heard() if self._lan is not None else []
 

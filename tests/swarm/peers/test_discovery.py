@@ -143,6 +143,59 @@ def test_addresses_told_in_masses_push_out_neither_memory_nor_those_that_worked(
     assert book.of("friend")
 
 
+def networked(peer: str, network: int, **facts: object) -> Candidate:
+    return Candidate(f"/ip4/10.0.{network}.1/tcp/4001/p2p/{peer}", AddressSource.PEER, **facts)  # type: ignore[arg-type]
+
+
+def test_networks_with_few_connections_are_dialled_before_crowded_ones() -> None:
+    candidates = [networked("crowded", 1), networked("apart", 2)]
+    assert [
+        Candidate(d.address, AddressSource.PEER).peer for d in dials(candidates, networks=[("10.0.1.0/24", "")])
+    ] == [
+        "apart",
+        "crowded",
+    ]
+
+
+def test_no_ip_address_is_dialled_many_times_at_once_whoever_is_said_to_live_there() -> None:
+    candidates = [Candidate(address(f"p{i}"), AddressSource.PEER) for i in range(10)]
+    assert len(dials(candidates)) == discovery.DIALS_PER_IP
+
+
+def test_strangers_that_dialled_us_do_not_keep_us_from_dialling_others() -> None:
+    candidates = [networked(f"p{i}", i) for i in range(10)]
+    sybils = ("a", "b", "c", "d")
+    assert dials(candidates, connected=sybils) == []
+    assert len(dials(candidates, connected=sybils, dialled_us=sybils)) == CONFIG.peers_wanted // 2
+
+
+def test_addresses_of_a_peer_that_sent_dead_ones_are_dialled_after_those_of_others_and_dropped_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "ADDRESSES", 40)
+    book = AddressBook()
+    for number in range(30):
+        book.add(networked(f"dead {number}".replace(" ", ""), number).address, AddressSource.PEER, teller="liar")
+    for candidate in book.candidates()[:20]:
+        book.update(after_failure(candidate, 0.0, "nobody there", Random(1)))
+    book.add(networked("honest", 77, failures=1).address, AddressSource.PEER, teller="friend")
+    assert book.doubts == {"liar": 20}
+    first = dials(book.candidates(), doubts=book.doubts)[0]
+    assert first.address == book.of("honest")[0].address
+    for number in range(100):
+        book.add(networked(f"more{number}", number).address, AddressSource.PEER, teller=f"friend {number % 9}")
+    assert len(book) == 40 and book.of("honest") and not any(c.teller == "liar" for c in book.candidates())
+
+
+def test_one_peer_fills_no_more_of_the_address_book_than_its_share() -> None:
+    book = AddressBook()
+    taken = [book.add(networked(f"p{n}", n % 250).address, AddressSource.PEER, teller="liar") for n in range(1000)]
+    assert sum(taken) == len(book) == discovery.ADDRESSES_PER_TELLER
+    for candidate in book.candidates():
+        book.drop(candidate.address)
+    assert book.add(networked("again", 1).address, AddressSource.PEER, teller="liar")
+
+
 def play(story: Callable[[], Awaitable[None]]) -> None:
     anyio.run(story, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
 
