@@ -25,7 +25,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.trio import TrioTCPStream
-from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.kad_dht.kad_dht import KadDHT
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.stream.net_stream import NetStream
@@ -46,7 +46,7 @@ from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
 from swarm.hosts.libp2p.doorway import Doorway
 from swarm.hosts.libp2p.gossipsub import Mesh, VerdictPubsub
-from swarm.hosts.libp2p.kad_dht import find_providers
+from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
 from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Network, Upgrader
@@ -129,7 +129,7 @@ class Libp2pHost:
         self._interfaces = NetworkInterfaces()
         self._handshake = handshake
         self._network, self._host = self._build(key, connections)
-        self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
+        self._dht = BoundedDht(self._host, self.failures)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
 
     def _build(self, key: NodeKey, connections: int) -> tuple[Network, IdentifyingHost]:
