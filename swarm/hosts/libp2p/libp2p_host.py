@@ -56,6 +56,7 @@ from swarm.hosts.unwrapping import unwrapped
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 300
+BLOCKED_PEERS = 4096  # above that the earliest is let in again; as another identity it would be too
 CONNECTIONS_PER_PEER = 3
 INCOMING_STREAMS_PER_PEER = 128
 STREAM_END_SECONDS = 5.0  # for a peer to end its direction after our handler returned
@@ -120,7 +121,7 @@ class Libp2pHost:
         self._lan_discovery = lan_discovery
         self._meter = Meter()
         self._doorway = Doorway(self.failures)
-        self._blocked: set[ID] = set()
+        self._blocked: dict[ID, None] = {}  # the earliest first
         self._incoming: Counter[ID] = Counter()
         self._dialling: dict[ID, anyio.Event] = {}
         self._tasks: TaskGroup | None = None
@@ -305,8 +306,12 @@ class Libp2pHost:
         await self._network.close_peer(_peer_id(peer))
 
     def block(self, peer: PeerId) -> None:
-        self._blocked.add(_peer_id(peer))
+        self._blocked[_peer_id(peer)] = None
         self._pubsub.blacklisted_peers.add(_peer_id(peer))
+        if len(self._blocked) > BLOCKED_PEERS:
+            earliest = next(iter(self._blocked))
+            del self._blocked[earliest]
+            self._pubsub.blacklisted_peers.discard(earliest)
         self._running().start_soon(self._network.close_peer, _peer_id(peer))
 
     async def _on_connection(self, socket: TrioTCPStream) -> None:

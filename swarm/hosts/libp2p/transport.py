@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -220,7 +220,9 @@ class MeteredTcp(TCP):
 class Upgrader(TransportUpgrader):
     """Noise, then Yamux. In a private cluster both run under its pre-shared key, and its handshake between them."""
 
-    def __init__(self, key_pair: KeyPair, blocked: set[ID], handshake: Handshake | None, failures: Failures) -> None:
+    def __init__(
+        self, key_pair: KeyPair, blocked: Container[ID], handshake: Handshake | None, failures: Failures
+    ) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
         super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
         self._blocked = blocked
