@@ -108,33 +108,40 @@ def next_dials(
     counted = len(connected) - len(dialled_us) + min(len(dialled_us), config.peers_wanted // 2)
     short = config.peers_wanted - counted - len(dialling)
     crowd = Counter(network for network, _ in networks)
-    at_ip: Counter[str] = Counter()
+    candidates = list(candidates)
+    at_ip = Counter(c.groups[1] for c in candidates if c.peer in dialling)
     away = {ourselves, *connected, *dialling, *refused}
     due = [c for c in candidates if c.not_before_seconds <= now_seconds and c.peer not in away]
     if short <= 0:
         due = [c for c in due if c.source is AddressSource.CONFIGURED]
     dials: dict[str, Dial] = {}
-    while due and len(dials) < room:
+    while len(dials) < room:
+        due = [
+            c
+            for c in due
+            if c.peer not in dials and (c.source is AddressSource.CONFIGURED or at_ip[c.groups[1]] < DIALS_PER_IP)
+        ]
+        if not due:
+            break
         best = min(
             due,
             key=lambda c: (
                 c.source is not AddressSource.CONFIGURED,
                 c.failures + doubt_of(doubts.get(c.teller, 0)),
+                c.source >= AddressSource.DHT,  # hearsay
                 crowd[c.groups[0]],
                 c.source,
             ),
         )
-        network, ip = best.groups
         if best.source is AddressSource.CONFIGURED:
             dials[best.peer] = Dial(best.address, "configured")
         elif len(dials) >= short:
             break
-        elif at_ip[ip] < DIALS_PER_IP:
+        else:
             why = f"{best.source.name.lower()}; {len(connected)} of {config.peers_wanted} peers connected"
             dials[best.peer] = Dial(best.address, why)
-            at_ip[ip] += 1
-            crowd[network] += 1
-        due = [c for c in due if c.peer not in dials and c is not best]
+        at_ip[best.groups[1]] += 1
+        crowd[best.groups[0]] += 1
     return list(dials.values())
 
 

@@ -3,9 +3,12 @@
 Identities cost nothing, so that anybody can dial a node under a thousand of them. A node therefore gives up newcomers,
 and never a connection at random. Kept for certain are configured peers, a few that it dialled itself (the oldest, and
 the latest, from which it may be fetching), those whose claims held most often, and the oldest. Of all others the
-youngest of the most crowded address leaves first. Whoever is here and of use stays, whatever comes; a newcomer from an
-address of its own finds a place as long as one address has more than one; and newcomers have places of their own for
-``NEWCOMER_SECONDS``, so that a peer without a lasting place can still learn addresses and fetch.
+youngest of the most crowded address leaves first. Whoever is here and of use stays, whatever comes, and a newcomer from
+an address of its own finds a place as long as one address has more than one.
+
+Newcomers have places of their own for ``NEWCOMER_SECONDS``, of which the oldest of the most crowded address leaves when
+they are taken: a peer without a lasting place can still learn addresses and fetch, for as long as it takes strangers
+at addresses as crowded as its own to make ``NEWCOMERS`` connections.
 
 What this does not do: where strangers came first, from as many addresses as there are places, an honest newcomer is
 refused by this node until one of them leaves. The places of those that this node dials itself stay free for it.
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from swarm.address_groups import Groups, most_crowded
 
 CONNECTIONS = 64
-NEWCOMERS = 32  # above ``CONNECTIONS``
+NEWCOMERS = 96  # above ``CONNECTIONS``
 NEWCOMER_SECONDS = 20.0
 KEPT_USEFUL = 24
 KEPT_DIALLED = 8  # of the oldest, and as many of the latest
@@ -42,24 +45,32 @@ class Connection:
 
 
 def superfluous(now_seconds: float, connections: Collection[Connection]) -> list[str]:
-    """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` stay, and as many
-    of up to ``NEWCOMERS`` as are here for less than ``NEWCOMER_SECONDS``. Configured peers stay even above that."""
-    newcomers = sum(now_seconds - c.since_seconds < NEWCOMER_SECONDS for c in connections)
-    at_most = CONNECTIONS + min(newcomers, NEWCOMERS)
+    """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` and ``NEWCOMERS``
+    stay. Peers that are kept for certain stay even above that."""
     kept = _kept_for_certain(connections)
     others = sorted((c for c in connections if c.peer not in kept), key=lambda c: c.since_seconds)
-    classes = (
-        [c for c in others if c.is_unproven],
-        [c for c in others if not c.is_unproven and c.standing <= STRANGERS_STANDING],
-        [c for c in others if not c.is_unproven and c.standing > STRANGERS_STANDING],
-    )
+    newcomers = [c for c in others if now_seconds - c.since_seconds < NEWCOMER_SECONDS]
+    lasting = others[: len(others) - len(newcomers)]
     leaving: list[str] = []
-    for droppable in classes:
-        while droppable and len(connections) - len(leaving) > at_most:
+    while len(newcomers) > NEWCOMERS:
+        oldest = most_crowded(newcomers, [c.groups for c in newcomers])[0]
+        newcomers.remove(oldest)
+        leaving.append(oldest.peer)
+    for droppable in _least_known_first(lasting):
+        while droppable and len(kept) + len(lasting) > CONNECTIONS:
             youngest = most_crowded(droppable, [c.groups for c in droppable])[-1]
             droppable.remove(youngest)
+            lasting.remove(youngest)
             leaving.append(youngest.peer)
     return leaving
+
+
+def _least_known_first(connections: Collection[Connection]) -> tuple[list[Connection], ...]:
+    return (
+        [c for c in connections if c.is_unproven],
+        [c for c in connections if not c.is_unproven and c.standing <= STRANGERS_STANDING],
+        [c for c in connections if not c.is_unproven and c.standing > STRANGERS_STANDING],
+    )
 
 
 def _kept_for_certain(connections: Collection[Connection]) -> set[str]:

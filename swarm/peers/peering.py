@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from protocol.errors import (
@@ -22,14 +21,12 @@ from protocol.errors import (
     ProtocolError,
     RefusedError,
     StarlingError,
-    StorageError,
     TransportError,
     UnreachableError,
 )
 from protocol.limits import ADDRESSES_PER_ANSWER
 from protocol.meeting_points import dht_key
 from swarm.address_groups import groups_of, spread
-from swarm.atomic_file import write_atomically
 from swarm.host import Host, PeerId
 from swarm.peers.discovery import (
     DEPARTED_SECONDS,
@@ -45,6 +42,7 @@ from swarm.peers.discovery import (
 )
 from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, superfluous
 from swarm.peers.peer_exchange import PeerExchange
+from swarm.peers.remembered_addresses import RememberedAddresses
 
 TICK_SECONDS = 0.5
 DIAL_SECONDS = 10.0
@@ -58,7 +56,6 @@ FIND_WHEN_SHORT_SECONDS = 60.0
 PROVIDE_EVERY_SECONDS = 600.0
 PROVIDERS_WANTED = 32
 OTHER_SWARM_SECONDS = 600.0
-REMEMBERED = 256
 
 
 class Peering:
@@ -83,7 +80,7 @@ class Peering:
         self.book = AddressBook()
         self._host = host
         self._swarm_id = swarm_id
-        self._path = remembered
+        self._remembered = RememberedAddresses(remembered)
         self._random = random
         self._on_lan = on_lan
         self._is_banned = is_banned
@@ -98,11 +95,10 @@ class Peering:
         self._dialling: set[PeerId] = set()
         self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
-        self._saved: list[str] = []
         for address in configured:
             if not self.book.add(address, AddressSource.CONFIGURED):
                 raise ConfigurationError(f"{address!r} is no peer's address: expected /ip4/…/tcp/…/p2p/<peer id>")
-        for address in self._remembered():
+        for address in self._remembered.load():
             self.book.add(address, AddressSource.REMEMBERED)
 
     async def run(self) -> None:
@@ -325,24 +321,6 @@ class Peering:
                 self.failures[error.reason] += 1
             await anyio.sleep(FIND_WHEN_SHORT_SECONDS if self._is_short else FIND_EVERY_SECONDS)
 
-    def _remembered(self) -> list[str]:
-        if self._path is None or not self._path.exists():
-            return []
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=list[str])[:REMEMBERED]
-        except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(
-                f"cannot read {self._path} ({error}): delete it, and the node looks for peers again"
-            ) from error
-
     def save(self) -> None:
         """Writes ``peers.json`` if its content changed. Raises ``StorageError``."""
-        if self._path is None:
-            return
-        reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None]
-        reached.sort(key=lambda c: c.reached_at_seconds or 0.0, reverse=True)
-        earlier = [c for c in self.book.candidates() if c.source is AddressSource.REMEMBERED and c not in reached]
-        addresses = [c.address for c in [*reached, *sorted(earlier, key=lambda c: c.failures)]][:REMEMBERED]
-        if addresses != self._saved:
-            write_atomically(self._path, msgspec.json.encode(addresses))
-            self._saved = addresses
+        self._remembered.save(self.book.candidates(), lambda peer: self._standing(peer) > STRANGERS_STANDING)

@@ -65,7 +65,7 @@ def test_peer_that_never_showed_its_swarm_leaves_before_one_that_did() -> None:
 
 def test_newcomers_have_places_of_their_own_for_a_while() -> None:
     old, new = crowd(CONNECTIONS), [connection(f"new {n}", NOW, network="new") for n in range(NEWCOMERS + 5)]
-    assert len(left([*old, *new])) == CONNECTIONS + NEWCOMERS
+    assert superfluous(NOW, [*old, *new]) == [f"new {n}" for n in range(5)]
     assert len(left([*old, *new], NOW + NEWCOMER_SECONDS)) == CONNECTIONS
 
 
