@@ -120,6 +120,9 @@ class Host(Protocol):
     def peers(self) -> Sequence[PeerId]:
         """Returns the peers that are connected now."""
 
+    def remote_ip(self, peer: PeerId) -> str:
+        """Returns the IP address at the other end of the connection to a peer; empty if it is not connected."""
+
     def heard_on_lan(self) -> Sequence[Address]:
         """Returns addresses received by multicast on the local network; none if LAN discovery is off."""
 

@@ -46,6 +46,7 @@ HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to av
 OWN_BLOBS_REMEMBERED = 4096
 MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
+MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -104,6 +105,7 @@ class SwarmService:
             random=random,
             on_lan=settings.lan_discovery,
             is_banned=self._is_banned,
+            standing=lambda peer: self.reputations.of(peer, wall_clock()),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         self._members = (
@@ -363,14 +365,15 @@ class SwarmService:
         )
 
     def _peers(self) -> list[api.PeerStatus]:
-        """Lists connected, banned and other known peers, in this order, the latest heard first.
+        """Lists connected, lately banned and other known peers, in this order, the latest heard first.
 
-        At most ``MAX_PEERS_LISTED``.
+        At most ``MAX_PEERS_LISTED``, of which ``MAX_BANNED_LISTED`` for being banned.
         """
         now_seconds = self._wall_clock()
         connected = list(self.host.peers())
         heard = reversed(list(self._table))
-        known = list(dict.fromkeys([*connected, *self.reputations.banned(now_seconds), *heard]))[:MAX_PEERS_LISTED]
+        banned = self.reputations.banned(now_seconds)[-MAX_BANNED_LISTED:]
+        known = list(dict.fromkeys([*connected, *banned, *heard]))[:MAX_PEERS_LISTED]
         statuses = []
         for peer in known:
             notes = self._table.known(peer)

@@ -9,11 +9,15 @@ stream that broke off, or weights far from ours cost reputation and are never a 
 ban lasts ``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a
 stranger again.
 
+Identities cost nothing, and so do bans: whoever makes up identities also makes up banned ones. Bans and standings
+therefore have places of their own (``ReputationBook``), and no number of either pushes out a peer whose claims held.
+
 Nothing here reads a clock: ``now_seconds`` is Unix time, because records are kept over restarts.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +35,9 @@ BAN_FAULTS = 2.5  # three within about twenty minutes
 BAN_SHARE = 0.1
 BAN_SECONDS = 3600.0
 MAX_BAN_SECONDS = 24 * 3600.0
-PEERS_REMEMBERED = 4096
+PEERS_REMEMBERED = 4096  # that are not banned
+BANS_REMEMBERED = 1024
+DROPPED_AT_ONCE = 1 / 8  # of either, when there is no room: what is least worth is looked for seldom
 
 
 class Conduct(StrEnum):
@@ -144,10 +150,16 @@ def observed(record: PeerReputation, conduct: Conduct, now_seconds: float) -> Pe
     )
 
 
-class ReputationBook:
-    """The records of at most ``PEERS_REMEMBERED`` peers, kept in ``path``.
+def worth(record: PeerReputation) -> float:
+    """Returns a number by which records compare as by their good conduct of now; lowest where there was none."""
+    return math.log2(record.good) + record.at_seconds / HALF_LIFE_SECONDS if record.good > 0.0 else -math.inf
 
-    Above that, the peer that was observed longest ago is dropped first, banned peers last.
+
+class ReputationBook:
+    """The records of at most ``PEERS_REMEMBERED`` peers and ``BANS_REMEMBERED`` banned ones, kept in ``path``.
+
+    Above that, the peers with the least good conduct are dropped, of those alike the one observed longest ago; and the
+    bans that end soonest. A peer that is dropped is a stranger again, as it would be under another identity.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -164,17 +176,32 @@ class ReputationBook:
 
     def observe(self, peer: str, conduct: Conduct | Judgement, now_seconds: float) -> str | None:
         """Records one event. Returns why the peer is banned if this event made it so, else None."""
+        is_new = peer not in self._records
         before = self._records.get(peer) or PeerReputation(at_seconds=now_seconds)
         after = observed(before, Conduct(conduct), now_seconds)
         self._records[peer] = after
         self._records.move_to_end(peer)
-        while len(self._records) > PEERS_REMEMBERED:
-            # Strangers, however many, must not be able to push out a ban.
-            free = (p for p, s in self._records.items() if not is_banned(s, now_seconds))
-            self._records.pop(next(free, next(iter(self._records))))
         self._unsaved = True
         newly_banned = is_banned(after, now_seconds) and not is_banned(before, now_seconds)
+        if (newly_banned or is_new) and len(self._records) > min(PEERS_REMEMBERED, BANS_REMEMBERED):
+            self._make_room(now_seconds)
         return after.banned_because if newly_banned else None
+
+    def _make_room(self, now_seconds: float) -> None:
+        banned: list[str] = []
+        free: list[str] = []
+        for peer, record in self._records.items():
+            (banned if is_banned(record, now_seconds) else free).append(peer)
+        if len(banned) > BANS_REMEMBERED:
+            banned.sort(key=lambda peer: self._records[peer].banned_until_seconds)
+            self._drop(banned[: 1 + int(BANS_REMEMBERED * DROPPED_AT_ONCE)])
+        if len(free) > PEERS_REMEMBERED:
+            free.sort(key=lambda peer: worth(self._records[peer]))
+            self._drop(free[: 1 + int(PEERS_REMEMBERED * DROPPED_AT_ONCE)])
+
+    def _drop(self, peers: list[str]) -> None:
+        for peer in peers:
+            del self._records[peer]
 
     def of(self, peer: str, now_seconds: float) -> float:
         """Returns the peer's reputation, 0 to 1."""
@@ -186,6 +213,7 @@ class ReputationBook:
         return record.banned_because if record is not None and is_banned(record, now_seconds) else None
 
     def banned(self, now_seconds: float) -> list[str]:
+        """Returns the banned peers, the one observed last at the end."""
         return [peer for peer, record in self._records.items() if is_banned(record, now_seconds)]
 
     def save(self) -> None:

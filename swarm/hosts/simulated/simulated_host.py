@@ -114,6 +114,9 @@ class SimulatedHost:
     def peers(self) -> Sequence[PeerId]:
         return list(self._links)
 
+    def remote_ip(self, peer: PeerId) -> str:
+        return self._hosts[peer]._address.split("/")[2] if peer in self._links else ""
+
     def heard_on_lan(self) -> Sequence[Address]:
         nearby = [self._hosts.get(peer) for peer in self._conditions.same_lan(self.peer_id)]
         return [host._address for host in nearby if host is not None and host.is_running]
