@@ -126,6 +126,12 @@ def most_content_bytes(tokens: int) -> int:
     return min(limits.GROUP_BYTES, limits.GROUP_OTHER_BYTES + _TOKEN_CONTENT_BYTES * tokens)
 
 
+def most_blob_bytes(tokens: int) -> int:
+    """The bytes that the blob of a group of so many tokens may need, however badly its content compresses."""
+    content_bytes = most_content_bytes(tokens)
+    return min(limits.GROUP_BLOB_BYTES, content_bytes + content_bytes // 128 + 1024)
+
+
 def decode_group(raw: bytes, *, tokens: int = limits.GROUP_TOKENS) -> Group:
     """The group in a blob, with every guarantee that ``Completion`` lists.
 
