@@ -17,7 +17,7 @@ Distance weighs no more than that: a peer that has what we lack is far from us p
 Everything known here comes from adverts, whose claims have not been checked. So the score, which follows from claims,
 decides only among the groups of one peer and among peers whose claims held before (``peer_records``). To these all
 places are kept but ``STRANGERS_SHARE`` and those that they leave empty. Strangers have the other places together, each
-in turn, connected ones first, whatever they claim; peers that lied or do not serve come after them, and rest. Of
+in turn, connected ones first, whatever they claim. Peers that lied or do not serve get what these leave, and rest. Of
 adverts that seem to announce one group, one is chosen. An advert that no group of its task can have is passed over.
 """
 
@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from node.configuration import ForeignAdvantage, LearnerSection, ResearchSection
 from node.learner.foreign.outcomes import ForeignOutcome
-from node.learner.foreign.peer_records import HELD_TO_BE_PROVEN, PROVEN_RELIABILITY, PeerRecords
+from node.learner.foreign.peer_records import HELD_TO_BE_PROVEN, MIN_RELIABILITY, PROVEN_RELIABILITY, PeerRecords
 from node.learner.foreign.replay import ForeignChoice, Key, ReplayPool, key_of
 from node.learner.objective.advantages import learner_relative_gain
 from node.tasks.task import Task
@@ -88,8 +88,9 @@ def choose(
     proven = [group for group in ranked if pool.peers.standing(group.peer) is Standing.PROVEN]
     others = [group for group in ranked if pool.peers.standing(group.peer) is not Standing.PROVEN]
     kept = _within_peer_share(proven, wanted, section.peer_share)
-    places = max(math.ceil(STRANGERS_SHARE * wanted), wanted - len(kept)) if try_strangers or not kept else 0
-    tried = _in_turn(others, pool.peers, draws)[:places]
+    strange = sum(pool.peers.of(group.peer).reliability >= MIN_RELIABILITY for group in others)
+    places = max(min(math.ceil(STRANGERS_SHARE * wanted), strange), wanted - len(kept))
+    tried = _in_turn(others, pool.peers, draws)[:places] if try_strangers or not kept else []
     return ForeignChoice(tuple(_within_tokens([*kept[: wanted - len(tried)], *tried])), passed_over)
 
 
@@ -164,7 +165,9 @@ def _in_turn(ranked: Sequence[SeenGroup], peers: PeerRecords, draws: random.Rand
     def turn(peer: str) -> tuple[float, ...]:
         record = peers.of(peer)
         promising = record.held if record.reliability >= PROVEN_RELIABILITY else 0
-        return -peers.standing(peer), -min(promising, HELD_TO_BE_PROVEN), record.groups_taken, draws.random()
+        doubted = record.reliability < MIN_RELIABILITY
+        tries = record.groups_taken
+        return doubted, -peers.standing(peer), -min(promising, HELD_TO_BE_PROVEN), tries, draws.random()
 
     turns = [of_peer[peer] for peer in sorted(of_peer, key=turn)]
     return [group for lot in itertools.zip_longest(*turns) for group in lot if group is not None]

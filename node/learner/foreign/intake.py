@@ -33,17 +33,19 @@ from node.learner.foreign.replay import ForeignChoice, Key, ReplayPool, key_of, 
 from node.learner.foreign.swarm_calls import Swarm, SwarmCalls, elapsed
 from node.tasks.task import Task
 from protocol.errors import StarlingError, TransportError
-from protocol.rollouts import Group
+from protocol.rollouts import Group, content_hash
 from swarm.announcements.crowding import Standing
 from swarm.api import Fetched, Judgement, SeenGroup
 
 FETCH_DEADLINE_SECONDS = 10.0
 TRIAL_DEADLINE_SECONDS = 3.0  # for a few peers that are not proven: enough to connect over a slow network
+CONNECTED_TRIAL_SECONDS = 2.0  # the same where all of them are connected
 MAX_TRIAL_SECONDS = 60.0  # that are counted
 STRANGERS_REST = 8.0  # after strangers were tried, × the time that it took
 MAX_HANDED_OUT = 512  # groups on which a judgement may still come
-MAX_ADVERTS = 4096  # asked for at once; the swarm process keeps no more
+MAX_ADVERTS = 4096  # asked for at once; what the swarm process keeps beyond them comes a round later
 MIN_SECONDS_BETWEEN_PEER_QUERIES = 5.0  # peers announce their success with every heartbeat
+OURSELVES = ""  # no peer's id
 NO_SWARM_PROCESS = "this node runs without a swarm process"
 
 log = logging.getLogger(__name__)
@@ -129,6 +131,14 @@ class RolloutIntake:
             return Incoming(late=True, alone_because="foreign groups are still on their way")
         self._arriving = None
         return incoming
+
+    def share(self, groups: Sequence[Group]) -> None:
+        """Announces own groups to the swarm, and remembers their content: a copy of one teaches nothing."""
+        with self._pool_lock:
+            for group in groups:
+                mark = content_hash(group)
+                self._pool.learnt((OURSELVES, mark), [mark], self._clock())
+        self.calls.share(groups)
 
     def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
         """Reports that a group's claims hold, whether or not it was of use, and remembers it for choosing."""
@@ -257,6 +267,7 @@ class RolloutIntake:
     def _fetched(self, swarm: Swarm, chosen: Sequence[SeenGroup]) -> Iterator[tuple[SeenGroup, Fetched]]:
         """Yields the outcome for each group: those of proven peers, then those of the others, of a few at a time."""
         with self._pool_lock:
+            connected = self._pool.peers.connected
             is_proven = {seen.peer: self._pool.peers.standing(seen.peer) is Standing.PROVEN for seen in chosen}
         proven = [seen for seen in chosen if is_proven[seen.peer]]
         others = [seen for seen in chosen if not is_proven[seen.peer]]
@@ -264,7 +275,8 @@ class RolloutIntake:
         if others:
             began_seconds = self._clock()
             for few in of_few_peers(others):
-                yield from asked_for(swarm, few, TRIAL_DEADLINE_SECONDS)
+                here = connected is not None and all(seen.peer in connected for seen in few)
+                yield from asked_for(swarm, few, CONNECTED_TRIAL_SECONDS if here else TRIAL_DEADLINE_SECONDS)
             took_seconds = min(max(0.0, self._clock() - began_seconds), MAX_TRIAL_SECONDS)
             self._strangers_rest_until_seconds = self._clock() + STRANGERS_REST * took_seconds
 

@@ -13,12 +13,7 @@ from node.configuration import LearnerSection, ResearchSection
 from node.learner.foreign.choice import DEFAULT_RESEARCH, choose
 from node.learner.foreign.peer_records import (
     HELD_TO_BE_PROVEN,
-    MAX_REMEMBERED_PEERS,
-    MAX_REST_SECONDS,
-    MIN_RELIABILITY,
-    PROVEN_RELIABILITY,
     REST_SECONDS,
-    PeerRecords,
 )
 from node.learner.foreign.replay import (
     COPY_SECONDS,
@@ -29,7 +24,6 @@ from node.learner.foreign.replay import (
     key_of,
 )
 from protocol.messages import GroupAdvert, PromptRef
-from swarm.announcements.crowding import Standing
 from swarm.api import SeenGroup
 
 NOW = 1_000_000.0
@@ -259,6 +253,9 @@ def test_what_strangers_claim_buys_them_no_place_of_peers_whose_claims_held() ->
     assert sum(n >= 1000 for n in chosen) == 28
     choice = choose(NOW, pool, TASKS, lambda _: 0.1, section, random.Random(0), try_strangers=False)
     assert sum(group.cursor >= 1000 for group in choice.chosen) == 32
+    for n in range(40):
+        pool.peers.lied(f"liar {n}", NOW - REST_SECONDS)
+    assert all(n >= 1000 for n in chosen_numbers(pool, section))  # known liars get no place that others can fill
     alone = pool_of(*liars, *honest)
     peers = [group.peer for group in choose(NOW, alone, TASKS, lambda _: 0.1, section, random.Random(0)).chosen]
     assert len(set(peers)) == 32  # of 44 strangers each is tried once before any is tried twice
@@ -268,31 +265,6 @@ def test_unconnected_strangers_are_tried_after_connected_ones() -> None:
     pool = pool_of(*(seen(n, peer=f"far {n}", rewards=(1, 1)) for n in range(1, 9)), seen(10, peer="near"))
     pool.peers.connected = frozenset({"near"})
     assert chosen_numbers(pool, LearnerSection(foreign_groups=1)) == [10]
-
-
-def test_peer_that_does_not_serve_rests_longer_each_time_and_loses_its_place() -> None:
-    section = LearnerSection(foreign_groups=1)
-    pool = pool_of(seen(1, peer="absent", rewards=(1, 1)), seen(2, peer="ann"), proven=("absent", "ann"))
-    assert chosen_numbers(pool, section) == [1]
-    for failures in range(1, 4):
-        at_seconds = NOW + 1000 * failures
-        pool.peers.missed("absent", at_seconds)
-        pool.peers.missed("absent", at_seconds)  # another group of the same fetch
-        rest_seconds = REST_SECONDS * 2 ** (failures - 1)
-        assert pool.peers.rests("absent", at_seconds + rest_seconds - 0.1)
-        assert not pool.peers.rests("absent", at_seconds + rest_seconds)
-    assert not pool.peers.of("absent").proven
-    pool.peers.held("absent", NOW + 9000)
-    assert pool.peers.of("absent").failures == 0
-
-
-def test_peer_that_serves_one_group_and_not_the_others_fails_all_the_same() -> None:
-    pool = pool_of(proven=("eve",))
-    pool.peers.missed("eve", NOW)
-    for _ in range(8):
-        pool.peers.held("eve", NOW + 1)
-    assert pool.peers.of("eve").failures == 1
-    assert not pool.peers.of("eve").proven
 
 
 def test_advert_that_no_group_of_its_task_can_have_is_passed_over() -> None:
@@ -327,28 +299,6 @@ def test_copy_of_what_was_learnt_is_passed_over_for_an_hour() -> None:
         assert [group.cursor for group in choice.chosen] == [1]  # a second use of its own
         assert reasons(choice) == {"copy": 1}
         assert not known.is_copy(key_of(twin), known.outlines[key_of(twin)], NOW + COPY_SECONDS + 1)
-
-
-def test_reliability_is_earned_back_by_claims_that_hold_and_a_missing_blob_costs_less_than_a_lie() -> None:
-    peers = PeerRecords()
-    peers.lied("bob", NOW)
-    assert peers.standing("bob") is Standing.LAST
-    for _ in range(4):
-        peers.held("bob", NOW + MAX_REST_SECONDS)
-    assert peers.standing("bob") is Standing.PROVEN
-    peers.missed("cid", NOW)
-    assert MIN_RELIABILITY < peers.of("cid").reliability < 1
-    for _ in range(50):
-        peers.copied("eve")
-    assert MIN_RELIABILITY <= peers.of("eve").reliability < PROVEN_RELIABILITY
-
-
-def test_strangers_records_push_out_no_proven_peer() -> None:
-    pool = pool_of(proven=("ann",))
-    for n in range(2 * MAX_REMEMBERED_PEERS):
-        pool.peers.lied(f"sybil {n}", NOW)
-    assert len(pool.peers) == MAX_REMEMBERED_PEERS
-    assert pool.peers.standing("ann") is Standing.PROVEN
 
 
 def test_between_equally_good_groups_the_policy_nearer_to_ours_comes_first() -> None:

@@ -105,6 +105,14 @@ class SlowBoard(Board):
         return found
 
 
+@dataclass
+class SharingBoard(Board):
+    shared: list[Group] = field(default_factory=list)
+
+    def share(self, groups: Sequence[Group]) -> None:
+        self.shared += groups
+
+
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
     return Board(tmp_path)
@@ -264,6 +272,18 @@ def test_recompressed_twin_counts_once_whoever_announces_it(board: Board, intake
     board.put("mallory", replace(original, completions=longer))
     assert not_used(gathered(intake)) == {"copy": 1}  # its content shows it
     assert [peer for peer, judgement in board.judged if judgement is Judgement.MALFORMED] == []
+
+
+def test_copy_of_our_own_group_teaches_nothing(tmp_path: Path) -> None:
+    board = SharingBoard(tmp_path)
+    intake = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW)
+    own = group(1)
+    intake.share([own])
+    intake.settle(WAIT_SECONDS)
+    assert board.shared == [own]
+    board.put("eve", own)
+    assert not_used(gathered(intake)) == {"copy": 1}
+    intake.close()
 
 
 def test_copies_announced_in_the_same_round_count_once(board: Board, intake: RolloutIntake) -> None:
