@@ -21,6 +21,7 @@ from protocol.errors import ConfigurationError, RefusedError, StarlingError, Sto
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
+from swarm.announcements.crowding import Standing
 from swarm.announcements.gossip import Gossip, split_adverts
 from swarm.announcements.group_pool import GroupPool
 from swarm.announcements.state_sharing import StateSharing
@@ -47,6 +48,8 @@ OWN_BLOBS_REMEMBERED = 4096
 MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
 MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
+PROVEN_REPUTATION = 0.6  # one group whose claims held, or five blobs that verified
+STRANGER_REPUTATION = 0.4  # below it more was wrong than right
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -75,7 +78,7 @@ class SwarmService:
         self._settings = settings
         self._wall_clock = wall_clock
         self._emit = emit
-        self._groups = GroupPool()
+        self._groups = GroupPool(self._standing)
         self._table = PeerTable()
         self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat = Heartbeat(
@@ -275,6 +278,13 @@ class SwarmService:
             return True
         return self.reputations.banned_because(peer, self._wall_clock()) is not None
 
+    def _standing(self, peer: PeerId) -> Standing:
+        reputation = self.reputations.of(peer, self._wall_clock())
+        if reputation >= PROVEN_REPUTATION:
+            return Standing.PROVEN
+        known_wrong = reputation < STRANGER_REPUTATION
+        return Standing.STRANGER if peer in self.host.peers() and not known_wrong else Standing.LAST
+
     def _on_announcement(self, announcement: Announcement) -> None:
         peer, now_seconds = announcement.sender, self._wall_clock()
         self._states.on_announcement(announcement, family=self._heartbeat.family)
@@ -336,6 +346,7 @@ class SwarmService:
             await anyio.sleep(MAINTENANCE_SECONDS)
             self.store.evict()
             self._groups.expire(self._wall_clock())
+            self._groups.regrade()
             self._save()
 
     def _save(self) -> None:

@@ -23,9 +23,11 @@ CHOICE: Mapping[str, str] = {
     "stale": "it was announced longer ago than learner.max_age_seconds",
     "unknown_task": "this node does not train on its task, or on this version or configuration of it, so that its "
     "prompt cannot be made again",
+    "too_long": "its advert claims more tokens or bytes than a group of its task can have",
     "not_better": "its rewards promise nothing that this node does not achieve as often by itself",
     "all_equal": "all its rewards are equal, so that nothing tells a good completion from a bad one",
     "crowded_out": "too many candidates waited; this one, the oldest of the peer with the most, made room",
+    "copy": "this node has learnt from the same completions before, under another announcement",
 }
 FETCH: Mapping[str, str] = {
     "late": "it had not arrived when the round had to continue; a later round takes what has arrived",

@@ -348,7 +348,7 @@ class Learner:
         chosen = worth_sharing(rewards, [r.prompt.ref.task for r, _ in own], self.config.learner.share_groups)
         if chosen:
             groups = [group_of(own[i][0], rewards[i], self.policy.tokens, family=self.policy.family) for i in chosen]
-            self._intake.calls.share(groups)
+            self._intake.share(groups)
             record.groups_shared = len(groups)
 
     def _report_faults(self, learnt: BatchReport) -> None:

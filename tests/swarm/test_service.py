@@ -18,6 +18,7 @@ from protocol.errors import ConfigurationError, StorageError
 from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api
 from swarm import service as service_module
+from swarm.announcements.crowding import Standing
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
@@ -289,6 +290,21 @@ def test_a_banned_liar_is_not_heard_through_others_either(tmp_path: Path) -> Non
             assert await seen(honest) == []
             assert (await status(honest)).rejected["banned"] >= 1
             assert between.host.scores[honest.host.peer_id].rejected == 0  # type: ignore[attr-defined]
+
+    play(story)
+
+
+def test_standing_in_the_pool_follows_from_connection_and_from_claims_that_held(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("ann") as ann, swarm.member("bob", ann) as bob:
+            await anyio.sleep(20)
+            assert bob._standing(ann.host.peer_id) is Standing.STRANGER
+            assert bob._standing("nobody we know") is Standing.LAST
+            await judge(bob, ann, Judgement.USED)
+            assert bob._standing(ann.host.peer_id) is Standing.PROVEN
+            await judge(bob, ann, Judgement.FALSE_REWARD)
+            assert bob._standing(ann.host.peer_id) is Standing.LAST
 
     play(story)
 

@@ -16,9 +16,7 @@ from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
 from swarm.announcements import gossip as gossip_module
-from swarm.announcements import group_pool as pool_module
 from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts
-from swarm.announcements.group_pool import GroupPool
 from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated.network import SimulatedNetwork
 
@@ -303,43 +301,3 @@ def test_gossip_crosses_a_lossless_network_to_everybody_once_despite_duplicates(
         assert sum(m.rejected["replay"] for m in members) > 0
 
     anyio.run(main, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
-
-
-def rollouts(*numbers: int, completions: int = 8) -> RolloutAdvert:
-    return RolloutAdvert(bytes(16), bytes(16), 1, tuple(advert(n, completions) for n in numbers))
-
-
-def test_the_pool_lists_each_blob_once_with_rising_cursors() -> None:
-    pool = GroupPool()
-    assert pool.add("a", rollouts(1, 2), NOW) == 2
-    assert pool.add("b", rollouts(2, 3), NOW) == 1
-    assert [(s.cursor, s.peer) for s in pool.after(0, 10, NOW)] == [(1, "a"), (2, "a"), (3, "b")]
-    assert [s.cursor for s in pool.after(1, 1, NOW)] == [2]
-    assert pool.after(3, 10, NOW) == []
-    assert [s.cursor for s in pool.after(99, 10, NOW)] == [1, 2, 3]
-
-
-def test_groups_leave_the_pool_with_age_and_with_their_sender() -> None:
-    pool = GroupPool()
-    pool.add("a", rollouts(1), NOW)
-    pool.add("b", rollouts(2), NOW + 10)
-    assert [s.peer for s in pool.after(0, 10, NOW + pool_module.AGE_SECONDS + 1)] == ["b"]
-    pool.forget("b")
-    assert len(pool) == 0
-    pool.add("b", rollouts(4), NOW)
-    assert [s.cursor for s in pool.after(0, 10, NOW)] == [3]
-
-
-def test_a_flood_pushes_out_its_own_groups_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "GROUPS", 40)
-    monkeypatch.setattr(pool_module, "COMPLETIONS", 320)
-    pool = GroupPool()
-    pool.add("honest", rollouts(1, 2, 3), NOW)
-    for number in range(10, 200):
-        pool.add("flood", rollouts(number), NOW)
-    peers = [s.peer for s in pool.after(0, 1000, NOW)]
-    assert peers.count("honest") == 3
-    assert peers.count("flood") == 10
-    for number in range(200, 300):
-        pool.add("heavy", rollouts(number, completions=64), NOW)
-    assert sum(len(s.advert.rewards) for s in pool.after(0, 1000, NOW)) <= 320
