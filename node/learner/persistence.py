@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from node.averaging import rules
+from node.averaging.guard import AveragingGuard
 from node.checkpoints.best import EVALUATION, best_comparable_with
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
@@ -48,6 +49,7 @@ class LearnerState:
     unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
     evidence: Evidence = field(default_factory=Evidence)
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
+    averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
@@ -172,6 +174,7 @@ def snapshot_of(
     tensors |= unfinished_tensors
     if state.outer is not None:
         tensors |= rules.averaging_snapshot(state.outer)
+    tensors |= state.averaging.tensors()
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
@@ -184,6 +187,7 @@ def snapshot_of(
         "unfinished": unfinished,
         "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
+        "averaging": state.averaging.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -227,6 +231,7 @@ def restore(
         unfinished=restored_unfinished(snapshot.tensors, snapshot.state.get("unfinished", [])),
         evidence=Evidence.restored(snapshot.state.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
+        averaging=AveragingGuard.restored(snapshot.state.get("averaging", {}), snapshot.tensors, policy.trainable()),
         outer_round=int(snapshot.state.get("outer_round", 0)),
         evaluation=msgspec.convert(snapshot.state.get(EVALUATION), HeldOutReward | None),
     )

@@ -73,6 +73,8 @@ class _Search:
 
     offer: Offer
     layout: TensorLayout
+    known: api.KnownPartners
+    past: FamilyPast  # of ``known``, with this search
     pinned: list[bytes]
     open_to_strangers: bool  # to peers of the family that have never averaged with us
     refused_as: ExchangeOutcome | None = None  # why we refused the weights of the exchange that runs
@@ -108,7 +110,6 @@ class WeightAveraging:
         self._measure = measure
         self._partners = PartnerMemory()
         self._search: _Search | None = None
-        self._pasts: dict[bytes, FamilyPast] = {}  # of each family that our learner has been in
         self._exchanges: Counter[str] = Counter()
         self._last: api.ExchangeStatus | None = None
         self._max_bytes = store_bytes // STORE_SHARE
@@ -131,7 +132,9 @@ class WeightAveraging:
             )
         offer = request.offer
         strangers = self._partners.open_to_strangers(self._random)
-        search = self._search = _Search(offer, _layout_of(request), [offer.blob], strangers)
+        search = self._search = _Search(
+            offer, _layout_of(request), request.known, request.known.past, [offer.blob], strangers
+        )
         self._store.pin(offer.blob)
         try:
             await self._check_ours(search)
@@ -147,9 +150,11 @@ class WeightAveraging:
                 self._store.unpin(blob)
             self._search = None
         if outcome.theirs is None:
-            return api.AverageReply(None, None, None, 1.0, outcome.because, outcome.seconds)
+            return api.AverageReply(None, None, None, 1.0, outcome.because, outcome.seconds, search.past)
         path = str(self._store.path(outcome.theirs.blob))
-        return api.AverageReply(outcome.partner, outcome.theirs, path, search.weight, outcome.because, outcome.seconds)
+        return api.AverageReply(
+            outcome.partner, outcome.theirs, path, search.weight, outcome.because, outcome.seconds, search.past
+        )
 
     def on_given(self, peer: PeerId, blob: bytes) -> None:
         """To be called when the last chunk of a blob was sent to a peer."""
@@ -158,7 +163,8 @@ class WeightAveraging:
     def _partners_for(self, search: _Search) -> list[PeerId]:
         """Returns the peers of the family that this search may end with."""
         now_seconds = anyio.current_time()
-        peers = [p for p in self._candidates(search.offer.family) if not self._partners.is_pausing(p, now_seconds)]
+        family = [p for p in self._candidates(search.offer.family) if p not in search.known.avoided]
+        peers = [p for p in family if not self._partners.is_pausing(p, now_seconds)]
         known = [p for p in peers if not self._is_stranger(p)]
         return peers if search.open_to_strangers or not known else known
 
@@ -206,12 +212,12 @@ class WeightAveraging:
             return self._refuse(partner, ExchangeOutcome.NOT_FETCHED, str(error))
         except ProtocolError as error:
             return self._refuse(partner, ExchangeOutcome.UNFIT, str(error))
-        past = self._pasts.get(theirs.family, FamilyPast())
+        past = search.past
         because = past.outlier_because(difference.norm, difference.own_norm)
         if because is not None:
-            self._pasts[theirs.family] = past.after_refusal()
+            search.past = past.after_refusal()
             return self._refuse(partner, ExchangeOutcome.OUTLIER, because)
-        search.difference, search.weight = difference, past.weight(difference.norm)
+        search.difference, search.weight = difference, past.weight(difference.norm, search.known.learnt)
         return None
 
     def _refuse(self, partner: PeerId, outcome: ExchangeOutcome, because: str) -> str:
@@ -231,8 +237,7 @@ class WeightAveraging:
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
         if committed:
             assert search.difference is not None
-            past = self._pasts.get(theirs.family, FamilyPast())
-            self._pasts[theirs.family] = past.after_averaging(search.difference.norm)
+            search.past = search.past.after_averaging(search.difference.norm)
             self._report(exchange.partner, Conduct.AVERAGED, "")
         if committed:
             outcome = ExchangeOutcome.COMMITTED

@@ -49,6 +49,7 @@ class Conduct(StrEnum):
     AVERAGED = "averaged"  # gave weights that were averaged with ours
     OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing
     UNFIT_WEIGHTS = "unfit_weights"  # gave weights not of their layout, not finite, or out of bounds
+    HARMFUL_WEIGHTS = "harmful_weights"  # our success fell after averaging with its weights, perhaps by chance
     UNLIKE = "unlike"  # offered weights of another family or layout than ours
 
 
@@ -62,6 +63,7 @@ _BAD = {
     Conduct.MISSING: 0.2,
     Conduct.OUTLIER: 1.0,
     Conduct.UNFIT_WEIGHTS: 4.0,
+    Conduct.HARMFUL_WEIGHTS: 4.0,
     Conduct.UNLIKE: 0.5,
 }
 _PROVEN = {

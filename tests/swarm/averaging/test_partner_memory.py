@@ -29,6 +29,9 @@ def test_a_peer_that_took_our_time_waits_and_longer_each_time_until_it_commits()
 
 def test_strangers_without_trouble_are_like_all_others_and_after_failures_come_to_few_searches() -> None:
     memory = PartnerMemory()
+    assert open_share(memory) == pytest.approx(0.25, abs=0.03)
+    for number in range(2):
+        memory = memory.after_commit(f"newcomer {number}", is_stranger=True)
     assert open_share(memory) == 1.0
     for number in range(1000):
         memory = memory.after_failure(str(number), 0.0, 60.0, is_stranger=True)
@@ -40,7 +43,7 @@ def test_strangers_without_trouble_are_like_all_others_and_after_failures_come_t
 
 def test_failures_of_known_partners_close_no_door_to_strangers() -> None:
     memory = PartnerMemory().after_failure("known", 0.0, 1.0, is_stranger=False)
-    assert open_share(memory) == 1.0
+    assert memory.strangers == PartnerMemory().strangers
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_failure_goes_first() -> None:
