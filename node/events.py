@@ -206,6 +206,18 @@ class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
     received_bytes_total: int = 0
 
 
+class AveragingTakenBack(_Event, frozen=True, kw_only=True, tag="averaging_taken_back"):
+    """Own success fell after an outer step by more than noise explains: the weights from before it are back."""
+
+    round: int  # that showed it
+    partner: str  # peer id; not averaged with for a day
+    because: str  # in words
+    averaged_round: int  # rounds done when the step was taken
+    success_before: float  # mean reward of own groups
+    success_change: float
+    groups: int  # since the step
+
+
 Stage = Literal["looking", "fetching", "verifying", "measuring", "failed", "done", "given_up"]
 
 
@@ -298,6 +310,7 @@ Event = (
     | RoundDone
     | Evaluated
     | Averaged
+    | AveragingTakenBack
     | StateSyncing
     | LearnerReady
     | StatePublished

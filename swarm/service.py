@@ -246,6 +246,7 @@ class SwarmService:
         self._on_conduct(peer, Conduct(judgement), detail)
 
     def _on_blob_given(self, peer: PeerId, blob: bytes) -> None:
+        self._averaging.on_given(peer, blob)
         if blob in self._own_blobs:
             self._table.known(peer).groups_given += 1
 

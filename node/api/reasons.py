@@ -89,6 +89,7 @@ CONDUCT: Mapping[str, str] = {
     "outlier": "it sent weights unusually far from this node's, which counted for less",
     "unfit_weights": "it sent weights that do not fit their layout, are not finite, or are out of bounds",
     "false_success": "it claimed a success that its weights did not have when this node measured them",
+    "harmful_weights": "this node's success fell after averaging with its weights, which were taken back",
     "unlike": "it offered weights of another family or layout than this node's",
 }
 STAGES: Mapping[str, Mapping[str, str]] = {

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from node.averaging.guard import OwnGroup
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
@@ -194,6 +195,9 @@ class Learner:
         everything = [*own, *generated.dropped]
         rewards_by_task = _rewards_by_task(everything)
         record.rewards(rewards_by_task, [scores for _, scores in everything])
+        taken_back = self._take_back_averaging(everything)
+        if taken_back:  # what those weights sampled teaches nothing
+            own, everything, rewards_by_task = [], [], {}
         watch.lap("score")
 
         # One optimizer step on own and foreign groups.
@@ -206,7 +210,7 @@ class Learner:
         groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
         self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
         averaged = self._average()
-        if averaged or (learnt.step is not None and learnt.step.taken):
+        if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
         watch.lap("publish")
@@ -335,6 +339,13 @@ class Learner:
         if averager is None:
             return False
         return bool(self._phases.attempt("average", lambda: averager.after_round(self.state), self._schedule.release))
+
+    def _take_back_averaging(self, own: Sequence[ScoredRollout]) -> bool:
+        """Returns whether own rewards showed that the last averaging did harm, and it was taken back."""
+        if self._weight_averager is None:
+            return False
+        groups = [OwnGroup(r.prompt.ref.task, r.oldest_version, scores.rewards) for r, scores in own]
+        return self._weight_averager.take_back_if_harmful(self.state, groups)
 
     def _use_sizes(self, sizes: Sizes) -> None:
         self._engine.rows = sizes.rows

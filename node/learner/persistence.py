@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from node.averaging import rules
+from node.averaging.guard import AveragingGuard
 from node.checkpoints.best import EVALUATION, best_comparable_with
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
@@ -50,6 +51,7 @@ class LearnerState:
     unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
     evidence: Evidence = field(default_factory=Evidence)
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
+    averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
@@ -174,6 +176,7 @@ def snapshot_of(
     tensors |= unfinished_tensors
     if state.outer is not None:
         tensors |= rules.averaging_snapshot(state.outer)
+    tensors |= state.averaging.tensors()
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
@@ -186,6 +189,7 @@ def snapshot_of(
         "unfinished": unfinished,
         "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
+        "averaging": state.averaging.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -259,6 +263,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         unfinished=restored_unfinished(snapshot.tensors, saved.get("unfinished", [])),
         evidence=Evidence.restored(saved.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
+        averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),
         outer_round=_count(saved.get("outer_round", 0)),
         evaluation=msgspec.convert(saved.get(EVALUATION), HeldOutReward | None),
     )

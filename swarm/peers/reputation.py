@@ -57,6 +57,7 @@ class Conduct(StrEnum):
     OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing
     UNFIT_WEIGHTS = "unfit_weights"  # gave weights not of their layout, not finite, or out of bounds
     FALSE_SUCCESS = "false_success"  # claimed a success that its weights did not have when they were measured
+    HARMFUL_WEIGHTS = "harmful_weights"  # our success fell after averaging with its weights, perhaps by chance
     UNLIKE = "unlike"  # offered weights of another family or layout than ours
 
 
@@ -72,6 +73,7 @@ _BAD = {
     Conduct.OUTLIER: 1.0,
     Conduct.UNFIT_WEIGHTS: 4.0,
     Conduct.FALSE_SUCCESS: 2.0,  # measured on a sample, so it bans nobody
+    Conduct.HARMFUL_WEIGHTS: 4.0,
     Conduct.UNLIKE: 0.5,
 }
 _PROVEN = {

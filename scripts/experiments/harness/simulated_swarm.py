@@ -221,12 +221,13 @@ class SwarmMember:
         layout: TensorLayout,
         encoding: str,
         step: int,
+        known: api.KnownPartners,
         deadline_seconds: float,
     ) -> Future[api.Reply]:
         """Does what ``SwarmClient.average`` does, without waiting for the answer."""
         stored = self._service.store.put(blob)
         offer = Offer(family, layout.digest, encoding, step, stored, self._service.store.size(stored))
-        request = api.Average(offer, layout.tensors, deadline_seconds)
+        request = api.Average(offer, layout.tensors, deadline_seconds, known)
         return self._swarm.begin(lambda: self._service.answer(request))
 
     def _ask(self, request: api.Request, expected: type[T]) -> T:

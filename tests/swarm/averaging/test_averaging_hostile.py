@@ -78,6 +78,7 @@ def test_who_serves_unfit_weights_again_and_again_is_banned_and_asked_no_more(wo
                 liar.averages(deadline_seconds=5.0)
                 one.averages(deadline_seconds=5.0)
                 await world.over(one, liar)
+                await anyio.sleep(100.0)  # a peer that failed is not asked again at once
             seen = await one.sees(liar)
             assert seen.banned_because is not None and seen.conduct["unfit_weights"] == 3
             one.averages(deadline_seconds=5.0)
