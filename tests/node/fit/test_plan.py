@@ -15,12 +15,12 @@ from node.fit.candidates import ADAPTER_RANK, Trained
 from node.fit.footprint import footprint_of
 from node.fit.model_sizes import known_sizes
 from node.fit.plan import Plan, make_plan
-from node.fit.settings import settings_without_a_plan, with_settings
+from node.fit.settings import with_settings
 from node.policy.model_files import model_folder
 from node.state_sync.publishing import ROOM_SHARE
 from protocol.errors import ConfigurationError
 from scripts.bench.common.model_shapes import SHAPES
-from tests.node.fit.shapes import GB, ROUND, config, cpu, gpu, sizes
+from tests.node.fit.shapes import GB, PLAIN, ROUND, config, cpu, gpu, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")
 SEVEN_BILLION = replace(
@@ -48,7 +48,7 @@ def test_built_in_models_run_as_they_did_without_a_plan(name: str, memory_bytes:
     assert shape is not None
     workload = replace(ROUND, prompt_tokens=15, answer_tokens=12)
     found = make_plan(config(), shape, cpu(memory_bytes), workload)
-    assert found.settings == settings_without_a_plan(config(), "float32")
+    assert found.settings == PLAIN
     resolved = with_settings(config(), found.settings)
     assert (resolved.policy.adapter_rank, resolved.engine.rows, resolved.learner.batch_tokens) == (0, 128, 8192)
     assert resolved.averaging == config().averaging and resolved.checkpoint == config().checkpoint
