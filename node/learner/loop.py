@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from node.averaging.weight_averager import WeightAverager
@@ -28,6 +27,7 @@ from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
+from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
@@ -104,7 +104,7 @@ class Learner:
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
         self._engine = engine
-        configured = Sizes(engine.rows, self.passes.batch_tokens)
+        configured = Sizes(engine.rows, self.passes.batch_tokens, self.passes.recompute)
         self._phases = PhaseRunner(
             size_plan or SizePlan(begin=configured, most=configured),
             use=self._use_sizes,
@@ -338,7 +338,10 @@ class Learner:
 
     def _use_sizes(self, sizes: Sizes) -> None:
         self._engine.rows = sizes.rows
-        self.passes = replace(self.passes, batch_tokens=sizes.batch_tokens)
+        chunk_tokens = self.passes.chunk_tokens
+        if sizes.recompute and not self.passes.recompute:
+            chunk_tokens = CHUNK_TOKENS
+        self.passes = PassSettings(sizes.batch_tokens, sizes.recompute, chunk_tokens)
 
     def _share(self, own: Sequence[ScoredRollout], record: RoundRecord) -> None:
         if not self._intake.calls.may_share():

@@ -48,7 +48,7 @@ def planned_config(
     if fitted is not None:
         plan = make(fitted=fitted)
     report(_event(config, plan))
-    return with_settings(config, plan.settings), plan.settings, Sizes(first.rows, first.batch_tokens)
+    return with_settings(config, plan.settings), plan.settings, Sizes(first.rows, first.batch_tokens, first.recompute)
 
 
 def _event(config: Config, plan: Plan) -> Planned:

@@ -35,6 +35,7 @@ class RanOut:
     rows: int
     batch_tokens: int
     learner_killed: int = 0
+    recompute: bool = False
 
 
 def plan(shape: Any, machine: Any, keys: dict[str, dict[str, Any]] | None = None, **extra: Any) -> Plan:
@@ -142,6 +143,13 @@ def test_running_out_lowers_rows_and_passes_and_never_the_family() -> None:
     after = plan(QWEN, cpu(9 * GB), fitted=RanOut(rows=16, batch_tokens=512)).settings
     assert (after.rows, after.batch_tokens) == (16, 512)
     assert (after.adapter_rank, after.four_bit) == (before.adapter_rank, before.four_bit)
+
+
+def test_recomputation_that_was_switched_on_stays_unless_a_person_forbids_it() -> None:
+    ran_out = RanOut(rows=128, batch_tokens=4096, recompute=True)
+    after = plan(QWEN, cpu(80 * GB), fitted=ran_out).settings
+    assert after.recompute and after.chunk_tokens is not None and after.batch_tokens == 4096
+    assert not plan(QWEN, cpu(80 * GB), {"learner": {"recompute": False}}, fitted=ran_out).settings.recompute
 
 
 def test_a_learner_that_was_killed_for_its_memory_comes_back_smaller_in_the_same_family() -> None:
