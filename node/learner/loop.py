@@ -33,7 +33,7 @@ from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
+from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
 from node.learner.memory.device_memory import device_memory
@@ -261,7 +261,7 @@ class Learner:
         """Returns a round's random numbers for one purpose."""
         return random.Random(f"starling/{purpose}/{self._seed}/{round_number}")
 
-    def _plan(self, round_number: int) -> Plan:
+    def _plan(self, round_number: int) -> RoundPlan:
         """Plans what a round, this or a later one, may generate. Prompts after the first lot are for ``resample``."""
         section = self.config.learner
         launched = launched_for(section.own_groups, section.overprovision)
@@ -270,7 +270,7 @@ class Learner:
         groups = max(1, round(section.own_groups * len(first) / launched))
         for lot in range(1, section.resample):
             first += self._allocate(round_number, f"{self._seed}/lot {lot}", section.own_groups)
-        return Plan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
+        return RoundPlan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
 
     def _allocate(self, round_number: int, seed: str, groups: int) -> list[Allocation]:
         return allocate(

@@ -13,7 +13,7 @@ from node.fit.machine import Limit, Machine
 from node.fit.model_sizes import ModelSizes, sizes_from
 from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
-from scripts.bench.common.model_shapes import config_of
+from scripts.bench.common.published_shapes import config_of
 
 GB = 10**9
 ROUND = Workload(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from node.fit.footprint import checkpoint_tensor_bytes, footprint_of, trained_parameters, weight_bytes
 from node.fit.settings import MemorySettings
-from scripts.bench.common.model_shapes import SHAPES
+from scripts.bench.common.published_shapes import SHAPES
 from tests.node.fit.shapes import PLAIN, ROUND, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")

@@ -19,7 +19,7 @@ from node.fit.settings import with_settings
 from node.policy.model_files import model_folder
 from node.state_sync.publishing import ROOM_SHARE
 from protocol.errors import ConfigurationError
-from scripts.bench.common.model_shapes import SHAPES
+from scripts.bench.common.published_shapes import SHAPES
 from tests.node.fit.shapes import GB, PLAIN, ROUND, config, cpu, gpu, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")
