@@ -269,7 +269,8 @@ class OutOfMemory(_Event, frozen=True, kw_only=True, tag="out_of_memory"):
 
     round: int  # under way
     phase: str  # "generate", "learn", "average", "publish", "checkpoint", "offer state"
-    then: Literal["halve", "again", "skip", "wait", "give up"]  # what follows: ``node.learner.memory.decisions``
+    # What follows: ``node.learner.memory.decisions``.
+    then: Literal["recompute", "halve", "again", "skip", "wait", "give up"]
     detail: str  # of the error
     key: str | None = None  # the setting that was halved: "engine.rows" or "learner.batch_tokens"
     before: int | None = None  # its value

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from node.averaging.guard import OwnGroup
@@ -29,12 +28,13 @@ from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
+from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
+from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
 from node.learner.memory.device_memory import device_memory
@@ -105,7 +105,7 @@ class Learner:
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
         self._engine = engine
-        configured = Sizes(engine.rows, self.passes.batch_tokens)
+        configured = Sizes(engine.rows, self.passes.batch_tokens, self.passes.recompute)
         self._phases = PhaseRunner(
             size_plan or SizePlan(begin=configured, most=configured),
             use=self._use_sizes,
@@ -265,7 +265,7 @@ class Learner:
         """Returns a round's random numbers for one purpose."""
         return random.Random(f"starling/{purpose}/{self._seed}/{round_number}")
 
-    def _plan(self, round_number: int) -> Plan:
+    def _plan(self, round_number: int) -> RoundPlan:
         """Plans what a round, this or a later one, may generate. Prompts after the first lot are for ``resample``."""
         section = self.config.learner
         launched = launched_for(section.own_groups, section.overprovision)
@@ -274,7 +274,7 @@ class Learner:
         groups = max(1, round(section.own_groups * len(first) / launched))
         for lot in range(1, section.resample):
             first += self._allocate(round_number, f"{self._seed}/lot {lot}", section.own_groups)
-        return Plan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
+        return RoundPlan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
 
     def _allocate(self, round_number: int, seed: str, groups: int) -> list[Allocation]:
         return allocate(
@@ -349,7 +349,10 @@ class Learner:
 
     def _use_sizes(self, sizes: Sizes) -> None:
         self._engine.rows = sizes.rows
-        self.passes = replace(self.passes, batch_tokens=sizes.batch_tokens)
+        chunk_tokens = self.passes.chunk_tokens
+        if sizes.recompute and not self.passes.recompute:
+            chunk_tokens = CHUNK_TOKENS
+        self.passes = PassSettings(sizes.batch_tokens, sizes.recompute, chunk_tokens)
 
     def _share(self, own: Sequence[ScoredRollout], record: RoundRecord) -> None:
         if not self._intake.calls.may_share():

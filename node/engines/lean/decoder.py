@@ -24,7 +24,7 @@ from node.engines.lean.attention import attention_for, joined, scores_of
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
 from node.engines.lean.rotations import Rotations
 from node.engines.lean.shared_prompts import SharedPrompts
-from node.engines.lean.timeline import Timeline
+from node.engines.lean.timeline import RowTimeline
 from node.kernels.products import products_for
 
 # Keys and values of prompts that each row will hold itself, (layers, P, kv heads, L, size); or names of shared prompts.
@@ -57,7 +57,7 @@ class LeanDecoder:
         # On a CPU, bmm is faster for small float32 matrices than the fused attention kernel, made for long queries.
         self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
         self._store: Tensor
-        self._timeline: Timeline
+        self._timeline: RowTimeline
         self._prompts: SharedPrompts | None
         self._divide(torch.empty(0, dtype=self._dtype, device=self._device), NO_CACHE, 0)
         self._without_rows = self._store, self._timeline
@@ -240,7 +240,7 @@ class LeanDecoder:
         own_keys, own_values, keys, values = torch.split(store[: sum(parts)], list(parts))
         lead = 0 if plan.shared else longest_prompt
         self._store = store
-        self._timeline = Timeline(*self._divided(own_keys, own_values, plan.rows, plan.slots), lead=lead)
+        self._timeline = RowTimeline(*self._divided(own_keys, own_values, plan.rows, plan.slots), lead=lead)
         self._prompts = None
         if plan.shared:
             held = self._divided(keys, values, plan.prompts, plan.prompt_slots)

@@ -16,7 +16,7 @@ from torch import Tensor
 from node.engines.lean.attention import Past
 
 
-class Timeline:
+class RowTimeline:
     """``keys`` and ``values`` are (layers, rows, kv heads, slots, size), ``mask`` (rows, kv heads, slots) zeros. Every
     value in them is finite.
 

@@ -40,7 +40,7 @@ class RewardScorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """What a round may generate, decided before it begins. Equal plans, weights and unfinished groups give equal
     rounds."""
 
@@ -99,7 +99,7 @@ class Generation:
         self._temperature, self._context = temperature, context
 
     def run(
-        self, plan: Plan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
+        self, plan: RoundPlan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
     ) -> Generated:
         """Generates by ``plan``, resuming ``unfinished`` first.
 

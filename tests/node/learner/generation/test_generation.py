@@ -30,7 +30,7 @@ from node.events import Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, Generation, Plan, launched_for
+from node.learner.generation.generation import Generated, Generation, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
@@ -171,8 +171,8 @@ def generation(section_: LearnerSection, *, context: int = 64, flat: bool = Fals
     return Generation(engine, tasks, policy.tokens, scorer, section_, temperature=1.0, context=context)
 
 
-def plan(seed: int = 0, groups: int = 4, drawn: int = 6) -> Plan:
-    return Plan(groups, tuple(Allocation("even", 100 * seed + i, 4) for i in range(drawn)), seed)
+def plan(seed: int = 0, groups: int = 4, drawn: int = 6) -> RoundPlan:
+    return RoundPlan(groups, tuple(Allocation("even", 100 * seed + i, 4) for i in range(drawn)), seed)
 
 
 def generation_threads() -> list[str]:
