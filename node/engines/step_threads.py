@@ -87,10 +87,11 @@ class ThreadTrials:
 class StepThreads:
     """Sets torch's threads for the steps of one engine, as ``ThreadTrials`` decides, and restores them afterwards.
 
-    Without ``adapting`` it leaves them alone. In float32 a step has the same bits with one thread as with two, at the
-    shapes tried (in a test, and up to 896 hidden units), so that a round that is repeated stays the same; in bfloat16
-    on a CPU it does not, and the engine does not adapt there. A learner on another thread of the process keeps its own
-    number: OpenMP has one for each thread, which torch sets when the thread first computes.
+    Without ``adapting`` it leaves them alone. In float32 a step has the same bits with one thread as with two (MKL's
+    products by a variable of ``node.compute_environment``, oneDNN's at the shapes tried, up to 8,960 inputs), so that a
+    round that is repeated stays the same; in bfloat16 on a CPU it does not, and the engine does not adapt there. A
+    learner on another thread of the process keeps its own number: OpenMP has one for each thread, which torch sets when
+    the thread first computes.
     """
 
     def __init__(self, *, adapting: bool, clock: Callable[[], float] = time.perf_counter) -> None:
