@@ -4,11 +4,6 @@
 generates, so that a round waits for the network only as long as it chooses to. Groups that arrive late are used a round
 later. Where there is no swarm process, or it does not answer, nothing arrives and the reason is given; each round tries
 again.
-
-Groups of peers whose claims held before are fetched first and together. Those of other peers follow, of a few peers at
-a time, so that some that do not answer keep nobody else from being tried. As long as a proven peer has groups, at most
-one part in ``1 + STRANGERS_REST`` of the time is spent on this. Blobs are opened one at a time, and none further than
-its advert claims.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ import math
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
@@ -27,21 +22,15 @@ from typing import Any
 from node.configuration import LearnerSection, ResearchSection
 from node.learner.allocation.peer_success import Announced, announced_success
 from node.learner.foreign.choice import DEFAULT_RESEARCH, choose
-from node.learner.foreign.opening import Opened, Unusable, asked_for, of_few_peers, open_group
+from node.learner.foreign.opening import GroupFetcher, Opened, Unusable, open_group
 from node.learner.foreign.outcomes import Decided, ForeignOutcome
 from node.learner.foreign.replay import ForeignChoice, Key, ReplayPool, key_of, outline
 from node.learner.foreign.swarm_calls import Swarm, SwarmCalls, elapsed
 from node.tasks.task import Task
 from protocol.errors import StarlingError, TransportError
 from protocol.rollouts import Group, content_hash
-from swarm.announcements.crowding import Standing
-from swarm.api import Fetched, Judgement, SeenGroup
+from swarm.api import Judgement
 
-FETCH_DEADLINE_SECONDS = 10.0
-TRIAL_DEADLINE_SECONDS = 3.0  # for a few peers that are not proven: enough to connect over a slow network
-CONNECTED_TRIAL_SECONDS = 2.0  # the same where all of them are connected
-MAX_TRIAL_SECONDS = 60.0  # that are counted
-STRANGERS_REST = 8.0  # after strangers were tried, × the time that it took
 MAX_HANDED_OUT = 512  # groups on which a judgement may still come
 MAX_ADVERTS = 4096  # asked for at once; what the swarm process keeps beyond them comes a round later
 MIN_SECONDS_BETWEEN_PEER_QUERIES = 5.0  # peers announce their success with every heartbeat
@@ -109,10 +98,10 @@ class RolloutIntake:
         self._section = section
         self._research = research
         self._clock = clock
+        self._fetcher = GroupFetcher(clock)
         self._pool = ReplayPool(position)
         self._handed_out: OrderedDict[Key, tuple[bytes, ...]] = OrderedDict()  # marks of groups not judged yet
         self._pool_lock = threading.Lock()
-        self._strangers_rest_until_seconds = -math.inf
         self._arriving: Future[Incoming] | None = None
         self._peers_asked_at_seconds = -math.inf
 
@@ -225,7 +214,7 @@ class RolloutIntake:
                 self._section,
                 draws,
                 self._research,
-                try_strangers=self._may_try_strangers(),
+                try_strangers=self._fetcher.may_try_strangers(),
             )
             used_before = frozenset(self._pool.uses)
             decided = [Decided.of_advert(ForeignOutcome.CROWDED_OUT, group) for group in crowded_out]
@@ -236,14 +225,13 @@ class RolloutIntake:
             waiting = sum(key not in self._pool.uses for key in self._pool.candidates)
         return _Chosen(choice, used_before, tuple(decided), waiting)
 
-    def _may_try_strangers(self) -> bool:
-        rest_seconds = self._strangers_rest_until_seconds - self._clock()
-        return not 0 < rest_seconds <= STRANGERS_REST * MAX_TRIAL_SECONDS  # a clock set back ends the rest
-
     def _fetch(self, swarm: Swarm, chosen: _Chosen) -> Incoming:
         opened: list[Opened] = []
         unusable: list[Unusable] = []
-        for seen, fetched in self._fetched(swarm, chosen.choice.chosen):
+        with self._pool_lock:
+            standings = {seen.peer: self._pool.peers.standing(seen.peer) for seen in chosen.choice.chosen}
+            connected = self._pool.peers.connected or frozenset()
+        for seen, fetched in self._fetcher.fetched(swarm, chosen.choice.chosen, standings, connected):
             result = self._distinct(open_group(seen, fetched), opened)
             if isinstance(result, Opened):
                 opened.append(result)
@@ -263,22 +251,6 @@ class RolloutIntake:
             fetched=len(sizes_bytes),
             waiting=chosen.waiting,
         )
-
-    def _fetched(self, swarm: Swarm, chosen: Sequence[SeenGroup]) -> Iterator[tuple[SeenGroup, Fetched]]:
-        """Yields the outcome for each group: those of proven peers, then those of the others, of a few at a time."""
-        with self._pool_lock:
-            connected = self._pool.peers.connected
-            is_proven = {seen.peer: self._pool.peers.standing(seen.peer) is Standing.PROVEN for seen in chosen}
-        proven = [seen for seen in chosen if is_proven[seen.peer]]
-        others = [seen for seen in chosen if not is_proven[seen.peer]]
-        yield from asked_for(swarm, proven, FETCH_DEADLINE_SECONDS)
-        if others:
-            began_seconds = self._clock()
-            for few in of_few_peers(others):
-                here = connected is not None and all(seen.peer in connected for seen in few)
-                yield from asked_for(swarm, few, CONNECTED_TRIAL_SECONDS if here else TRIAL_DEADLINE_SECONDS)
-            took_seconds = min(max(0.0, self._clock() - began_seconds), MAX_TRIAL_SECONDS)
-            self._strangers_rest_until_seconds = self._clock() + STRANGERS_REST * took_seconds
 
     def _distinct(self, result: Opened | Unusable, opened: Sequence[Opened]) -> Opened | Unusable:
         """Returns what was opened, unless it is a copy of what was learnt, or opened for this round before."""

@@ -16,7 +16,8 @@ import zstandard
 
 from node.configuration import LearnerSection
 from node.learner.allocation.peer_success import Announced
-from node.learner.foreign.intake import TRIAL_DEADLINE_SECONDS, ForeignGroup, Incoming, RolloutIntake
+from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
+from node.learner.foreign.opening import TRIAL_DEADLINE_SECONDS
 from node.learner.foreign.peer_records import HELD_TO_BE_PROVEN
 from node.learner.foreign.replay import MAX_CANDIDATES
 from protocol.errors import UnreachableError
