@@ -27,6 +27,7 @@ from node.fit.settings import MemorySettings
 from node.home import Home
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
+from node.learner.generation.prompt_room import check_prompt_room
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import total_memory_bytes
@@ -98,6 +99,7 @@ def assembled(
     sized = _sized(home, config, tasks, report)
     loading("policy")
     policy, floors = _policy(sized, may_recompute=config.learner.recompute == "auto")
+    check_prompt_room(tasks, policy.tokens, Network.of(policy.model).context)
     measure = SuccessMeasurement(policy, tasks, scorer, rows=sized.settings.rows, draws=random.SystemRandom())
     restored = _restored(home, sized.config, policy, tasks, measure, report, should_stop, loading)
     loading("engine")
