@@ -22,6 +22,7 @@ BLOCK_SECONDS: Final = 0.025  # at least: several time slices of a busy core
 ADVANTAGE: Final = 0.05
 FIRST_WAIT: Final = 8  # times as long as the trial before
 LONGEST_WAIT: Final = 64
+SHORT_PASS_TOKENS: Final = 1024  # of prompts in one pass; up to so many, it waits for threads as a step does
 
 
 class ThreadTrials:
@@ -112,16 +113,25 @@ class StepThreads:
             if torch.get_num_threads() != before:
                 torch.set_num_threads(before)
 
+    def before_prompts(self, tokens: int) -> None:
+        """Sets the threads of a pass over so many tokens of prompts: a short one's as a step's, else the most."""
+        if self._most > 1:
+            self._set(self._trials.threads if tokens <= SHORT_PASS_TOKENS else self._most)
+
     @contextmanager
     def step(self) -> Iterator[None]:
         if self._most == 1:
             yield
             return
-        if torch.get_num_threads() != (threads := self._trials.threads):
-            torch.set_num_threads(threads)
+        self._set(self._trials.threads)
         began = self._clock()
         yield
         self._trials.took(self._clock() - began)
+
+    @staticmethod
+    def _set(threads: int) -> None:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def thread_counts(most: int) -> tuple[int, ...]:
