@@ -71,6 +71,7 @@ def with_adopted_state(state: LearnerState, advert: StateAdvert, policy: Policy)
     """Returns our state with the counters of the adopted weights, which ``policy`` now holds."""
     outer = noloco.begin(policy.trainable(), steps=advert.outer_step) if advert.outer_step else None
     version = max(state.policy_version, advert.policy_version)
+    state.averaging.passed()  # an outer step on trial is not to be taken back from weights of another origin
     return replace(state, policy_version=version, outer=outer, outer_round=state.round, evaluation=None)
 
 
