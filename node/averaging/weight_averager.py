@@ -34,9 +34,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -46,7 +46,8 @@ from torch import Tensor
 from node.averaging import noloco
 from node.averaging.guard import OwnGroup, StepTrial
 from node.averaging.noloco import Weights
-from node.averaging.rules import RELEASED, AveragingRule, State
+from node.averaging.offers import AveragingResult, AveragingSwarm, OfferedWeights
+from node.averaging.rules import RELEASED, AveragingRule
 from node.configuration import AveragingSection
 from node.events import Averaged, AveragingTakenBack, Event, Fault
 from node.learner.optimizer import MasterAdamW
@@ -54,64 +55,11 @@ from node.learner.persistence import LearnerState
 from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
-from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.averaging.norm_history import FamilyPast
 
 NO_PEER: Final = "no peer of the family is connected"
 
 log = logging.getLogger(__name__)
-
-
-class AveragingSwarm(Protocol):
-    """The part of ``swarm.client.SwarmClient`` that averaging uses."""
-
-    def peers(self) -> Sequence[api.PeerStatus]: ...
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply: ...
-    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None: ...
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OfferedWeights:
-    """Our weights when the search for a partner began, in main memory."""
-
-    round: int
-    weights: Weights  # float32
-    before: State | None  # after the last outer step
-    afresh: bool  # the last outer step was too long ago to continue from
-    random: Random
-    since: Weights  # of the last outer step, or of this process's start: what was learnt is measured from there
-    known: api.KnownPartners
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AveragingResult:
-    """The result of an offer; if ``after`` is not None, an outer step is to be applied."""
-
-    offered: OfferedWeights
-    because: str
-    again_at_once: bool = False
-    partner: str | None = None
-    blob: bytes = b""  # of the partner's weights
-    after: State | None = None
-    past: FamilyPast | None = None  # of distances, with this search
-    learnt: float = 0.0  # since the last outer step
-    weight: float | None = None
-    distance: float | None = None
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    fault: tuple[str, str] | None = None  # kind, detail
 
 
 class WeightAverager:
@@ -168,11 +116,13 @@ class WeightAverager:
         harm = state.averaging.observe(groups)
         if harm is None:
             return False
+        assert state.averaging.trial is not None
+        steps = state.outer.steps if state.outer is not None else 0
+        outer = noloco.begin(state.averaging.trial.before, steps=steps)  # from here on nothing is allocated
         ended = state.averaging.failed(state.policy_version + 1, self._clock())
         self._optimizer.put(ended.before)
-        steps = state.outer.steps if state.outer is not None else 0
-        state.outer = noloco.begin(ended.before, steps=steps)
-        state.outer_round, self._void = state.round, self._pending
+        state.outer, state.outer_round = outer, state.round
+        self._void = self._pending
         because = harm.in_words()
         self._thread.submit(self._report_harm, ended, because)
         self._report(

@@ -70,6 +70,7 @@ def start_from_peers(
 
 def with_adopted_state(state: LearnerState) -> LearnerState:
     """Returns our state for weights that were adopted: a new version of the policy, which nothing was measured of."""
+    state.averaging.passed()  # an outer step on trial is not to be taken back from weights of another origin
     return replace(state, policy_version=state.policy_version + 1, outer=None, outer_round=state.round, evaluation=None)
 
 
