@@ -206,7 +206,19 @@ class Averaged(_Event, frozen=True, kw_only=True, tag="averaged"):
     received_bytes_total: int = 0
 
 
-Stage = Literal["looking", "fetching", "verifying", "failed", "done", "given_up"]
+class AveragingTakenBack(_Event, frozen=True, kw_only=True, tag="averaging_taken_back"):
+    """Own success fell after an outer step by more than noise explains: the weights from before it are back."""
+
+    round: int  # that showed it
+    partner: str  # peer id; not averaged with for a day
+    because: str  # in words
+    averaged_round: int  # rounds done when the step was taken
+    success_before: float  # mean reward of own groups
+    success_change: float
+    groups: int  # since the step
+
+
+Stage = Literal["looking", "fetching", "verifying", "measuring", "failed", "done", "given_up"]
 
 
 class StateSyncing(_Event, frozen=True, kw_only=True, tag="catching_up"):
@@ -246,7 +258,7 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
 class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
-    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient"
+    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long"
     detail: str
     round: int
     fatal: bool
@@ -257,7 +269,8 @@ class OutOfMemory(_Event, frozen=True, kw_only=True, tag="out_of_memory"):
 
     round: int  # under way
     phase: str  # "generate", "learn", "average", "publish", "checkpoint", "offer state"
-    then: Literal["halve", "again", "skip", "wait", "give up"]  # what follows: ``node.learner.memory.decisions``
+    # What follows: ``node.learner.memory.decisions``.
+    then: Literal["recompute", "halve", "again", "skip", "wait", "give up"]
     detail: str  # of the error
     key: str | None = None  # the setting that was halved: "engine.rows" or "learner.batch_tokens"
     before: int | None = None  # its value
@@ -298,6 +311,7 @@ Event = (
     | RoundDone
     | Evaluated
     | Averaged
+    | AveragingTakenBack
     | StateSyncing
     | LearnerReady
     | StatePublished

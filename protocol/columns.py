@@ -54,7 +54,7 @@ def compress_columns(content: bytes, block_ends: Sequence[int]) -> bytes:
     return b"".join((*pieces, compressor.compress(content[start:]), compressor.flush()))
 
 
-def decompress_columns(frame: bytes, *, max_bytes: int) -> bytes:
+def decompress_columns(frame: bytes | memoryview, *, max_bytes: int) -> bytes:
     """The content of exactly one zstd frame, without trust in the size that it claims.
 
     The input is read in small slices, so that at most 8 MiB are made beyond ``max_bytes``. Raises ``OversizedError`` or

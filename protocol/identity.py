@@ -24,8 +24,8 @@ from protocol.errors import IdentityError, MalformedError, SignatureError, Stora
 
 PUBLIC_KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")  # of the binary form; the public key follows it
 
-_PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")
 _PEER_ID_CHARACTERS: Final = 52  # of every Ed25519 peer id: the prefix fixes the magnitude of the number
 _KEY_FILE_BYTES: Final = 4096  # more than any key file has; bounds how much of a wrong file is read
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -93,13 +93,13 @@ def peer_id_of(public_bytes: bytes) -> str:
     """The libp2p peer id of an Ed25519 public key (32 bytes)."""
     if len(public_bytes) != PUBLIC_KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_bytes)}")
-    return base58.to_text(_PEER_ID_PREFIX + public_bytes)
+    return base58.to_text(PEER_ID_PREFIX + public_bytes)
 
 
 def public_bytes_of(peer_id: str) -> bytes:
     """The public key in an Ed25519 peer id. Raises ``MalformedError`` for anything else."""
     if len(peer_id) == _PEER_ID_CHARACTERS and set(peer_id) <= set(base58.ALPHABET):
-        public_bytes = base58.to_bytes(peer_id)[len(_PEER_ID_PREFIX) :]
+        public_bytes = base58.to_bytes(peer_id)[len(PEER_ID_PREFIX) :]
         if len(public_bytes) == PUBLIC_KEY_BYTES and peer_id_of(public_bytes) == peer_id:
             return public_bytes
     shown = peer_id[: 2 * _PEER_ID_CHARACTERS]

@@ -23,6 +23,16 @@ TASKS_PER_HEARTBEAT: Final = 64
 TASKS_PER_MANIFEST: Final = 1024
 MANIFEST_BYTES: Final = 256 * 1024
 
+# One RPC of GossipSub: many messages, or ids of messages that a peer has or wants
+GOSSIP_RPC_BYTES: Final = 1024 * 1024
+GOSSIP_RPC_FIELDS: Final = 12_000  # bounds the time of the check and the objects that protobuf makes
+GOSSIP_RPC_MESSAGES: Final = 512
+GOSSIP_RPC_IDS: Final = 5_000
+GOSSIP_RPC_CONTROLS: Final = 256
+GOSSIP_RPC_SUBSCRIPTIONS: Final = 256
+GOSSIP_TOPIC_CHARACTERS: Final = 256
+GOSSIP_TOPICS_PER_PEER: Final = 16  # that a peer is known to listen to; further ones are ignored
+
 # Private clusters
 MEMBERS: Final = 4096  # of one cluster; also the most seats of one invitation
 DOCUMENT_BYTES: Final = 1024  # an invitation, a join, a certificate, and either of the latter as a credential
@@ -38,9 +48,12 @@ KNOWN_CREDENTIALS_BYTES: Final = 4 * MEMBERS * 8  # of digests, 8 bytes each
 MEMBERS_MESSAGE_BYTES: Final = CREDENTIALS_PER_NEWS * (DOCUMENT_BYTES + 8) + REVOCATIONS_BYTES + 256 * 1024
 
 # Rollout groups
-GROUP_BLOB_BYTES: Final = 8 * 1024 * 1024  # compressed
-GROUP_BYTES: Final = 64 * 1024 * 1024  # decompressed
-GROUP_WINDOW_BYTES: Final = 8 * 1024 * 1024  # zstd's window: what a decompressor may allocate at once
+# Together they bound the decoding of one group: scripts/attacks/decompression.py shows its time and memory.
+GROUP_BLOB_BYTES: Final = 1536 * 1024  # compressed
+GROUP_BYTES: Final = 4 * 1024 * 1024  # decompressed
+GROUP_WINDOW_BYTES: Final = GROUP_BYTES  # zstd's window: what a decompressor may allocate at once
+GROUP_TOKENS: Final = 262_144  # of all completions together
+GROUP_OTHER_BYTES: Final = 64 * 1024  # decompressed, beside what its tokens take: prompt, counts, fields to come
 COMPLETIONS_PER_GROUP: Final = 64
 COMPLETION_TOKENS: Final = 65_536
 COMPLETION_TEXT_BYTES: Final = 512 * 1024

@@ -15,6 +15,8 @@ both use most of their codes for log-probabilities so near 0 that they change no
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
@@ -38,6 +40,9 @@ MEAN_LOGP_TOLERANCE: Final = 1e-2  # nats; between an advert and its group
 # A zstd block for each column, with its own Huffman tables, saves bytes (scripts/bench/wire.py shows how many). In a
 # group of fewer tokens than this the headers of the blocks cost more than the blocks save.
 _BLOCK_PER_COLUMN_TOKENS: Final = 256
+
+# Of one token in the columns: its id, its byte length, its log-probability and its text.
+_TOKEN_CONTENT_BYTES: Final = 3 + 1 + 2 + limits.TOKEN_TEXT_BYTES
 
 
 class FinishReason(StrEnum):
@@ -116,18 +121,47 @@ def encode_group(group: Group) -> bytes:
     return blob
 
 
-def decode_group(raw: bytes) -> Group:
+def most_content_bytes(tokens: int) -> int:
+    """The bytes that a group of so many tokens may have, decompressed: any group within ``limits`` has fewer."""
+    return min(limits.GROUP_BYTES, limits.GROUP_OTHER_BYTES + _TOKEN_CONTENT_BYTES * tokens)
+
+
+def most_blob_bytes(tokens: int) -> int:
+    """The bytes that the blob of a group of so many tokens may need, however badly its content compresses."""
+    content_bytes = most_content_bytes(tokens)
+    return min(limits.GROUP_BLOB_BYTES, content_bytes + content_bytes // 128 + 1024)
+
+
+def decode_group(raw: bytes, *, tokens: int = limits.GROUP_TOKENS) -> Group:
     """The group in a blob, with every guarantee that ``Completion`` lists.
 
-    Allocates at most a few times ``limits.GROUP_BYTES``, whatever the blob claims. Raises ``OversizedError`` or
-    ``MalformedError``. ``check_against_advert`` tests whether the group is the one advertised.
+    ``tokens`` is the number advertised, of all completions together: nothing is decompressed beyond what a group of so
+    many may have, and none with more is built. Allocates at most a few times ``most_content_bytes(tokens)``, whatever
+    the blob claims. Raises ``OversizedError`` or ``MalformedError``. ``check_against_advert`` tests whether the group
+    is the one advertised.
     """
     if len(raw) > limits.GROUP_BLOB_BYTES:
         raise OversizedError(f"a group blob of {len(raw)} bytes; at most {limits.GROUP_BLOB_BYTES} are allowed")
     if not raw.startswith(GROUP_MAGIC):
         raise MalformedError(f"not a rollout group: begins with {raw[:4].hex()}, expected {GROUP_MAGIC.hex()}")
-    content = decompress_columns(raw[len(GROUP_MAGIC) :], max_bytes=limits.GROUP_BYTES)
-    return _group_of(wire.decode(content, _Columns, max_bytes=limits.GROUP_BYTES))
+    most_bytes = most_content_bytes(tokens)
+    content = decompress_columns(memoryview(raw)[len(GROUP_MAGIC) :], max_bytes=most_bytes)
+    columns = wire.decode(content, _Columns, max_bytes=most_bytes)
+    del content  # the columns are copies
+    _check_tokens(columns.lengths, tokens)
+    return _group_of(columns)
+
+
+def content_hash(group: Group) -> bytes:
+    """32 bytes that two groups share if they teach the same: the same prompt and the same texts, in any order.
+
+    How a group is compressed, which tokens its texts are cut into and which policy it names make no difference: all
+    three can be changed by anybody who passes on the group of another.
+    """
+    digest = hashlib.sha256(msgspec.msgpack.encode(group.prompt))
+    for text_digest in sorted(hashlib.sha256(completion.text).digest() for completion in group.completions):
+        digest.update(text_digest)
+    return digest.digest()
 
 
 def advert_of(group: Group, blob: bytes) -> GroupAdvert:
@@ -179,6 +213,7 @@ def check_against_advert(
 def _columns_of(group: Group) -> _Columns:
     if not 1 <= len(group.completions) <= limits.COMPLETIONS_PER_GROUP:
         raise MalformedError(f"{len(group.completions)} completions; 1 to {limits.COMPLETIONS_PER_GROUP} are allowed")
+    _check_tokens([len(completion.token_ids) for completion in group.completions], limits.GROUP_TOKENS)
     for completion in group.completions:
         _check_completion(completion)
     return _Columns(
@@ -230,6 +265,11 @@ def _group_of(columns: _Columns) -> Group:
         completions.append(completion)
         token, byte = token + length, byte + text_length
     return Group(columns.prompt, columns.family, columns.tokenizer, columns.policy_version, tuple(completions))
+
+
+def _check_tokens(lengths: Sequence[int], most: int) -> None:
+    if sum(lengths) > most:
+        raise OversizedError(f"a group of {sum(lengths)} tokens; at most {most} are allowed")
 
 
 def _check_completion(completion: Completion) -> None:

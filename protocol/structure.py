@@ -56,6 +56,28 @@ def check_structure(raw: bytes) -> None:
         raise MalformedError(f"{len(raw) - position} bytes after the end of the message")
 
 
+def first_values(raw: bytes, count: int) -> bytes:
+    """Returns an array of the first ``count`` values of the array in ``raw``, at most 15, and reads none after them.
+
+    Raises ``MalformedError`` if there are fewer, or if one of them is itself an array or a map.
+    """
+    entries, position = _step(raw, 0) if raw else (-1, 0)
+    if entries < count or not _is_array(raw[0]):
+        raise MalformedError(f"an array of at least {count} values is needed")
+    begin = position
+    for _ in range(count):
+        if position >= len(raw):
+            raise MalformedError(f"ends within a value, after {len(raw)} bytes")
+        entries, position = _step(raw, position)
+        if entries >= 0:
+            raise MalformedError("a container where a value is needed")
+    return bytes([0x90 + count]) + raw[begin:position]
+
+
+def _is_array(first: int) -> bool:
+    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
+
+
 def _step(raw: bytes, position: int) -> tuple[int, int]:
     """Reads one value, or one container's header. Returns the number of values in the container, -1 if there is none,
     and the next position."""

@@ -20,7 +20,12 @@ from protocol.identity import NodeKey
 from protocol.manifest import Manifest
 from protocol.meeting_points import dht_key, gossip_topic
 from protocol.wire import ANNOUNCEMENT_DOMAIN
-from scripts.vectors.announcement_vectors import announcements, groups, refused_announcements
+from scripts.vectors.announcement_vectors import (
+    announcements,
+    groups,
+    refused_announcements,
+    refused_groups,
+)
 from scripts.vectors.cluster_vectors import membership
 from scripts.vectors.plain_values import SEED, Json, pattern, plain
 from scripts.vectors.stream_vectors import (
@@ -95,6 +100,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "blob_ids.json": blob_ids(),
         "manifests.json": manifests(),
         "groups.json": groups(),
+        "refused_groups.json": refused_groups(),
         "announcements.json": announcements(),
         "refused_announcements.json": refused_announcements(),
         "membership.json": membership(),

@@ -15,7 +15,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from scripts.bench.common.model_shapes import SHAPES, config_of, write_model
+from scripts.bench.common.model_shapes import write_model
+from scripts.bench.common.published_shapes import SHAPES, config_of
 
 END = "<|endoftext|>"
 

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat, StateAdvert
 from protocol.streams.averaging_messages import Offer
+from swarm.averaging.norm_history import FamilyPast
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
@@ -24,6 +25,8 @@ class Judgement(StrEnum):
     FALSE_REWARD = "false_reward"  # a recomputed reward differs from the claim
     MALFORMED = "malformed"  # undecodable, inconsistent with its advert, or impossible numbers
     UNFIT_WEIGHTS = "unfit_weights"  # an announced state with other weights than named, or impossible numbers
+    FALSE_SUCCESS = "false_success"  # an announced state whose weights are much worse than the sender claims
+    HARMFUL_WEIGHTS = "harmful_weights"  # after averaging with them our success fell
 
 
 class ExchangeStatus(Struct, frozen=True):
@@ -156,6 +159,14 @@ class Fetch(Struct, frozen=True, tag="fetch"):
     deadline_seconds: Annotated[float, Meta(gt=0.0)]
 
 
+class KnownPartners(Struct, frozen=True):
+    """What the learner knows of averaging with this family, by which partners are chosen and weighed."""
+
+    past: FamilyPast = FamilyPast()  # distances of partners' weights from ours
+    learnt: float = 0.0  # the length of what we learnt, to compare distances with until enough are known
+    avoided: Annotated[tuple[str, ...], Meta(max_length=256)] = ()  # peers that did harm
+
+
 class Average(Struct, frozen=True, tag="average"):
     """Seeks one peer of the family to average weights with; ``offer.blob`` is already in the content store.
 
@@ -166,6 +177,7 @@ class Average(Struct, frozen=True, tag="average"):
     offer: Offer
     layout: tuple[tuple[str, tuple[int, ...]], ...]  # ``TensorLayout.tensors``
     deadline_seconds: Annotated[float, Meta(gt=0.0)]
+    known: KnownPartners = KnownPartners()
 
 
 class AskProgress(Struct, frozen=True, tag="progress"):
@@ -265,6 +277,7 @@ class AverageReply(Struct, frozen=True, tag="averaged"):
     weight: float  # of the difference from ours: 1, or less if it is unusually long (``swarm.averaging.norm_history``)
     because: str  # how every proposal and exchange ended, in words
     seconds: float
+    past: FamilyPast = FamilyPast()  # of the request, with this search: to be passed with the next
 
 
 class FetchProgress(Struct, frozen=True, tag="progress"):

@@ -92,6 +92,7 @@ class SwarmClient:
         layout: TensorLayout,
         encoding: str,
         step: int,
+        known: api.KnownPartners,
         *,
         deadline_seconds: float,
     ) -> api.AverageReply:
@@ -104,7 +105,7 @@ class SwarmClient:
         """
         stored = self._store.put(blob)
         offer = Offer(family, layout.digest, encoding, step, stored, self._store.size(stored))
-        request = api.Average(offer, layout.tensors, deadline_seconds)
+        request = api.Average(offer, layout.tensors, deadline_seconds, known)
         return self._ask(request, api.AverageReply, deadline_seconds + MAX_SECONDS_AFTER_DEADLINE + _GRACE_SECONDS)
 
     def progress(self, blobs: Sequence[bytes]) -> list[int]:

@@ -40,6 +40,10 @@ class Stream(Protocol):
     @property
     def peer(self) -> PeerId: ...
 
+    @property
+    def network(self) -> str:
+        """The network from which the peer is connected: its IPv4 address or its IPv6 /64; empty if it is unknown."""
+
     async def send(self, payload: bytes) -> None:
         """Sends the whole payload. Raises ``UnreachableError`` once the peer is gone."""
 
@@ -115,6 +119,9 @@ class Host(Protocol):
 
     def peers(self) -> Sequence[PeerId]:
         """Returns the peers that are connected now."""
+
+    def remote_ip(self, peer: PeerId) -> str:
+        """Returns the IP address at the other end of the connection to a peer; empty if it is not connected."""
 
     def heard_on_lan(self) -> Sequence[Address]:
         """Returns addresses received by multicast on the local network; none if LAN discovery is off."""

@@ -22,6 +22,7 @@ from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
 from swarm.announcements import pacing
+from swarm.announcements.crowding import Standing
 from swarm.announcements.gossip import Gossip, split_adverts
 from swarm.announcements.group_pool import GroupPool
 from swarm.announcements.state_sharing import StateSharing
@@ -41,12 +42,16 @@ log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 30.0
 CONNECTIVITY_CHECK_SECONDS = 2.0
+COUNT_SECONDS = 1.0  # between two counts of the swarm's nodes
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after the learner's last beat; heartbeats then say that it is silent
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
 MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
+MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
+PROVEN_REPUTATION = 0.6  # one group whose claims held, or five blobs that verified
+STRANGER_REPUTATION = 0.4  # below it more was wrong than right
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -77,7 +82,8 @@ class SwarmService:
         self._emit = emit
         self._advert_pacing = pacing.AdvertPacing(now_seconds=wall_clock())
         self._adverts_held_back = 0
-        self._groups = GroupPool()
+        self._nodes, self._counted_at_seconds = 1, -COUNT_SECONDS
+        self._groups = GroupPool(self._standing)
         self._table = PeerTable()
         self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat = Heartbeat(
@@ -97,6 +103,7 @@ class SwarmService:
             wall_clock=wall_clock,
             is_banned=self._is_banned,
             is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
+            messages_per_second=lambda: pacing.messages_per_second(self._nodes_present(), settings.heartbeat_seconds),
         )
         self.gossip.listen(self._on_announcement)
         self.peering = Peering(
@@ -107,6 +114,7 @@ class SwarmService:
             random=random,
             on_lan=settings.lan_discovery,
             is_banned=self._is_banned,
+            standing=lambda peer: self.reputations.of(peer, wall_clock()),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         self._members = (
@@ -120,6 +128,7 @@ class SwarmService:
             upload_bytes_per_second=settings.upload_bytes_per_second,
             report=self._on_conduct,
             on_sent=self._on_blob_given,
+            standing=lambda peer: self.reputations.of(peer, wall_clock()),
         )
         self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
         self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._on_conduct)
@@ -246,6 +255,7 @@ class SwarmService:
         self._on_conduct(peer, Conduct(judgement), detail)
 
     def _on_blob_given(self, peer: PeerId, blob: bytes) -> None:
+        self._averaging.on_given(peer, blob)
         if blob in self._own_blobs:
             self._table.known(peer).groups_given += 1
 
@@ -277,6 +287,13 @@ class SwarmService:
         if self._membership is not None and self._membership.is_out(peer):
             return True
         return self.reputations.banned_because(peer, self._wall_clock()) is not None
+
+    def _standing(self, peer: PeerId) -> Standing:
+        reputation = self.reputations.of(peer, self._wall_clock())
+        if reputation >= PROVEN_REPUTATION:
+            return Standing.PROVEN
+        known_wrong = reputation < STRANGER_REPUTATION
+        return Standing.STRANGER if peer in self.host.peers() and not known_wrong else Standing.LAST
 
     def _on_announcement(self, announcement: Announcement) -> None:
         peer, now_seconds = announcement.sender, self._wall_clock()
@@ -323,7 +340,11 @@ class SwarmService:
 
     def _nodes_present(self) -> int:
         """Counts the nodes of the swarm that were heard of lately, and this one."""
-        return 1 + self._table.heard_since(self._wall_clock() - pacing.PRESENT_SECONDS)
+        now_seconds = self._wall_clock()
+        if not 0.0 <= now_seconds - self._counted_at_seconds < COUNT_SECONDS:
+            self._counted_at_seconds = now_seconds
+            self._nodes = 1 + self._table.heard_since(now_seconds - pacing.PRESENT_SECONDS)
+        return self._nodes
 
     async def _watch_connectivity(self) -> None:
         """Reports every change between connected and alone: a node must not be alone without saying so."""
@@ -346,6 +367,7 @@ class SwarmService:
             await anyio.sleep(MAINTENANCE_SECONDS)
             self.store.evict()
             self._groups.expire(self._wall_clock())
+            self._groups.regrade()
             self._save()
 
     def _save(self) -> None:
@@ -376,14 +398,15 @@ class SwarmService:
         )
 
     def _peers(self) -> list[api.PeerStatus]:
-        """Lists connected, banned and other known peers, in this order, the latest heard first.
+        """Lists connected, lately banned and other known peers, in this order, the latest heard first.
 
-        At most ``MAX_PEERS_LISTED``.
+        At most ``MAX_PEERS_LISTED``, of which ``MAX_BANNED_LISTED`` for being banned.
         """
         now_seconds = self._wall_clock()
         connected = list(self.host.peers())
         heard = reversed(list(self._table))
-        known = list(dict.fromkeys([*connected, *self.reputations.banned(now_seconds), *heard]))[:MAX_PEERS_LISTED]
+        banned = self.reputations.banned(now_seconds)[-MAX_BANNED_LISTED:]
+        known = list(dict.fromkeys([*connected, *banned, *heard]))[:MAX_PEERS_LISTED]
         statuses = []
         for peer in known:
             notes = self._table.known(peer)

@@ -31,11 +31,13 @@ class StreamReader:
         self._stream = stream
         self._stall_seconds = stall_seconds
         self._left = memoryview(b"")
-        self.heard_at_seconds = anyio.current_time()
+        self.received_bytes = 0
+        self.asked_now()
 
     def asked_now(self) -> None:
-        """Counts the peer's silence from now on."""
-        self.heard_at_seconds = anyio.current_time()
+        """Counts the peer's silence, and the bytes of its answer, from now on."""
+        self.asked_at_seconds = self.heard_at_seconds = anyio.current_time()
+        self.answered_bytes = len(self._left)
 
     async def at_end(self) -> bool:
         """Whether the peer ended its direction and everything was read."""
@@ -69,4 +71,6 @@ class StreamReader:
         if scope.cancelled_caught:
             raise DeadlineError(f"{self._stream.peer} sent nothing for {self._stall_seconds:g} s")
         self.heard_at_seconds = anyio.current_time()
+        self.answered_bytes += len(self._left)
+        self.received_bytes += len(self._left)
         return bool(self._left)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.examples import USUAL
 
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # as ``node.compute_environment`` does, which tells why
+os.environ["MKL_CBWR"] = "AUTO,STRICT"  # likewise
 os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run here, on CPU tensors
 
 # The same examples every time, however slow the machine: what CI refuses, everybody can see fail. For a search that

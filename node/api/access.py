@@ -63,7 +63,7 @@ def guard(token: str) -> Middleware:
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.url.host not in LOCAL_HOSTS:
             return _refused(403, "this API answers requests to 127.0.0.1 and localhost only")
-        given = request.headers.get("Authorization", "").encode()
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")  # as it came
         if request.method not in READ_METHODS and not hmac.compare_digest(given, expected):
             return _refused(401, "this request changes the node: send Authorization: Bearer TOKEN, from HOME/api.token")
         return await handler(request)

@@ -66,6 +66,7 @@ def loading_line(loading: Loading) -> str:
 def out_of_memory_line(event: OutOfMemory) -> str:
     """Describes in one line where memory ran out and what follows."""
     follows = {
+        "recompute": "layers are computed again in the backward pass from now on, and it is done again",
         "halve": f"{event.key} is {event.after} instead of {event.before} from now on, and it is done again",
         "again": "it is done again",
         "skip": "it is left out this time",

@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from node.api.event_feed import EventFeed
-from node.api.record import Record
+from node.api.record import RunRecord
 from node.api.types import NodeStatus, PeersAnswer
 
 JSON = "application/json"
@@ -24,7 +24,7 @@ class Node(Protocol):
     """What the API needs of the supervisor."""
 
     @property
-    def record(self) -> Record: ...
+    def record(self) -> RunRecord: ...
 
     def status(self) -> NodeStatus: ...
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api import openapi
 from node.api.answers import health_of
+from node.api.connections import Connections
 from node.api.endpoint import EVENT_STREAM, JSON, Endpoint, Node
 from node.api.event_feed import EventFeed, message_of
 from node.api.history import MAX_POINTS
@@ -32,6 +33,7 @@ from node.api.types import (
 
 RETRY = b"retry: 1000\n\n"  # milliseconds until a reader of events that lost its connection connects again
 SLOW_ANSWER = web.AppKey("slow_answer", asyncio.Lock)  # held while an answer is made in a thread
+CONNECTIONS = web.AppKey("connections", Connections)
 Q = TypeVar("Q", bound=Struct)
 
 
@@ -94,7 +96,7 @@ async def _on_events(node: Node, feed: EventFeed, request: web.Request) -> web.S
         if request.transport is not None:  # otherwise the connection is closed already
             request.transport.abort()
 
-    with feed.reader(on_drop) as reader:
+    with feed.reader(on_drop, is_owner=request.app[CONNECTIONS].is_owner(request)) as reader:
         if reader is None:
             return json_response(
                 ErrorAnswer("too many clients read events already, or the node is stopping: try again later"), 503

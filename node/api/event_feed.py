@@ -1,4 +1,4 @@
-"""The node's events as server-sent events, for at most ``MAX_READERS`` readers.
+"""The node's events as server-sent events, for at most ``MAX_READERS`` readers, ``OTHERS_READERS`` of other users.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 
@@ -13,15 +13,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 MAX_READERS = 32
+OTHERS_READERS = 16  # from other users of the machine, so that the owner's page always finds a place
 MAX_QUEUED_EVENTS = 256  # at one or two events a second, minutes during which a reader reads nothing
 
 
 class FeedReader:
     """The events of one connection, in order, until the reader is dropped or the feed closes."""
 
-    def __init__(self, on_drop: Callable[[], None]) -> None:
+    def __init__(self, on_drop: Callable[[], None], *, is_owner: bool) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_QUEUED_EVENTS + 1)  # one place for the end
         self._on_drop = on_drop
+        self.is_owner = is_owner
 
     def offer(self, message: bytes) -> bool:
         """Queues ``message`` and returns True, or returns False where the queue is full."""
@@ -68,13 +70,15 @@ class EventFeed:
                 reader.drop()
 
     @contextmanager
-    def reader(self, on_drop: Callable[[], None]) -> Iterator[FeedReader | None]:
+    def reader(self, on_drop: Callable[[], None], *, is_owner: bool = True) -> Iterator[FeedReader | None]:
         """Adds a reader for the duration of the context; gives None where there are too many readers or the feed is
-        closed. ``on_drop`` is called when the reader is dropped, and must end its connection."""
-        if self._closed or len(self._readers) >= MAX_READERS:
+        closed. ``on_drop`` is called when the reader is dropped, and must end its connection. ``is_owner`` says whether
+        it belongs to the user that the node runs as."""
+        others = sum(not reader.is_owner for reader in self._readers)
+        if self._closed or len(self._readers) >= MAX_READERS or (not is_owner and others >= OTHERS_READERS):
             yield None
             return
-        reader = FeedReader(on_drop)
+        reader = FeedReader(on_drop, is_owner=is_owner)
         self._readers.add(reader)
         try:
             yield reader

@@ -23,9 +23,11 @@ CHOICE: Mapping[str, str] = {
     "stale": "it was announced longer ago than learner.max_age_seconds",
     "unknown_task": "this node does not train on its task, or on this version or configuration of it, so that its "
     "prompt cannot be made again",
+    "too_long": "its advert claims more tokens or bytes than a group of its task can have",
     "not_better": "its rewards promise nothing that this node does not achieve as often by itself",
     "all_equal": "all its rewards are equal, so that nothing tells a good completion from a bad one",
     "crowded_out": "too many candidates waited; this one, the oldest of the peer with the most, made room",
+    "copy": "this node has learnt from the same completions before, under another announcement",
 }
 FETCH: Mapping[str, str] = {
     "late": "it had not arrived when the round had to continue; a later round takes what has arrived",
@@ -81,10 +83,13 @@ CONDUCT: Mapping[str, str] = {
     "wrong_chunk": "it sent bytes that do not match their hash",
     "hostile_request": "it made a request that no honest peer makes",
     "stalled": "it accepted a request and then stayed silent",
+    "broke_off": "it began to answer a request and ended the stream before the first chunk",
     "missing": "it did not have what it had advertised",
     "averaged": "it sent weights that were averaged with this node's",
     "outlier": "it sent weights unusually far from this node's, which counted for less",
     "unfit_weights": "it sent weights that do not fit their layout, are not finite, or are out of bounds",
+    "false_success": "it claimed a success that its weights did not have when this node measured them",
+    "harmful_weights": "this node's success fell after averaging with its weights, which were taken back",
     "unlike": "it offered weights of another family or layout than this node's",
 }
 STAGES: Mapping[str, Mapping[str, str]] = {

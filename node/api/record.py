@@ -7,7 +7,7 @@ from node.api.rollout_history import RolloutHistory
 from node.events import Evaluated, Event, ForeignGroups, RoundDone, Usage
 
 
-class Record:
+class RunRecord:
     """Bounded in memory for a run of any length. For one thread."""
 
     def __init__(self) -> None:

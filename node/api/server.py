@@ -16,8 +16,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from node.api.access import guard
+from node.api.connections import IDLE_SECONDS, Connections
 from node.api.endpoint import EVENT_STREAM, Endpoint, Node
-from node.api.endpoints import ENDPOINTS, SLOW_ANSWER, json_response
+from node.api.endpoints import CONNECTIONS, ENDPOINTS, SLOW_ANSWER, json_response
 from node.api.event_feed import EventFeed
 from node.api.page import add_page
 from node.api.types import ErrorAnswer
@@ -31,8 +32,10 @@ log = logging.getLogger(__name__)
 
 def application(node: Node, feed: EventFeed, *, token: str | None = None) -> web.Application:
     """Returns the API of ``node``. With a ``token`` it is guarded (``access.guard``) and has the web page, for TCP."""
-    app = web.Application(middlewares=[_errors_as_json] if token is None else [_errors_as_json, guard(token)])
+    middlewares = [_connection_in_use, _errors_as_json]
+    app = web.Application(middlewares=middlewares if token is None else [*middlewares, guard(token)])
     app[SLOW_ANSWER] = asyncio.Lock()
+    app[CONNECTIONS] = Connections()
     for endpoint in ENDPOINTS:
         bound = _bound(endpoint, node, feed)
         if endpoint.method == "GET":
@@ -66,17 +69,21 @@ async def served(
             await web.UnixSite(await _runner(stack, application(node, feed)), path).start()
         except OSError as error:
             raise StorageError(f"no socket can be made at {path}: {error}") from None
-        yield await _on_port(await _runner(stack, application(node, feed, token=token)), ports) if ports else None
+        yield await _on_port(stack, application(node, feed, token=token), ports) if ports else None
 
 
-async def _on_port(runner: web.AppRunner, ports: Sequence[int]) -> int:
+async def _on_port(stack: AsyncExitStack, app: web.Application, ports: Sequence[int]) -> int:
+    runner = await _runner(stack, app)
+    assert runner.server is not None
+    protocol, loop = app[CONNECTIONS].protocol_of(runner.server), asyncio.get_running_loop()
     because = ""
     for port in ports:
         try:
-            await web.TCPSite(runner, LOOPBACK, port).start()
+            listening = await loop.create_server(protocol, LOOPBACK, port)
         except OSError as error:
             because = because or f"{LOOPBACK}:{port} ({error.strerror})"
         else:
+            stack.callback(listening.close)  # before the runner ends the connections
             return port
     raise UnreachableError(
         f"the API cannot listen on {because}, nor on the {len(ports) - 1} ports after it: set api.port to a free port, "
@@ -85,7 +92,13 @@ async def _on_port(runner: web.AppRunner, ports: Sequence[int]) -> int:
 
 
 async def _runner(stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
-    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    runner = web.AppRunner(
+        app,
+        handle_signals=False,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        keepalive_timeout=IDLE_SECONDS,
+    )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     return runner
@@ -96,6 +109,12 @@ def _bound(endpoint: Endpoint, node: Node, feed: EventFeed) -> Handler:
         return await endpoint.handler(node, feed, request)
 
     return on_request
+
+
+@web.middleware
+async def _connection_in_use(request: web.Request, handler: Handler) -> web.StreamResponse:
+    with request.app[CONNECTIONS].answering(request):
+        return await handler(request)
 
 
 @web.middleware

@@ -14,6 +14,7 @@ the momentum of the one and the residual of the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -33,6 +34,7 @@ from protocol.errors import IntegrityError
 from protocol.weights import compressed_weights, dense_weights
 from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import dense_bytes, dense_parts, open_dense
+from protocol.weights.sparsify import norm_of
 from protocol.weights.tensor_layout import TensorLayout
 from swarm.averaging.weights_difference import difference_of
 
@@ -61,6 +63,9 @@ class Offering(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
+
+    def learnt(self, since: Weights) -> float:
+        """Returns the length of what was learnt ``since`` the last outer step, as the encoding measures distances."""
 
     def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         """Averages with a partner's blob, which counts ``weight`` ≤ 1 where ours counts 1.
@@ -137,6 +142,10 @@ class DenseOffering:
     def size_bytes(self) -> int:
         return dense_bytes(self.layout)
 
+    def learnt(self, since: Weights) -> float:
+        squares = (float((weights - since[name]).square().sum()) for name, weights in self.weights.items())
+        return math.sqrt(sum(squares))
+
     def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         bits = open_dense(theirs, self.layout)
         found = from_bf16_bits(bits, self.layout)
@@ -196,6 +205,9 @@ class CompressedOffering:
     @property
     def size_bytes(self) -> int:
         return len(self.sent.blob)
+
+    def learnt(self, since: Weights) -> float:
+        return math.sqrt(sum(norm_of(update) ** 2 for update in self.sent.update))
 
     def averaged(self, theirs: memoryview, weight: float) -> AveragingStep:
         found = decode_compressed(theirs, self.layout)

@@ -11,6 +11,12 @@ and after the whole step has been computed, or not at all; an exchange that fail
 leaves no trace in them. What a partner sent is decoded again here, whatever was checked before. The moments of the
 optimizer do not change.
 
+Whether it was good. A step is on trial for the next rounds (``guard``, ``trial``): where own success fell by more than
+noise explains, the weights from before it are put back, to the bit, before the round learns anything; outer momentum
+and residual begin afresh from there; and the partner is not averaged with for a day. Until the first round has been
+compared, no weights are offered to others. In the first round after a step, moments have not moved either; later ones
+keep what up to four rounds of gradients made of them.
+
 When to offer. A random number of rounds after the weights of the last outer step were offered, H = ``every_rounds`` on
 average. If the family is connected but no partner is found, newer weights are offered at once: a node that is due waits
 for the next node to become due, however long the other's rounds are. With a fixed interval, two nodes that met once
@@ -28,73 +34,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import replace
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
+import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from node.averaging import noloco
+from node.averaging.guard import OwnGroup, StepTrial
 from node.averaging.noloco import Weights
-from node.averaging.rules import RELEASED, AveragingRule, State
+from node.averaging.offers import AveragingResult, AveragingSwarm, OfferedWeights
+from node.averaging.rules import RELEASED, AveragingRule
 from node.configuration import AveragingSection
-from node.events import Averaged, Event, Fault
+from node.events import Averaged, AveragingTakenBack, Event, Fault
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
-from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 
 NO_PEER: Final = "no peer of the family is connected"
 
 log = logging.getLogger(__name__)
-
-
-class AveragingSwarm(Protocol):
-    """The part of ``swarm.client.SwarmClient`` that averaging uses."""
-
-    def peers(self) -> Sequence[api.PeerStatus]: ...
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply: ...
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OfferedWeights:
-    """Our weights when the search for a partner began, in main memory."""
-
-    round: int
-    weights: Weights  # float32
-    before: State | None  # after the last outer step
-    afresh: bool  # the last outer step was too long ago to continue from
-    random: Random
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AveragingResult:
-    """The result of an offer; if ``after`` is not None, an outer step is to be applied."""
-
-    offered: OfferedWeights
-    because: str
-    again_at_once: bool = False
-    partner: str | None = None
-    after: State | None = None
-    weight: float | None = None
-    distance: float | None = None
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    fault: tuple[str, str] | None = None  # kind, detail
 
 
 class WeightAverager:
@@ -118,9 +83,11 @@ class WeightAverager:
         self._rule, self._report, self._clock, self._random = rule, report, clock, random
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="averaging")
         self._pending: Future[AveragingResult] | None = None
+        self._void: Future[AveragingResult] | None = None  # the exchange of weights that were taken back meanwhile
+        # What is learnt before the first outer step is measured from here.
+        self._began: Weights | None = copied(optimizer.masters())
         self._offered_at_seconds = 0.0
         self._due_round: int | None = None
-        self._changed = False  # the weights, in a call that ran out of memory afterwards
         self._sent_bytes = self._received_bytes = 0  # since this process began
 
     def after_round(self, state: LearnerState) -> bool:
@@ -128,15 +95,49 @@ class WeightAverager:
 
         A call that runs out of memory may be repeated, now or after a later round: what is not done yet is done then.
         """
+        changed = False
         if self._pending is not None and self._pending.done():
-            self._changed |= self._conclude(self._pending.result(), state)
+            result = self._pending.result()
+            if self._pending is self._void:
+                result = replace(result, partner=None, after=None, because="the weights offered were taken back")
+            changed = self._conclude(result, state)
             self._pending = None
         if self._due_round is None:
             self._due_round = state.outer_round + interval(self._section.every_rounds, self._random)
-        if self._pending is None and state.round >= self._due_round:
+        on_trial = state.averaging.trial
+        unseen = on_trial is not None and on_trial.rounds == 0
+        if self._pending is None and state.round >= self._due_round and not unseen:
             self._offer(state)
-        changed, self._changed = self._changed, False
         return changed
+
+    def take_back_if_harmful(self, state: LearnerState, groups: Sequence[OwnGroup]) -> bool:
+        """Takes a round's own groups, scored; puts the weights from before the last outer step back if they show that
+        it did harm, and returns whether that was so. To be called before the round learns."""
+        harm = state.averaging.observe(groups)
+        if harm is None:
+            return False
+        assert state.averaging.trial is not None
+        steps = state.outer.steps if state.outer is not None else 0
+        outer = noloco.begin(state.averaging.trial.before, steps=steps)  # from here on nothing is allocated
+        ended = state.averaging.failed(state.policy_version + 1, self._clock())
+        self._optimizer.put(ended.before)
+        state.outer, state.outer_round = outer, state.round
+        self._void = self._pending
+        because = harm.in_words()
+        self._thread.submit(self._report_harm, ended, because)
+        self._report(
+            AveragingTakenBack(
+                time_seconds=self._clock(),
+                round=state.round + 1,
+                partner=ended.partner,
+                because=because,
+                averaged_round=ended.round,
+                success_before=harm.before,
+                success_change=harm.change,
+                groups=harm.groups,
+            )
+        )
+        return True
 
     def settle(self, limit_seconds: float) -> None:
         """Waits until the exchange under way has ended, at most ``limit_seconds``."""
@@ -149,20 +150,38 @@ class WeightAverager:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _offer(self, state: LearnerState) -> None:
-        weights = {name: w.to("cpu", torch.float32, copy=True) for name, w in self._optimizer.masters().items()}
+        weights = copied(self._optimizer.masters())
         afresh = state.round - state.outer_round > RELEASED.stretch * self._section.every_rounds
-        offered = OfferedWeights(state.round, weights, state.outer, afresh, Random(self._random.getrandbits(64)))
+        if state.outer is not None:
+            self._began = None
+        since = state.outer.outer if state.outer is not None else self._began or weights
+        known = state.averaging.known(self._clock())
+        random = Random(self._random.getrandbits(64))
+        offered = OfferedWeights(state.round, weights, state.outer, afresh, random, since, known)
         self._offered_at_seconds = self._clock()
         self._pending = self._thread.submit(self._exchange, offered)
 
     def _conclude(self, result: AveragingResult, state: LearnerState) -> bool:
         """Applies a result; nowhere else does an exchange change anything."""
-        moved = None
-        if result.after is not None:
-            moved = noloco.overlapped(self._optimizer.masters(), result.offered.weights, result.after.outer)
+        moved = on_trial = None
+        if result.after is not None and result.partner is not None:
+            masters = self._optimizer.masters()
+            moved = noloco.overlapped(masters, result.offered.weights, result.after.outer)
+            on_trial = StepTrial(
+                partner=result.partner,
+                blob=result.blob,
+                round=state.round,
+                version=state.policy_version + 1,
+                before=copied(masters),
+                past=state.averaging.past,
+            )
         rounds = interval(self._section.every_rounds, self._random)  # drawn once: from here on nothing is allocated
-        if result.after is not None and moved is not None:
+        if result.past is not None:
+            state.averaging.past = result.past
+        if result.after is not None and moved is not None and on_trial is not None:
             self._optimizer.put(moved)
+            state.averaging.began(on_trial)
+            state.averaging.learnt += result.learnt
             state.outer, state.outer_round = result.after, result.offered.round
             self._due_round = result.offered.round + rounds
         else:
@@ -170,7 +189,7 @@ class WeightAverager:
         self._sent_bytes += result.sent_bytes
         self._received_bytes += result.received_bytes
         self._report_result(result, state)
-        return result.after is not None
+        return on_trial is not None
 
     def _report_result(self, result: AveragingResult, state: LearnerState) -> None:
         now_seconds = self._clock()
@@ -198,6 +217,12 @@ class WeightAverager:
 
     # On the thread
 
+    def _report_harm(self, ended: StepTrial, because: str) -> None:
+        try:
+            self._swarm.judge(ended.partner, ended.blob, api.Judgement.HARMFUL_WEIGHTS, because)
+        except (TransportError, ProtocolError) as error:
+            log.warning("cannot report that weights of %s did harm: %s", ended.partner, error)
+
     def _exchange(self, offered: OfferedWeights) -> AveragingResult:
         try:
             if not self._family_is_here():
@@ -220,27 +245,38 @@ class WeightAverager:
 
     def _with_partner(self, offered: OfferedWeights) -> AveragingResult:
         offering = self._rule.offer(offered.weights, offered.before, afresh=offered.afresh, random=offered.random)
+        learnt = offering.learnt(offered.since)
+        known = msgspec.structs.replace(offered.known, learnt=offered.known.learnt + learnt)
         found = self._swarm.average(
             offering.content,
             self._family,
             layout_of(offered.weights),
             self._rule.encoding,
             offered.before.steps if offered.before is not None else 0,
+            known,
             deadline_seconds=self._section.partner_seconds,
         )
         if found.path is None or found.theirs is None:
-            return AveragingResult(offered, found.because, again_at_once=True)
+            return AveragingResult(offered, found.because, again_at_once=True, past=found.past)
         averaged = offering.averaged(_content(found.path), found.weight)
         return AveragingResult(
             offered,
             found.because,
             partner=found.partner,
+            blob=found.theirs.blob,
+            past=found.past,
+            learnt=learnt,
             after=averaged.state,
             weight=found.weight,
             distance=averaged.distance,
             sent_bytes=offering.size_bytes,
             received_bytes=found.theirs.size,
         )
+
+
+def copied(weights: Weights) -> dict[str, Tensor]:
+    """Returns the weights in float32, copied to main memory."""
+    return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights.items()}
 
 
 def interval(every_rounds: int, random: Random) -> int:

@@ -124,6 +124,14 @@ def read_newest(folder: Path) -> NewestCheckpoint:
     return NewestCheckpoint(None, None, tuple(warnings))
 
 
+def set_aside(path: Path) -> Path:
+    """Renames the checkpoint in folder ``path``, so that no start reads it again and nothing deletes it; returns where
+    it is now."""
+    aside = path.with_name(f"set-aside-{path.name}-{time.time_ns()}")
+    path.rename(aside)
+    return aside
+
+
 def read(path: Path) -> Snapshot:
     """Returns the checkpoint in folder ``path``. Raises ``StorageError`` naming what is wrong."""
     state, config = read_whole(path)

@@ -23,6 +23,7 @@ from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.events import (
     Averaged,
+    AveragingTakenBack,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -133,6 +134,8 @@ class PlainObserver:
             case Averaged() if self._due(self._not_averaged_shown_at, ALONE_LINE_SECONDS):
                 self._not_averaged_shown_at = time.monotonic()
                 self._write(wording.averaged_line(event))
+            case AveragingTakenBack():
+                self._write(wording.taken_back_line(event))
             case _:
                 pass
 

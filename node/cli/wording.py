@@ -8,7 +8,17 @@ from pathlib import Path
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
-from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, Planned, RoundDone, StateSyncing
+from node.events import (
+    Averaged,
+    AveragingTakenBack,
+    CheckpointSaved,
+    Evaluated,
+    Fault,
+    LearnerReady,
+    Planned,
+    RoundDone,
+    StateSyncing,
+)
 from node.export.export_result import Export
 from node.printable import printable
 from node.quantities import duration, size, times
@@ -97,6 +107,14 @@ def averaged_line(offered: Averaged) -> str:
     return (
         f"weights averaged with {printable(offered.partner)} after round {offered.round}{distance}{weight}; "
         f"{size(offered.sent_bytes)} sent, {size(offered.received_bytes)} received{encoding}, {offered.seconds:.1f} s"
+    )
+
+
+def taken_back_line(event: AveragingTakenBack) -> str:
+    """Describes an outer step that did harm."""
+    return (
+        f"averaging with {printable(event.partner)} after round {event.averaged_round} taken back: "
+        f"{printable(event.because, 400)}; no averaging with it for a day"
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import time
 import tomllib
 from dataclasses import dataclass
@@ -14,14 +12,13 @@ from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 from packaging.requirements import Requirement
 
-from node.compute_environment import compute_environment
+from node.fit.host_memory import PROC, control_group_room, machine_bytes
 from node.policy.device_probe_result import TorchProbe
+from node.policy.torch_process import NoAnswer, ask_torch
 
 DISTRIBUTION = "starling-swarm"
-PROBE_SECONDS = 120.0  # torch from a cold disk takes half a minute
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 CLOCK_READINGS = 1000
 
@@ -101,31 +98,16 @@ def installed_version(name: str) -> str | None:
 def torch_facts(device: str, dtype: str) -> TorchFacts:
     """Returns what torch finds for a configured device and dtype, in a process of its own."""
     nvidia = NVIDIA_DEVICE.exists()
-    command = [sys.executable, "-P", "-m", "node.policy.device_probe", device, dtype]
-    try:
-        ended = subprocess.run(
-            command,
-            env=compute_environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return TorchFacts(None, f"it did not start within {PROBE_SECONDS:.0f} s", nvidia)
-    if ended.returncode != 0:
-        last_line = (ended.stderr.strip().splitlines() or ["no error message"])[-1]
-        return TorchFacts(None, f"exit code {ended.returncode}: {last_line}", nvidia)
-    return TorchFacts(msgspec.json.decode(ended.stdout.splitlines()[-1], type=TorchProbe), None, nvidia)
+    probe = ask_torch("node.policy.device_probe", device, dtype, answer=TorchProbe)
+    if isinstance(probe, NoAnswer):
+        return TorchFacts(None, probe.reason, nvidia)
+    return TorchFacts(probe, None, nvidia)
 
 
 def memory_facts() -> MemoryFacts:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo, membership = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+    meminfo = PROC / "meminfo"
     available = available_memory_bytes(meminfo.read_text()) if meminfo.exists() else None
-    room = group_room_bytes(Path("/sys/fs/cgroup"), membership.read_text()) if membership.exists() else None
-    return MemoryFacts(total, available, room)
+    return MemoryFacts(machine_bytes(), available, control_group_room())
 
 
 def available_memory_bytes(meminfo: str) -> int | None:
@@ -135,21 +117,6 @@ def available_memory_bytes(meminfo: str) -> int | None:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     return None
-
-
-def group_room_bytes(root: Path, membership: str) -> int | None:
-    """Returns the bytes left until the narrowest memory limit of our control group and those above it (version 2), not
-    counting page cache; None without a limit. ``membership`` is the text of /proc/self/cgroup."""
-    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/").strip("/")
-    groups = [root / own, *(root / own).parents] if own else [root]
-    rooms = []
-    for group in groups:
-        limit = group / "memory.max"
-        if group.is_relative_to(root) and limit.is_file() and (text := limit.read_text().strip()) != "max":
-            counters = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            taken = int((group / "memory.current").read_text()) - int(counters["inactive_file"])
-            rooms.append(max(0, int(text) - taken))
-    return min(rooms, default=None)
 
 
 def disk_facts(home: Path, newest_checkpoint: Path | None) -> DiskFacts:

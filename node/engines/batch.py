@@ -213,6 +213,7 @@ class Batch:
         if not starts:
             return None, []
         prompts = [self._starts[owner].prefix_ids for owner in starts]
+        self._threads.before_prompts(sum(map(len, prompts)))
         prefilled = self._decoder.prefill(prompts, [self._starts[owner].completions for owner in starts])
         more = len(which) < len(self._waiting) and self._owners[self._waiting[len(which)]] == starts[-1]
         self._half_joined = (starts[-1], prefilled, len(starts) - 1) if more else None

@@ -22,6 +22,7 @@ BLOCK_SECONDS: Final = 0.025  # at least: several time slices of a busy core
 ADVANTAGE: Final = 0.05
 FIRST_WAIT: Final = 8  # times as long as the trial before
 LONGEST_WAIT: Final = 64
+SHORT_PASS_TOKENS: Final = 1024  # of prompts in one pass; up to so many, it waits for threads as a step does
 
 
 class ThreadTrials:
@@ -87,10 +88,11 @@ class ThreadTrials:
 class StepThreads:
     """Sets torch's threads for the steps of one engine, as ``ThreadTrials`` decides, and restores them afterwards.
 
-    Without ``adapting`` it leaves them alone. In float32 a step has the same bits with one thread as with two, at the
-    shapes tried (in a test, and up to 896 hidden units), so that a round that is repeated stays the same; in bfloat16
-    on a CPU it does not, and the engine does not adapt there. A learner on another thread of the process keeps its own
-    number: OpenMP has one for each thread, which torch sets when the thread first computes.
+    Without ``adapting`` it leaves them alone. In float32 a step has the same bits with one thread as with two (MKL's
+    products by a variable of ``node.compute_environment``, oneDNN's at the shapes tried, up to 8,960 inputs), so that a
+    round that is repeated stays the same; in bfloat16 on a CPU it does not, and the engine does not adapt there. A
+    learner on another thread of the process keeps its own number: OpenMP has one for each thread, which torch sets when
+    the thread first computes.
     """
 
     def __init__(self, *, adapting: bool, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -111,16 +113,25 @@ class StepThreads:
             if torch.get_num_threads() != before:
                 torch.set_num_threads(before)
 
+    def before_prompts(self, tokens: int) -> None:
+        """Sets the threads of a pass over so many tokens of prompts: a short one's as a step's, else the most."""
+        if self._most > 1:
+            self._set(self._trials.threads if tokens <= SHORT_PASS_TOKENS else self._most)
+
     @contextmanager
     def step(self) -> Iterator[None]:
         if self._most == 1:
             yield
             return
-        if torch.get_num_threads() != (threads := self._trials.threads):
-            torch.set_num_threads(threads)
+        self._set(self._trials.threads)
         began = self._clock()
         yield
         self._trials.took(self._clock() - began)
+
+    @staticmethod
+    def _set(threads: int) -> None:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def thread_counts(most: int) -> tuple[int, ...]:

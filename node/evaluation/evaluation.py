@@ -91,8 +91,10 @@ def mean_rewards(
     temperature: float,
     seed: int,
     context: int,
+    first_prompt: int = 0,
 ) -> dict[str, float]:
-    """Returns the mean reward by task over ``samples`` completions of each of the first ``prompts`` prompts.
+    """Returns the mean reward by task over ``samples`` completions of each of ``prompts`` prompts of each task, the
+    first with seed ``first_prompt``.
 
     A prompt that fills the model's ``context`` cannot be answered: its rewards are 0.
     """
@@ -102,7 +104,7 @@ def mean_rewards(
         )
     means: dict[str, float] = {}
     for name, task in tasks.items():
-        refs = [task.ref(seed) for seed in range(prompts)]
+        refs = [task.ref(seed) for seed in range(first_prompt, first_prompt + prompts)]
         asked = [(ref, tokens.prompt_ids(task.prompt(ref).text)) for ref in refs]
         answerable = [(ref, ids) for ref, ids in asked if len(ids) < context]
         requests = [GenerationRequest(ids, samples, task.max_new_tokens) for _, ids in answerable]

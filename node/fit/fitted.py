@@ -1,8 +1,9 @@
 """What a node ran with after it had run out of memory, in ``HOME/fitted.json``: the next start begins there.
 
-There is no such file as long as nothing ran out. The learner writes it when it halves or doubles; the supervisor writes
-it when the system killed the learner for its memory. It counts for one model on one size of memory: with another of
-either, it says nothing. A damaged file, or one of another version, counts as none: the price is one more halving.
+There is no such file as long as nothing ran out. The learner writes it when it changes one of the settings; the
+supervisor writes it when the system killed the learner for its memory. It counts for one model on one size of memory:
+with another of either, it says nothing. A damaged file, or one of another version, counts as none: the price is one
+more halving.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The two settings that are halved when memory runs out."""
+    """The settings that change when memory runs out: two are halved, the third is switched on."""
 
     rows: int  # sequences decoded side by side: ``engine.rows``
     batch_tokens: int  # padded tokens of one pass: ``learner.batch_tokens``
+    recompute: bool = False  # layers in the backward pass: ``learner.recompute``
 
     def within(self, most: Sizes) -> Sizes:
-        """Returns these sizes, neither above that of ``most``."""
-        return Sizes(min(self.rows, most.rows), min(self.batch_tokens, most.batch_tokens))
+        """Returns these sizes, none above that of ``most``."""
+        return Sizes(
+            min(self.rows, most.rows), min(self.batch_tokens, most.batch_tokens), self.recompute or most.recompute
+        )
 
 
 FLOORS: Final = Sizes(MIN_ROWS, MIN_BATCH_TOKENS)
@@ -48,11 +52,12 @@ class Fitted(Struct, frozen=True, kw_only=True):
     memory_bytes: int  # in all, of the device that the model is on; on a CPU what the machine or control group has
     rows: int
     batch_tokens: int
+    recompute: bool = False
     learner_killed: int = 0  # times that the system killed the learner for its memory, since the file was begun
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.rows, self.batch_tokens)
+        return Sizes(self.rows, self.batch_tokens, self.recompute)
 
     def holds_for(self, model: str, memory_bytes: int) -> bool:
         """Whether this was learnt with that model on that much memory."""

@@ -14,7 +14,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
     activations    ``node.fit.activations``
     checkpoint     a copy of what is trained, of moments, masters and the state of averaging, in main memory; where
                    rounds wait for it, only of what is on the GPU
-    averaging      dense: φ and m, 8 T, and while an exchange runs 24 T more; compressed: φ and e, 8 T, and 12 T more.
+    averaging      dense: φ and m, 8 T, and while an exchange runs 24 T more; compressed: φ and e, 8 T, and 12 T more;
+                   the weights from before the step that is on trial, 4 T.
                    It runs beside learning, and so does publishing: two copies in bfloat16, 4 T
 
 A round generates, then learns, then steps; the peak is that of one phase, not the sum. What runs in the background is
@@ -141,7 +142,7 @@ def checkpoint_tensor_bytes(settings: MemorySettings, workload: Workload, traine
 
 
 def _averaging_state_bytes(settings: MemorySettings, workload: Workload, trained: int) -> int:
-    return 8 * trained if workload.averages and settings.averages else 0
+    return 12 * trained if workload.averages and settings.averages else 0
 
 
 def _resident(

@@ -40,6 +40,18 @@ def control_group_limits(control_groups: Path = CONTROL_GROUPS, proc: Path = PRO
             yield from _limits(_up_to(control_groups / "memory", own), "memory.limit_in_bytes")
 
 
+def control_group_room(control_groups: Path = CONTROL_GROUPS, proc: Path = PROC) -> int | None:
+    """Returns the bytes left until the narrowest limit of our control group and those above it (version 2), not
+    counting page cache; None without a limit."""
+    rooms = []
+    for group in own_control_groups(control_groups, proc):
+        for limit in _limits([group], "memory.max"):
+            counters = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            taken = int((group / "memory.current").read_text()) - int(counters["inactive_file"])
+            rooms.append(max(0, limit - taken))
+    return min(rooms, default=None)
+
+
 def own_control_groups(control_groups: Path = CONTROL_GROUPS, proc: Path = PROC) -> list[Path]:
     """Returns the folders of our control group (version 2) and of those above it, innermost first."""
     memberships = _memberships(proc)

@@ -12,7 +12,8 @@ Order of preference; the first that fits is taken:
 
 What a person set is kept, and is refused where nothing fits with it. Whether an adapter is trained, and on 4-bit
 weights, decides the policy's family, so it is decided from totals, never from what happens to be free; a directory that
-has a checkpoint keeps what that was trained with. After running out of memory only rows and passes shrink.
+has a checkpoint keeps what that was trained with. After running out of memory only rows and passes shrink,
+and layers are recomputed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from node.configuration import DEFAULT_STORE_BYTES, Config
-from node.fit.candidates import Trained, candidates
+from node.fit.candidates import CHUNK_TOKENS, Trained, candidates
 from node.fit.footprint import Footprint, footprint_of
 from node.fit.machine import Machine
 from node.fit.model_sizes import ModelSizes
@@ -46,6 +47,8 @@ class FittedSizes(Protocol):
     def rows(self) -> int: ...
     @property
     def batch_tokens(self) -> int: ...
+    @property
+    def recompute(self) -> bool: ...
     @property
     def learner_killed(self) -> int: ...
 
@@ -118,11 +121,15 @@ def _after_running_out(
     ]
     share = 1.0 - KILLED_SHARE * min(fitted.learner_killed, MAX_KILLED)
     smaller = next((each for each in family if _fits(each, sizes, machine, workload, share)), family[-1])
-    return msgspec.structs.replace(
+    begun = msgspec.structs.replace(
         smaller,
         rows=min(smaller.rows, fitted.rows),
         batch_tokens=min(smaller.batch_tokens, fitted.batch_tokens),
     )
+    may_recompute = any(each.recompute for each in family)  # otherwise a person has set that it must not
+    if fitted.recompute and may_recompute and not begun.recompute:
+        return msgspec.structs.replace(begun, recompute=True, chunk_tokens=CHUNK_TOKENS)
+    return begun
 
 
 def _with_store(

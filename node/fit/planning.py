@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from node.checkpoints.checkpoint_files import CONFIG, rounds
-from node.compute_environment import compute_environment
 from node.configuration import DtypeName, PolicySection, chosen
 from node.fit.candidates import Trained
 from node.fit.footprint import DeviceKind
 from node.fit.machine import Limit, Machine, disk_free_bytes, host_limits
 from node.fit.model_sizes import ModelSizes, known_sizes
 from node.home import Home
+from node.policy.torch_process import NoAnswer, ask_torch
 from protocol.errors import ConfigurationError
-
-COUNT_SECONDS: Final = 120.0  # torch from a cold disk takes half a minute
 
 
 def machine_here(
@@ -57,23 +52,10 @@ def sizes_of(folder: Path) -> ModelSizes:
     known = known_sizes(folder)
     if known is not None:
         return known
-    command = [sys.executable, "-P", "-m", "node.policy.model_counting", str(folder)]
-    try:
-        ended = subprocess.run(
-            command,
-            env=compute_environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COUNT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ConfigurationError(f"the model in {folder} was not counted within {COUNT_SECONDS:.0f} s") from error
-    if ended.returncode != 0:
-        last_line = (ended.stderr.strip().splitlines() or ["no error message"])[-1]
-        raise ConfigurationError(f"the model in {folder} cannot be counted: {last_line}")
-    return msgspec.json.decode(ended.stdout.splitlines()[-1], type=ModelSizes)
+    counted = ask_torch("node.policy.model_counting", str(folder), answer=ModelSizes)
+    if isinstance(counted, NoAnswer):
+        raise ConfigurationError(f"the model in {folder} cannot be counted: {counted.reason}")
+    return counted
 
 
 def trained_here(home: Home) -> Trained | None:

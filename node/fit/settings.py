@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from node.configuration import (
-    DEFAULT_BATCH_TOKENS,
-    DEFAULT_ROWS,
-    DEFAULT_STORE_BYTES,
-    Config,
-    DtypeName,
-    OptimizerName,
-    chosen,
-)
+from node.configuration import Config, DtypeName, OptimizerName
 
 
 class MemorySettings(Struct, frozen=True, kw_only=True):
@@ -30,22 +22,6 @@ class MemorySettings(Struct, frozen=True, kw_only=True):
     store_bytes: int
     save_beside: bool = True  # a checkpoint is written from a copy while rounds continue; otherwise rounds wait for it
     averages: bool = True  # there is room to average weights with peers of the family, and to publish them
-
-
-def settings_without_a_plan(config: Config, dtype: DtypeName) -> MemorySettings:
-    """Returns what is configured, and for every "auto" what suits a model that certainly fits."""
-    return MemorySettings(
-        dtype=dtype if config.policy.dtype == "auto" else config.policy.dtype,
-        adapter_rank=chosen(config.policy.adapter_rank, 0),
-        four_bit=chosen(config.policy.four_bit, False),
-        rows=chosen(config.engine.rows, DEFAULT_ROWS),
-        batch_tokens=chosen(config.learner.batch_tokens, DEFAULT_BATCH_TOKENS),
-        recompute=chosen(config.learner.recompute, False),
-        chunk_tokens=None,
-        optimizer=chosen(config.learner.optimizer, "adamw"),
-        merge_adapters=True,
-        store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),
-    )
 
 
 def with_settings(config: Config, settings: MemorySettings) -> Config:

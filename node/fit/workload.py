@@ -38,11 +38,6 @@ class Workload(Struct, frozen=True, kw_only=True):
     def groups(self) -> int:
         return self.own_groups + self.foreign_groups
 
-    @property
-    def round_tokens(self) -> int:
-        """Padded tokens of a round that learns from all of its completions."""
-        return self.groups * (self.prompt_tokens + self.completions * self.answer_tokens)
-
 
 def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Workload:
     """Returns the workload of ``config``. Prompts are drawn from the tasks to see how long they are."""

@@ -9,21 +9,25 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
-from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
+from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest, set_aside
 from node.configuration import Config
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
-from node.fit.fitted import Fitted, Sizes, fitted_with, write_fitted
+from node.fit.fitted import FLOORS, Fitted, Sizes, fitted_with, write_fitted
+from node.fit.settings import MemorySettings
 from node.home import Home
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
+from node.learner.generation.prompt_room import check_prompt_room
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
 from node.learner.memory.device_memory import total_memory_bytes
@@ -33,16 +37,42 @@ from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import Persistence, restore
+from node.learner.persistence import LearnerState, Persistence, restore
 from node.learner.planning import planned_config
 from node.policy.device import choose_device
 from node.policy.policy import Policy
+from node.state_sync.measured_success import SuccessMeasurement
+from node.state_sync.publishing import HeldState
 from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
 from node.tasks.task import Task
+from protocol.errors import ConfigurationError, StorageError
 from swarm.client import SwarmClient
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """What fits this machine's memory."""
+
+    config: Config  # without an "auto" that costs memory
+    settings: MemorySettings
+    begin: Sizes
+    most: Sizes
+    memory_bytes: int  # of the device, in all
+
+
+@dataclass(slots=True)
+class _Restored:
+    """Where training goes on from."""
+
+    optimizer: MasterAdamW
+    others: OtherPolicies
+    state: LearnerState
+    pool_position: Mapping[str, Any] | None
+    held: HeldState | None  # the weights that were adopted from peers
+    checkpoint: Path | None
 
 
 @contextmanager
@@ -66,84 +96,142 @@ def assembled(
     home = Home(path)
     loading("tasks")
     tasks = load_tasks(config.tasks)
+    sized = _sized(home, config, tasks, report)
+    loading("policy")
+    policy, floors = _policy(sized, may_recompute=config.learner.recompute == "auto")
+    check_prompt_room(tasks, policy.tokens, Network.of(policy.model).context)
+    measure = SuccessMeasurement(policy, tasks, scorer, rows=sized.settings.rows, draws=random.SystemRandom())
+    restored = _restored(home, sized.config, policy, tasks, measure, report, should_stop, loading)
+    loading("engine")
+    size_plan = SizePlan(
+        sized.begin,
+        most=sized.most,
+        floors=floors,
+        remember=partial(_remember, home.fitted, config.policy.model, sized.memory_bytes),
+        should_stop=should_stop,
+    )
+    with ExitStack() as stack:
+        learner = _learner(home, sized, policy, restored, tasks, scorer, report, size_plan, stack)
+        seconds = time.monotonic() - began
+        report(_ready(sized.config, policy, learner, restored.checkpoint, sized.begin, sized.memory_bytes, seconds))
+        yield learner
+
+
+def _sized(home: Home, config: Config, tasks: Mapping[str, Task], report: Callable[[Event], None]) -> _Sized:
     memory_bytes = total_memory_bytes(choose_device(config.policy.device))
     fitted = fitted_with(home.fitted, config.policy.model, memory_bytes)
     config, settings, most = planned_config(home, config, tasks.values(), report, fitted)
-    begin = Sizes(settings.rows, settings.batch_tokens)
+    begin = Sizes(settings.rows, settings.batch_tokens, settings.recompute)
     if begin != most:
         log.info("memory ran out before: beginning with %s instead of %s", begin, most)
-    loading("policy")
-    policy = Policy.load(config.policy, seed=config.seed)
+    return _Sized(config, settings, begin, most, memory_bytes)
+
+
+def _policy(sized: _Sized, *, may_recompute: bool) -> tuple[Policy, Sizes]:
+    """Returns the policy, and what sizes may come down to when memory runs out: recomputation only where
+    ``may_recompute`` and the architecture allow it."""
+    policy = Policy.load(sized.config.policy, seed=sized.config.seed)
     return_freed_tensors(policy.parameters)
     network = Network.of(policy.model)
-    check_network(policy.model, network, policy.vocabulary, recompute=settings.recompute)
+    check_network(policy.model, network, policy.vocabulary, recompute=sized.settings.recompute)
+    if sized.settings.recompute or not may_recompute:
+        return policy, FLOORS
+    try:
+        check_network(policy.model, network, policy.vocabulary, recompute=True)
+    except ConfigurationError as error:
+        log.info("memory that runs out is not answered by recomputation: %s", error)
+        return policy, FLOORS
+    return policy, replace(FLOORS, recompute=True)
+
+
+def _restored(
+    home: Home,
+    config: Config,
+    policy: Policy,
+    tasks: Mapping[str, Task],
+    measure: SuccessMeasurement,
+    report: Callable[[Event], None],
+    should_stop: Callable[[], str | None],
+    loading: Callable[[str], None],
+) -> _Restored:
+    """Loads the newest whole checkpoint, or where the configuration says so the weights of peers, into ``policy``."""
     loading("checkpoint")
     optimizer = _optimizer(policy, config)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
-    newest = read_newest(home.checkpoints)
-    for warning in newest.warnings:
-        log.warning("%s; the checkpoint before it is used", warning)
-    state, pool_position = restore(newest, home.checkpoints, policy, optimizer)
-    restored_from = newest.path
-    del newest  # its tensors are as large as the checkpoint
+    state, pool_position, checkpoint = _continued(home.checkpoints, policy, optimizer)
     if config.checkpoint.from_peers:
         loading("weights of peers")
-    held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop)
+    held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop, measure)
     if held is not None:
         optimizer = _optimizer(policy, config)
-        state = with_adopted_state(state, held.advert, policy)
-    loading("engine")
-    own_weights = needs_own_weights(config)
+        state = with_adopted_state(state)
+    return _Restored(optimizer, others, state, pool_position, held, checkpoint)
+
+
+def _learner(
+    home: Home,
+    sized: _Sized,
+    policy: Policy,
+    restored: _Restored,
+    tasks: Mapping[str, Task],
+    scorer: RewardScorer,
+    report: Callable[[Event], None],
+    size_plan: SizePlan,
+    stack: ExitStack,
+) -> Learner:
+    """Returns the learner; ``stack`` ends its threads and those of its parts, its own first."""
+    config, settings, optimizer = sized.config, sized.settings, restored.optimizer
     engine = TorchEngine(
         policy,
         rows=settings.rows,
         seed=config.seed,
-        owns_weights=own_weights,
+        owns_weights=needs_own_weights(config),
         merge_adapters=settings.merge_adapters,
     )
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
-    client = SwarmClient(home.swarm_socket)
-    raising = SwarmClient(home.swarm_socket, store_bytes=settings.store_bytes)
-    research = config.objective.research
-    intake = RolloutIntake(client, tasks, config.learner, time.time, pool_position, research=research)
+    stack.callback(checkpoints.close)
     weight_averager = _weight_averager(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
-    publisher = publisher_of(raising, config, policy, held, report, time.time)
+    if weight_averager is not None:
+        stack.callback(weight_averager.close)
+    raising = SwarmClient(home.swarm_socket, store_bytes=settings.store_bytes)
+    publisher = publisher_of(raising, config, policy, restored.held, report, time.time)
+    stack.callback(publisher.close)
+    client, research = SwarmClient(home.swarm_socket), config.objective.research
+    intake = RolloutIntake(client, tasks, config.learner, time.time, restored.pool_position, research=research)
+    stack.callback(intake.close)
     persistence = Persistence(
         checkpoints, config, policy, optimizer, report, time.time, publisher, save_beside=settings.save_beside
     )
     learner = Learner(
-        config,
-        policy,
-        tasks,
-        engine,
-        scorer,
-        intake,
-        optimizer,
-        state,
+        config, policy, tasks, engine, scorer, intake, optimizer, restored.state,
         report=report,
         clock=time.time,
         persistence=persistence,
-        others=others,
+        others=restored.others,
         weight_averager=weight_averager,
         evaluation=_evaluation(config, policy, engine, scorer, tasks),
         passes=PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
-        size_plan=SizePlan(
-            begin,
-            most=most,
-            remember=partial(_remember, home.fitted, config.policy.model, memory_bytes),
-            should_stop=should_stop,
-        ),
-    )
-    report(_ready(config, policy, learner, restored_from, begin, memory_bytes, time.monotonic() - began))
-    try:
-        yield learner
-    finally:
-        learner.close()
-        intake.close()
-        publisher.close()
-        if weight_averager is not None:
-            weight_averager.close()
-        checkpoints.close()
+        size_plan=size_plan,
+    )  # fmt: skip
+    stack.callback(learner.close)
+    return learner
+
+
+def _continued(
+    folder: Path, policy: Policy, optimizer: MasterAdamW
+) -> tuple[LearnerState, Mapping[str, Any] | None, Path | None]:
+    """Restores the newest checkpoint that a run can continue from, and returns state, pool position and its path. One
+    that is whole and still of no use is set aside, because every start would fail on it."""
+    while True:
+        newest = read_newest(folder)
+        for warning in newest.warnings:
+            log.warning("%s; the checkpoint before it is used", warning)
+        try:
+            return *restore(newest, folder, policy, optimizer), newest.path
+        except StorageError as error:
+            assert newest.path is not None
+            aside = set_aside(newest.path)
+            log.warning("%s: it is set aside as %s, and the one before it is used", error, aside)
 
 
 def _evaluation(
@@ -174,6 +262,7 @@ def _remember(path: Path, model: str, memory_bytes: int, sizes: Sizes) -> None:
             memory_bytes=memory_bytes,
             rows=sizes.rows,
             batch_tokens=sizes.batch_tokens,
+            recompute=sizes.recompute,
             learner_killed=killed,
         ),
     )

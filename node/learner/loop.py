@@ -20,20 +20,21 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
+from node.averaging.guard import OwnGroup
 from node.averaging.weight_averager import WeightAverager
 from node.configuration import DEFAULT_BATCH_TOKENS, Config, chosen
 from node.engines.engine import Engine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
+from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, Generation, Plan, RewardScorer, launched_for
+from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
 from node.learner.memory.device_memory import device_memory
@@ -104,7 +105,7 @@ class Learner:
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
         self._engine = engine
-        configured = Sizes(engine.rows, self.passes.batch_tokens)
+        configured = Sizes(engine.rows, self.passes.batch_tokens, self.passes.recompute)
         self._phases = PhaseRunner(
             size_plan or SizePlan(begin=configured, most=configured),
             use=self._use_sizes,
@@ -194,6 +195,9 @@ class Learner:
         everything = [*own, *generated.dropped]
         rewards_by_task = _rewards_by_task(everything)
         record.rewards(rewards_by_task, [scores for _, scores in everything])
+        taken_back = self._take_back_averaging(everything)
+        if taken_back:  # what those weights sampled teaches nothing
+            own, everything, rewards_by_task = [], [], {}
         watch.lap("score")
 
         # One optimizer step on own and foreign groups.
@@ -206,7 +210,7 @@ class Learner:
         groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
         self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
         averaged = self._average()
-        if averaged or (learnt.step is not None and learnt.step.taken):
+        if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
         watch.lap("publish")
@@ -219,7 +223,7 @@ class Learner:
             self._report(foreign_groups)
         self._report(done)
         self._intake.calls.beat(heartbeat(self.config, self.policy, self.state, "learning", done.tokens_per_second))
-        self._report_faults(learnt)
+        self._report_faults(learnt, generated.too_long)
         self._evaluate()
         if self._persistence is not None:
             self._persistence.after_round(self.state.round, self._snapshot_inputs, self._phases)
@@ -261,7 +265,7 @@ class Learner:
         """Returns a round's random numbers for one purpose."""
         return random.Random(f"starling/{purpose}/{self._seed}/{round_number}")
 
-    def _plan(self, round_number: int) -> Plan:
+    def _plan(self, round_number: int) -> RoundPlan:
         """Plans what a round, this or a later one, may generate. Prompts after the first lot are for ``resample``."""
         section = self.config.learner
         launched = launched_for(section.own_groups, section.overprovision)
@@ -270,7 +274,7 @@ class Learner:
         groups = max(1, round(section.own_groups * len(first) / launched))
         for lot in range(1, section.resample):
             first += self._allocate(round_number, f"{self._seed}/lot {lot}", section.own_groups)
-        return Plan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
+        return RoundPlan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
 
     def _allocate(self, round_number: int, seed: str, groups: int) -> list[Allocation]:
         return allocate(
@@ -336,9 +340,19 @@ class Learner:
             return False
         return bool(self._phases.attempt("average", lambda: averager.after_round(self.state), self._schedule.release))
 
+    def _take_back_averaging(self, own: Sequence[ScoredRollout]) -> bool:
+        """Returns whether own rewards showed that the last averaging did harm, and it was taken back."""
+        if self._weight_averager is None:
+            return False
+        groups = [OwnGroup(r.prompt.ref.task, r.oldest_version, scores.rewards) for r, scores in own]
+        return self._weight_averager.take_back_if_harmful(self.state, groups)
+
     def _use_sizes(self, sizes: Sizes) -> None:
         self._engine.rows = sizes.rows
-        self.passes = replace(self.passes, batch_tokens=sizes.batch_tokens)
+        chunk_tokens = self.passes.chunk_tokens
+        if sizes.recompute and not self.passes.recompute:
+            chunk_tokens = CHUNK_TOKENS
+        self.passes = PassSettings(sizes.batch_tokens, sizes.recompute, chunk_tokens)
 
     def _share(self, own: Sequence[ScoredRollout], record: RoundRecord) -> None:
         if not self._intake.calls.may_share():
@@ -348,14 +362,17 @@ class Learner:
         chosen = worth_sharing(rewards, [r.prompt.ref.task for r, _ in own], self.config.learner.share_groups)
         if chosen:
             groups = [group_of(own[i][0], rewards[i], self.policy.tokens, family=self.policy.family) for i in chosen]
-            self._intake.calls.share(groups)
+            self._intake.share(groups)
             record.groups_shared = len(groups)
 
-    def _report_faults(self, learnt: BatchReport) -> None:
+    def _report_faults(self, learnt: BatchReport, too_long: int) -> None:
         """Reports each kind of fault once, and again only after a round without it."""
         faults = dict.fromkeys((error.reason, str(error)) for error in self._intake.faults())
         if learnt.step is not None and not learnt.step.taken:
             faults["gradient", f"the gradient's norm is {learnt.step.gradient_norm}: the step was skipped"] = None
+        if too_long:
+            left = f"{too_long} prompts of this round left no room for an answer in the model's context"
+            faults["prompt_too_long", f"{left}, and were left out: choose shorter tasks"] = None
         for kind, detail in faults:
             if kind not in self._reported_faults:
                 self._report(

@@ -14,7 +14,7 @@ used for that: it has no float32 masters, and copies gradients away before their
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -150,12 +150,15 @@ class MasterAdamW:
             tensors |= {f"{key}.{name}": value for key, value in moments.state(name).items()}
         return tensors
 
-    @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restores what ``state`` returned, of any kind of optimizer, for parameters that were restored before.
 
         Raises ``StorageError`` where a tensor is missing or of another shape; then nothing has changed.
         """
+        self.restoring(tensors)()
+
+    def restoring(self, tensors: Mapping[str, Tensor]) -> Callable[[], None]:
+        """Checks ``tensors`` as ``restore`` does, and returns what puts them in place and cannot fail."""
         shapes = {name: master.shape for name, master in self._masters.items()}
         masters = {
             name: of_shape(tensors, f"master.{name}", shape)
@@ -163,12 +166,17 @@ class MasterAdamW:
             if name in self._copied or f"master.{name}" in tensors
         }
         moments = {name: saved_moments(tensors, name, shape) for name, shape in shapes.items()}
-        for name, master in masters.items():
-            self._masters[name].copy_(master)
-        for name, saved in moments.items():
-            if saved is not None:
-                self._moments[name].restore(name, saved)
-        self._round_to_parameters()
+
+        @torch.no_grad()
+        def put_in_place() -> None:
+            for name, master in masters.items():
+                self._masters[name].copy_(master)
+            for name, saved in moments.items():
+                if saved is not None:
+                    self._moments[name].restore(name, saved)
+            self._round_to_parameters()
+
+        return put_in_place
 
 
 def _norm(gradients: Mapping[str, Tensor]) -> float:

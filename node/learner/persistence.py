@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
 
 from node.averaging import rules
+from node.averaging.guard import AveragingGuard
 from node.checkpoints.best import EVALUATION, best_comparable_with
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
@@ -32,6 +33,8 @@ from node.policy.policy import Policy
 from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
+MOST_COUNTED: Final = 2**62  # the protocol's counters end at 2⁶³ − 1
+
 
 @dataclass(slots=True)
 class LearnerState:
@@ -48,6 +51,7 @@ class LearnerState:
     unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
     evidence: Evidence = field(default_factory=Evidence)
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
+    averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
@@ -172,6 +176,7 @@ def snapshot_of(
     tensors |= unfinished_tensors
     if state.outer is not None:
         tensors |= rules.averaging_snapshot(state.outer)
+    tensors |= state.averaging.tensors()
     record = {
         "policy_version": state.policy_version,
         "tokens_generated": state.tokens_generated,
@@ -184,19 +189,21 @@ def snapshot_of(
         "unfinished": unfinished,
         "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
+        "averaging": state.averaging.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
     return Snapshot(state.round, policy.family, tensors | random_state(), record, config.model_dump(mode="json"))
 
 
-@torch.no_grad()
 def restore(
     newest: NewestCheckpoint, folder: Path, policy: Policy, optimizer: MasterAdamW
 ) -> tuple[LearnerState, Mapping[str, Any] | None]:
     """Puts the newest checkpoint's tensors in place; returns the learner's state and pool position, or a fresh start.
 
-    Raises ``ConfigurationError`` for a checkpoint of another policy, ``StorageError`` for one that lacks a tensor.
+    Raises ``ConfigurationError`` for a checkpoint of another policy, and ``StorageError`` for one that no run can
+    continue from: a tensor is missing, of another shape or not finite, or the state is not one of a learner. Nothing
+    has changed then.
     """
     snapshot = newest.snapshot
     if snapshot is None:
@@ -207,30 +214,68 @@ def restore(
             f"{folder} holds checkpoints of {trained} (family {snapshot.family.hex()[:8]}), and policy.model is now "
             f"{policy.label} (family {policy.family.hex()[:8]}): use another data directory, or move it away"
         )
+    weights = _checked_weights(newest, snapshot, policy)
+    put_moments = optimizer.restoring(_of_optimizer(snapshot.tensors))
+    try:
+        state, steps_skipped = _state_of(snapshot, policy), int(snapshot.state["steps_skipped"])
+        pool_position = snapshot.state["pool"]
+        restore_random_state(snapshot.tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise StorageError(
+            f"{newest.path} holds no state that a run can continue from ({type(error).__name__}: {error})"
+        ) from error
+    with torch.no_grad():
+        for name, parameter in policy.trainable().items():
+            parameter.copy_(weights[name])
+    put_moments()
+    optimizer.steps_skipped = steps_skipped
+    return state, pool_position
+
+
+def _checked_weights(newest: NewestCheckpoint, snapshot: Snapshot, policy: Policy) -> dict[str, torch.Tensor]:
+    weights = {}
     for name, parameter in policy.trainable().items():
         saved = snapshot.tensors.get(f"weights.{name}")
         if saved is None or saved.shape != parameter.shape:
-            raise StorageError(f"{newest.path} has no weights of the right shape for {name}: move it away")
-        parameter.copy_(saved)
-    optimizer.restore(_of_optimizer(snapshot.tensors))
-    optimizer.steps_skipped = int(snapshot.state["steps_skipped"])
-    restore_random_state(snapshot.tensors)
-    state = LearnerState(
-        round=snapshot.round,
-        policy_version=int(snapshot.state["policy_version"]),
-        tokens_generated=int(snapshot.state["tokens_generated"]),
-        groups_shared=int(snapshot.state["groups_shared"]),
-        foreign_groups_used=int(snapshot.state["foreign_groups_used"]),
-        foreign_completions=int(snapshot.state.get("foreign_completions", 0)),
-        bytes_fetched=int(snapshot.state.get("bytes_fetched", 0)),
-        success=SuccessTracker.restored(snapshot.state["success"]),
-        unfinished=restored_unfinished(snapshot.tensors, snapshot.state.get("unfinished", [])),
-        evidence=Evidence.restored(snapshot.state.get("evidence", {})),
+            raise StorageError(f"{newest.path} has no weights of the right shape for {name}")
+        if not _finite(saved):
+            raise StorageError(f"{newest.path} has values that are not finite in {name}")
+        weights[name] = saved
+    return weights
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    lowest, highest = tensor.aminmax()  # NaN if any value is; no copy as large as the tensor
+    return bool(torch.isfinite(lowest) & torch.isfinite(highest))
+
+
+def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
+    saved = snapshot.state
+    return LearnerState(
+        round=_count(snapshot.round),
+        policy_version=_count(saved["policy_version"]),
+        tokens_generated=_count(saved["tokens_generated"]),
+        groups_shared=_count(saved["groups_shared"]),
+        foreign_groups_used=_count(saved["foreign_groups_used"]),
+        foreign_completions=_count(saved.get("foreign_completions", 0)),
+        bytes_fetched=_count(saved.get("bytes_fetched", 0)),
+        success=SuccessTracker.restored(saved["success"]),
+        unfinished=restored_unfinished(snapshot.tensors, saved.get("unfinished", [])),
+        evidence=Evidence.restored(saved.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
-        outer_round=int(snapshot.state.get("outer_round", 0)),
-        evaluation=msgspec.convert(snapshot.state.get(EVALUATION), HeldOutReward | None),
+        averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),
+        outer_round=_count(saved.get("outer_round", 0)),
+        evaluation=msgspec.convert(saved.get(EVALUATION), HeldOutReward | None),
     )
-    return state, snapshot.state["pool"]
+
+
+def _count(saved: object) -> int:
+    """Returns a counter with room to count on. Raises ``ValueError`` for one that is negative or near the protocol's
+    end, where the next announcement could not be encoded."""
+    count = int(saved)  # type: ignore[call-overload]
+    if not 0 <= count <= MOST_COUNTED:
+        raise ValueError(f"a count of {count} is outside 0 to {MOST_COUNTED}")
+    return int(count)
 
 
 def _of_optimizer(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

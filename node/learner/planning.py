@@ -43,9 +43,12 @@ def planned_config(
     sizes = counted_sizes(model_folder(config.policy.model))
     workload = workload_of(config, tasks, sizes)
     make = partial(make_plan, config, sizes, machine, workload, kept=trained_here(home))
-    plan, first = make(fitted=fitted), make().settings
+    plan = make()
+    first = plan.settings
+    if fitted is not None:
+        plan = make(fitted=fitted)
     report(_event(config, plan))
-    return with_settings(config, plan.settings), plan.settings, Sizes(first.rows, first.batch_tokens)
+    return with_settings(config, plan.settings), plan.settings, Sizes(first.rows, first.batch_tokens, first.recompute)
 
 
 def _event(config: Config, plan: Plan) -> Planned:

@@ -1,9 +1,11 @@
-"""Starts a policy from the weights of peers: look, choose, fetch from all that have them, verify, adopt.
+"""Starts a policy from the weights of peers: look, choose, fetch from all that have them, verify, measure, keep.
 
-Guarantees: the policy's weights are exactly those before or exactly the announced state, never anything between. A
-failure is reported, and the same or another state is tried. ``adopt_best`` always returns, with the reason reported. It
-waits at most ``patience_seconds`` while nothing usable is announced, and for a fetch as long as bytes arrive. A partial
-fetch is resumed, also after a restart. A peer whose state does not lead to the announced weights loses reputation.
+Guarantees: the policy's weights are exactly those before or exactly the announced state, never anything between. An
+announced state is kept only if its success, measured here, is no worse (``state_verdict.py``). A failure is reported,
+and the same or another state is tried, until ``MAX_FAILED`` of them failed. ``adopt_best`` always returns, with the
+reason reported. It waits at most ``patience_seconds`` while nothing usable is announced, and for a fetch as long as
+bytes arrive. A partial fetch is resumed, also after a restart. A peer whose state does not lead to the announced
+weights, or that claimed a success which they do not have, loses reputation.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from node.events import Event, Stage, StateSyncing
 from node.state_sync.publishing import HeldState, family_peers
-from node.state_sync.rebuild import BadBlobError, copy_into, rebuild
+from node.state_sync.rebuild import BadBlobError, copy_into, put_back, rebuild
 from node.state_sync.state_choice import (
     AnnouncedState,
     Chain,
@@ -32,6 +34,7 @@ from node.state_sync.state_choice import (
     choose_state,
     next_search_move,
 )
+from node.state_sync.state_verdict import MeasuredSuccess, judge_state
 from protocol.errors import StorageError, TransportError
 from protocol.messages import CATCHING_UP, Heartbeat
 from protocol.weights.tensor_layout import TensorLayout
@@ -41,6 +44,7 @@ LOOK_SECONDS: Final = 1.0
 PROGRESS_SECONDS: Final = 2.0  # between two reports of progress
 FETCH_SECONDS: Final = 3600.0  # of one attempt; the next one resumes
 ATTEMPTS: Final = 3  # to fetch one state
+MAX_FAILED: Final = 32  # states; each cost its bytes and a measurement
 FETCHING: Final = "fetching weights"  # the heartbeat's phase during a fetch
 
 FetchResult = list[Fetched]
@@ -81,12 +85,14 @@ class StateAdoption:
         heartbeat: Callable[[str], Heartbeat],
         report: Callable[[Event], None],
         should_stop: Callable[[], str | None],
+        measure: Callable[[], MeasuredSuccess],
         timing: Timing | None = None,
     ) -> None:
-        """``heartbeat`` makes a heartbeat with the given phase."""
+        """``heartbeat`` makes a heartbeat with the given phase; ``measure`` measures the policy's present weights."""
         self._swarm, self._fetching, self._layout, self._ours = swarm, fetching, layout, ours
         self._heartbeat, self._report, self._should_stop = heartbeat, report, should_stop
-        self._timing = timing or Timing()
+        self._measure, self._timing = measure, timing or Timing()
+        self._measured_before: MeasuredSuccess | None = None  # of the weights that the node had; None: not measured yet
         self._family = heartbeat("").family
         self._attempts: Counter[Chain] = Counter()
         self._failed: set[Chain] = set()
@@ -117,6 +123,9 @@ class StateAdoption:
                 case Wait(because):
                     self._report_stage("looking", because)
                     self._timing.sleep(LOOK_SECONDS)
+                case Take() if len(self._failed) >= MAX_FAILED:
+                    self._report_stage("given_up", f"{len(self._failed)} announced states could not be kept")
+                    return None
                 case Take(state, because):
                     held = self._take(state, because, trained)
                     if held is not None:
@@ -140,9 +149,10 @@ class StateAdoption:
             self._report_stage("verifying", f"{len(paths)} blobs are here", state)
             failure, weights = self._rebuild(state, paths)
             if weights is not None:
-                copy_into(trained, self._layout, weights)
-                self._report_stage("done", because, state)
-                return HeldState(state.advert, weights)
+                failure = self._keep_if_good(state, trained, weights)
+                if failure is None:
+                    self._report_stage("done", because, state)
+                    return HeldState(state.advert, weights)
         self._report_stage("failed", failure or "", state)
         self._attempts[state.advert.blobs] += 1
         if self._attempts[state.advert.blobs] == ATTEMPTS:
@@ -158,12 +168,34 @@ class StateAdoption:
         except BadBlobError as error:
             self._failed.add(state.advert.blobs)
             for peer in state.announcers:  # a peer that announces a chain is responsible for where it leads
-                self._judge(peer, error)
+                self._judge(peer, error.blob, Judgement.UNFIT_WEIGHTS, str(error))
             return str(error), None
 
-    def _judge(self, peer: str, error: BadBlobError) -> None:
+    def _keep_if_good(
+        self, state: AnnouncedState, trained: Mapping[str, Tensor], weights: Sequence[Tensor]
+    ) -> str | None:
+        """Puts ``weights`` in place, measures them and returns None; or puts back what was there and returns why."""
+        self._report_stage("measuring", "the success of these weights on our own prompts", state)
+        if self._measured_before is None:
+            self._measured_before = self._measure()
+        own = {name: tensor.detach().to("cpu", copy=True) for name, tensor in trained.items()}
+        verdict = None
         try:
-            self._swarm.judge(peer, error.blob, Judgement.UNFIT_WEIGHTS, str(error))
+            copy_into(trained, self._layout, weights)
+            verdict = judge_state(self._measured_before, self._measure(), state.claims)
+        finally:
+            if verdict is None or not verdict.keep:
+                put_back(trained, own)
+        for peer in verdict.false_claims:
+            self._judge(peer, state.advert.anchor.blob, Judgement.FALSE_SUCCESS, verdict.because)
+        if verdict.keep:
+            return None
+        self._failed.add(state.advert.blobs)
+        return verdict.because
+
+    def _judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str) -> None:
+        try:
+            self._swarm.judge(peer, blob, judgement, detail)
         except TransportError as unsent:
             self._report_stage("failed", f"{peer} could not be judged: {unsent}")
 

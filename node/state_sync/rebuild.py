@@ -74,6 +74,13 @@ def copy_into(trained: Mapping[str, Tensor], layout: TensorLayout, weights: Sequ
         trained[name].copy_(tensor)
 
 
+@torch.no_grad()
+def put_back(trained: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Sets parameters to the values that they had before, to the bit."""
+    for name, tensor in own.items():
+        trained[name].copy_(tensor)
+
+
 def _anchor(each: StateBlob, raw: bytes, layout: TensorLayout) -> tuple[list[Tensor], bytes]:
     tensors = [torch.from_numpy(patterns.astype(np.uint16)) for patterns in open_dense(raw, layout)]
     weights = [

@@ -1,7 +1,7 @@
 """``starling up --from-peers``, in the learner: starts from a peer's weights if they are better than this node's.
 
-The weights, the policy version and the count of outer steps come from the peer. The optimizer's moments and averaging
-start afresh from these weights. Rounds, success and the evidence on tasks stay this node's own.
+The weights come from the peer, and nothing else: no count that a peer claims becomes ours. The optimizer's moments and
+averaging start afresh from these weights. Rounds, success and the evidence on tasks stay this node's own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from node.averaging import noloco
 from node.configuration import DEFAULT_STORE_BYTES, Config, chosen
 from node.events import Event
 from node.home import Home
@@ -20,7 +19,7 @@ from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption
 from node.state_sync.publishing import HeldState, StatePublisher
 from node.state_sync.state_choice import StateRequirements, claimed_success
-from protocol.messages import StateAdvert
+from node.state_sync.state_verdict import MeasuredSuccess
 from protocol.weights.dense_weights import dense_bytes
 from swarm.client import SwarmClient
 
@@ -35,6 +34,7 @@ def start_from_peers(
     state: LearnerState,
     report: Callable[[Event], None],
     should_stop: Callable[[], str | None],
+    measure: Callable[[], MeasuredSuccess],
 ) -> HeldState | None:
     """Returns the peer's state that ``policy`` holds now; None, with nothing changed, if not configured or not found.
 
@@ -63,15 +63,15 @@ def start_from_peers(
             heartbeat=lambda phase: heartbeat(config, policy, state, phase, 0.0),
             report=report,
             should_stop=should_stop,
+            measure=measure,
         )
         return adoption.adopt_best(policy.trainable(), patience_seconds=config.checkpoint.from_peers_seconds)
 
 
-def with_adopted_state(state: LearnerState, advert: StateAdvert, policy: Policy) -> LearnerState:
-    """Returns our state with the counters of the adopted weights, which ``policy`` now holds."""
-    outer = noloco.begin(policy.trainable(), steps=advert.outer_step) if advert.outer_step else None
-    version = max(state.policy_version, advert.policy_version)
-    return replace(state, policy_version=version, outer=outer, outer_round=state.round, evaluation=None)
+def with_adopted_state(state: LearnerState) -> LearnerState:
+    """Returns our state for weights that were adopted: a new version of the policy, which nothing was measured of."""
+    state.averaging.passed()  # an outer step on trial is not to be taken back from weights of another origin
+    return replace(state, policy_version=state.policy_version + 1, outer=None, outer_round=state.round, evaluation=None)
 
 
 def publisher_of(

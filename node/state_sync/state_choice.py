@@ -1,12 +1,13 @@
 """Chooses which announced state to start from: the best measured by its holders, of those available and trusted.
 
     success(claim)  = mean over our tasks of s_t · n_t / (n_t + 20), n_t at most 1000; a task not named counts 0
-    success(state)  = mean of its holders' claims; a holder without measurements adds trust, not a value
+    promise(state)  = the highest success · reputation of its holders; a holder without measurements adds trust alone
     trust(state)    = 1 − Π (1 − reputation) over the peers that announce exactly the same weights
 
-The best success wins; among states within its sampling error, the one with most trust, then the longest trained.
-A claim may be false. Therefore a state is taken only from peers with a sufficient reputation, and its weights are
-verified by hash before use. Whether the success is real shows in the first rounds.
+The best promise wins; among states within its sampling error, the one with most trust. A claim may be false. It only
+decides what is tried first: weights are verified by hash, and measured here before they are kept
+(``state_verdict.py``), and a peer whose claim does not hold loses reputation. The highest claim counts, not the mean:
+a claim that is too low cannot be refuted, and with a mean it would hide the state of another.
 
 Everything here is a pure function of its arguments and returns its reason. No text from peers enters a reason.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -61,7 +62,9 @@ class AnnouncedState:
     advert: StateAdvert
     announcers: tuple[str, ...]  # peers that announce it with these very blobs, by reputation
     holders: tuple[str, ...]  # peers that announce these weights by any chain, by reputation
-    success: float | None  # None: no holder measured it
+    claims: Mapping[str, float]  # success on our tasks, by each holder that measured these weights
+    success: float | None  # the claim with the best promise; None: no holder measured it
+    promise: float  # ``success`` times the reputation of the peer that claims it
     error: float  # standard error of ``success``, from its samples
     trust: float
     wanted: tuple[Wanted, ...]  # its blobs in the order of use, each with all peers that have it
@@ -108,9 +111,9 @@ def choose_state(
         return StateChoice(None, _why_none(seen, states, ours, rejected), rejected)
     best = max(better, key=_rank)
     if best.success is not None:
-        least = best.success - best.error
-        alike = [s for s in better if s.success is not None and s.success >= least]
-        best = max(alike, key=lambda s: (s.trust, s.advert.policy_version, len(s.announcers), _rank(s)))
+        least = best.promise - best.error
+        alike = [s for s in better if s.success is not None and s.promise >= least]
+        best = max(alike, key=lambda s: (s.trust, len(s.announcers), _rank(s)))
     return StateChoice(best, _why_this(best, len(states)), rejected)
 
 
@@ -146,35 +149,36 @@ def _state(
     announced: Sequence[SeenState], by_reputation: Sequence[SeenState], ours: StateRequirements
 ) -> AnnouncedState:
     advert = announced[0].advert
-    claims = [s for s in by_reputation if s.advert.target == advert.target]
-    measured = [c.advert.tasks for c in claims if c.advert.tasks]
-    success = error = None
+    held = [s for s in by_reputation if s.advert.target == advert.target]
+    measured = [s for s in held if s.advert.tasks]
+    claims = {s.peer: claimed_success(s.advert.tasks, ours.tasks) for s in measured}
+    success, promise, error = None, 0.0, 0.0
     if measured:
-        success = sum(claimed_success(tasks, ours.tasks) for tasks in measured) / len(measured)
-        samples = sum(min(t.samples, MAX_SAMPLES) for tasks in measured for t in tasks if t.task in ours.tasks)
+        best = max(measured, key=lambda s: (claims[s.peer] * s.reputation, s.peer))
+        success, promise = claims[best.peer], claims[best.peer] * best.reputation
+        samples = sum(min(t.samples, MAX_SAMPLES) for t in best.advert.tasks if t.task in ours.tasks)
         error = math.sqrt(success * (1.0 - success) / max(1, samples))
     wanted = tuple(
         Wanted(blob.blob, blob.size, tuple(s.peer for s in by_reputation if blob in s.advert.blobs))
         for blob in advert.blobs
     )
-    trust = 1.0 - math.prod(1.0 - c.reputation for c in claims)
-    announcers, holders = (tuple(s.peer for s in which) for which in (announced, claims))
-    return AnnouncedState(advert, announcers, holders, success, error or 0.0, trust, wanted)
+    trust = 1.0 - math.prod(1.0 - s.reputation for s in held)
+    announcers, holders = (tuple(s.peer for s in which) for which in (announced, held))
+    return AnnouncedState(advert, announcers, holders, claims, success, promise, error, trust, wanted)
 
 
 def _exceeds(state: AnnouncedState, success: float) -> bool:
     return state.success is not None and state.success - state.error > success
 
 
-def _rank(state: AnnouncedState) -> tuple[float, float, int, bytes]:
-    measured = -1.0 if state.success is None else state.success
-    return measured, state.trust, state.advert.policy_version, state.advert.target
+def _rank(state: AnnouncedState) -> tuple[float, float, bytes]:
+    return -1.0 if state.success is None else state.promise, state.trust, state.advert.target
 
 
 def _why_this(best: AnnouncedState, states: int) -> str:
     sources = len({peer for each in best.wanted for peer in each.peers})
     holders = f"{sources} peer{'' if sources == 1 else 's'}"
-    measured = "not measured" if best.success is None else f"success {best.success:.3f} on our tasks"
+    measured = "not measured" if best.success is None else f"success {best.success:.3f} claimed on our tasks"
     return f"the best of {states} announced: policy version {best.advert.policy_version}, {measured}, held by {holders}"
 
 

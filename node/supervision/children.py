@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from collections import deque
@@ -23,6 +24,7 @@ from node.supervision.rolling_log import RollingLog
 
 MAX_LINE_BYTES = 1 << 20  # of an event; a longer line is logged in pieces
 LAST_LINES = 8
+NO_ROOM_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})  # no descriptor, process or memory
 DRAIN_SECONDS = 2.0  # to read the output that a dead child left in its pipes
 POLL_SECONDS = 0.5
 
@@ -67,18 +69,24 @@ class Child:
         return self._process.stdin.transport.get_write_buffer_size()
 
     async def live(self) -> ChildEnd:
-        """Starts the child and returns when it has ended. If cancelled, kills it first."""
+        """Starts the child and returns when it has ended, or at once where the system has no room for it now. If
+        cancelled, kills it first."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._spec.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=compute_environment(os.environ),
-            start_new_session=True,
-            pass_fds=() if self._spec.lock_descriptor is None else (self._spec.lock_descriptor,),
-        )
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._spec.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=compute_environment(os.environ),
+                start_new_session=True,
+                pass_fds=() if self._spec.lock_descriptor is None else (self._spec.lock_descriptor,),
+            )
+        except OSError as error:
+            if error.errno not in NO_ROOM_NOW:
+                raise
+            return ChildEnd(0, 0.0, useful=False, last_lines=(), not_started=os.strerror(error.errno))
         readers = [asyncio.create_task(self._read_events()), asyncio.create_task(self._read_log())]
         try:
             self.send_line(self._spec.first_line)

@@ -10,7 +10,7 @@ count, as on another system, it must have held half of it. A small learner that 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +57,8 @@ def smaller_plan(ready: LearnerReady, fitted: Fitted | None) -> Fitted | None:
     present, kills = Sizes(ready.rows, ready.batch_tokens), 0
     if fitted is not None and fitted.holds_for(ready.model, ready.memory_bytes):
         present, kills = fitted.sizes, fitted.learner_killed  # it keeps the file up to date
-    smaller = Sizes(halved(present.rows, FLOORS.rows), halved(present.batch_tokens, FLOORS.batch_tokens))
+    rows, batch_tokens = halved(present.rows, FLOORS.rows), halved(present.batch_tokens, FLOORS.batch_tokens)
+    smaller = replace(present, rows=rows, batch_tokens=batch_tokens)
     if smaller == present:
         return None
     return Fitted(
@@ -65,6 +66,7 @@ def smaller_plan(ready: LearnerReady, fitted: Fitted | None) -> Fitted | None:
         memory_bytes=ready.memory_bytes,
         rows=smaller.rows,
         batch_tokens=smaller.batch_tokens,
+        recompute=smaller.recompute,
         learner_killed=kills + 1,
     )
 

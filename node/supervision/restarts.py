@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from node.printable import printable
 from swarm.exit_codes import FINAL, ExitCode
@@ -23,6 +24,7 @@ class ChildEnd:
     lived_seconds: float
     useful: bool  # it had done its work: the learner finished a round, the swarm process was ready
     last_lines: tuple[str, ...]  # of its log
+    not_started: str = ""  # why the system could not start it just now; empty: it ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +39,33 @@ class GiveUp:
 
 
 def decide(process: str, ends: Sequence[ChildEnd]) -> Restart | GiveUp:
-    """Decides what follows the unrequested ``ends`` of a child so far, oldest first."""
+    """Decides what follows the unrequested ``ends`` of a child so far, oldest first. A child that the system could not
+    start, for want of memory, processes or descriptors, is started again for as long as it takes."""
     last = ends[-1]
+    if last.not_started:
+        return Restart(_delay_seconds(sum(1 for _ in takewhile(lambda end: end.not_started, reversed(ends)))))
     if last.returncode in FINAL and not last.useful:
         return GiveUp(ExitCode(last.returncode), describe(process, last))
     in_a_row = 0
     for end in reversed(ends):
         if end.useful or end.lived_seconds > SHORT_LIFE_SECONDS:
             break
-        in_a_row += 1
+        in_a_row += not end.not_started
     if in_a_row >= MAX_SHORT_LIVES:
         return GiveUp(
             ExitCode.FAULT, f"{describe(process, last)}\nIt has ended early {in_a_row} times in a row: giving up."
         )
-    return Restart(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** max(0, in_a_row - 1)))
+    return Restart(_delay_seconds(in_a_row))
+
+
+def _delay_seconds(in_a_row: int) -> float:
+    return min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(max(0, in_a_row - 1), 10))
 
 
 def describe(process: str, end: ChildEnd) -> str:
     """Returns one line on how the child ended, and after a fault the last lines of its log."""
+    if end.not_started:
+        return f"{process} could not be started: {end.not_started}"
     headline = f"{process} {_cause(end.returncode)} after {end.lived_seconds:.0f} s"
     if end.returncode == 0 or not end.last_lines:
         return headline

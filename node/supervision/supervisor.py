@@ -21,7 +21,7 @@ from node.api.access import load_or_create_token
 from node.api.answers import escaped_event, escaped_swarm_status, out_of_memory_line, peers_answer, waiting_for
 from node.api.event_feed import EventFeed
 from node.api.history import recorded_history
-from node.api.record import Record
+from node.api.record import RunRecord
 from node.api.server import served
 from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer
 from node.configuration import Config
@@ -124,7 +124,7 @@ class Supervisor:
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
-        self.record = Record()
+        self.record = RunRecord()
         self._usage: Usage | None = None
         self._outcome: RunOutcome | None = None  # set once; from then on the node is stopping
         self._page: str | None = None
@@ -229,7 +229,7 @@ class Supervisor:
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
-            if kept is self._learner and end.returncode == 0:
+            if kept is self._learner and end.returncode == 0 and not end.not_started:
                 stopped = self._newest.get(Stopped)
                 self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
                 return

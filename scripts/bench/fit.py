@@ -10,7 +10,7 @@ time) and saves, by the classes that a learner uses; the kernel's high-water mar
 limit of ``--round`` is RLIMIT_DATA, which the learner and all other processes of the node inherit and which the plan
 reads: an allocation above it fails.
 
-    python -m scripts.bench.fit [--shape NAME] [--layers N] [--round] [--json]
+    python -m scripts.bench.fit [--shape NAME] [--layers N] [--batch-tokens N] [--optimizer KIND] [--round] [--json]
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from typing import Any, Final
 import msgspec
 
 from node.compute_environment import compute_environment
+from node.configuration import OptimizerName
 from node.fit.footprint import OTHER_PROCESSES_BYTES, Footprint, footprint_of
 from node.fit.model_sizes import ModelSizes, known_sizes
 from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
 from scripts import REPOSITORY
 from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.model_shapes import SHAPES, write_model
+from scripts.bench.common.model_shapes import write_model
+from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.round_memory import RoundSize
 
@@ -57,7 +59,7 @@ PHASES: Final = ("generating", "learning", "stepping")
 BAR: Final = "within 10 %"
 
 
-def settings_for(rank: int, batch_tokens: int) -> MemorySettings:
+def settings_for(rank: int, batch_tokens: int, optimizer: OptimizerName = "adamw") -> MemorySettings:
     return MemorySettings(
         dtype="float32",
         adapter_rank=rank,
@@ -66,7 +68,7 @@ def settings_for(rank: int, batch_tokens: int) -> MemorySettings:
         batch_tokens=batch_tokens,
         recompute=False,
         chunk_tokens=None,
-        optimizer="adamw",
+        optimizer=optimizer,
         merge_adapters=True,
         store_bytes=1 << 31,
         save_beside=False,
@@ -188,6 +190,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), action="append", help="only this one; repeatable")
     parser.add_argument("--layers", type=int, help="use so many layers of each shape")
     parser.add_argument("--batch-tokens", type=int, default=512)
+    parser.add_argument("--optimizer", choices=["adamw", "adamw8bit"], default="adamw")
     parser.add_argument("--round", action="store_true", help="run one round of a node under a limit of memory")
     add_json_flag(parser)
     arguments = parser.parse_args()
@@ -202,7 +205,9 @@ def main() -> None:
             for shape in arguments.shape or SHAPES:
                 folder = write_model(Path(directory) / shape, shape, layers=arguments.layers)
                 for rank in (0, ADAPTER_RANK):
-                    figures += figures_of(shape, folder, settings_for(rank, arguments.batch_tokens), size)
+                    figures += figures_of(
+                        shape, folder, settings_for(rank, arguments.batch_tokens, arguments.optimizer), size
+                    )
     report("fit", figures, as_json=arguments.json)
 
 

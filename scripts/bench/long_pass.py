@@ -43,7 +43,7 @@ from node.learner.objective.forward import Network, completion_logps
 from node.learner.objective.network.attention import grouped_attention
 from scripts import REPOSITORY
 from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.model_shapes import SHAPES, config_of
+from scripts.bench.common.published_shapes import SHAPES, config_of
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.timing import best_seconds
 from scripts.bench.contenders.long_pass import LongPass, PassReport, long_batch, random_model, with_kept_bytes

@@ -83,10 +83,14 @@ class SteadyPartner:
         layout: TensorLayout,
         encoding: str,
         step: int,
+        known: api.KnownPartners,
         *,
         deadline_seconds: float,
     ) -> api.AverageReply:
         return api.AverageReply("partner", self._offer, str(self._path), 1.0, "committed", 0.5)
+
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
+        return
 
     def close(self) -> None:
         return

@@ -7,8 +7,8 @@ character-level tokenizer), and fetches 4 groups of others once all peers have s
 sockets, with everything: Noise, Yamux, gossip, heartbeats, DHT, peer exchange. What an idle swarm sends in the duration
 of a round is measured first and reported separately.
 
-The bar is a tenth of genrl 0.3.0 on a hivemind DHT: 1,293 kB a peer and round for the same load. Then groups of about 1
-MB and close to ``limits.GROUP_BLOB_BYTES`` are sent once, from every peer to another. No group of any size may be lost.
+The bar is a tenth of genrl 0.3.0 on a hivemind DHT: 1,293 kB a peer and round for the same load. Then larger groups
+and such of ``limits.GROUP_TOKENS`` tokens are sent once, from every peer to another. No group of any size may be lost.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Load:
 
 
 SMALL = Load(characters=256, completions=8, shared=4, used=4)
-MEGABYTE = Load(characters=limits.COMPLETION_TOKENS, completions=8, shared=1, used=1)
-LARGEST = Load(characters=limits.COMPLETION_TOKENS, completions=60, shared=1, used=1)
+LARGE = Load(characters=4096, completions=8, shared=1, used=1)
+LARGEST = Load(characters=limits.COMPLETION_TOKENS, completions=4, shared=1, used=1)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def measure(count: int, rounds: int, directory: Path) -> list[Figure]:
         time.sleep(REST_SECONDS)
         idle_rate = (sent(swarm) - idle_bytes) / (time.monotonic() - began)
         small = [run_round(swarm, random, SMALL) for _ in range(rounds)]
-        large, largest = run_round(swarm, random, MEGABYTE), run_round(swarm, random, LARGEST)
+        large, largest = run_round(swarm, random, LARGE), run_round(swarm, random, LARGEST)
     blobs = sum(r.blobs_bytes for r in small) / rounds
     total = blobs + sum(r.adverts_bytes for r in small) / rounds
     seconds = sum(r.seconds for r in small) / rounds

@@ -69,6 +69,34 @@ def groups() -> list[Json]:
     return vectors
 
 
+def refused_groups() -> list[Json]:
+    """Blobs of groups that must be refused, the number of tokens advertised, and the reason that must be given."""
+    prompt = ["chain_sum", 1, b"\x01" * 16, 42]
+
+    def blob(lengths: list[int], text: bytes = b"", *, more: bytes = b"") -> bytes:
+        tokens, count = sum(lengths), len(lengths)
+        of_policy = [prompt, FAMILY, TOKENIZER, 7]
+        of_completions = [b"\x01" * count, bytes(4 * count), lengths, [len(text), *[0] * (count - 1)], text]
+        of_tokens = [bytes(tokens), bytes(tokens), bytes(2 * tokens)]
+        content = msgspec.msgpack.encode([*of_policy, *of_completions, *of_tokens, more])
+        return GROUP_MAGIC + zstandard.compress(content)
+
+    longest = [limits.COMPLETION_TOKENS] * (limits.GROUP_TOKENS // limits.COMPLETION_TOKENS)
+    cases = {
+        "oversized: one token more than a group may have": (blob([*longest, 1]), limits.GROUP_TOKENS + 1),
+        "oversized: one token more than advertised": (blob([3, 2]), 4),
+        "oversized: more content than the advertised tokens can need": (
+            blob([3, 2], more=bytes(limits.GROUP_OTHER_BYTES + 261 * 5)),
+            5,
+        ),
+        "malformed: text that no token stands for": (blob([3, 2], b"text"), 5),
+    }
+    return [
+        {"name": name, "tokens": tokens, "blob": refused.hex(), "reason": name.split(":")[0]}
+        for name, (refused, tokens) in cases.items()
+    ]
+
+
 def example_bodies() -> dict[str, Body]:
     task = TaskSuccess("chain_sum", 0.375, 1000)
     advert = GroupAdvert(

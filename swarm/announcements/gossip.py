@@ -1,13 +1,16 @@
 """Gossip: which messages of the topic ``starling/1/<swarm id>`` are accepted, and what happens to the others.
 
-A message is checked in this order: ``wire.open_announcement`` (bounds, schema, swarm, clock, signature), bans, in a
-private cluster the membership of its sender, the replay window of its sender, the rate of its sender. It is REJECTed,
-which costs the peer that forwarded it score, only if an honest peer would not have forwarded it: if it is malformed,
-oversized, wrongly signed, or for another swarm. Every other message that fails is IGNOREd, because clocks differ,
-duplicates happen, and versions and memberships change. Every refusal is counted by its reason.
+A message is checked in this order: ``wire.open_envelope`` (size, version, swarm, clock, signature), bans, in a private
+cluster the membership of its sender, the replay window of its sender, the rate of its sender, ``wire.open_body``
+(structure, schema). The body comes last since it alone takes long to check: so the time that a sender can cost is
+bounded by its rate. A message is REJECTed, which costs the peer that forwarded it score, only if an honest peer would
+not have forwarded it: if it is malformed, oversized, wrongly signed, for another swarm, or of another major version
+than the topic's. Every other message that fails is IGNOREd, because clocks differ, duplicates happen, and memberships
+and kinds change. Every refusal is counted by its reason.
 
 Memory is bounded whatever strangers send: the state of ``SENDERS_REMEMBERED`` senders is kept, the one heard longest
-ago is dropped first, and at most ``NEWCOMERS_PER_SECOND`` new senders are admitted on average.
+ago is dropped first. Each forwarder brings at most ``NEWCOMERS_PER_SECOND`` new senders on average, so that strangers
+who invent senders use up their own part and no honest peer's. A peer that speaks for itself is always admitted.
 """
 
 from __future__ import annotations
@@ -20,23 +23,31 @@ from enum import StrEnum
 import msgspec
 
 from protocol import limits, wire
-from protocol.errors import MalformedError, OversizedError, ProtocolError, SignatureError, WrongSwarmError
+from protocol.errors import (
+    MalformedError,
+    OversizedError,
+    ProtocolError,
+    SignatureError,
+    VersionError,
+    WrongSwarmError,
+)
 from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
+from swarm.announcements.pacing import MESSAGES_PER_SECOND
 from swarm.host import GossipVerdict, Host, PeerId
 from swarm.token_bucket import TokenBucket
 
 SENDERS_REMEMBERED = 8192
-NEWCOMERS_PER_SECOND = 20.0
-NEWCOMERS_AT_ONCE = 512.0
+NEWCOMERS_PER_SECOND = 4.0  # of one forwarder
+NEWCOMERS_AT_ONCE = 128.0  # 64 connections together bring no more at once than are remembered
+FORWARDERS_REMEMBERED = 512  # the one that brought a newcomer longest ago is dropped first
 REPLAY_WINDOW = 1024  # sequence numbers below the highest one that may still arrive, out of order
-MESSAGES_PER_SECOND = 10.0  # of one sender
 MESSAGES_AT_ONCE = 60.0
 BYTES_PER_SECOND = 64.0 * 1024
 BYTES_AT_ONCE = 1024.0 * 1024
 ENVELOPE_BYTES = 512  # more than an announcement takes around its body
-_FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError)
+_FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError, VersionError)
 _OPENED_REMEMBERED = 256
 
 OnAnnouncement = Callable[[Announcement], None]
@@ -47,7 +58,7 @@ class GossipRefusal(StrEnum):
 
     BANNED = "banned"  # its sender is banned
     NO_MEMBER = "no_member"  # its sender is no member of this private cluster
-    NEWCOMERS = "newcomers"  # too many new senders in a short time
+    NEWCOMERS = "newcomers"  # its forwarder brings too many new senders in a short time
     REPLAY = "replay"  # its sequence number was seen, or is below the replay window
     RATE = "rate"  # its sender sends too many messages or bytes
 
@@ -87,18 +98,25 @@ class SenderLimits:
 
     def __init__(self) -> None:
         self._senders: OrderedDict[PeerId, _Sender] = OrderedDict()
-        self._newcomers: TokenBucket | None = None
+        self._newcomers_of: OrderedDict[PeerId, TokenBucket] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._senders)
 
-    def refusal(self, sender: PeerId, sequence: int, size: int, now_seconds: float) -> GossipRefusal | None:
+    def refusal(
+        self,
+        sender: PeerId,
+        sequence: int,
+        size: int,
+        now_seconds: float,
+        *,
+        forwarder: PeerId,
+        messages_per_second: float = MESSAGES_PER_SECOND,
+    ) -> GossipRefusal | None:
         """Counts one verified message. Returns the reason not to accept it, or None."""
         state = self._senders.get(sender)
         if state is None:
-            if self._newcomers is None:
-                self._newcomers = TokenBucket(NEWCOMERS_PER_SECOND, NEWCOMERS_AT_ONCE, now_seconds=now_seconds)
-            if not self._newcomers.take(1.0, now_seconds=now_seconds):
+            if sender != forwarder and not self._admits_newcomer(forwarder, now_seconds):
                 return GossipRefusal.NEWCOMERS
             state = self._senders[sender] = _Sender(
                 TokenBucket(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, now_seconds=now_seconds),
@@ -109,9 +127,20 @@ class SenderLimits:
         self._senders.move_to_end(sender)
         if not state.replay.admit(sequence):
             return GossipRefusal.REPLAY
+        state.messages.rate = messages_per_second
         if not state.messages.take(1.0, now_seconds=now_seconds):
             return GossipRefusal.RATE
         return None if state.message_bytes.take(size, now_seconds=now_seconds) else GossipRefusal.RATE
+
+    def _admits_newcomer(self, forwarder: PeerId, now_seconds: float) -> bool:
+        left = self._newcomers_of.get(forwarder)
+        if left is None:
+            left = TokenBucket(NEWCOMERS_PER_SECOND, NEWCOMERS_AT_ONCE, now_seconds=now_seconds)
+            self._newcomers_of[forwarder] = left
+            if len(self._newcomers_of) > FORWARDERS_REMEMBERED:
+                self._newcomers_of.popitem(last=False)
+        self._newcomers_of.move_to_end(forwarder)
+        return left.take(1.0, now_seconds=now_seconds)
 
 
 class Gossip:
@@ -126,7 +155,9 @@ class Gossip:
         wall_clock: Callable[[], float],
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
         is_member: Callable[[PeerId], bool] | None = None,
+        messages_per_second: Callable[[], float] = lambda: MESSAGES_PER_SECOND,
     ) -> None:
+        """``messages_per_second`` says how many messages one sender may send now, on average."""
         self.accepted: Counter[str] = Counter()  # announcements of others, by kind
         self.rejected: Counter[str] = Counter()  # by reason
         self._host = host
@@ -134,6 +165,7 @@ class Gossip:
         self._swarm_id = swarm_id
         self._wall_clock = wall_clock
         self._is_banned = is_banned
+        self._messages_per_second = messages_per_second
         self._is_member = is_member  # of a private cluster; None in an open swarm
         self._limits = SenderLimits()
         self._handlers: list[OnAnnouncement] = []
@@ -161,27 +193,38 @@ class Gossip:
     def _validate(self, forwarder: PeerId, raw: bytes) -> GossipVerdict:
         now_seconds = self._wall_clock()
         try:
-            announcement = wire.open_announcement(raw, swarm_id=self._swarm_id, now_seconds=now_seconds)
+            envelope = wire.open_envelope(raw, swarm_id=self._swarm_id, now_seconds=now_seconds)
+            if envelope.sender == self._key.peer_id:
+                return GossipVerdict.IGNORE  # our own announcement, returned to us
+            refusal = self._refusal(envelope, len(raw), now_seconds, forwarder)
+            if refusal is not None:
+                self.rejected[refusal] += 1
+                return GossipVerdict.IGNORE
+            announcement = wire.open_body(envelope)
         except ProtocolError as error:
             self.rejected[error.reason] += 1
             return GossipVerdict.REJECT if isinstance(error, _FORWARDER_FAULTS) else GossipVerdict.IGNORE
-        if announcement.sender == self._key.peer_id:
-            return GossipVerdict.IGNORE  # our own announcement, returned to us
-        refusal = self._refusal(announcement, len(raw), now_seconds)
-        if refusal is not None:
-            self.rejected[refusal] += 1
-            return GossipVerdict.IGNORE
         self._opened[raw] = announcement
         if len(self._opened) > _OPENED_REMEMBERED:
             self._opened.popitem(last=False)
         return GossipVerdict.ACCEPT
 
-    def _refusal(self, announcement: Announcement, size: int, now_seconds: float) -> GossipRefusal | None:
-        if self._is_banned(announcement.sender):
+    def _refusal(
+        self, envelope: wire.Envelope, size: int, now_seconds: float, forwarder: PeerId
+    ) -> GossipRefusal | None:
+        sender = envelope.sender
+        if self._is_banned(sender):
             return GossipRefusal.BANNED
-        if self._is_member is not None and not self._is_member(announcement.sender):
+        if self._is_member is not None and not self._is_member(sender):
             return GossipRefusal.NO_MEMBER
-        return self._limits.refusal(announcement.sender, announcement.sequence, size, now_seconds)
+        return self._limits.refusal(
+            sender,
+            envelope.sequence,
+            size,
+            now_seconds,
+            forwarder=forwarder,
+            messages_per_second=self._messages_per_second(),
+        )
 
     def _on_message(self, forwarder: PeerId, raw: bytes) -> None:
         announcement = self._opened.pop(raw, None)

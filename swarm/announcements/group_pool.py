@@ -1,29 +1,32 @@
 """The groups that other nodes advertised, from which the learner chooses: bounded in number, completions and age.
 
-Each group gets the next cursor, from 1 upward. A blob is listed once, even if other peers advertise it again. No sender
-holds more than ``SENDER_SHARE`` of the pool, so that a sender that floods it pushes out its own groups only.
+Each group gets the next cursor, from 1 upward. A sender's group is listed once. A blob that several senders advertise
+is listed for each of them: what one claims of it binds nobody else. When the pool is full, room is made as
+``crowding`` says, so that strangers push out nothing of senders whose claims held.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections.abc import Callable
 
 from protocol.messages import RolloutAdvert
+from swarm.announcements.crowding import SenderShares, Standing
 from swarm.api import SeenGroup
 
 GROUPS = 4096
-COMPLETIONS = 8 * GROUPS  # a group takes memory in proportion to its completions
+GROUP_SIZE = 8  # of a group beside its completions, in completions: what it takes in memory
+ROOM = GROUPS * (GROUP_SIZE + 8)  # so many groups of eight completions
 AGE_SECONDS = 1800.0
-SENDER_SHARE = 0.25
+
+_Key = tuple[str, bytes]  # sender and blob
 
 
 class GroupPool:
     """Not for concurrent use; ``now_seconds`` is Unix time by our clock."""
 
-    def __init__(self) -> None:
-        self._groups: OrderedDict[bytes, SeenGroup] = OrderedDict()  # by blob, in order of cursor
-        self._completions: Counter[str] = Counter()  # by peer
-        self._held: Counter[str] = Counter()  # groups, by peer
+    def __init__(self, standing: Callable[[str], Standing], *, room: int = ROOM) -> None:
+        self._groups: dict[_Key, SeenGroup] = {}  # in order of cursor
+        self._shares: SenderShares[_Key] = SenderShares(room, standing)
         self._cursor = 0
 
     def __len__(self) -> int:
@@ -34,18 +37,16 @@ class GroupPool:
         self.expire(now_seconds)
         new = 0
         for group in advert.groups:
-            if group.blob in self._groups:
+            key = (peer, group.blob)
+            if key in self._groups:
                 continue
             self._cursor += 1
             new += 1
-            self._groups[group.blob] = SeenGroup(
+            self._groups[key] = SeenGroup(
                 self._cursor, peer, now_seconds, advert.family, advert.tokenizer, advert.policy_version, group
             )
-            self._count(peer, len(group.rewards), 1)
-        while self._held[peer] > SENDER_SHARE * GROUPS or self._completions[peer] > SENDER_SHARE * COMPLETIONS:
-            self._drop(next(blob for blob, seen in self._groups.items() if seen.peer == peer))
-        while len(self._groups) > GROUPS or self._completions.total() > COMPLETIONS:
-            self._drop(next(iter(self._groups)))
+            self._shares.add(peer, key, GROUP_SIZE + len(group.rewards))
+        self._make_room()
         return new
 
     def after(self, cursor: int, limit: int, now_seconds: float) -> list[SeenGroup]:
@@ -65,22 +66,25 @@ class GroupPool:
 
     def expire(self, now_seconds: float) -> None:
         while self._groups:
-            blob, oldest = next(iter(self._groups.items()))
+            key, oldest = next(iter(self._groups.items()))
             if now_seconds - oldest.seen_at_seconds <= AGE_SECONDS:
                 return
-            self._drop(blob)
+            self._drop(key)
+
+    def regrade(self) -> None:
+        """Takes account of senders that connected or left, and of claims that were checked, since they announced."""
+        self._shares.regrade()
+        self._make_room()
 
     def forget(self, peer: str) -> None:
         """Drops what a peer advertised that left or was banned."""
-        for blob in [b for b, seen in self._groups.items() if seen.peer == peer]:
-            self._drop(blob)
+        for key in self._shares.of(peer):
+            self._drop(key)
 
-    def _drop(self, blob: bytes) -> None:
-        seen = self._groups.pop(blob)
-        self._count(seen.peer, -len(seen.advert.rewards), -1)
+    def _drop(self, key: _Key) -> None:
+        del self._groups[key]
+        self._shares.remove(key[0], key)
 
-    def _count(self, peer: str, completions: int, groups: int) -> None:
-        self._completions[peer] += completions
-        self._held[peer] += groups
-        if not self._held[peer]:
-            del self._held[peer], self._completions[peer]
+    def _make_room(self) -> None:
+        for key in self._shares.crowded_out():
+            del self._groups[key]

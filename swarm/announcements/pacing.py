@@ -6,6 +6,7 @@
 n counts the nodes heard of lately, ourselves among them. From 80 to 960 nodes a node then receives about the same,
 above that heartbeats grow again. Receivers lose nothing that they could use: a learner takes a few foreign groups a
 round out of all that were announced. Invented identities can make n large; the two longest times bound what that does.
+What a sender sends beyond ``ALLOWANCE`` times its due is not accepted, hence not forwarded: so many sybils cost little.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PRESENT_SECONDS: Final = 2.5 * LONGEST_HEARTBEAT_SECONDS  # after its last heart
 ADVERTS_PER_SECOND: Final = 8.0  # of the whole swarm
 ADVERTS_AT_ONCE: Final = 4.0  # of one node
 LONGEST_ADVERT_SECONDS: Final = 120.0
+ALLOWANCE: Final = 4.0
+MESSAGES_PER_SECOND: Final = 10.0  # accepted of one sender, however small the swarm is
 
 
 def heartbeat_seconds(nodes: int, shortest_seconds: float) -> float:
@@ -31,6 +34,13 @@ def heartbeat_seconds(nodes: int, shortest_seconds: float) -> float:
 def adverts_per_second(nodes: int) -> float:
     """Returns how many rollout adverts one node may send on average."""
     return max(ADVERTS_PER_SECOND / nodes, 1.0 / LONGEST_ADVERT_SECONDS)
+
+
+def messages_per_second(nodes: int, shortest_seconds: float) -> float:
+    """Returns how many announcements of one sender are accepted on average: several times what it is to send, for the
+    sender may count fewer nodes than we do."""
+    due = 1.0 / heartbeat_seconds(nodes, shortest_seconds) + adverts_per_second(nodes)
+    return min(MESSAGES_PER_SECOND, ALLOWANCE * due)
 
 
 class AdvertPacing:

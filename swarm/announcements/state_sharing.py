@@ -38,8 +38,7 @@ class StateSharing:
         self._store = store
         self._announce = announce
         self._wall_clock = wall_clock
-        self._reputation = reputation
-        self._pool = StatePool()
+        self._pool = StatePool(lambda peer: reputation(peer, wall_clock()))
         self._own: StateAdvert | None = None
         self._due = anyio.Event()
 
@@ -62,8 +61,7 @@ class StateSharing:
         return api.Done()
 
     def seen(self, request: api.AskStates) -> api.States:
-        now_seconds = self._wall_clock()
-        return api.States(tuple(self._pool.of(request.family, now_seconds, lambda p: self._reputation(p, now_seconds))))
+        return api.States(tuple(self._pool.of(request.family, self._wall_clock())))
 
     def on_announcement(self, announcement: Announcement, *, family: bytes) -> None:
         """Keeps a state that a peer announced, or notes that a peer looks for one. ``family`` is our own."""

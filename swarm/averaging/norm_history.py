@@ -4,7 +4,11 @@ With Δ = θ_j − θ_i, the partner's weights minus ours, and the median m and 
 the family that were accepted (σ is 1.4826 times the median of |‖Δ‖ − m|):
 
     refused      z = (‖Δ‖ − m) / σ > 3                             until enough was seen: ‖Δ‖ > 4 ‖θ_i‖
-    weight       min(1, τ / ‖Δ‖), τ = m + σ                         until enough was seen: 1
+    weight       min(1, τ / ‖Δ‖), τ = m + σ                         until enough was seen: τ = 2 × what we learnt
+
+What we learnt is the length of our own steps between outer steps, added up: replicas that began alike and learnt as
+much lie about √2 times that apart. So before anything is known a partner moves us no further than we have come by
+ourselves, whatever it sends. The learner keeps this past, in its checkpoints, and passes it with every request.
 
 The weight is CenteredClip's for one vector: no partner moves us by more than the length τ, and a difference of usual
 length counts in full, so that the outer step is then exactly its formula. The bound z > 3 is EDiT's. EDiT's mean and
@@ -32,6 +36,7 @@ WARM_UP: Final = 5  # norms seen before others are compared with them
 TO_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation over median distance from the median
 MIN_SPREAD: Final = 0.25  # of the median: a history without spread must not make every later norm an outlier
 FAR: Final = 4.0  # times our own norm
+AHEAD: Final = 2.0  # times what we learnt: how far a partner may pull before distances are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,9 @@ class FamilyPast:
             )
         return None
 
-    def weight(self, norm: float) -> float:
-        """Returns the weight, in (0, 1], of a difference with this norm."""
-        if not self.norms.is_enough:
-            return 1.0
-        longest = self.norms.median + self.norms.deviation
+    def weight(self, norm: float, learnt: float) -> float:
+        """Returns the weight, in [0, 1], of a difference with this norm; ``learnt`` is the length of what we learnt."""
+        longest = self.norms.median + self.norms.deviation if self.norms.is_enough else AHEAD * learnt
         return 1.0 if norm <= longest else longest / norm
 
     def after_refusal(self) -> FamilyPast:

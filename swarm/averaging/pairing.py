@@ -19,7 +19,9 @@ Guarantees, for partners that keep to the protocol:
   at most what this one step added to the side that committed.
 - A partner that lies about holding our weights harms no other peer: we average with what it gave.
 - A decline, a fault or a death costs only time: at most ``answer_seconds`` four times for a proposal,
-  ``exchange_seconds + resolve_seconds`` for an exchange, and a few ``answer_seconds`` for the last messages.
+  ``exchange_seconds + resolve_seconds`` for an exchange, and a few ``answer_seconds`` for the last messages. A partner
+  that could say ``have`` and does not costs ``have_seconds``, and a few ``answer_seconds`` for asking it again.
+- Only peers that we would ask ourselves are accepted: others cannot take our time by proposing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from random import Random
 
 import anyio
 
-from protocol.errors import ProtocolError, TransportError
+from protocol.errors import DeadlineError, ProtocolError, TransportError
 from protocol.limits import REASON_BYTES
 from protocol.streams.averaging_messages import (
     AVERAGING_PROTOCOL,
@@ -58,8 +60,10 @@ log = logging.getLogger(__name__)
 STREAMS_PER_PEER = 4  # incoming ones at once
 STREAM_END_SECONDS = 1.0  # for a peer to end a stream on which no message is left to send
 ASK_AGAIN_SECONDS = 1.0  # between two questions to a partner that left us in doubt
+QUESTIONS_UNANSWERED = 2  # by a partner that we reached: then it is not asked how an exchange ended any more
 DECISIONS_REMEMBERED = 256
 SEEKERS_REMEMBERED = 64
+STOPPED = "stopped"  # why an exchange ended that was cancelled here
 REASONS = frozenset(DeclineReason)
 
 FetchWeights = Callable[[PeerId, Offer], Awaitable[str | None]]
@@ -101,6 +105,7 @@ class Pairing:
         self._on_ended = on_ended
         self._state = rules.PairingState(host.peer_id)
         self._seekers: dict[PeerId, float] = {}  # whose proposals we declined, and when; the latest last
+        self._accepts: Callable[[PeerId], bool] = lambda peer: False
         self._engaged: WeightExchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
@@ -108,10 +113,21 @@ class Pairing:
         self._committed: OrderedDict[tuple[PeerId, bytes], bool] = OrderedDict()  # the latest exchanges
         host.handle(AVERAGING_PROTOCOL, self._on_stream)
 
+    def on_given(self, peer: PeerId, blob: bytes) -> None:
+        """To be called when the last chunk of a blob was sent to a peer."""
+        exchange, offer = self._engaged, self._state.offer
+        if exchange is not None and offer is not None and (exchange.partner, offer.blob) == (peer, blob):
+            exchange.given.set()
+
     async def average(
-        self, offer: Offer, candidates: Callable[[], Sequence[PeerId]], *, deadline_seconds: float
+        self,
+        offer: Offer,
+        candidates: Callable[[], Sequence[PeerId]],
+        *,
+        accepts: Callable[[PeerId], bool],
+        deadline_seconds: float,
     ) -> PairingOutcome:
-        """Makes one exchange with one of ``candidates`` (peers whose heartbeats name our family) or with a proposer.
+        """Makes one exchange with one of ``candidates``, or with a proposer that ``accepts`` is true of.
 
         Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
         must not change meanwhile. Cancelled while undecided, it abandons the exchange, and answers so if it is asked.
@@ -119,7 +135,7 @@ class Pairing:
         if self._state.offer is not None:
             raise RuntimeError("an offer is open already: call average() once at a time")
         began_seconds = anyio.current_time()
-        self._state = rules.PairingState(self._host.peer_id, offer)
+        self._state, self._accepts = rules.PairingState(self._host.peer_id, offer), accepts
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
@@ -240,7 +256,8 @@ class Pairing:
 
     async def _on_proposal(self, conversation: Conversation, proposal: Propose) -> None:
         peer = conversation.stream.peer
-        declined = rules.reason_to_decline(self._state, peer, proposal.offer, self._terms)
+        is_candidate = self._accepts(peer)
+        declined = rules.reason_to_decline(self._state, peer, proposal.offer, self._terms, is_candidate=is_candidate)
         if declined is not None:
             self._report_unlike(peer, declined)
             if declined in (DeclineReason.NOT_NOW, DeclineReason.BUSY) and not self._state.engaged:
@@ -275,19 +292,21 @@ class Pairing:
 
     async def _run(self, exchange: WeightExchange) -> None:
         """Runs an exchange until it is decided. No other place ends one."""
+        offer = self._state.offer
+        assert offer is not None
+        most_seconds = self._terms.seconds_for(offer.size + exchange.theirs.size)
         try:
             if not exchange.proposed:
                 await self._accept(exchange)
-            with anyio.move_on_after(self._terms.exchange_seconds):
+            with anyio.move_on_after(most_seconds):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._listen, exchange)
                     tasks.start_soon(self._fetch, exchange)
+                    tasks.start_soon(self._expect_have, exchange)
                     await exchange.until(lambda progress: progress.phase is not ExchangePhase.OPEN)
                     tasks.cancel_scope.cancel()
             if exchange.progress.phase is ExchangePhase.OPEN:
-                exchange.note(ExchangeEvent.LOST, f"not done after {self._terms.exchange_seconds:g} s")
-                if exchange.progress.holding:
-                    self._report(exchange.partner, Conduct.STALLED, exchange.because)
+                self._note_stall(exchange, f"not done after {most_seconds:g} s")
             await self._end_stream(exchange)
             if exchange.progress.phase is ExchangePhase.DOUBT:
                 await self._resolve(exchange)
@@ -297,9 +316,21 @@ class Pairing:
         finally:
             self._conclude(exchange)
 
+    async def _expect_have(self, exchange: WeightExchange) -> None:
+        """Ends the exchange once the partner has had all that it needs to say ``have``, and time for it."""
+        await exchange.until(lambda progress: progress.holding)
+        await exchange.given.wait()
+        await anyio.sleep(self._terms.have_seconds)
+        self._note_stall(exchange, f"no word for {self._terms.have_seconds:g} s after our last chunk")
+
+    def _note_stall(self, exchange: WeightExchange, because: str) -> None:
+        exchange.note(ExchangeEvent.LOST, because)
+        if exchange.progress.holding:
+            self._report(exchange.partner, Conduct.STALLED, because)
+
     def _conclude(self, exchange: WeightExchange) -> None:
         """Abandons the exchange if it is undecided. Later questions about it are answered from memory."""
-        exchange.note(ExchangeEvent.EXPIRED, "stopped")
+        exchange.note(ExchangeEvent.EXPIRED, STOPPED)
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
         self._committed[exchange.key] = committed
         while len(self._committed) > DECISIONS_REMEMBERED:
@@ -372,22 +403,32 @@ class Pairing:
         exchange.note(ExchangeEvent.EXPIRED, because)
 
     async def _ask_repeatedly(self, exchange: WeightExchange) -> None:
-        seconds = self._terms.answer_seconds
-        while True:
+        """Asks until there is an answer. An honest partner that is reached answers at once, whatever it is doing."""
+        unanswered = 0
+        while unanswered < QUESTIONS_UNANSWERED:
             try:
-                await self._reach(exchange.partner, seconds)
-                stream = await self._host.open_stream(exchange.partner, AVERAGING_PROTOCOL, deadline_seconds=seconds)
-                conversation = Conversation(stream)
-                try:
-                    await conversation.send(Have(exchange.number), seconds)
-                    exchange.on_last_message(await conversation.receive(self._terms.resolve_seconds, Have, Abandon))
-                finally:
-                    await conversation.drop()
+                unanswered += not await self._ask_how_it_ended(exchange)
             except ProtocolError as error:
                 self._blame(exchange.partner, error)
             except TransportError as error:
                 log.debug("asking %s how an exchange ended: %s", exchange.partner, error)
             await anyio.sleep(ASK_AGAIN_SECONDS)
+        exchange.note(ExchangeEvent.EXPIRED, f"{exchange.because}; it answered no question")
+
+    async def _ask_how_it_ended(self, exchange: WeightExchange) -> bool:
+        """Returns whether the partner, once reached, answered in time."""
+        seconds = self._terms.answer_seconds
+        await self._reach(exchange.partner, seconds)
+        stream = await self._host.open_stream(exchange.partner, AVERAGING_PROTOCOL, deadline_seconds=seconds)
+        conversation = Conversation(stream)
+        try:
+            await conversation.send(Have(exchange.number), seconds)
+            exchange.on_last_message(await conversation.receive(seconds, Have, Abandon))
+        except DeadlineError:
+            return False
+        finally:
+            await conversation.drop()
+        return True
 
     def _blame(self, peer: PeerId, error: ProtocolError) -> None:
         self.refused[error.reason] += 1

@@ -27,6 +27,8 @@ MIN_PAUSE_SECONDS = 0.02
 ANSWER_SECONDS = 5.0
 EXCHANGE_SECONDS = 600.0
 RESOLVE_SECONDS = 60.0
+HAVE_SECONDS = 30.0
+SLOWEST_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: links below it do not average weights in time
 # After the deadline of a search: an exchange accepted at its end, a doubt about its result, and last messages.
 MAX_SECONDS_AFTER_DEADLINE = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SECONDS
 
@@ -44,9 +46,14 @@ class Terms:
     max_bytes: int  # of the partner's blob
     max_steps_apart: int  # outer steps between the two
     answer_seconds: float = ANSWER_SECONDS  # to connect, to open a stream, to answer a proposal: each
-    exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold each other's weights
+    exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold each other's weights, at most
+    have_seconds: float = HAVE_SECONDS  # for the partner's ``have``, once both blobs are where they are needed
     resolve_seconds: float = RESOLVE_SECONDS  # for the answer of a partner, while we are in doubt
     pause_seconds: float = 0.5  # at most, after the first proposal that fails: idle, so that others may propose to us
+
+    def seconds_for(self, size: int) -> float:
+        """Returns how long an exchange of so many bytes, of both blobs, may take: what a slow link needs."""
+        return min(self.exchange_seconds, self.have_seconds + size / SLOWEST_BYTES_PER_SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,10 @@ def offer_mismatch(ours: Offer, theirs: Offer, terms: Terms) -> DeclineReason | 
     return None
 
 
-def reason_to_decline(state: PairingState, proposer: PeerId, theirs: Offer, terms: Terms) -> DeclineReason | None:
-    """Why to decline a proposal; None to accept it.
+def reason_to_decline(
+    state: PairingState, proposer: PeerId, theirs: Offer, terms: Terms, *, is_candidate: bool = True
+) -> DeclineReason | None:
+    """Why to decline a proposal; None to accept it. ``is_candidate``: we would propose to this peer ourselves.
 
     Of two peers that propose to each other at once, the proposal of the smaller peer id is accepted, and the other one
     is not.
@@ -86,6 +95,8 @@ def reason_to_decline(state: PairingState, proposer: PeerId, theirs: Offer, term
     mismatch = offer_mismatch(state.offer, theirs, terms)
     if mismatch is not None:
         return mismatch
+    if not is_candidate:
+        return DeclineReason.NOT_NOW
     if proposer in state.failed:
         return DeclineReason.FAILED_BEFORE
     if state.engaged or state.proposing_to not in (None, proposer):

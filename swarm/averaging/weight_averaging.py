@@ -3,7 +3,9 @@
 ``swarm.averaging.pairing`` finds the partner and decides when an exchange is committed; this module names the peers to
 ask, fetches the partner's weights, and judges them before the node confirms that it holds them.
 
-Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked. The weights
+Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked, and only
+proposals of such peers accepted; of these, none that failed a moment ago, and few of those that never averaged with us
+once strangers have failed (``swarm.averaging.partner_memory``). The weights
 that we average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all
 others are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in
 the store during the exchange and for the store's grace period, a minute, after the answer. There is one search at a
@@ -29,8 +31,9 @@ from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.norm_history import FamilyPast
-from swarm.averaging.pairing import Pairing
+from swarm.averaging.pairing import STOPPED, Pairing
 from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, ExchangePhase, Terms
+from swarm.averaging.partner_memory import PartnerMemory
 from swarm.averaging.weight_exchange import WeightExchange
 from swarm.averaging.weights_difference import ENCODINGS, Difference, measure_difference
 from swarm.blobs.blob_server import Report
@@ -70,7 +73,10 @@ class _Search:
 
     offer: Offer
     layout: TensorLayout
+    known: api.KnownPartners
+    past: FamilyPast  # of ``known``, with this search
     pinned: list[bytes]
+    open_to_strangers: bool  # to peers of the family that have never averaged with us
     refused_as: ExchangeOutcome | None = None  # why we refused the weights of the exchange that runs
     difference: Difference | None = None  # of the partner's weights from ours, once these were found fit
     weight: float = 1.0
@@ -100,9 +106,10 @@ class WeightAveraging:
         self._report = report
         self._candidates = candidates
         self._wall_clock = wall_clock
+        self._random = random
         self._measure = measure
+        self._partners = PartnerMemory()
         self._search: _Search | None = None
-        self._pasts: dict[bytes, FamilyPast] = {}  # of each family that our learner has been in
         self._exchanges: Counter[str] = Counter()
         self._last: api.ExchangeStatus | None = None
         self._max_bytes = store_bytes // STORE_SHARE
@@ -124,12 +131,18 @@ class WeightAveraging:
                 "busy", "an exchange of weights runs already: wait for its answer, or close its client"
             )
         offer = request.offer
-        search = self._search = _Search(offer, _layout_of(request), [offer.blob])
+        strangers = self._partners.open_to_strangers(self._random)
+        search = self._search = _Search(
+            offer, _layout_of(request), request.known, request.known.past, [offer.blob], strangers
+        )
         self._store.pin(offer.blob)
         try:
             await self._check_ours(search)
             outcome = await self._pairing.average(
-                offer, lambda: self._candidates(offer.family), deadline_seconds=request.deadline_seconds
+                offer,
+                lambda: self._partners_for(search),
+                accepts=lambda peer: peer in self._partners_for(search),
+                deadline_seconds=request.deadline_seconds,
             )
         finally:
             for blob in search.pinned:
@@ -137,9 +150,27 @@ class WeightAveraging:
                 self._store.unpin(blob)
             self._search = None
         if outcome.theirs is None:
-            return api.AverageReply(None, None, None, 1.0, outcome.because, outcome.seconds)
+            return api.AverageReply(None, None, None, 1.0, outcome.because, outcome.seconds, search.past)
         path = str(self._store.path(outcome.theirs.blob))
-        return api.AverageReply(outcome.partner, outcome.theirs, path, search.weight, outcome.because, outcome.seconds)
+        return api.AverageReply(
+            outcome.partner, outcome.theirs, path, search.weight, outcome.because, outcome.seconds, search.past
+        )
+
+    def on_given(self, peer: PeerId, blob: bytes) -> None:
+        """To be called when the last chunk of a blob was sent to a peer."""
+        self._pairing.on_given(peer, blob)
+
+    def _partners_for(self, search: _Search) -> list[PeerId]:
+        """Returns the peers of the family that this search may end with."""
+        now_seconds = anyio.current_time()
+        family = [p for p in self._candidates(search.offer.family) if p not in search.known.avoided]
+        peers = [p for p in family if not self._partners.is_pausing(p, now_seconds)]
+        known = [p for p in peers if not self._is_stranger(p)]
+        return peers if search.open_to_strangers or not known else known
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        notes = self._table.known(peer)
+        return notes.exchanges_committed == 0 and notes.groups_used == 0
 
     def status(self) -> api.AveragingStatus:
         return api.AveragingStatus(self._search is not None, dict(self._exchanges), self._last)
@@ -181,12 +212,12 @@ class WeightAveraging:
             return self._refuse(partner, ExchangeOutcome.NOT_FETCHED, str(error))
         except ProtocolError as error:
             return self._refuse(partner, ExchangeOutcome.UNFIT, str(error))
-        past = self._pasts.get(theirs.family, FamilyPast())
+        past = search.past
         because = past.outlier_because(difference.norm, difference.own_norm)
         if because is not None:
-            self._pasts[theirs.family] = past.after_refusal()
+            search.past = past.after_refusal()
             return self._refuse(partner, ExchangeOutcome.OUTLIER, because)
-        search.difference, search.weight = difference, past.weight(difference.norm)
+        search.difference, search.weight = difference, past.weight(difference.norm, search.known.learnt)
         return None
 
     def _refuse(self, partner: PeerId, outcome: ExchangeOutcome, because: str) -> str:
@@ -206,8 +237,7 @@ class WeightAveraging:
         committed = exchange.progress.phase is ExchangePhase.COMMITTED
         if committed:
             assert search.difference is not None
-            past = self._pasts.get(theirs.family, FamilyPast())
-            self._pasts[theirs.family] = past.after_averaging(search.difference.norm)
+            search.past = search.past.after_averaging(search.difference.norm)
             self._report(exchange.partner, Conduct.AVERAGED, "")
         if committed:
             outcome = ExchangeOutcome.COMMITTED
@@ -216,6 +246,7 @@ class WeightAveraging:
         else:
             outcome = ExchangeOutcome.BY_PARTNER if exchange.left_by_partner else ExchangeOutcome.LOST
         self._exchanges[outcome.value] += 1
+        self._remember(exchange)
         notes = self._table.of(exchange.partner)
         notes.exchanges_committed += committed
         notes.exchanges_abandoned += not committed
@@ -231,6 +262,16 @@ class WeightAveraging:
         )
         search.refused_as = None  # nothing of the next exchange was refused yet
         log.info("exchange of weights with %s: %s", exchange.partner, exchange.because)
+
+    def _remember(self, exchange: WeightExchange) -> None:
+        """Remembers the partner of an exchange, unless it ended because we were asked to stop."""
+        peer, stranger = exchange.partner, self._is_stranger(exchange.partner)
+        if exchange.progress.phase is ExchangePhase.COMMITTED:
+            self._partners = self._partners.after_commit(peer, is_stranger=stranger)
+        elif exchange.because != STOPPED:
+            now_seconds = anyio.current_time()
+            took_seconds = now_seconds - exchange.began_seconds
+            self._partners = self._partners.after_failure(peer, now_seconds, took_seconds, is_stranger=stranger)
 
 
 def _layout_of(request: api.Average) -> TensorLayout:

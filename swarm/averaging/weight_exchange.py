@@ -68,6 +68,7 @@ class WeightExchange:
         self.because = ""  # "committed", or why not
         self.left_by_partner = False
         self.began_seconds = anyio.current_time()
+        self.given = anyio.Event()  # the last chunk of our weights was sent to the partner
         self.finished = anyio.Event()
         self._changed = anyio.Event()
 

@@ -2,6 +2,7 @@
 
 A peer may send requests one after another without waiting: a hundred small blobs cost one round trip. What an honest
 peer never sends (a request that does not decode, or more than the limits) resets the stream and is reported.
+``upload_turns`` decides who is served when many want to be.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from protocol.streams.blob_messages import (
     encode_answer_header,
 )
 from swarm.blobs.store import ContentStore, NotHereError
+from swarm.blobs.upload_turns import IDLE_SECONDS, TURNS, Upload, UploadTurns
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
 from swarm.stream_reader import StreamReader, read_frame
 from swarm.token_bucket import TokenBucket
 
-STREAMS_PER_PEER = 4
-STREAMS = 64
 STALL_SECONDS = 10.0
-IDLE_SECONDS = 60.0  # a stream is closed after so long without a request
 SEND_BYTES = CHUNK_BYTES  # small answers are sent together, up to this size
+MOVE_BYTES = 64 * 1024  # a peer has ``STALL_SECONDS`` to take so many, so that a slow link is none that stalls
+BACKLOG_SECONDS = 0.25  # of upload that waits for its bandwidth; what comes later is still to be put in order
 HASHES_REMEMBERED = 65_536  # of the blobs served last: for 16 GiB of blobs, in 6 MB of memory
 
 Report = Callable[[PeerId, Conduct, str], None]  # (peer, what it did, details)
+Standing = Callable[[PeerId], float]  # reputation: who is served first when not all can be
 OnSent = Callable[[PeerId, bytes], None]  # (peer, blob whose last chunk was sent to it)
 
 
@@ -54,61 +56,78 @@ class BlobServer:
         stall_seconds: float = STALL_SECONDS,
         report: Report,
         on_sent: OnSent = lambda peer, blob: None,
+        standing: Standing = lambda peer: 0.5,
     ) -> None:
         self.refused: Counter[str] = Counter()  # requests, by reason
         self._store = store
         self._stall_seconds = stall_seconds
-        self._report, self._on_sent = report, on_sent
+        self._report, self._on_sent, self._standing = report, on_sent, standing
         self._bucket: TokenBucket | None = None
+        self._part_bytes, turns = MOVE_BYTES, TURNS
         if upload_bytes_per_second:
             # A burst takes a quarter of a second, so that a slow upload never looks like a stalled one.
             burst_bytes = min(float(SEND_BYTES), max(1024.0, upload_bytes_per_second / 4))
             self._bucket = TokenBucket(upload_bytes_per_second, burst_bytes, now_seconds=anyio.current_time())
-        self._streams: Counter[PeerId] = Counter()
+            self._part_bytes = min(MOVE_BYTES, int(burst_bytes))
+            turns = min(TURNS, max(2, int(BACKLOG_SECONDS * upload_bytes_per_second / self._part_bytes)))
+        self.turns = UploadTurns(turns)
         self._hashes: OrderedDict[bytes, list[bytes]] = OrderedDict()
         host.handle(BLOB_PROTOCOL, self._on_stream)
 
     async def _on_stream(self, stream: Stream) -> None:
-        busy = self._streams[stream.peer] >= STREAMS_PER_PEER or self._streams.total() >= STREAMS
-        self._streams[stream.peer] += 1
+        scope = anyio.CancelScope()
+        now_seconds = anyio.current_time()
+        upload = Upload(stream.peer, stream.network, self._standing(stream.peer), scope, now_seconds)
+        if not self.turns.open(upload, now_seconds):
+            await stream.reset()
+            return
+        try:
+            with scope:
+                await self._serve(stream, upload)
+        finally:
+            self.turns.close(upload)
+        if scope.cancelled_caught:
+            await stream.reset()  # others needed the place: no misconduct
+
+    async def _serve(self, stream: Stream, upload: Upload) -> None:
         try:
             reader = StreamReader(stream, stall_seconds=IDLE_SECONDS)
             while not await reader.at_end():
                 raw = await read_frame(reader.exactly, max_bytes=BLOB_REQUEST_BYTES, what="blob exchange")
-                await self._answer(stream, decode_blob_request(raw), busy=busy)
+                ranges = decode_blob_request(raw)
+                if not self.turns.begin(upload, anyio.current_time()):
+                    await self._hand_over(stream, encode_answer_header(BlobStatus.BUSY, 0) * len(ranges))
+                    continue
+                try:
+                    await self._answer(stream, upload, ranges)
+                finally:
+                    self.turns.end(upload, anyio.current_time())
         except DeadlineError:
             await stream.reset()  # idle, or not reading: no misconduct
         except ProtocolError as error:
             self.refused[error.reason] += 1
             self._report(stream.peer, Conduct.HOSTILE_REQUEST, str(error))
             raise
-        finally:
-            self._streams[stream.peer] -= 1
-            if not self._streams[stream.peer]:
-                del self._streams[stream.peer]
 
-    async def _answer(self, stream: Stream, ranges: Sequence[ChunkRange], *, busy: bool) -> None:
+    async def _answer(self, stream: Stream, upload: Upload, ranges: Sequence[ChunkRange]) -> None:
         gathered: list[bytes] = []
         gathered_bytes = 0
         ended: list[bytes] = []  # blobs whose last chunk is among these answers
         for wanted in ranges:
-            if wanted.hashes and not busy:
+            if wanted.hashes:
                 await self._load_hashes(wanted.blob)
-            with closing(self._pieces(wanted, ended, busy=busy)) as pieces:
+            with closing(self._pieces(wanted, ended)) as pieces:
                 for piece in pieces:
                     gathered.append(piece)
                     gathered_bytes += len(piece)
                     if gathered_bytes >= SEND_BYTES:
-                        await self._send(stream, gathered)
+                        await self._send(stream, upload, gathered)
                         gathered, gathered_bytes = [], 0
-        await self._send(stream, gathered)
+        await self._send(stream, upload, gathered)
         for blob in ended:
             self._on_sent(stream.peer, blob)
 
-    def _pieces(self, wanted: ChunkRange, ended: list[bytes], *, busy: bool) -> Generator[bytes, None, None]:
-        if busy:
-            yield encode_answer_header(BlobStatus.BUSY, 0)
-            return
+    def _pieces(self, wanted: ChunkRange, ended: list[bytes]) -> Generator[bytes, None, None]:
         try:
             with self._store.reading(wanted.blob) as file:
                 size = os.fstat(file).st_size
@@ -140,19 +159,24 @@ class BlobServer:
         while len(self._hashes) > 1 and sum(map(len, self._hashes.values())) > HASHES_REMEMBERED:
             self._hashes.popitem(last=False)
 
-    async def _send(self, stream: Stream, pieces: list[bytes]) -> None:
+    async def _send(self, stream: Stream, upload: Upload, pieces: list[bytes]) -> None:
         payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if not payload:
-            return
-        if self._bucket is None:
-            await self._send_part(stream, payload)
-            return
-        for start in range(0, len(payload), int(self._bucket.burst)):
-            part = payload[start : start + int(self._bucket.burst)]
-            await anyio.sleep(self._bucket.reserve(len(part), now_seconds=anyio.current_time()))
-            await self._send_part(stream, part)
+        for start in range(0, len(payload), self._part_bytes):
+            part = payload[start : start + self._part_bytes]
+            await self.turns.turn(upload)
+            try:
+                await self._send_part(stream, upload, part)
+            finally:
+                self.turns.end_turn(upload, len(part), anyio.current_time())
 
-    async def _send_part(self, stream: Stream, part: bytes) -> None:
+    async def _send_part(self, stream: Stream, upload: Upload, part: bytes) -> None:
+        if self._bucket is not None:
+            wait_seconds = self._bucket.reserve(len(part), now_seconds=anyio.current_time())
+            upload.moved_at_seconds += wait_seconds  # until then it is we who are slow
+            await anyio.sleep(wait_seconds)
+        await self._hand_over(stream, part)
+
+    async def _hand_over(self, stream: Stream, part: bytes) -> None:
         with anyio.move_on_after(self._stall_seconds) as scope:
             await stream.send(part)
         if scope.cancelled_caught:

@@ -25,7 +25,7 @@ class FetchJob:
         self.blob = wanted.blob
         self.size = wanted.size
         self.listed = frozenset(wanted.peers)
-        self.sources: list[PeerId] = list(dict.fromkeys(wanted.peers))  # peers to ask, best first
+        self.sources: dict[PeerId, None] = dict.fromkeys(wanted.peers)  # peers to ask, best first
         self.failures: dict[PeerId, str] = {}
         self.failed_because: str | None = None  # a failure that no other peer could help with
         self.is_done = False
@@ -34,6 +34,8 @@ class FetchJob:
         self._queue: deque[ChunkRange] = deque()
         if not 1 <= self.size <= BLOB_BYTES:
             self.failed_because = f"a size of {self.size} bytes; 1 to {BLOB_BYTES} are allowed"
+        elif not store.can_hold(self.size):
+            self.failed_because = f"{self.size} bytes are more than the whole content store; raise swarm.store_bytes"
         elif self.is_single:
             self._queue.append(ChunkRange(self.blob, 0, 1, False))
         else:
@@ -102,16 +104,12 @@ class FetchJob:
         return range(taken.first, min(taken.first + taken.count, chunk_count(self.size)))
 
     def accept_hashes(self, chunk_hashes: Sequence[bytes]) -> None:
-        """Raises ``IntegrityError`` if they are not the blob's hashes. The blob fails if there is no room for it."""
+        """Raises ``IntegrityError`` if they are not the blob's hashes."""
         if id_of_chunk_hashes(self.size, chunk_hashes) != self.blob:
             raise IntegrityError(f"chunk hashes that are not those of blob {self.blob.hex()}")
         if self._partial is not None or self.is_over:
             return
-        try:
-            self._partial = self._store.resume(self.blob, self.size, chunk_hashes)
-        except StorageError as error:
-            self.failed_because = str(error)
-            return
+        self._partial = self._store.resume(self.blob, self.size, chunk_hashes)
         assert self._partial is not None
         self._queue.extend(self._ranges(list(range(RANGE_CHUNKS, chunk_count(self.size)))))
 
@@ -123,7 +121,7 @@ class FetchJob:
             if self.is_single:
                 if id_of_chunk_hashes(self.size, [hashlib.sha256(chunk).digest()]) != self.blob:
                     raise IntegrityError(f"{len(chunk)} bytes that are not blob {self.blob.hex()}")
-                self._store.put_verified(self.blob, chunk)
+                self._store.put_fetched(self.blob, chunk)
                 self.is_done = True
             elif self._partial is not None:
                 if not self._store.write_chunk(self._partial, index, chunk):
@@ -160,3 +158,7 @@ class UnusableStreamError(ProtocolError):
     """The rest of this stream cannot be used; the peer may be asked for other blobs on a new one."""
 
     reason = "unusable_stream"
+
+
+class BusyError(UnusableStreamError):
+    """The peer serves too many others; it may be asked again in a while."""

@@ -1,8 +1,9 @@
 """A blob that is being fetched: its verified chunks, and a record of them, so that an interrupted fetch can resume.
 
-There are two files: ``<id>.part`` is the content with holes; ``<id>.record`` is u64 size ‖ 32 bytes per chunk hash ‖
-one byte per chunk, 1 once the chunk is in place. The record is a hint: on resuming, the hashes are verified against the
-id, and every chunk that is marked against its hash, so that neither a crash nor another process can add a wrong byte.
+There are two files, made with the first verified chunk: hashes alone cost their sender nothing, and hold no disk here.
+``<id>.part`` is the content with holes; ``<id>.record`` is u64 size ‖ 32 bytes per chunk hash ‖ one byte per chunk, 1
+once the chunk is in place. The record is a hint: on resuming, the hashes are verified against the id, and every chunk
+that is marked against its hash, so that neither a crash nor another process can add a wrong byte.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from protocol.blob_id import HASH_BYTES, chunk_count, id_of_chunk_hashes
 from protocol.errors import IntegrityError, ProtocolError
 from protocol.limits import CHUNK_BYTES
 
+CONTENT_SUFFIX, RECORD_SUFFIX = ".part", ".record"
 _SIZE = struct.Struct(">Q")
 
 
@@ -34,34 +36,29 @@ class PartialBlob:
         self.size = size
         self.chunk_hashes = chunk_hashes
         self._have = have  # one byte per chunk
+        self.is_closed = False
+        self._directory = directory
         self._part, self._record = _paths(directory, blob)
-        self._content = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600)
-        self._flags = os.open(self._record, os.O_RDWR)
+        self._content = self._flags = -1  # until there is a chunk
 
     @classmethod
     def create(cls, directory: Path, blob: bytes, size: int, chunk_hashes: Sequence[bytes]) -> PartialBlob:
-        """Starts a fetch. The caller has verified ``chunk_hashes`` against ``blob``. Raises ``OSError``."""
-        directory.mkdir(parents=True, exist_ok=True)
-        part, record = _paths(directory, blob)
-        have = bytearray(chunk_count(size))
-        try:
-            record.write_bytes(_SIZE.pack(size) + b"".join(chunk_hashes) + have)
-            with part.open("wb") as content:
-                content.truncate(size)
-        except OSError:
-            part.unlink(missing_ok=True)
-            record.unlink(missing_ok=True)
-            raise
-        return cls(directory, blob, size, chunk_hashes, have)
+        """Starts a fetch, in memory. The caller has verified ``chunk_hashes`` against ``blob``."""
+        return cls(directory, blob, size, chunk_hashes, bytearray(chunk_count(size)))
 
     @classmethod
     def resume(cls, directory: Path, blob: bytes, size: int) -> PartialBlob | None:
-        """Returns an interrupted fetch with the chunks that verify; None, and deletes its files, if it is unusable."""
+        """Returns an interrupted fetch with the chunks that verify; None, and deletes its files, if it is unusable.
+
+        None as well for another ``size`` than the record's; the files stay, for the id shows which of them is true.
+        """
         part, record = _paths(directory, blob)
         chunks = chunk_count(size)
         try:
             raw = record.read_bytes()
-            if len(raw) != _SIZE.size + chunks * (HASH_BYTES + 1) or _SIZE.unpack_from(raw) != (size,):
+            if len(raw) >= _SIZE.size and _SIZE.unpack_from(raw) != (size,):
+                return None
+            if len(raw) != _SIZE.size + chunks * (HASH_BYTES + 1):
                 raise IntegrityError("the record belongs to another blob")
             hashed = raw[_SIZE.size : _SIZE.size + chunks * HASH_BYTES]
             chunk_hashes = [hashed[at : at + HASH_BYTES] for at in range(0, len(hashed), HASH_BYTES)]
@@ -74,8 +71,25 @@ class PartialBlob:
             record.unlink(missing_ok=True)
             return None
         partial = cls(directory, blob, size, chunk_hashes, bytearray(raw[len(raw) - chunks :]))
+        partial._open()
         partial._drop_unverified()
         return partial
+
+    def _make_files(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._record.write_bytes(_SIZE.pack(self.size) + b"".join(self.chunk_hashes) + self._have)
+            with self._part.open("wb") as content:
+                content.truncate(self.size)
+            self._open()
+        except OSError:
+            self._part.unlink(missing_ok=True)
+            self._record.unlink(missing_ok=True)
+            raise
+
+    def _open(self) -> None:
+        self._content = os.open(self._part, os.O_RDWR)
+        self._flags = os.open(self._record, os.O_RDWR)
 
     def _drop_unverified(self) -> None:
         for index, there in enumerate(self._have):
@@ -92,6 +106,8 @@ class PartialBlob:
         """Verifies one chunk and writes it if it is the blob's; returns whether it was. Raises ``OSError``."""
         if len(chunk) != chunk_size(self.size, index) or not self.verifies(index, chunk):
             return False
+        if self._content < 0:
+            self._make_files()
         view = memoryview(chunk)
         offset = index * CHUNK_BYTES
         while view:
@@ -127,6 +143,7 @@ class PartialBlob:
 
     def close(self) -> None:
         """Keeps the chunks for a later ``resume``. May be called twice."""
+        self.is_closed = True
         for descriptor in (self._content, self._flags):
             if descriptor >= 0:
                 with suppress(OSError):
@@ -135,4 +152,4 @@ class PartialBlob:
 
 
 def _paths(directory: Path, blob: bytes) -> tuple[Path, Path]:
-    return directory / f"{blob.hex()}.part", directory / f"{blob.hex()}.record"
+    return directory / f"{blob.hex()}{CONTENT_SUFFIX}", directory / f"{blob.hex()}{RECORD_SUFFIX}"

@@ -4,12 +4,13 @@ Guarantees:
 
 - A file under its id is whole and was verified: it appears by an atomic rename after its last byte, never before.
 - Chunks of a blob that is being fetched lie in ``partial/``, each verified before it was written. An interrupted fetch
-  resumes there; every chunk is then verified again.
+  resumes there; every chunk is then verified again. Only chunks that arrived take room (``partials``).
 - Two processes may use one store: writers rename, readers open by name, and each reads the directory again before it
   decides. There is no lock that a crash could leave behind. Only the swarm process evicts.
-- Eviction takes the least recently used blobs first, and never a blob that is pinned, being read by this process, or
-  used by any process within ``grace_seconds``, so that a path just given to another process stays valid while it opens
-  the file.
+- Eviction (``evictions``) takes interrupted fetches first, then the least recently used blobs, and never a blob that is
+  pinned, being read by this process, or used by any process within ``grace_seconds``, so that a path just given to
+  another process stays valid while it opens the file. A fetch of a group's size evicts no blob of our own before it is
+  whole.
 
 Nothing is synced to the disk: after a power failure a file may hold other bytes than its name says, which the reader
 that decodes or receives it detects. A full disk raises ``StorageError``, and no blob is visible in part.
@@ -21,51 +22,22 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.blob_id import HASH_BYTES, blob_id, chunk_count
 from protocol.errors import StorageError
+from protocol.limits import GROUP_BLOB_BYTES
+from swarm.blobs.evictions import RESERVE_SHARE, StoredBlob, choose_evictions
 from swarm.blobs.partial_blob import PartialBlob
+from swarm.blobs.partials import Partials, files_in
 
-PARTIAL_AGE_SECONDS = 24 * 3600.0  # an interrupted fetch that was not resumed for so long is dropped
 RESCAN_SECONDS = 10.0  # the greatest age of a directory listing on which a decision may rest
 
 
 class NotHereError(StorageError):
     """The blob is not in the store: it never was, or it was evicted."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBlob:
-    """One file, as last seen in the directory."""
-
-    size: int
-    used_at_seconds: float  # the file's modification time, which every use sets
-
-
-def choose_evictions(
-    blobs: Mapping[bytes, StoredBlob],
-    *,
-    budget_bytes: int,
-    room_bytes: int,
-    now_seconds: float,
-    grace_seconds: float,
-    kept: Callable[[bytes], bool],
-) -> list[bytes]:
-    """Returns the blobs to evict, least recently used first, so that the rest and ``room_bytes`` fit the budget."""
-    excess = sum(b.size for b in blobs.values()) + room_bytes - budget_bytes
-    evicted: list[bytes] = []
-    for blob, stored in sorted(blobs.items(), key=lambda item: item[1].used_at_seconds):
-        if excess <= 0:
-            break
-        if kept(blob) or now_seconds - stored.used_at_seconds < grace_seconds:
-            continue
-        evicted.append(blob)
-        excess -= stored.size
-    return evicted
 
 
 class ContentStore:
@@ -80,12 +52,13 @@ class ContentStore:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory
-        self._partial = directory / "partial"
+        self._partials = Partials(directory / "partial")
         self._budget_bytes = budget_bytes
         self._grace_seconds = grace_seconds
         self._wall_clock = wall_clock
         self._blobs: dict[bytes, StoredBlob] = {}
-        self._partial_bytes = 0
+        self._whole_bytes = 0  # of ``_blobs``
+        self._fetched: set[bytes] = set()  # of ``_blobs``, those that this process fetched from peers
         self._scanned_at: float | None = None
         self._readers: Counter[bytes] = Counter()
         self._pinned: Counter[bytes] = Counter()
@@ -113,6 +86,12 @@ class ContentStore:
         self.put_verified(blob, content)
         return blob
 
+    def put_fetched(self, blob: bytes, content: bytes | memoryview) -> Path:
+        """Stores content that came from a peer and that the caller has verified against ``blob``."""
+        target = self.put_verified(blob, content)
+        self._fetched.add(blob)
+        return target
+
     def put_verified(self, blob: bytes, content: bytes | memoryview | Sequence[bytes | memoryview]) -> Path:
         """Stores content that the caller has verified against ``blob``."""
         parts = [content] if isinstance(content, bytes | memoryview) else content
@@ -121,9 +100,9 @@ class ContentStore:
         if self.touch(blob):
             return target
         self._make_room(size)
-        temporary = self._partial / f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}"
+        temporary = self._partials.directory / f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}"
         with self._storing(target):
-            self._partial.mkdir(parents=True, exist_ok=True)
+            temporary.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with temporary.open("wb") as file:
                     file.writelines(parts)
@@ -132,7 +111,7 @@ class ContentStore:
                 temporary.replace(target)
             finally:
                 temporary.unlink(missing_ok=True)
-        self._blobs[blob] = StoredBlob(size, self._wall_clock())
+        self._count(blob, size)
         return target
 
     def touch(self, blob: bytes) -> bool:
@@ -177,23 +156,25 @@ class ContentStore:
         if self._pinned[blob] <= 0:
             del self._pinned[blob]
 
+    def can_hold(self, size: int) -> bool:
+        """Whether a blob of this size fits an empty store."""
+        return self._budget_bytes is None or size <= self._budget_bytes
+
     def resume(self, blob: bytes, size: int, chunk_hashes: Sequence[bytes] | None = None) -> PartialBlob | None:
         """Returns the place where the verified chunks of a blob are gathered.
 
         An interrupted fetch of the blob is continued. If there is none, a new one is started with ``chunk_hashes``,
-        which the caller has verified against ``blob``; without them None is returned. Raises ``StorageError`` if there
-        is no room.
+        which the caller has verified against ``blob``; without them None is returned. It takes room only with its
+        chunks.
         """
-        partial = PartialBlob.resume(self._partial, blob, size)
+        partial = self._partials.resume(blob, size)
         if partial is not None or chunk_hashes is None:
             return partial
-        self._make_room(size)
-        self._partial_bytes += size
-        with self._storing(self.path(blob)):
-            return PartialBlob.create(self._partial, blob, size, chunk_hashes)
+        return self._partials.start(blob, size, chunk_hashes)
 
     def write_chunk(self, partial: PartialBlob, index: int, chunk: bytes | memoryview) -> bool:
         """Verifies, then writes; returns False for a chunk that is not the blob's. Raises ``StorageError``."""
+        self._make_room(len(chunk), with_reserve=True, spare_own=partial.size <= GROUP_BLOB_BYTES)
         with self._storing(self.path(partial.blob)):
             return partial.write(index, chunk)
 
@@ -205,35 +186,47 @@ class ContentStore:
         target = self.path(partial.blob)
         with self._storing(target):
             partial.publish(target)
-        self._partial_bytes -= partial.size
-        self._blobs[partial.blob] = StoredBlob(partial.size, self._wall_clock())
+        self._partials.finished(partial)
+        self._count(partial.blob, partial.size)
+        self._fetched.add(partial.blob)
         self.touch(partial.blob)
+        if self._budget_bytes is not None and self.total_bytes() > (1.0 - RESERVE_SHARE) * self._budget_bytes:
+            self.evict()  # the next fetch shall find its room free
         return target
 
     def total_bytes(self) -> int:
-        """Returns the bytes of all blobs and unfinished fetches.
+        """Returns the bytes of all blobs and of the chunks of unfinished fetches.
 
         What another process added counts after at most ``RESCAN_SECONDS``.
         """
         self._rescan(RESCAN_SECONDS)
-        return sum(b.size for b in self._blobs.values()) + self._partial_bytes
+        return self._held_bytes()
 
-    def evict(self, *, room_bytes: int = 0) -> list[bytes]:
-        """Evicts until the store is within its budget with ``room_bytes`` to spare, if it can. Returns the evicted."""
+    def evict(self, *, room_bytes: int = 0, with_reserve: bool = True, spare_own: bool = False) -> list[bytes]:
+        """Evicts until the store is within its budget with ``room_bytes`` to spare, if it can. Returns the evicted.
+
+        ``with_reserve`` keeps at least ``RESERVE_SHARE`` free; with ``spare_own`` only fetched blobs are evicted.
+        """
         if self._budget_bytes is None:
             return []
+        if with_reserve:
+            room_bytes = max(room_bytes, int(RESERVE_SHARE * self._budget_bytes))
         self._rescan(0.0)
+        self._drop_partials(self._held_bytes() + room_bytes - self._budget_bytes)
         evicted = choose_evictions(
             self._blobs,
             budget_bytes=self._budget_bytes,
-            room_bytes=room_bytes + self._partial_bytes,
+            room_bytes=room_bytes + self._partials.held_bytes,
             now_seconds=self._wall_clock(),
             grace_seconds=self._grace_seconds,
             kept=lambda blob: blob in self._pinned or blob in self._readers,
+            fetched=self._fetched,
+            spare_own=spare_own,
         )
         for blob in evicted:
             self.path(blob).unlink(missing_ok=True)
-            del self._blobs[blob]
+            self._whole_bytes -= self._blobs.pop(blob).size
+            self._fetched.discard(blob)
         return evicted
 
     def raise_budget(self, budget_bytes: int) -> None:
@@ -241,12 +234,25 @@ class ContentStore:
         if self._budget_bytes is not None:
             self._budget_bytes = max(self._budget_bytes, budget_bytes)
 
-    def _make_room(self, size: int) -> None:
+    def _held_bytes(self) -> int:
+        return self._whole_bytes + self._partials.held_bytes
+
+    def _count(self, blob: bytes, size: int) -> None:
+        if blob not in self._blobs:
+            self._whole_bytes += size
+        self._blobs[blob] = StoredBlob(size, self._wall_clock())
+
+    def _drop_partials(self, excess_bytes: int) -> int:
+        return self._partials.drop(
+            budget_bytes=self._budget_bytes or 0, excess_bytes=excess_bytes, now_seconds=self._wall_clock()
+        )
+
+    def _make_room(self, size: int, *, with_reserve: bool = False, spare_own: bool = False) -> None:
         if self._budget_bytes is None:
             return
         if self.total_bytes() + size > self._budget_bytes:
-            self.evict(room_bytes=size)
-        held = sum(b.size for b in self._blobs.values()) + self._partial_bytes
+            self.evict(room_bytes=size, with_reserve=with_reserve, spare_own=spare_own)
+        held = self._held_bytes()
         if held + size > self._budget_bytes:
             raise StorageError(
                 f"{size} bytes do not fit: {held} of {self._budget_bytes} bytes of {self.directory} are in use or just "
@@ -259,14 +265,9 @@ class ContentStore:
             return
         self._scanned_at = now_seconds
         self._blobs = dict(_blobs_in(self.directory))
-        self._partial_bytes = 0
-        for entry in _files_in(self._partial):
-            with suppress(FileNotFoundError):
-                status = entry.stat()
-                if now_seconds - status.st_mtime > PARTIAL_AGE_SECONDS:
-                    Path(entry.path).unlink(missing_ok=True)
-                else:
-                    self._partial_bytes += status.st_size
+        self._whole_bytes = sum(stored.size for stored in self._blobs.values())
+        self._fetched &= self._blobs.keys()
+        self._partials.rescan(now_seconds)
 
     @contextmanager
     def _storing(self, target: Path) -> Iterator[None]:
@@ -276,19 +277,12 @@ class ContentStore:
             remedy = "check its owner and permissions"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 remedy = "free space on this disk, or lower swarm.store_bytes"
+                self._drop_partials(self._partials.held_bytes)  # what nobody waits for
             raise StorageError(f"cannot store {target}: {error.strerror or error}; {remedy}") from error
 
 
-def _files_in(directory: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            return [e for e in entries if e.is_file(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-
-
 def _blobs_in(directory: Path) -> Iterator[tuple[bytes, StoredBlob]]:
-    for entry in _files_in(directory):
+    for entry in files_in(directory):
         with suppress(FileNotFoundError, ValueError):
             blob = bytes.fromhex(entry.name)
             if len(blob) == HASH_BYTES:

@@ -20,8 +20,8 @@ from swarm.host import Address
 
 SERVICE_TYPE = "_p2p._udp.local."
 QUERY_SECONDS = 3.0
-MAX_SERVICES = 256
-ADDRESSES_PER_SERVICE = 16
+MAX_SERVICES = 64
+ADDRESSES_PER_SERVICE = 8  # together a quarter of the addresses that a node knows at most
 TXT_BYTES = 255  # of one string in a TXT record
 
 

@@ -6,20 +6,30 @@ seconds, at most ``MAX_BACKOFF_SECONDS``, times a random factor from ½ to 1½, 
 peer do not all dial it at the same time. An address is dropped only for lack of room, the least promising first, so
 that swarms that started apart or were partitioned find each other again. Times are seconds of one clock; nothing here
 reads it.
+
+Addresses are hearsay. Whoever sends dead ones is doubted: the more of its addresses failed, the later its others are
+dialled and the sooner they are dropped. Networks that have few of our connections are dialled before those that have
+many, and one IP address is dialled ``DIALS_PER_IP`` times at once at most, so that nodes that were sent the address of
+somebody who has nothing to do with the swarm do not become a weapon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from random import Random
+from types import MappingProxyType
 
 from protocol.limits import ADDRESS_CHARACTERS, ADDRESSES_PER_PEER
+from swarm.address_groups import Groups, groups_of
 
 BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 120.0
 ADDRESSES = 2048
+ADDRESSES_PER_TELLER = 256  # that one peer sent and that were never reached
+DIALS_PER_IP = 2  # at once, of addresses that are not configured
 SIMULTANEOUS_DIAL_SECONDS = 3.0  # two peers that learn of each other at once must not both dial: the greater id waits
 DEPARTED_SECONDS = 30.0  # for which a peer that said goodbye is not dialled
 
@@ -44,6 +54,11 @@ class Candidate:
     not_before_seconds: float = 0.0
     failed_because: str = ""
     reached_at_seconds: float | None = None
+    teller: str = ""  # the peer that sent the address; empty if none did
+
+    @property
+    def groups(self) -> Groups:
+        return groups_of(self.address.split("/")[2])
 
     @property
     def peer(self) -> str:
@@ -79,25 +94,60 @@ def next_dials(
     dialling: Collection[str],
     refused: Collection[str],
     config: DiscoveryConfig,
+    dialled_us: Collection[str] = (),
+    networks: Iterable[Groups] = (),
+    doubts: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Dial]:
-    """Returns the addresses to dial now, one per peer; ``refused`` peers are banned or have just left."""
+    """Returns the addresses to dial now, one per peer; ``refused`` peers are banned or have just left.
+
+    ``dialled_us`` are connected strangers that chose us. They count for half of the peers wanted at most: otherwise a
+    few identities of one stranger, who dial first, would be all the peers that this node ever has. ``networks`` are
+    those of the connected peers; ``doubts`` counts dead addresses by the peer that sent them.
+    """
     room = config.dials_at_once - len(dialling)
-    short = config.peers_wanted - len(connected) - len(dialling)
+    counted = len(connected) - len(dialled_us) + min(len(dialled_us), config.peers_wanted // 2)
+    short = config.peers_wanted - counted - len(dialling)
+    crowd = Counter(network for network, _ in networks)
+    candidates = list(candidates)
+    at_ip = Counter(c.groups[1] for c in candidates if c.peer in dialling)
+    away = {ourselves, *connected, *dialling, *refused}
+    due = [c for c in candidates if c.not_before_seconds <= now_seconds and c.peer not in away]
+    if short <= 0:
+        due = [c for c in due if c.source is AddressSource.CONFIGURED]
     dials: dict[str, Dial] = {}
-    for candidate in sorted(candidates, key=lambda c: (c.source is not AddressSource.CONFIGURED, c.failures, c.source)):
-        peer = candidate.peer
-        if peer == ourselves or peer in connected or peer in dialling or peer in refused or peer in dials:
-            continue
-        if candidate.not_before_seconds > now_seconds:
-            continue
-        if len(dials) >= room:
+    while len(dials) < room:
+        due = [
+            c
+            for c in due
+            if c.peer not in dials and (c.source is AddressSource.CONFIGURED or at_ip[c.groups[1]] < DIALS_PER_IP)
+        ]
+        if not due:
             break
-        if candidate.source is AddressSource.CONFIGURED:
-            dials[peer] = Dial(candidate.address, "configured")
-        elif len(dials) < short:
-            why = f"{candidate.source.name.lower()}; {len(connected)} of {config.peers_wanted} peers connected"
-            dials[peer] = Dial(candidate.address, why)
+        best = min(
+            due,
+            key=lambda c: (
+                c.source is not AddressSource.CONFIGURED,
+                c.failures + doubt_of(doubts.get(c.teller, 0)),
+                c.source >= AddressSource.DHT,  # hearsay
+                crowd[c.groups[0]],
+                c.source,
+            ),
+        )
+        if best.source is AddressSource.CONFIGURED:
+            dials[best.peer] = Dial(best.address, "configured")
+        elif len(dials) >= short:
+            break
+        else:
+            why = f"{best.source.name.lower()}; {len(connected)} of {config.peers_wanted} peers connected"
+            dials[best.peer] = Dial(best.address, why)
+        at_ip[best.groups[1]] += 1
+        crowd[best.groups[0]] += 1
     return list(dials.values())
+
+
+def doubt_of(dead: int) -> int:
+    """Returns how many failures of its own an address starts with whose teller sent so many ``dead`` ones."""
+    return dead.bit_length() if dead > 0 else 0
 
 
 def after_failure(candidate: Candidate, now_seconds: float, because: str, random: Random) -> Candidate:
@@ -142,10 +192,15 @@ def why_alone(now_seconds: float, candidates: Collection[Candidate], *, dialling
 
 
 class AddressBook:
-    """At most ``ADDRESSES`` candidates, ``ADDRESSES_PER_PEER`` of one peer."""
+    """At most ``ADDRESSES`` candidates, ``ADDRESSES_PER_PEER`` of one peer, ``ADDRESSES_PER_TELLER`` from one teller.
+
+    ``doubts`` counts by teller the addresses that failed and were never reached, less those that were reached.
+    """
 
     def __init__(self) -> None:
+        self.doubts: Counter[str] = Counter()
         self._of_peer: dict[str, dict[str, Candidate]] = {}
+        self._of_teller: Counter[str] = Counter()
         self._count = 0
 
     def __len__(self) -> int:
@@ -158,45 +213,63 @@ class AddressBook:
         """Returns the peer's addresses, the most promising first."""
         return sorted(self._of_peer.get(peer, {}).values(), key=lambda c: (c.failures, c.source))
 
-    def add(self, address: str, source: AddressSource, *, not_before_seconds: float = 0.0) -> bool:
+    def add(self, address: str, source: AddressSource, *, not_before_seconds: float = 0.0, teller: str = "") -> bool:
         """Adds an address; returns False if it is malformed, or less promising than all others and there is no room."""
         if not is_dialable(address):
             return False
-        candidate = Candidate(address, source, not_before_seconds=not_before_seconds)
+        candidate = Candidate(address, source, not_before_seconds=not_before_seconds, teller=teller)
         of_peer = self._of_peer.get(candidate.peer, {})
         known = of_peer.get(address)
         if known is not None:
             if source < known.source:
                 of_peer[address] = replace(known, source=source)
             return True
+        if teller and self._of_teller[teller] >= ADDRESSES_PER_TELLER:
+            return False
         if len(of_peer) >= ADDRESSES_PER_PEER and not self._drop_worst(of_peer.values(), candidate):
             return False
         if self._count >= ADDRESSES and not self._drop_worst(self.candidates(), candidate):
             return False
         self._of_peer.setdefault(candidate.peer, {})[address] = candidate
+        self._of_teller[teller] += 1
         self._count += 1
         return True
 
     def update(self, candidate: Candidate) -> None:
         """Replaces a candidate after a dial; does nothing if the address was dropped meanwhile."""
-        if candidate.address in self._of_peer.get(candidate.peer, {}):
-            self._of_peer[candidate.peer][candidate.address] = candidate
+        known = self._of_peer.get(candidate.peer, {}).get(candidate.address)
+        if known is None:
+            return
+        self._of_peer[candidate.peer][candidate.address] = candidate
+        if candidate.teller and candidate.reached_at_seconds is None and known.failures == 0 < candidate.failures:
+            self.doubts[candidate.teller] += 1
+        elif candidate.teller and candidate.reached_at_seconds is not None and known.reached_at_seconds is None:
+            self.doubts[candidate.teller] -= 1
 
     def drop(self, address: str) -> None:
         peer = Candidate(address, AddressSource.PEER).peer
-        if self._of_peer.get(peer, {}).pop(address, None) is not None:
-            self._count -= 1
-            if not self._of_peer[peer]:
-                del self._of_peer[peer]
+        dropped = self._of_peer.get(peer, {}).pop(address, None)
+        if dropped is None:
+            return
+        self._count -= 1
+        self._of_teller[dropped.teller] -= 1
+        if not self._of_teller[dropped.teller]:
+            del self._of_teller[dropped.teller]
+            del self.doubts[dropped.teller]
+        if not self._of_peer[peer]:
+            del self._of_peer[peer]
 
     def _drop_worst(self, among: Iterable[Candidate], newcomer: Candidate) -> bool:
         """Drops the worst candidate, unless it is configured or the newcomer is worse; returns whether it did.
 
-        An address that was reached is never worse than one that was not.
+        An address that was reached is never worse than one that was not. Of others alike, those leave first whose
+        teller has the most in the book.
         """
 
-        def badness(candidate: Candidate) -> tuple[bool, int, int]:
-            return candidate.reached_at_seconds is None, candidate.failures, candidate.source
+        def badness(candidate: Candidate) -> tuple[bool, int, int, int]:
+            failures = candidate.failures + doubt_of(self.doubts[candidate.teller])
+            crowd = self._of_teller[candidate.teller] if candidate.teller else 0
+            return candidate.reached_at_seconds is None, failures, candidate.source, crowd
 
         worst = max(among, key=badness)
         if worst.source is AddressSource.CONFIGURED or badness(worst) < badness(newcomer):

@@ -3,6 +3,9 @@
 Both sides learn the other's own addresses, of which only those that end in its authenticated peer id count. The answer
 gives the known addresses of the peers sought first, then those of others. A node of another swarm gets the answer's
 swarm id and nothing more. ``protocol.streams.peer_messages`` has the messages.
+
+A peer is answered ``QUESTIONS`` times at once and once each ``QUESTION_EVERY_SECONDS`` afterwards: an answer is made
+from all that this node knows, and a question brings addresses that have to be placed. Further streams are reset.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from protocol.errors import DeadlineError, WrongSwarmError
+from protocol.errors import DeadlineError, UnreachableError, WrongSwarmError
 from protocol.limits import (
     ADDRESS_CHARACTERS,
     ADDRESSES_PER_ANSWER,
@@ -28,8 +31,11 @@ from protocol.streams.peer_messages import (
 )
 from swarm.host import Host, PeerId, Stream
 from swarm.stream_reader import StreamReader, read_frame
+from swarm.token_bucket import TokenBucket
 
 EXCHANGE_SECONDS = 10.0
+QUESTIONS = 32
+QUESTION_EVERY_SECONDS = 1.0  # a node that looks for the peers of adverts asks often, but not all the time
 STREAM_END_SECONDS = 1.0  # for a peer to end a stream after its answer
 
 OnAddresses = Callable[[PeerId, Sequence[str], Sequence[str]], None]  # (peer, its addresses, addresses of others)
@@ -45,6 +51,7 @@ class PeerExchange:
         self._swarm_id = swarm_id
         self._on_addresses = on_addresses
         self._addresses_for = addresses_for
+        self._questions: dict[PeerId, TokenBucket] = {}  # of connected peers
         host.handle(PEER_PROTOCOL, self._on_stream)
 
     async def ask(self, peer: PeerId, sought: Sequence[PeerId] = ()) -> None:
@@ -63,7 +70,17 @@ class PeerExchange:
             raise WrongSwarmError(f"{peer} is in swarm {answer.swarm_id.hex()}; ours is {self._swarm_id.hex()}")
         self._on_addresses(peer, answer.own, answer.others)
 
+    def _may_ask(self, peer: PeerId) -> bool:
+        now_seconds = anyio.current_time()
+        if peer not in self._questions:
+            connected = set(self._host.peers())
+            self._questions = {p: bucket for p, bucket in self._questions.items() if p in connected}
+            self._questions[peer] = TokenBucket(1 / QUESTION_EVERY_SECONDS, QUESTIONS, now_seconds=now_seconds)
+        return self._questions[peer].take(1, now_seconds=now_seconds)
+
     async def _on_stream(self, stream: Stream) -> None:
+        if not self._may_ask(stream.peer):
+            raise UnreachableError(f"{stream.peer} asks who is here more than once in {QUESTION_EVERY_SECONDS:g} s")
         question = decode_peer_message(await _receive(stream), PeerExchangeQuestion)
         if question.swarm_id != self._swarm_id:
             # It disconnects when it reads this; if it does not, our own question will show which swarm it is in.

@@ -27,9 +27,18 @@ class PeerNotes:
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
 
+    @property
+    def has_history(self) -> bool:
+        """Whether the peer was of use, which no stranger is before it is met."""
+        return bool(self.groups_used or self.exchanges_committed)
+
 
 class PeerTable:
-    """The notes on at most ``PEERS`` peers; the peer that we heard of longest ago is dropped first."""
+    """The notes on at most ``PEERS`` peers.
+
+    Above that the peer that we heard of longest ago is dropped, of those that were never of use: heartbeats under
+    made-up identities cost nothing.
+    """
 
     def __init__(self) -> None:
         self._notes: OrderedDict[str, PeerNotes] = OrderedDict()
@@ -45,7 +54,8 @@ class PeerTable:
         notes = self._notes.setdefault(peer, PeerNotes())
         self._notes.move_to_end(peer)
         if len(self._notes) > PEERS:
-            self._notes.popitem(last=False)
+            strangers = (other for other, known in self._notes.items() if not known.has_history and other != peer)
+            del self._notes[next(strangers, next(iter(self._notes)))]
         return notes
 
     def known(self, peer: str) -> PeerNotes:

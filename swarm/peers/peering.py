@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from protocol.errors import (
@@ -22,13 +21,12 @@ from protocol.errors import (
     ProtocolError,
     RefusedError,
     StarlingError,
-    StorageError,
     TransportError,
     UnreachableError,
 )
 from protocol.limits import ADDRESSES_PER_ANSWER
 from protocol.meeting_points import dht_key
-from swarm.atomic_file import write_atomically
+from swarm.address_groups import groups_of, spread
 from swarm.host import Host, PeerId
 from swarm.peers.discovery import (
     DEPARTED_SECONDS,
@@ -42,7 +40,9 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
+from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, superfluous
 from swarm.peers.peer_exchange import PeerExchange
+from swarm.peers.remembered_addresses import RememberedAddresses
 
 TICK_SECONDS = 0.5
 DIAL_SECONDS = 10.0
@@ -56,8 +56,6 @@ FIND_WHEN_SHORT_SECONDS = 60.0
 PROVIDE_EVERY_SECONDS = 600.0
 PROVIDERS_WANTED = 32
 OTHER_SWARM_SECONDS = 600.0
-MAX_CONNECTIONS = 64
-REMEMBERED = 256
 
 
 class Peering:
@@ -73,6 +71,7 @@ class Peering:
         random: Random,
         on_lan: bool = True,
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
+        standing: Callable[[PeerId], float] = lambda peer: STRANGERS_STANDING,
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
     ) -> None:
@@ -81,24 +80,25 @@ class Peering:
         self.book = AddressBook()
         self._host = host
         self._swarm_id = swarm_id
-        self._path = remembered
+        self._remembered = RememberedAddresses(remembered)
         self._random = random
         self._on_lan = on_lan
         self._is_banned = is_banned
+        self._standing = standing
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
         self._exchange = PeerExchange(
             host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for
         )
+        self._log = ConnectionLog()
         self._members: set[PeerId] = set()  # connected peers that are in our swarm
         self._dialling: set[PeerId] = set()
         self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
-        self._saved: list[str] = []
         for address in configured:
             if not self.book.add(address, AddressSource.CONFIGURED):
                 raise ConfigurationError(f"{address!r} is no peer's address: expected /ip4/…/tcp/…/p2p/<peer id>")
-        for address in self._remembered():
+        for address in self._remembered.load():
             self.book.add(address, AddressSource.REMEMBERED)
 
     async def run(self) -> None:
@@ -114,6 +114,8 @@ class Peering:
         now_seconds = anyio.current_time()
         connected = set(self._host.peers())
         self._members &= connected
+        for peer in self._log.observe(connected, now_seconds):
+            self._put_off(peer, now_seconds)
         self._refused = {peer: until for peer, until in self._refused.items() if until > now_seconds}
         for address in self._host.heard_on_lan():
             self._note(address, AddressSource.LAN)
@@ -130,18 +132,38 @@ class Peering:
             dialling=self._dialling,
             refused={c.peer for c in self.book.candidates() if self._is_refused(c.peer)},
             config=self._config,
+            networks=[groups_of(self._host.remote_ip(peer)) for peer in connected],
+            doubts=self.book.doubts,
+            dialled_us={
+                p for p in connected if not self._log.is_dialled(p) and self._standing(p) <= STRANGERS_STANDING
+            },
         ):
             candidate = Candidate(dial.address, AddressSource.PEER)
             self._dialling.add(candidate.peer)
             tasks.start_soon(self._dial, dial.address)
-        for peer in self._superfluous(connected):
+        for peer in superfluous(now_seconds, self._connections(connected, now_seconds)):
             tasks.start_soon(self._host.disconnect, peer)
 
-    def _superfluous(self, connected: set[PeerId]) -> list[PeerId]:
+    def _connections(self, connected: set[PeerId], now_seconds: float) -> list[Connection]:
         configured = {c.peer for c in self.book.candidates() if c.source is AddressSource.CONFIGURED}
-        droppable = sorted(connected - configured)
-        excess = max(0, min(len(connected) - MAX_CONNECTIONS, len(droppable)))
-        return self._random.sample(droppable, excess)
+        return [
+            Connection(
+                peer,
+                since_seconds := self._log.since_seconds(peer),
+                groups_of(self._host.remote_ip(peer)),
+                is_configured=peer in configured,
+                is_dialled=self._log.is_dialled(peer),
+                is_unproven=peer not in self._members and now_seconds - since_seconds > QUESTION_SECONDS,
+                standing=self._standing(peer),
+            )
+            for peer in sorted(connected)
+        ]
+
+    def _put_off(self, peer: PeerId, now_seconds: float) -> None:
+        """Dials a peer that closed the connection at once later, and later each time: it is full."""
+        for candidate in self.book.of(peer):
+            if candidate.reached_at_seconds is not None:
+                self.book.update(after_failure(candidate, now_seconds, "it closed the connection", self._random))
 
     def _is_refused(self, peer: PeerId) -> bool:
         return peer in self._refused or self._is_banned(peer)
@@ -150,6 +172,7 @@ class Peering:
         peer = Candidate(address, AddressSource.PEER).peer
         try:
             await self._host.connect(address, deadline_seconds=DIAL_SECONDS)
+            self._log.note_dialled(peer)
             await self._exchange.ask(peer)
         except StarlingError as error:
             await self._on_failure(peer, address, error)
@@ -191,19 +214,19 @@ class Peering:
         self._met_at.pop(peer, None)
         for address in own:
             if address.endswith(f"/p2p/{peer}"):
-                self._note(address, AddressSource.PEER)
+                self._note(address, AddressSource.PEER, teller=peer)
         for address in others:
-            self._note(address, AddressSource.PEER)
+            self._note(address, AddressSource.PEER, teller=peer)
 
-    def _note(self, address: str, source: AddressSource) -> None:
+    def _note(self, address: str, source: AddressSource, teller: str = "") -> None:
         """Adds the address of a peer, which may learn of us at the same moment."""
         waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
-        self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds)
+        self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds, teller=teller)
 
     def _addresses_for(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
         addresses = [c.address for s in sought for c in self.book.of(s)]
         members = self._random.sample(sorted(self._members - {peer}), len(self._members - {peer}))
-        for member in members:
+        for member in spread(members, [groups_of(self._host.remote_ip(member)) for member in members]):
             addresses.extend(c.address for c in self.book.of(member)[:4])
         reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None and c.peer != peer]
         self._random.shuffle(reached)
@@ -223,6 +246,7 @@ class Peering:
             for candidate in self.book.of(peer):
                 try:
                     await self._host.connect(candidate.address, deadline_seconds=deadline_seconds)
+                    self._log.note_dialled(peer)
                     return
                 except TransportError as error:
                     failure = error
@@ -297,24 +321,6 @@ class Peering:
                 self.failures[error.reason] += 1
             await anyio.sleep(FIND_WHEN_SHORT_SECONDS if self._is_short else FIND_EVERY_SECONDS)
 
-    def _remembered(self) -> list[str]:
-        if self._path is None or not self._path.exists():
-            return []
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=list[str])[:REMEMBERED]
-        except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(
-                f"cannot read {self._path} ({error}): delete it, and the node looks for peers again"
-            ) from error
-
     def save(self) -> None:
         """Writes ``peers.json`` if its content changed. Raises ``StorageError``."""
-        if self._path is None:
-            return
-        reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None]
-        reached.sort(key=lambda c: c.reached_at_seconds or 0.0, reverse=True)
-        earlier = [c for c in self.book.candidates() if c.source is AddressSource.REMEMBERED and c not in reached]
-        addresses = [c.address for c in [*reached, *sorted(earlier, key=lambda c: c.failures)]][:REMEMBERED]
-        if addresses != self._saved:
-            write_atomically(self._path, msgspec.json.encode(addresses))
-            self._saved = addresses
+        self._remembered.save(self.book.candidates(), lambda peer: self._standing(peer) > STRANGERS_STANDING)

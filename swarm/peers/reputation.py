@@ -4,16 +4,20 @@
     good, bad  = Σ weight(event) · 2^(−age / half-life)  so that every reputation returns to ½
 
 A peer is banned once its proven faults (false rewards, undecodable groups, wrong chunks, hostile requests, unusable
-weights; each decays alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, or
-weights far from ours cost reputation and are never a reason for a ban: they prove nothing. A ban lasts
-``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a stranger
-again.
+weights; each decays alike) reach ``BAN_FAULTS`` and ``BAN_SHARE`` of all that was judged. A stall, a missing blob, a
+stream that broke off, or weights far from ours cost reputation and are never a reason for a ban: they prove nothing. A
+ban lasts ``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a
+stranger again.
+
+Identities cost nothing, and so do bans: whoever makes up identities also makes up banned ones. Bans and standings
+therefore have places of their own (``ReputationBook``), and no number of either pushes out a peer whose claims held.
 
 Nothing here reads a clock: ``now_seconds`` is Unix time, because records are kept over restarts.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +35,9 @@ BAN_FAULTS = 2.5  # three within about twenty minutes
 BAN_SHARE = 0.1
 BAN_SECONDS = 3600.0
 MAX_BAN_SECONDS = 24 * 3600.0
-PEERS_REMEMBERED = 4096
+PEERS_REMEMBERED = 4096  # that are not banned
+BANS_REMEMBERED = 1024
+DROPPED_AT_ONCE = 1 / 8  # of either, when there is no room: what is least worth is looked for seldom
 
 
 class Conduct(StrEnum):
@@ -45,10 +51,13 @@ class Conduct(StrEnum):
     WRONG_CHUNK = "wrong_chunk"  # sent bytes that do not match their hash
     HOSTILE_REQUEST = "hostile_request"  # sent a request that no honest peer sends
     STALLED = "stalled"  # accepted a request and sent nothing more
+    BROKE_OFF = "broke_off"  # began to answer and ended the stream before the first chunk
     MISSING = "missing"  # did not have what it advertised
     AVERAGED = "averaged"  # gave weights that were averaged with ours
     OUTLIER = "outlier"  # gave weights too far from ours, which proves nothing
     UNFIT_WEIGHTS = "unfit_weights"  # gave weights not of their layout, not finite, or out of bounds
+    FALSE_SUCCESS = "false_success"  # claimed a success that its weights did not have when they were measured
+    HARMFUL_WEIGHTS = "harmful_weights"  # our success fell after averaging with its weights, perhaps by chance
     UNLIKE = "unlike"  # offered weights of another family or layout than ours
 
 
@@ -59,9 +68,12 @@ _BAD = {
     Conduct.WRONG_CHUNK: 4.0,
     Conduct.HOSTILE_REQUEST: 2.0,
     Conduct.STALLED: 0.5,
+    Conduct.BROKE_OFF: 0.5,
     Conduct.MISSING: 0.2,
     Conduct.OUTLIER: 1.0,
     Conduct.UNFIT_WEIGHTS: 4.0,
+    Conduct.FALSE_SUCCESS: 2.0,  # measured on a sample, so it bans nobody
+    Conduct.HARMFUL_WEIGHTS: 4.0,
     Conduct.UNLIKE: 0.5,
 }
 _PROVEN = {
@@ -140,10 +152,16 @@ def observed(record: PeerReputation, conduct: Conduct, now_seconds: float) -> Pe
     )
 
 
-class ReputationBook:
-    """The records of at most ``PEERS_REMEMBERED`` peers, kept in ``path``.
+def worth(record: PeerReputation) -> float:
+    """Returns a number by which records compare as by their good conduct of now; lowest where there was none."""
+    return math.log2(record.good) + record.at_seconds / HALF_LIFE_SECONDS if record.good > 0.0 else -math.inf
 
-    Above that, the peer that was observed longest ago is dropped first, banned peers last.
+
+class ReputationBook:
+    """The records of at most ``PEERS_REMEMBERED`` peers and ``BANS_REMEMBERED`` banned ones, kept in ``path``.
+
+    Above that, the peers with the least good conduct are dropped, of those alike the one observed longest ago; and the
+    bans that end soonest. A peer that is dropped is a stranger again, as it would be under another identity.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -160,17 +178,32 @@ class ReputationBook:
 
     def observe(self, peer: str, conduct: Conduct | Judgement, now_seconds: float) -> str | None:
         """Records one event. Returns why the peer is banned if this event made it so, else None."""
+        is_new = peer not in self._records
         before = self._records.get(peer) or PeerReputation(at_seconds=now_seconds)
         after = observed(before, Conduct(conduct), now_seconds)
         self._records[peer] = after
         self._records.move_to_end(peer)
-        while len(self._records) > PEERS_REMEMBERED:
-            # Strangers, however many, must not be able to push out a ban.
-            free = (p for p, s in self._records.items() if not is_banned(s, now_seconds))
-            self._records.pop(next(free, next(iter(self._records))))
         self._unsaved = True
         newly_banned = is_banned(after, now_seconds) and not is_banned(before, now_seconds)
+        if (newly_banned or is_new) and len(self._records) > min(PEERS_REMEMBERED, BANS_REMEMBERED):
+            self._make_room(now_seconds)
         return after.banned_because if newly_banned else None
+
+    def _make_room(self, now_seconds: float) -> None:
+        banned: list[str] = []
+        free: list[str] = []
+        for peer, record in self._records.items():
+            (banned if is_banned(record, now_seconds) else free).append(peer)
+        if len(banned) > BANS_REMEMBERED:
+            banned.sort(key=lambda peer: self._records[peer].banned_until_seconds)
+            self._drop(banned[: 1 + int(BANS_REMEMBERED * DROPPED_AT_ONCE)])
+        if len(free) > PEERS_REMEMBERED:
+            free.sort(key=lambda peer: worth(self._records[peer]))
+            self._drop(free[: 1 + int(PEERS_REMEMBERED * DROPPED_AT_ONCE)])
+
+    def _drop(self, peers: list[str]) -> None:
+        for peer in peers:
+            del self._records[peer]
 
     def of(self, peer: str, now_seconds: float) -> float:
         """Returns the peer's reputation, 0 to 1."""
@@ -182,6 +215,7 @@ class ReputationBook:
         return record.banned_because if record is not None and is_banned(record, now_seconds) else None
 
     def banned(self, now_seconds: float) -> list[str]:
+        """Returns the banned peers, the one observed last at the end."""
         return [peer for peer, record in self._records.items() if is_banned(record, now_seconds)]
 
     def save(self) -> None:

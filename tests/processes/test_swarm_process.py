@@ -192,7 +192,9 @@ def average(process: SwarmProcess, weights: list[Patterns]) -> api.AverageReply:
     """As a learner does: with a client of its own."""
     with SwarmClient(process.home / "swarm.sock") as client:
         parts = dense_parts(LAYOUT, weights)
-        return client.average(parts, FAMILY, LAYOUT, ENCODING, 3, deadline_seconds=HANG_SECONDS)
+        return client.average(
+            parts, FAMILY, LAYOUT, ENCODING, 3, api.KnownPartners(learnt=1e6), deadline_seconds=HANG_SECONDS
+        )
 
 
 def test_two_processes_average_over_real_sockets_and_each_gets_the_others_weights_bit_for_bit(pair: Pair) -> None:
@@ -219,7 +221,9 @@ def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_n
     with ThreadPoolExecutor(2) as learners:
         leaving = SwarmClient(first.home / "swarm.sock")
         blob = encode_dense(LAYOUT, patterns(1))
-        answer = learners.submit(leaving.average, blob, FAMILY, LAYOUT, ENCODING, 3, deadline_seconds=HANG_SECONDS)
+        answer = learners.submit(
+            leaving.average, blob, FAMILY, LAYOUT, ENCODING, 3, api.KnownPartners(), deadline_seconds=HANG_SECONDS
+        )
         wait_until("it runs", lambda: first.client.status().averaging.running)
         with pytest.raises(TransportError, match="runs already"):
             average(first, patterns(1))

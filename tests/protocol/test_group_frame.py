@@ -11,7 +11,7 @@ import zstandard
 from protocol import limits
 from protocol.columns import compress_columns, decompress_columns
 from protocol.errors import MalformedError, OversizedError, ProtocolError
-from protocol.rollouts import GROUP_MAGIC, Group, decode_group, encode_group
+from protocol.rollouts import GROUP_MAGIC, Group, decode_group, encode_group, most_content_bytes
 
 MIB = 1024 * 1024
 
@@ -42,7 +42,15 @@ def test_the_frame_written_by_hand_is_a_frame() -> None:
 
 def test_bomb_of_a_terabyte_is_refused_within_the_bound() -> None:
     bomb = GROUP_MAGIC + repeated_byte_frame(2 * MIB)[: limits.GROUP_BLOB_BYTES - 4]
-    assert peak_bytes(lambda: decode_group(bomb), OversizedError) < limits.GROUP_BYTES + 16 * MIB
+    assert peak_bytes(lambda: decode_group(bomb), OversizedError) < limits.GROUP_BYTES + 12 * MIB
+
+
+def test_no_more_is_decompressed_than_the_advertised_tokens_can_need() -> None:
+    blob = GROUP_MAGIC + repeated_byte_frame(24)
+    with pytest.raises(OversizedError, match=f"more than {most_content_bytes(100)} bytes"):
+        decode_group(blob, tokens=100)
+    with pytest.raises(MalformedError):
+        decode_group(blob)  # 3 MiB of zeros: within the bound of the largest group
 
 
 def test_bomb_stops_at_the_callers_bound() -> None:
@@ -50,7 +58,8 @@ def test_bomb_stops_at_the_callers_bound() -> None:
 
 
 def test_many_values_within_the_bound_are_refused_without_being_built() -> None:
-    content = b"\xdd\x03\x00\x00\x00" + bytes(3 << 24)
+    values = limits.GROUP_BYTES - 16
+    content = b"\xdd" + values.to_bytes(4, "big") + bytes(values)
     blob = GROUP_MAGIC + zstandard.compress(content)
     assert peak_bytes(lambda: decode_group(blob), OversizedError) < 3 * limits.GROUP_BYTES
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from protocol.rollouts import (
     Group,
     advert_of,
     check_against_advert,
+    content_hash,
     decode_group,
     encode_group,
 )
@@ -126,8 +128,41 @@ def test_largest_completion_and_largest_group_are_accepted(make_group: MakeGroup
         finish=FinishReason.LENGTH,
         reward=1.0,
     )
-    group = make_group(*[longest] * limits.COMPLETIONS_PER_GROUP)
+    empty = Completion(b"", longest.token_ids[:0], longest.token_bytes[:0], longest.logps[:0], FinishReason.LENGTH, 0.0)
+    count = limits.GROUP_TOKENS // tokens
+    completions = [*[longest] * count, *[empty] * (limits.COMPLETIONS_PER_GROUP - count)]
+    group = make_group(*completions)
     assert len(decode_group(encode_group(group)).completions) == limits.COMPLETIONS_PER_GROUP
+    with pytest.raises(OversizedError, match=f"{limits.GROUP_TOKENS + tokens} tokens; at most {limits.GROUP_TOKENS}"):
+        encode_group(make_group(longest, *completions[:-1]))
+
+
+def test_group_of_more_tokens_than_advertised_is_refused_before_it_is_built(make_group: MakeGroup) -> None:
+    blob = encode_group(make_group())
+    assert len(decode_group(blob, tokens=12).completions) == 2
+    with pytest.raises(OversizedError, match="12 tokens; at most 11"):
+        decode_group(blob, tokens=11)
+
+
+def test_recompressed_group_has_another_id_and_the_same_content(
+    make_group: MakeGroup, make_completion: MakeCompletion
+) -> None:
+    group = make_group()
+    twin = decode_group(GROUP_MAGIC + zstandard.compress(zstandard.decompress(encode_group(group)[4:]), 19))
+    assert content_hash(twin) == content_hash(group)
+    disguised = replace(
+        group,
+        policy_version=99,
+        tokenizer=b"u" * 16,
+        completions=tuple(
+            replace(completion, logps=completion.logps * np.float32(0.5), token_ids=completion.token_ids + 1)
+            for completion in reversed(group.completions)
+        ),
+    )
+    assert content_hash(disguised) == content_hash(group)
+    other = make_group(make_completion(), make_completion(text=b"So 43."))
+    elsewhere = replace(group, prompt=PromptRef("chain_sum", 1, b"c" * 16, 43))
+    assert len({content_hash(each) for each in (group, other, elsewhere)}) == 3
 
 
 def test_error_of_a_log_probability_is_the_same_everywhere(
@@ -229,14 +264,14 @@ def test_group_that_does_not_compress_under_the_limit_is_oversized_before_it_is_
     tokens = limits.COMPLETION_TOKENS
     noise = [
         Completion(
-            text=b"",
+            text=rng.bytes(4 * tokens),
             token_ids=rng.integers(0, limits.TOKEN_ID, tokens),
-            token_bytes=np.zeros(tokens, np.int64),
+            token_bytes=np.full(tokens, 4),
             logps=rng.uniform(-32, 0, tokens).astype(np.float32),
             finish=FinishReason.LENGTH,
             reward=0.0,
         )
-        for _ in range(limits.GROUP_BLOB_BYTES // (5 * tokens) + 1)
+        for _ in range(limits.GROUP_TOKENS // tokens)
     ]
     with pytest.raises(OversizedError, match="shorter or fewer completions"):
         encode_group(make_group(*noise))

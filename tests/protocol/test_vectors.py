@@ -162,6 +162,13 @@ def test_announcement(vector: Any) -> None:
     assert opened.body == body
 
 
+@pytest.mark.parametrize("vector", vectors("refused_groups"), ids=lambda v: v["name"])
+def test_refused_group(vector: Any) -> None:
+    with pytest.raises(errors.ProtocolError) as refusal:
+        decode_group(bytes.fromhex(vector["blob"]), tokens=min(vector["tokens"], limits.GROUP_TOKENS))
+    assert refusal.value.reason == vector["reason"]
+
+
 @pytest.mark.parametrize("vector", vectors("refused_announcements"), ids=lambda v: v["name"])
 def test_refused_announcement(vector: Any) -> None:
     good = vectors("announcements")[0]
@@ -325,10 +332,13 @@ def test_refused_stream_message(vector: Any) -> None:
     assert refusal.value.reason == vector["reason"]
 
 
+FRAMES = {"groups.json": ("blob", "advert"), "refused_groups.json": ("blob",), "weight_diffs.json": ("blob",)}
+
+
 def test_files_are_those_that_the_script_writes() -> None:
     for name, expected in all_vectors().items():
         found = vectors(Path(name).stem)
         for vector in (*found, *expected):  # a zstd frame may differ between releases of zstd; what is in it may not
-            for frame in {"groups.json": ("blob", "advert"), "weight_diffs.json": ("blob",)}.get(name, ()):
+            for frame in FRAMES.get(name, ()):
                 del vector[frame]
         assert found == expected, f"run python -m scripts.make_vectors if {name} was meant to change"

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol import limits
+from protocol import limits, structure, wire
 from protocol.errors import (
     ClockError,
     MalformedError,
@@ -175,6 +175,27 @@ def test_time_from_the_end_of_days_is_refused(key: NodeKey) -> None:
 def test_another_major_version_is_refused_and_says_who_must_upgrade(key: NodeKey, major: int, who: str) -> None:
     with pytest.raises(VersionError, match=rf"protocol {major}\.3, ours is 1\.0: {who} must be upgraded"):
         opened(forged(key, {"laid out": "otherwise"}, major=major, minor=3))
+
+
+def test_nothing_after_the_header_is_read_before_the_signature_verifies(
+    key: NodeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[int] = []
+
+    def walk(raw: bytes) -> None:
+        walked.append(len(raw))
+        structure.check_structure(raw)
+
+    monkeypatch.setattr(wire, "check_structure", walk)
+    values = [[0] * 1000] * 16
+    later = msgspec.msgpack.encode(((payload := msgspec.msgpack.encode((2, 0, values))), b""))
+    with pytest.raises(VersionError):
+        opened(later)
+    _, signature = msgspec.msgpack.decode(sealed(key))
+    with pytest.raises(SignatureError):
+        opened(msgspec.msgpack.encode((msgspec.msgpack.decode(forged(key, values))[0], signature)))
+    assert len(payload) not in walked
+    assert len(walked) == 2  # the envelopes, of three values each
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)

@@ -18,9 +18,11 @@ from protocol.errors import ConfigurationError, StorageError
 from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api
 from swarm import service as service_module
+from swarm.announcements.crowding import Standing
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
-from swarm.service import MAX_PEERS_LISTED, SwarmService
+from swarm.peers.reputation import Conduct
+from swarm.service import MAX_BANNED_LISTED, MAX_PEERS_LISTED, SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
@@ -292,6 +294,21 @@ def test_a_banned_liar_is_not_heard_through_others_either(tmp_path: Path) -> Non
     play(story)
 
 
+def test_standing_in_the_pool_follows_from_connection_and_from_claims_that_held(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("ann") as ann, swarm.member("bob", ann) as bob:
+            await anyio.sleep(20)
+            assert bob._standing(ann.host.peer_id) is Standing.STRANGER
+            assert bob._standing("nobody we know") is Standing.LAST
+            await judge(bob, ann, Judgement.USED)
+            assert bob._standing(ann.host.peer_id) is Standing.PROVEN
+            await judge(bob, ann, Judgement.FALSE_REWARD)
+            assert bob._standing(ann.host.peer_id) is Standing.LAST
+
+    play(story)
+
+
 def test_good_judgements_raise_reputation_and_are_counted(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
@@ -326,6 +343,21 @@ def test_of_a_crowd_the_connected_and_the_latest_heard_are_told_and_fit_one_fram
             assert isinstance(reply, api.PeerList) and len(reply.peers) == MAX_PEERS_LISTED
             assert [reply.peers[0].peer, reply.peers[1].peer] == [b.host.peer_id, f"12D3KooW{999:044}"]
             assert len(msgspec.msgpack.encode(reply)) < api.MAX_FRAME_BYTES
+
+    play(story)
+
+
+def test_hundreds_of_bans_hide_no_peer_from_the_list(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a:
+            a._table.of("friend").groups_used = 1
+            for number in range(MAX_PEERS_LISTED):
+                for _ in range(3):
+                    a.reputations.observe(f"liar {number}", Conduct.FALSE_REWARD, now_seconds())
+            listed = [peer.peer for peer in a._peers()]
+            assert "friend" in listed and f"liar {MAX_PEERS_LISTED - 1}" in listed
+            assert len(listed) == MAX_BANNED_LISTED + 1
 
     play(story)
 

@@ -36,7 +36,7 @@ def scores_of(queries: Tensor, past: Past) -> Tensor:
 
 
 def by_products(queries: Tensor, past: Past) -> tuple[Tensor, Tensor]:
-    """Two matrix products; the softmax between them is in float32. Best for float32 on a CPU."""
+    """Two matrix products; the softmax between them is in float32."""
     scores = scores_of(queries, past).float()
     highest = scores.amax(-1, keepdim=True)
     scores.sub_(highest).exp_()
@@ -57,8 +57,8 @@ def by_fused_cpu_kernel(queries: Tensor, past: Past) -> tuple[Tensor, Tensor]:
     return mixed.squeeze(0), logs.squeeze(0).unsqueeze(-1)
 
 
-def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
-    return by_fused_cpu_kernel if device.type == "cpu" and dtype != torch.float32 else by_products
+def attention_for(device: torch.device) -> Attention:
+    return by_fused_cpu_kernel if device.type == "cpu" else by_products
 
 
 def joined(mixed: Tensor, logs: Tensor, other: Tensor, other_logs: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """A decoder without a framework: the model's own equations on packed weights and a cache that is written in place.
 
 At a few million parameters a step's cost is not arithmetic but the number of operations and the bytes of the cache; at
-more, it is the bytes of weights and cache. Therefore one step is about fourteen operations a layer, keys and values are
-written into their slot by one copy, each row that leaves costs the copy of one row, and attention reads only the slots
-of rows in the batch. A long prompt is read once for all the rows that continue it (``shared_prompts``). The result
-equals that of transformers' forward pass within rounding; a test checks it.
+more, it is the bytes of weights and cache. Therefore one step is about twelve operations a layer, in float32 on a CPU
+compiled loops between the matrix products (``cpu_decoding``); each row that leaves costs the copy of one row, and
+attention reads only the slots of rows in the batch. A long prompt is read once for all the rows that continue it
+(``shared_prompts``). The result equals that of transformers' forward pass within rounding; a test checks it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from transformers import PreTrainedModel
 from node.engines.cache_size import NO_CACHE, ROW_MULTIPLE, AttentionShape, CachePlan, plan_cache
 from node.engines.decoder import Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
-from node.engines.lean.attention import attention_for, joined, scores_of
+from node.engines.lean.attention import attention_for, joined
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
 from node.engines.lean.rotations import Rotations
 from node.engines.lean.shared_prompts import SharedPrompts
-from node.engines.lean.timeline import Timeline
+from node.engines.lean.timeline import RowTimeline
+from node.kernels.cpu_decoding import HEAD_MULTIPLE, NO_OTHER_PART, NO_SCALE, attend, rms_norm, rotate_heads
 from node.kernels.products import products_for
 
 # Keys and values of prompts that each row will hold itself, (layers, P, kv heads, L, size); or names of shared prompts.
@@ -53,11 +54,11 @@ class LeanDecoder:
         products = products_for(self._device, self._dtype)
         self._packer = WeightPacker(model, architecture, self._shape, products, merge_adapters=merge_adapters)
         self._shared_prompts = shared_prompts  # None: the layout that ``plan_cache`` chooses
-        self._attention = attention_for(self._device, self._dtype)
-        # On a CPU, bmm is faster for small float32 matrices than the fused attention kernel, made for long queries.
-        self._small_products = self._device.type == "cpu" and self._dtype == torch.float32
+        self._attention = attention_for(self._device)
+        exact_on_cpu = self._device.type == "cpu" and self._dtype == torch.float32
+        self._compiled = exact_on_cpu and self._shape.head_size % HEAD_MULTIPLE == 0
         self._store: Tensor
-        self._timeline: Timeline
+        self._timeline: RowTimeline
         self._prompts: SharedPrompts | None
         self._divide(torch.empty(0, dtype=self._dtype, device=self._device), NO_CACHE, 0)
         self._without_rows = self._store, self._timeline
@@ -138,8 +139,8 @@ class LeanDecoder:
         x = functional.embedding(self._tokens[:count], self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
             heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
-            timeline.write(index, count, heads[:, :, -2], heads[:, :, -1])
-            x = self._rest_of_layer(x, self._attend(heads, index, count), layer)
+            mixed = self._attend_compiled(heads, index) if self._compiled else self._attend(heads, index)
+            x = self._rest_of_layer(x, mixed, layer)
         timeline.now += 1
         self._positions.add_(1)
         return self._logits(x)[:rows]
@@ -179,6 +180,10 @@ class LeanDecoder:
         shape = self._shape
         joint = layer.queries_keys_values.plain(self._norm(x, layer.attention_norm))
         heads = joint.view(-1, shape.kv_heads, shape.queries + 2, shape.head_size)
+        if self._compiled:
+            scale = NO_SCALE if layer.head_scale is None else layer.head_scale.numpy()
+            rotate_heads(heads.numpy(), scale, torch.view_as_real(rotations).flatten(1).numpy(), shape.epsilon)
+            return heads
         rotating = heads[:, :, :-1]
         if layer.head_scale is not None:
             normed = functional.rms_norm(rotating, (shape.head_size,), None, shape.epsilon)
@@ -190,22 +195,43 @@ class LeanDecoder:
             rotating.copy_(torch.view_as_real(pairs * rotations[:, None, None]).flatten(-2))
         return heads
 
-    def _attend(self, heads: Tensor, index: int, count: int) -> Tensor:
-        """Returns attention's output for each row's newest token over its past, (n, query heads × size)."""
-        shape = self._shape
+    def _attend(self, heads: Tensor, index: int) -> Tensor:
+        """Writes each row's newest key and value. Returns attention's output over its past, (n, query heads × size)."""
+        shape, count = self._shape, len(heads)
+        self._timeline.write(index, count, heads[:, :, -2], heads[:, :, -1])
         batches = count * shape.kv_heads
         past = self._timeline.past(index, batches)
         queries = heads.view(batches, shape.queries + 2, shape.head_size)[:, :-2]
         if self._prompts is not None:
             own, own_logs = self._attention(queries, past)
             mixed = joined(own, own_logs, *self._prompts.attend(queries, index))
-        elif self._small_products:
-            mixed = torch.bmm(torch.softmax(scores_of(queries, past), -1), past.values)
         else:
             mixed = functional.scaled_dot_product_attention(
                 queries.unsqueeze(0), past.keys.unsqueeze(0), past.values.unsqueeze(0), attn_mask=past.mask.unsqueeze(0)
             )
         return mixed.reshape(count, -1)
+
+    def _attend_compiled(self, heads: Tensor, index: int) -> Tensor:
+        """The same in one call, except for attention over shared prompts."""
+        shape, timeline = self._shape, self._timeline
+        other, other_logs, places = NO_OTHER_PART
+        if self._prompts is not None:
+            queries = heads[:, :, :-2].flatten(0, 1)
+            other, other_logs = (found.numpy() for found in self._prompts.attend_by_prompt(queries, index))
+            places = self._prompts.places.numpy()
+        mixed = torch.empty((len(heads), shape.kv_heads, shape.queries, shape.head_size))
+        attend(
+            heads.numpy(),
+            *timeline.host_layers[index],
+            timeline.starts,
+            timeline.now,
+            other,
+            other_logs,
+            places,
+            timeline.rows,
+            mixed.numpy(),
+        )
+        return mixed.flatten(1)
 
     def _rest_of_layer(self, x: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
         """Adds the output projection, the MLP and both residuals."""
@@ -217,6 +243,10 @@ class LeanDecoder:
         return layer.down.plus(inner, after)
 
     def _norm(self, x: Tensor, norm: Norm) -> Tensor:
+        if self._compiled and self._shape.root_mean_square:
+            result = torch.empty_like(x)
+            rms_norm(x.numpy(), norm.weight.numpy(), self._shape.epsilon, result.numpy())
+            return result
         if self._shape.root_mean_square:
             return functional.rms_norm(x, x.shape[-1:], norm.weight, self._shape.epsilon)
         return functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, self._shape.epsilon)
@@ -240,20 +270,23 @@ class LeanDecoder:
         own_keys, own_values, keys, values = torch.split(store[: sum(parts)], list(parts))
         lead = 0 if plan.shared else longest_prompt
         self._store = store
-        self._timeline = Timeline(*self._divided(own_keys, own_values, plan.rows, plan.slots), lead=lead)
+        own = self._divided(own_keys, own_values, plan.rows, plan.slots, transposed=self._compiled)
+        self._timeline = RowTimeline(*own, lead=lead)
         self._prompts = None
         if plan.shared:
-            held = self._divided(keys, values, plan.prompts, plan.prompt_slots)
+            held = self._divided(keys, values, plan.prompts, plan.prompt_slots, transposed=False)
             self._prompts = SharedPrompts(*held, rows=plan.rows, attention=self._attention)
 
-    def _divided(self, keys: Tensor, values: Tensor, count: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _divided(
+        self, keys: Tensor, values: Tensor, count: int, slots: int, *, transposed: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns keys and values of ``count`` rows or prompts and their mask, which starts with zeros.
 
-        For small products the keys lie transposed in memory: a step's time is spent reading them, and this halves it.
+        ``transposed`` keys lie in memory with a coordinate's slots side by side, as compiled attention reads them.
         """
         shape = self._shape
         outer = (shape.layers, count, shape.kv_heads)
-        if self._small_products:
+        if transposed:
             divided_keys = keys.view(*outer, shape.head_size, slots).transpose(-1, -2)
         else:
             divided_keys = keys.view(*outer, slots, shape.head_size)

@@ -82,14 +82,19 @@ class SharedPrompts:
     def attend(self, queries: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """``queries`` is (rows × kv heads, q, size). Returns attention over each row's prompt, alike, and its l,
         (rows × kv heads, q, 1)."""
+        mixed, logs = self.attend_by_prompt(queries, layer)
+        back = self.places[: queries.shape[0]]
+        return mixed[back], logs[back]
+
+    def attend_by_prompt(self, queries: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """The same, in the order of the prompts: the result for a row and kv head stands where ``places`` says."""
         _, count, size = queries.shape
         batches, window = self._held * self._kv_heads, slice(self._first, self._slots)
-        back = self._returns[: queries.shape[0]]
         by_prompt = queries[self._gather].view(batches, -1, size)
         keys, values = self._layer_keys[layer][:batches, window], self._layer_values[layer][:batches, window]
         past = Past(keys, values, self._layer_mask[:batches, :, window], self._padded)
         mixed, logs = self._attention(by_prompt, past)
-        return mixed.reshape(-1, count, size)[back], logs.reshape(-1, count, 1)[back]
+        return mixed.reshape(-1, count, size), logs.reshape(-1, count, 1)
 
     def _remove(self, place: int, rows: int) -> None:
         """Frees a place; the prompt in the last one moves there."""
@@ -125,4 +130,4 @@ class SharedPrompts:
         padded = np.zeros((len(self._prompt), kv_heads), dtype=np.int64)  # rows up to the next multiple read something
         padded[:rows] = back
         self._gather = torch.from_numpy(gather.ravel()).to(self._device)
-        self._returns = torch.from_numpy(padded.ravel()).to(self._device)
+        self.places = torch.from_numpy(padded.ravel()).to(self._device)

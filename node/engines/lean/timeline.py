@@ -7,6 +7,8 @@ row's first slot is where it joined; slots before it are masked.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from node.engines.lean.attention import Past
 
 
-class Timeline:
+class RowTimeline:
     """``keys`` and ``values`` are (layers, rows, kv heads, slots, size), ``mask`` (rows, kv heads, slots) zeros. Every
     value in them is finite.
 
@@ -30,7 +32,7 @@ class Timeline:
         self._mask = mask  # (rows, kv heads, slots) 0 or -inf
         self._layer_mask = mask.flatten(0, 1).unsqueeze(1)
         self._room, self._slots, self._device = keys.shape[1], keys.shape[3], keys.device
-        self._starts: NDArray[np.int64] = np.zeros(self._room, dtype=np.int64)  # of each row, in host memory
+        self.starts: NDArray[np.int64] = np.zeros(self._room, dtype=np.int64)  # of each row, in host memory
         self._lead = lead
         self.now = lead
         self.rows = 0
@@ -40,11 +42,20 @@ class Timeline:
     def mask_bytes(self) -> int:
         return self._mask.nbytes
 
+    @cached_property
+    def host_layers(self) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
+        """Each layer's keys, (rows, kv heads, size, slots), and values, (rows, kv heads, slots, size), of a cache in
+        host memory."""
+        return tuple(
+            (keys.transpose(-1, -2).numpy(), values.numpy())
+            for keys, values in zip(self.keys, self.values, strict=True)
+        )
+
     def join(self, lengths: Sequence[int]) -> slice:
         """Adds a row with ``length`` slots before ``now`` for each of ``lengths``. Returns which rows they are."""
         joining = slice(self.rows, self.rows + len(lengths))
         self.rows = joining.stop
-        self._starts[joining] = [self.now - length for length in lengths]
+        self.starts[joining] = [self.now - length for length in lengths]
         self._starts_changed(joining)
         return joining
 
@@ -52,11 +63,11 @@ class Timeline:
         """Shrinks to ``rows``; row ``tails[i]`` moves to ``holes[i]``. ``moved`` are both again, in host memory."""
         self.rows = rows
         if len(holes):
-            used = slice(int(self._starts[list(moved[1])].min()), self.now)
+            used = slice(int(self.starts[list(moved[1])].min()), self.now)
             for cache in (self.keys, self.values):
                 cache[:, holes, :, used] = cache[:, tails, :, used]
             self._mask[holes] = self._mask[tails]
-            self._starts[list(moved[0])] = self._starts[list(moved[1])]
+            self.starts[list(moved[0])] = self.starts[list(moved[1])]
         self._window()
 
     def make_room(self) -> None:
@@ -67,7 +78,7 @@ class Timeline:
         moved = max(self._lead, length)
         for cache in (self.keys, self.values):
             cache[:, :, :, moved - length : moved] = cache[:, :, :, self._first : self.now].clone()
-        self._starts = np.maximum(self._starts - (self.now - moved), 0)
+        self.starts = np.maximum(self.starts - (self.now - moved), 0)
         self.now = moved
         self._starts_changed(slice(0, self._room))
 
@@ -83,13 +94,13 @@ class Timeline:
         return Past(keys, values, self._layer_mask[:batches, :, window], self._ragged)
 
     def _starts_changed(self, rows: slice) -> None:
-        starts = torch.from_numpy(self._starts[rows].copy()).to(self._device)
+        starts = torch.from_numpy(self.starts[rows].copy()).to(self._device)
         unseen = torch.arange(self._slots, device=self._device) < starts[:, None]
         self._mask[rows] = torch.zeros_like(unseen, dtype=self._mask.dtype).masked_fill_(unseen, -torch.inf)[:, None]
         self._window()
 
     def _window(self) -> None:
         """Sets which slots the present rows need, and whether some row starts later than others."""
-        present = self._starts[: self.rows]
+        present = self.starts[: self.rows]
         self._first = int(present.min()) if self.rows else self.now
         self._ragged = bool((present != self._first).any())

@@ -12,27 +12,29 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from node.configuration import LearnerSection, ResearchSection
 from node.learner.allocation.peer_success import Announced, announced_success
 from node.learner.foreign.choice import DEFAULT_RESEARCH, choose
+from node.learner.foreign.opening import GroupFetcher, Opened, Unusable, open_group
 from node.learner.foreign.outcomes import Decided, ForeignOutcome
-from node.learner.foreign.replay import ForeignChoice, ReplayPool
+from node.learner.foreign.replay import ForeignChoice, Key, ReplayPool, key_of, outline
 from node.learner.foreign.swarm_calls import Swarm, SwarmCalls, elapsed
 from node.tasks.task import Task
-from protocol.errors import ProtocolError, StarlingError, TransportError
-from protocol.rollouts import Group, check_against_advert, decode_group
-from swarm.api import Fetched, Judgement, SeenGroup, Wanted
+from protocol.errors import StarlingError, TransportError
+from protocol.rollouts import Group, content_hash
+from swarm.api import Judgement
 
-FETCH_DEADLINE_SECONDS = 10.0
-MAX_ADVERTS = 4096  # asked for at once; the swarm process keeps no more
+MAX_HANDED_OUT = 512  # groups on which a judgement may still come
+MAX_ADVERTS = 4096  # asked for at once; what the swarm process keeps beyond them comes a round later
 MIN_SECONDS_BETWEEN_PEER_QUERIES = 5.0  # peers announce their success with every heartbeat
+OURSELVES = ""  # no peer's id
 NO_SWARM_PROCESS = "this node runs without a swarm process"
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,10 @@ class ForeignGroup:
     blob: bytes
     group: Group
     new: bool  # not used by this learner before
+
+    @property
+    def key(self) -> Key:
+        return self.peer, self.blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +73,9 @@ class _Chosen:
     """What to fetch, and what was decided on the other candidates."""
 
     choice: ForeignChoice
-    used_before: frozenset[bytes]
+    used_before: frozenset[Key]
     decided: tuple[Decided, ...]
     waiting: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Opened:
-    """A chosen group that came and is the one that was advertised."""
-
-    seen: SeenGroup
-    group: Group
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Unusable:
-    """A chosen group that did not come, or is not the one that was advertised."""
-
-    seen: SeenGroup
-    decided: Decided
-    size_bytes: int | None = None  # of what came, which was malformed; None: nothing came
 
 
 class RolloutIntake:
@@ -110,7 +98,9 @@ class RolloutIntake:
         self._section = section
         self._research = research
         self._clock = clock
-        self._pool = ReplayPool() if position is None else ReplayPool.restored(position)
+        self._fetcher = GroupFetcher(clock)
+        self._pool = ReplayPool(position)
+        self._handed_out: OrderedDict[Key, tuple[bytes, ...]] = OrderedDict()  # marks of groups not judged yet
         self._pool_lock = threading.Lock()
         self._arriving: Future[Incoming] | None = None
         self._peers_asked_at_seconds = -math.inf
@@ -131,22 +121,38 @@ class RolloutIntake:
         self._arriving = None
         return incoming
 
-    def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
-        """Reports what checking a group showed, and remembers it for choosing."""
+    def share(self, groups: Sequence[Group]) -> None:
+        """Announces own groups to the swarm, and remembers their content: a copy of one teaches nothing."""
         with self._pool_lock:
-            self._pool.checked(peer, held=judgement in (Judgement.USED, Judgement.UNUSED))
+            for group in groups:
+                mark = content_hash(group)
+                self._pool.learnt((OURSELVES, mark), [mark], self._clock())
+        self.calls.share(groups)
+
+    def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
+        """Reports that a group's claims hold, whether or not it was of use, and remembers it for choosing."""
+        with self._pool_lock:
+            self._pool.peers.held(peer, self._clock())
+            marks = self._handed_out.pop((peer, blob), ())
+            self._pool.learnt((peer, blob), marks, self._clock())
         self.calls.judge(peer, blob, judgement, detail)
 
     def refuse(self, foreign: ForeignGroup, judgement: Judgement, detail: str) -> None:
-        """Judges a group whose claims were refused, and never returns it again."""
+        """Judges a group that is not learnt from, and never returns it again.
+
+        ``Judgement.UNUSED`` means that a claim could not be checked: that speaks neither for its sender nor against it.
+        """
         with self._pool_lock:
-            self._pool.drop(foreign.blob)
-        self.judge(foreign.peer, foreign.blob, judgement, detail)
+            self._pool.drop(foreign.key)
+            self._handed_out.pop(foreign.key, None)
+            if judgement is not Judgement.UNUSED:
+                self._pool.peers.lied(foreign.peer, self._clock())
+        self.calls.judge(foreign.peer, foreign.blob, judgement, detail)
 
     def measured(self, divergence_by_peer: Mapping[str, float]) -> None:
         """Remembers, for choosing, how far the policies of others are from ours, in nats per completion."""
         with self._pool_lock:
-            self._pool.measured(divergence_by_peer)
+            self._pool.peers.measured(divergence_by_peer)
 
     def position(self) -> dict[str, Any]:
         """Returns the pool's position, for a checkpoint."""
@@ -191,7 +197,10 @@ class RolloutIntake:
         ):
             return None
         self._peers_asked_at_seconds = now_seconds
-        return announced_success(swarm.peers())
+        peers = swarm.peers()
+        with self._pool_lock:
+            self._pool.peers.connected = frozenset(status.peer for status in peers if status.connected)
+        return announced_success(peers)
 
     def _choose(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> _Chosen:
         seen = swarm.seen_groups(self._pool.cursor, MAX_ADVERTS)
@@ -205,32 +214,36 @@ class RolloutIntake:
                 self._section,
                 draws,
                 self._research,
+                try_strangers=self._fetcher.may_try_strangers(),
             )
             used_before = frozenset(self._pool.uses)
             decided = [Decided.of_advert(ForeignOutcome.CROWDED_OUT, group) for group in crowded_out]
             decided += [
-                Decided.of_advert(outcome, self._pool.candidates[blob]) for blob, outcome in choice.passed_over.items()
+                Decided.of_advert(outcome, self._pool.candidates[key]) for key, outcome in choice.passed_over.items()
             ]
             self._pool.settle(choice, self._section.foreign_uses)
-            waiting = sum(blob not in self._pool.uses for blob in self._pool.candidates)
+            waiting = sum(key not in self._pool.uses for key in self._pool.candidates)
         return _Chosen(choice, used_before, tuple(decided), waiting)
 
     def _fetch(self, swarm: Swarm, chosen: _Chosen) -> Incoming:
-        wanted = [Wanted(seen.advert.blob, seen.advert.size, (seen.peer,)) for seen in chosen.choice.chosen]
-        fetched = swarm.fetch(wanted, deadline_seconds=FETCH_DEADLINE_SECONDS)
-        results = [_opened(seen, each) for seen, each in zip(chosen.choice.chosen, fetched, strict=True)]
-        unusable = [result for result in results if isinstance(result, _Unusable)]
+        opened: list[Opened] = []
+        unusable: list[Unusable] = []
+        with self._pool_lock:
+            standings = {seen.peer: self._pool.peers.standing(seen.peer) for seen in chosen.choice.chosen}
+            connected = self._pool.peers.connected or frozenset()
+        for seen, fetched in self._fetcher.fetched(swarm, chosen.choice.chosen, standings, connected):
+            result = self._distinct(open_group(seen, fetched), opened)
+            if isinstance(result, Opened):
+                opened.append(result)
+            else:
+                unusable.append(result)
         self._drop(swarm, unusable)
+        groups = [ForeignGroup(*each.key, each.group, new=each.key not in chosen.used_before) for each in opened]
+        arrived: list[Opened | Unusable] = [*opened, *unusable]
         sizes_bytes = [
-            result.size_bytes
-            for result in results
-            if result.size_bytes is not None and result.seen.advert.blob not in chosen.used_before
+            each.size_bytes for each in arrived if each.size_bytes is not None and each.key not in chosen.used_before
         ]
-        groups = [
-            ForeignGroup(seen.peer, seen.advert.blob, result.group, new=seen.advert.blob not in chosen.used_before)
-            for result in results
-            if isinstance(result, _Opened) and (seen := result.seen)
-        ]
+        self._hand_out(each for each in opened if each.key not in chosen.used_before)
         return Incoming(
             tuple(groups),
             (*chosen.decided, *(each.decided for each in unusable)),
@@ -239,21 +252,43 @@ class RolloutIntake:
             waiting=chosen.waiting,
         )
 
-    def _drop(self, swarm: Swarm, unusable: Sequence[_Unusable]) -> None:
+    def _distinct(self, result: Opened | Unusable, opened: Sequence[Opened]) -> Opened | Unusable:
+        """Returns what was opened, unless it is a copy of what was learnt, or opened for this round before."""
+        if isinstance(result, Unusable):
+            return result
+        key = key_of(result.seen)
+        with self._pool_lock:
+            known = self._pool.is_copy(key, result.content, self._clock())
+        if known or any(result.content == each.content for each in opened):
+            decided = Decided.of_advert(
+                ForeignOutcome.COPY, result.seen, "the same completions, from another announcement"
+            )
+            return Unusable(result.seen, decided, result.size_bytes)
+        return result
+
+    def _hand_out(self, opened: Iterable[Opened]) -> None:
+        with self._pool_lock:
+            for each in opened:
+                self._handed_out[each.key] = (outline(each.seen.advert), each.content)
+            while len(self._handed_out) > MAX_HANDED_OUT:
+                self._handed_out.popitem(last=False)
+
+    def _drop(self, swarm: Swarm, unusable: Sequence[Unusable]) -> None:
         """Takes groups out for good. A peer is judged for what it sent, and counts as less reliable for what did not
-        come."""
-        missed = [each.seen.peer for each in unusable if each.decided.outcome == ForeignOutcome.NOT_FETCHED]
-        malformed = [each for each in unusable if each.size_bytes is not None]
+        come, and a little less for copies."""
+        now_seconds = self._clock()
         with self._pool_lock:
             for each in unusable:
-                self._pool.drop(each.seen.advert.blob)
-            for peer in missed:
-                self._pool.missed(peer)
-            for each in malformed:
-                self._pool.checked(each.seen.peer, held=False)
-        for each in malformed:
-            detail = each.decided.detail or ""
-            swarm.judge(each.seen.peer, each.seen.advert.blob, Judgement.MALFORMED, detail)
+                self._pool.drop(each.key)
+                if each.decided.outcome == ForeignOutcome.NOT_FETCHED:
+                    self._pool.peers.missed(each.seen.peer, now_seconds)
+                elif each.decided.outcome == ForeignOutcome.COPY:
+                    self._pool.peers.copied(each.seen.peer)
+                elif each.size_bytes is not None:
+                    self._pool.peers.lied(each.seen.peer, now_seconds)
+        for each in unusable:
+            if each.size_bytes is not None and each.decided.outcome != ForeignOutcome.COPY:
+                swarm.judge(each.seen.peer, each.seen.advert.blob, Judgement.MALFORMED, each.decided.detail or "")
 
 
 def _why_alone(swarm: Swarm) -> str:
@@ -261,22 +296,3 @@ def _why_alone(swarm: Swarm) -> str:
     if status.alone_because is not None:
         return status.alone_because
     return f"of {status.connected_peers} connected peers none has announced a group that would help"
-
-
-def _opened(seen: SeenGroup, fetched: Fetched) -> _Opened | _Unusable:
-    """Reads, decodes and compares one fetched blob with its advert."""
-    if fetched.path is None:
-        log.debug("group %s of %s not fetched: %s", seen.advert.blob.hex()[:12], seen.peer, fetched.reason)
-        return _Unusable(seen, Decided.of_advert(ForeignOutcome.NOT_FETCHED, seen, fetched.reason))
-    try:
-        raw = Path(fetched.path).read_bytes()
-    except FileNotFoundError:  # the store is full of newer blobs and dropped this one
-        return _Unusable(seen, Decided.of_advert(ForeignOutcome.EVICTED, seen))
-    try:
-        group = decode_group(raw)
-        check_against_advert(
-            group, seen.advert, family=seen.family, tokenizer=seen.tokenizer, policy_version=seen.policy_version
-        )
-    except ProtocolError as error:
-        return _Unusable(seen, Decided.of_advert(error, seen, str(error)), len(raw))
-    return _Opened(seen, group, len(raw))

@@ -35,9 +35,11 @@ class ForeignOutcome(StrEnum):
     # passed over by its advert
     STALE = "stale"
     UNKNOWN_TASK = "unknown_task"
+    TOO_LONG = "too_long"
     NOT_BETTER = "not_better"
     ALL_EQUAL = "all_equal"
     CROWDED_OUT = "crowded_out"
+    COPY = "copy"  # by its advert, or by its content
     # chosen, and not here
     LATE = "late"
     NOT_FETCHED = "not_fetched"

@@ -1,30 +1,37 @@
-"""The groups that others announced, as this learner remembers them: candidates, their uses, a record of each peer.
+"""The groups that others announced, as this learner remembers them: candidates, their uses, what was learnt from.
 
-Nothing grows without bound, and no peer can make the learner forget the groups of others: when there are too many
-candidates, the peer with the most of them loses its oldest. The record of a peer says how often its claims held,
+A group is known by its sender and its blob: what one sender claims of a blob, or how it fails, does not touch another's
+announcement of the same blob. What has been learnt from is known by its content too, so that a group counts once,
+however it is compressed and whoever passes it on.
 
-    reliability ← reliability + step · (1 if the claim held else 0 − reliability)      1 for a stranger
-
-and how far its policy is from ours, as measured on what was trained on (``objective.report``). ``choice`` decides which
-groups to fetch from all this.
+Nothing grows without bound. When there are too many candidates, room is made by the senders' standing
+(``swarm.announcements.crowding``), which follows from what became of their groups (``peer_records``). ``choice``
+decides which groups to fetch from all this.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from node.learner.foreign.outcomes import ForeignOutcome
+from node.learner.foreign.peer_records import PeerRecords
+from protocol.messages import GroupAdvert
+from swarm.announcements.crowding import SenderShares
 from swarm.api import SeenGroup
 
 MAX_CANDIDATES = 1024  # kept for later rounds
-MAX_REMEMBERED_BLOBS = 8192  # used up or passed over for good, so that a second advert of a blob is not taken again
-MAX_REMEMBERED_PEERS = 1024  # the peer whose record changed longest ago makes room
-CHECKED_STEP = 0.25  # of reliability, for a group that was checked; three lies take a newcomer below one half
-MISSED_STEP = 0.05  # the same for a group that could not be fetched, which may be the network's fault
-DIVERGENCE_STEP = 0.2  # of the running mean, per round
+MAX_REMEMBERED_GROUPS = 8192  # used up or passed over for good, so that a second advert of one is not taken again
+MAX_REMEMBERED_MARKS = 16_384  # of groups learnt from, two each; only a group that was fetched and held adds any
+MAX_SAVED_MARKS = 4096  # of them in a checkpoint, the newest
+COPY_SECONDS = 3600.0  # after which the same content counts as new: short answers to few prompts do repeat
+
+Key = tuple[str, bytes]  # sender and blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,113 +39,119 @@ class ForeignChoice:
     """What to fetch, best first, and why each other candidate that is not kept was passed over for good."""
 
     chosen: tuple[SeenGroup, ...]
-    passed_over: Mapping[bytes, ForeignOutcome]  # by blob
+    passed_over: Mapping[Key, ForeignOutcome]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRecord:
-    """What is remembered of one peer."""
-
-    groups_taken: int = 0  # each once, however often it was used
-    reliability: float = 1.0  # 0 to 1
-    divergence: float | None = None  # nats per completion; None: none of its groups has been trained on yet
+def key_of(seen: SeenGroup) -> Key:
+    return seen.peer, seen.advert.blob
 
 
-@dataclass(slots=True)
+def outline(advert: GroupAdvert) -> bytes:
+    """32 bytes that two adverts share if they may well announce the same group: prompt, rewards and lengths agree.
+
+    A copy of a group that passes the checks against its advert and has its original's tokens has its outline too.
+    """
+    shape = (advert.prompt, sorted(map(float, advert.rewards)), sorted(advert.lengths))
+    return hashlib.sha256(msgspec.msgpack.encode(shape)).digest()
+
+
 class ReplayPool:
-    """Candidates, how often each was used, and which groups are out for good. Not for concurrent use."""
+    """Candidates, how often each was used, which groups are out for good, and the peers. Not for concurrent use."""
 
-    cursor: int = 0  # of the newest group seen
-    candidates: OrderedDict[bytes, SeenGroup] = field(default_factory=OrderedDict)
-    uses: dict[bytes, int] = field(default_factory=dict)  # of candidates used before
-    decided: OrderedDict[bytes, None] = field(default_factory=OrderedDict)  # out for good
-    peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
+    def __init__(self, position: Mapping[str, Any] | None = None) -> None:
+        """``position`` is that of an earlier pool, from a checkpoint. Candidates are not part of it: the swarm process
+        is asked for them again, from the beginning of what it holds."""
+        saved = position or {"decided": []}
+        self.cursor = 0  # of the newest group seen
+        self.candidates: dict[Key, SeenGroup] = {}
+        self.outlines: dict[Key, bytes] = {}  # of the candidates
+        self.uses: dict[Key, int] = {}  # of candidates used before
+        self.peers = PeerRecords.restored(saved.get("peers", {}))
+        self._decided = OrderedDict((bytes.fromhex(digest), None) for digest in saved["decided"])
+        self._learnt = OrderedDict(
+            (bytes.fromhex(mark), (bytes.fromhex(of), float(at_seconds)))
+            for mark, (of, at_seconds) in saved.get("learnt", {}).items()
+        )  # by outline and content hash: the group, and Unix time
+        self._shares: SenderShares[Key] = SenderShares(MAX_CANDIDATES, self.peers.standing)
+
+    def __len__(self) -> int:
+        return len(self.candidates)
 
     def add(self, seen: Iterable[SeenGroup]) -> list[SeenGroup]:
         """Adds the groups that are new; returns those that had to make room and were never used."""
         for group in seen:
             self.cursor = group.cursor
-            blob = group.advert.blob
-            if blob not in self.decided and blob not in self.candidates:
-                self.candidates[blob] = group
-        return self._make_room() if len(self.candidates) > MAX_CANDIDATES else []
+            key = key_of(group)
+            if _digest(key) not in self._decided and key not in self.candidates:
+                self.candidates[key] = group
+                self.outlines[key] = outline(group.advert)
+                self._shares.add(group.peer, key)
+        return self._make_room()
 
     def settle(self, choice: ForeignChoice, max_uses: int) -> None:
         """Counts the chosen as used once more; takes out for good those passed over or used ``max_uses`` times."""
         for group in choice.chosen:
-            blob = group.advert.blob
-            if blob not in self.uses:
-                record = self.peer(group.peer)
-                self._remember(group.peer, replace(record, groups_taken=record.groups_taken + 1))
-            self.uses[blob] = self.uses.get(blob, 0) + 1
-            if self.uses[blob] >= max_uses:
-                self._decide(blob)
-        for blob in choice.passed_over:
-            self._decide(blob)
+            key = key_of(group)
+            if key not in self.uses:
+                self.peers.taken(group.peer)
+            self.uses[key] = self.uses.get(key, 0) + 1
+            if self.uses[key] >= max_uses:
+                self.drop(key)
+        for key in choice.passed_over:
+            self.drop(key)
 
-    def drop(self, blob: bytes) -> None:
-        """Takes a candidate out for good: a check refused it, or it cannot be fetched."""
-        self._decide(blob)
+    def drop(self, key: Key) -> None:
+        """Takes a candidate out for good."""
+        self._forget(key)
+        self._decided[_digest(key)] = None
+        while len(self._decided) > MAX_REMEMBERED_GROUPS:
+            self._decided.popitem(last=False)
 
-    def peer(self, peer: str) -> PeerRecord:
-        """Returns what is remembered of the peer, or a stranger's record."""
-        return self.peers.get(peer, PeerRecord())
+    def learnt(self, key: Key, marks: Sequence[bytes], now_seconds: float) -> None:
+        """Remembers the outline and the content hash of a group whose claims held."""
+        for mark in marks:
+            self._learnt.setdefault(mark, (_digest(key), now_seconds))
+        while len(self._learnt) > MAX_REMEMBERED_MARKS:
+            self._learnt.popitem(last=False)
 
-    def checked(self, peer: str, *, held: bool) -> None:
-        """Records that one of the peer's groups was checked after fetching, and whether its claims held."""
-        self._move_reliability(peer, CHECKED_STEP, float(held))
-
-    def missed(self, peer: str) -> None:
-        """Records that one of the peer's groups could not be fetched."""
-        self._move_reliability(peer, MISSED_STEP, 0.0)
-
-    def measured(self, divergences: Mapping[str, float]) -> None:
-        """Takes one round's mean divergence by peer, in nats per completion."""
-        for peer, divergence in divergences.items():
-            record = self.peer(peer)
-            before = divergence if record.divergence is None else record.divergence
-            self._remember(peer, replace(record, divergence=before + DIVERGENCE_STEP * (divergence - before)))
+    def is_copy(self, key: Key, mark: bytes, now_seconds: float) -> bool:
+        """Whether another group with this outline or content hash was learnt from within ``COPY_SECONDS``."""
+        of, at_seconds = self._learnt.get(mark, (b"", 0.0))
+        if of in (b"", _digest(key)):
+            return False
+        if 0 <= now_seconds - at_seconds <= COPY_SECONDS:
+            return True
+        del self._learnt[mark]
+        return False
 
     def position(self) -> dict[str, Any]:
         """For a checkpoint: what a restarted learner must know to use no group twice and to remember who lied."""
-        decided = [blob.hex() for blob in [*self.decided, *self.uses]]
-        peers = {peer: [r.groups_taken, r.reliability, r.divergence] for peer, r in self.peers.items()}
-        return {"decided": decided[-MAX_REMEMBERED_BLOBS:], "peers": peers}
-
-    @classmethod
-    def restored(cls, position: Mapping[str, Any]) -> ReplayPool:
-        decided = OrderedDict((bytes.fromhex(blob), None) for blob in position["decided"])
-        # Candidates are not kept: the swarm process is asked for them again, from the beginning of what it holds.
-        peers = OrderedDict((peer, PeerRecord(*record)) for peer, record in position.get("peers", {}).items())
-        return cls(decided=decided, peers=peers)
+        decided = [*self._decided, *map(_digest, self.uses)][-MAX_REMEMBERED_GROUPS:]
+        learnt = list(self._learnt.items())[-MAX_SAVED_MARKS:]
+        return {
+            "decided": [digest.hex() for digest in decided],
+            "learnt": {mark.hex(): [of.hex(), at_seconds] for mark, (of, at_seconds) in learnt},
+            "peers": self.peers.position(),
+        }
 
     def _make_room(self) -> list[SeenGroup]:
         """Drops candidates and returns those never used, which may come back with another advert."""
-        held: dict[str, deque[bytes]] = {}
-        for blob, group in self.candidates.items():
-            held.setdefault(group.peer, deque()).append(blob)
+        self._shares.regrade()
         dropped: list[SeenGroup] = []
-        while len(self.candidates) > MAX_CANDIDATES:
-            blob = held[max(held, key=lambda peer: (len(held[peer]), peer))].popleft()
-            if blob in self.uses:
-                self._decide(blob)
+        for key in self._shares.crowded_out():
+            if key in self.uses:
+                self.drop(key)
             else:
-                dropped.append(self.candidates.pop(blob))
+                dropped.append(self.candidates[key])
+                self._forget(key)
         return dropped
 
-    def _decide(self, blob: bytes) -> None:
-        self.candidates.pop(blob, None)
-        self.uses.pop(blob, None)
-        self.decided[blob] = None
-        while len(self.decided) > MAX_REMEMBERED_BLOBS:
-            self.decided.popitem(last=False)
+    def _forget(self, key: Key) -> None:
+        self._shares.remove(key[0], key)
+        self.candidates.pop(key, None)
+        self.outlines.pop(key, None)
+        self.uses.pop(key, None)
 
-    def _move_reliability(self, peer: str, step: float, outcome: float) -> None:
-        record = self.peer(peer)
-        self._remember(peer, replace(record, reliability=record.reliability + step * (outcome - record.reliability)))
 
-    def _remember(self, peer: str, record: PeerRecord) -> None:
-        self.peers[peer] = record
-        self.peers.move_to_end(peer)
-        while len(self.peers) > MAX_REMEMBERED_PEERS:
-            self.peers.popitem(last=False)
+def _digest(key: Key) -> bytes:
+    return hashlib.sha256(key[0].encode() + b"\0" + key[1]).digest()[:16]

@@ -27,7 +27,7 @@ from node.learner.generation.unfinished import UnfinishedGroup
 from node.policy.tokens import TokenTable
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
-from protocol.errors import ConfigurationError, ProtocolError
+from protocol.errors import ProtocolError
 from protocol.messages import PromptRef
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class RewardScorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """What a round may generate, decided before it begins. Equal plans, weights and unfinished groups give equal
     rounds."""
 
@@ -59,6 +59,7 @@ class Generated:
     unfinished: tuple[UnfinishedGroup, ...]  # oldest first
     resumed: int  # groups left over from earlier rounds that were resumed
     tokens: int  # sampled in this round, for complete and unfinished groups
+    too_long: int = 0  # prompts that were left out: they leave no room for an answer in the model's context
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +79,7 @@ class _Tally:
     dropped: list[tuple[Rollout, Scores]] = field(default_factory=list)
     resumed: int = 0
     tokens: int = 0
+    too_long: int = 0
 
 
 class Generation:
@@ -99,12 +101,12 @@ class Generation:
         self._temperature, self._context = temperature, context
 
     def run(
-        self, plan: Plan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
+        self, plan: RoundPlan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
     ) -> Generated:
         """Generates by ``plan``, resuming ``unfinished`` first.
 
-        Once ``halted`` returns true it stops after the next token and returns what there is. Raises
-        ``ConfigurationError`` when no prompt leaves room for an answer in the model's context.
+        Once ``halted`` returns true it stops after the next token and returns what there is. A prompt that leaves no
+        room for an answer in the model's context is left out and counted.
         """
         drawn, waiting, tally = deque(plan.allocations), list(unfinished), _Tally()
         seeds = random.Random(plan.sampling_seed)
@@ -123,7 +125,9 @@ class Generation:
                 break
             seed = seeds.getrandbits(63)
         scores = tuple(tally.scores) if self._section.resample else None
-        return Generated(tuple(tally.kept), scores, tuple(tally.dropped), tuple(waiting), tally.resumed, tally.tokens)
+        return Generated(
+            tuple(tally.kept), scores, tuple(tally.dropped), tuple(waiting), tally.resumed, tally.tokens, tally.too_long
+        )
 
     def _launches(
         self, missing: int, drawn: deque[Allocation], waiting: list[UnfinishedGroup], tally: _Tally
@@ -138,12 +142,8 @@ class Generation:
         tally.resumed += len(wave)
         fresh = [drawn.popleft() for _ in range(min(wanted - len(wave), len(drawn)))]
         begun = [self._begun(allocation) for allocation in fresh]
+        tally.too_long += begun.count(None)
         wave += [launch for launch in begun if launch is not None]
-        if fresh and not wave and not tally.kept and not tally.dropped:
-            raise ConfigurationError(
-                f"none of {len(fresh)} prompts leaves room for an answer in the model's context of {self._context} "
-                "tokens: choose shorter tasks, or a policy.model with a longer context"
-            )
         return wave
 
     def _begun(self, allocation: Allocation) -> _Launch | None:

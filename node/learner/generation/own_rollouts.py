@@ -10,6 +10,7 @@ import numpy as np
 from node.engines.engine import Sample
 from node.policy.tokens import TokenTable
 from node.tasks.task import Prompt
+from protocol import limits
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, Group
 
@@ -39,12 +40,12 @@ def scoring_item(ref: PromptRef, texts: Sequence[bytes]) -> tuple[PromptRef, lis
 
 
 def can_be_shared(rollout: Rollout, tokens: TokenTable) -> bool:
-    """Returns whether every token is one of the tokenizer's.
+    """Returns whether the group is within the protocol's limit, and every token is one of the tokenizer's.
 
     A model's logits are often wider than its tokenizer. What lies beyond stands for nothing and is practically never
     sampled by a trained model, but another node's model with the same tokenizer may be narrower and has no such token.
     """
-    return all(tokens.knows(sample.token_ids) for sample in rollout.samples)
+    return rollout.tokens <= limits.GROUP_TOKENS and all(tokens.knows(s.token_ids) for s in rollout.samples)
 
 
 def group_of(rollout: Rollout, rewards: Sequence[float], tokens: TokenTable, *, family: bytes) -> Group:

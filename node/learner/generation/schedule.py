@@ -25,12 +25,12 @@ import torch
 
 from node.configuration import Config
 from node.learner.generation.engine_weights import EngineWeights
-from node.learner.generation.generation import Generated, Generation, Plan
+from node.learner.generation.generation import Generated, Generation, RoundPlan
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.memory.phases import PhaseRunner
 
 Weights = Mapping[str, torch.Tensor]
-PlanOf = Callable[[int], Plan]  # of a round's number
+PlanOf = Callable[[int], RoundPlan]  # of a round's number
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class InTurn:
         self._generation, self._phases = generation, phases
         self._held_back = HeldBack(behind) if behind else None
         self._engine_weights = EngineWeights(generation.engine)
-        self._launched: tuple[Plan, Sequence[UnfinishedGroup]] | None = None
+        self._launched: tuple[RoundPlan, Sequence[UnfinishedGroup]] | None = None
 
     def publish(self, version: int, weights: Weights) -> None:
         self._phases.run("publish", lambda: self._load(version, weights), self.release)
@@ -184,7 +184,7 @@ class Ahead:
         self._halt.clear()
         self._thread = None
 
-    def _generate(self, plan: Plan, begun: threading.Event) -> Generated:
+    def _generate(self, plan: RoundPlan, begun: threading.Event) -> Generated:
         with self._lock:
             newest, self._newest = self._newest, None
         begun.set()

@@ -1,20 +1,22 @@
 """What follows when a phase of the round ran out of memory. Pure: nothing here frees, waits or reads a clock.
 
+    recompute from now on layers are computed again in the backward pass, which keeps a fifth; before a pass would have
+              less than ``RECOMPUTE_BELOW`` tokens, where the architecture and the configuration allow it
     halve     the rows or the pass, whichever the phase takes; the phase is repeated
     again     nothing to halve: repeated as it is, twice at most, since what the attempt held has been given back
     skip      an optional phase (averaging, a checkpoint): left out this time
     wait      other programs hold a good part of the device: repeated after a delay that doubles up to five minutes
     give up   the smallest attempt fails on a device that is ours: this model does not fit with these settings
 
-A long time without trouble doubles once what was halved (``grown``), so that a neighbour who came and went does not
-make a node slow for ever. If that was too much, it costs one more repeated phase.
+A long time without trouble doubles once what was halved, and then ends recomputation (``grown``), so that a neighbour
+who came and went does not make a node slow for ever. If that was too much, it costs one more repeated phase.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from node.fit.fitted import Sizes, halved
 from node.learner.memory.device_memory import DeviceMemory
@@ -25,6 +27,7 @@ MAX_REPEATS: Final = 2  # of a phase as it is, between two other remedies
 FIRST_WAIT_SECONDS: Final = 5.0
 MAX_WAIT_SECONDS: Final = 300.0
 OTHERS_SHARE: Final = 0.1  # of the device, from which on other programs may be what is in the way
+RECOMPUTE_BELOW: Final = 4096  # padded tokens of a pass; as ``node.fit.candidates.PASSES`` prefers
 QUIET_ROUNDS: Final = 200  # without running out, before something is doubled again
 
 SizeName = Literal["rows", "batch_tokens"]
@@ -35,11 +38,12 @@ KEYS: Final[Mapping[SizeName, str]] = {"rows": "engine.rows", "batch_tokens": "l
 class PhaseRule:
     halves: SizeName | None
     required: bool  # the round cannot go on without it
+    recomputes: bool = False  # recomputation makes it smaller
 
 
 RULES: Final[Mapping[Phase, PhaseRule]] = {
     "generate": PhaseRule("rows", required=True),
-    "learn": PhaseRule("batch_tokens", required=True),
+    "learn": PhaseRule("batch_tokens", required=True, recomputes=True),
     "average": PhaseRule(None, required=False),
     "publish": PhaseRule(None, required=True),  # of new weights, to the engine
     "evaluate": PhaseRule("rows", required=False),
@@ -58,7 +62,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    then: Literal["halve", "again", "skip", "wait", "give up"]
+    then: Literal["recompute", "halve", "again", "skip", "wait", "give up"]
     sizes: Sizes  # from now on
     attempts: Attempts
     halved: SizeName | None = None
@@ -66,13 +70,19 @@ class Decision:
 
 
 def decide(phase: Phase, sizes: Sizes, floors: Sizes, attempts: Attempts, memory: DeviceMemory | None) -> Decision:
-    """Decides after one more failed attempt. ``memory`` is that of the device after everything was given back."""
+    """Decides after one more failed attempt. ``memory`` is that of the device after everything was given back.
+
+    ``floors`` say what ``sizes`` may come down to, and whether recomputation may be switched on.
+    """
     rule = RULES[phase]
     if rule.halves is not None:
         before = getattr(sizes, rule.halves)
         after = halved(before, getattr(floors, rule.halves))
+        if rule.recomputes and floors.recompute and not sizes.recompute and after < RECOMPUTE_BELOW:
+            return Decision("recompute", replace(sizes, recompute=True), replace(attempts, repeats=0))
         if after < before:
-            smaller = replace(sizes, **{rule.halves: after})
+            changed: dict[str, Any] = {rule.halves: after}
+            smaller = replace(sizes, **changed)
             return Decision("halve", smaller, replace(attempts, repeats=0), rule.halves)
     if attempts.repeats < MAX_REPEATS:
         return Decision("again", sizes, replace(attempts, repeats=attempts.repeats + 1))
@@ -85,7 +95,9 @@ def decide(phase: Phase, sizes: Sizes, floors: Sizes, attempts: Attempts, memory
 
 
 def grown(sizes: Sizes, most: Sizes, quiet_rounds: int) -> Sizes:
-    """Returns the sizes after so many rounds without running out: doubled towards ``most`` every ``QUIET_ROUNDS``."""
+    """Returns the sizes after so many rounds without running out: every ``QUIET_ROUNDS`` doubled towards ``most``, and
+    where they are at that, without recomputation that ``most`` does not have."""
     if quiet_rounds == 0 or quiet_rounds % QUIET_ROUNDS:
         return sizes
-    return Sizes(2 * sizes.rows, 2 * sizes.batch_tokens).within(most)
+    larger = replace(sizes, rows=2 * sizes.rows, batch_tokens=2 * sizes.batch_tokens).within(most)
+    return most if larger == sizes else larger

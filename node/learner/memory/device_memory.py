@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from node.fit.host_memory import host_memory_bytes
+from node.policy.device import device_memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +34,5 @@ def device_memory(device: torch.device) -> DeviceMemory | None:
 
 def total_memory_bytes(device: torch.device) -> int:
     """Returns the bytes that a model on ``device`` could have in all."""
-    memory = device_memory(device)
-    return host_memory_bytes() if memory is None else memory.total_bytes
+    own = device_memory_bytes(device)
+    return host_memory_bytes() if own is None else own

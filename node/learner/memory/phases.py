@@ -179,9 +179,10 @@ def _what_to_do(phase: Phase, sizes: Sizes, detail: str) -> str:
             f"choose tasks with shorter prompts and answers, policy.four_bit = true, {remedy}"
         )
     if phase == "learn":
+        recomputed = "" if sizes.recompute else "learner.recompute = true, "
         return (
             f"memory ran out in learning with learner.batch_tokens = {sizes.batch_tokens}, which is not halved further "
-            f'({detail}): set learner.recompute = true, learner.optimizer = "adamw8bit" or "host", or '
+            f'({detail}): set {recomputed}learner.optimizer = "adamw8bit" or "host", or '
             f"policy.adapter_rank = 16, {remedy}"
         )
     return (

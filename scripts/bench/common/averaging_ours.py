@@ -37,6 +37,7 @@ from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
 from scripts.bench.common.averaging_weights import weights_of
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.common.swarm_processes import SwarmProcess
+from swarm.api import KnownPartners
 
 FAMILY: Final = bytes(range(16))
 START: Final = 1_000_000  # a number that no peer has: for the outer weights that all begin with
@@ -106,7 +107,13 @@ def _round(
         offering = _offering(rule, own)
         layout = layout_of(own.weights)
         found = process.client.average(
-            offering.content, FAMILY, layout, rule.encoding, own.state.steps, deadline_seconds=EXCHANGE_SECONDS
+            offering.content,
+            FAMILY,
+            layout,
+            rule.encoding,
+            own.state.steps,
+            KnownPartners(learnt=1e9),  # no distance is too long
+            deadline_seconds=EXCHANGE_SECONDS,
         )
         if found.path is None:
             return None, time.monotonic(), found.because

@@ -1,7 +1,7 @@
 """A simulated node for what displays a node: the state of a supervisor after some rounds in a swarm, from a seed.
 
-The events go through the supervisor's own ``Record``, the peers through its own ``peer_view``; the API that serves it
-is the real one.
+The events go through the supervisor's own ``RunRecord``, the peers through its own ``peer_view``; the API that serves
+it is the real one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from msgspec.structs import replace
 
 from node.api.answers import peer_view
-from node.api.record import Record
+from node.api.record import RunRecord
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
 from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, LearnerReady, Phases, RoundDone, Usage
 from protocol.messages import Heartbeat, TaskSuccess
@@ -38,7 +38,7 @@ class SimulatedNode:
 
     def __init__(self, now_seconds: float, *, peers: int = 12, rounds: int = 400, seed: int = 7) -> None:
         self._random = random.Random(seed)
-        self.record = Record()
+        self.record = RunRecord()
         self.ids = [_peer_id(self._random) for _ in range(peers)]
         outcomes: dict[str, dict[str, int]] = {}
         done = None

@@ -29,7 +29,7 @@ from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
 from node.learner.objective.pass_settings import PassSettings
-from scripts.bench.common.model_shapes import config_of
+from scripts.bench.common.published_shapes import config_of
 from scripts.bench.contenders.learner_head import forget_peak, resident_bytes
 
 

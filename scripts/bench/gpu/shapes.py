@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from scripts.bench.common.published_shapes import LARGER
+from scripts.bench.common.published_shapes import SHAPES as PUBLISHED
+
 if TYPE_CHECKING:
     from node.policy.policy import Policy
 
-_QWEN: Final[dict[str, Any]] = {
-    "model_type": "qwen2",
-    "hidden_act": "silu",
-    "num_key_value_heads": 2,
-    "vocab_size": 151_936,
-    "max_position_embeddings": 32_768,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1_000_000.0,
-    "use_sliding_window": False,
-    "tie_word_embeddings": True,
-}
 SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "Qwen2.5-0.5B": _QWEN
-        | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-        "Qwen2.5-1.5B": _QWEN
-        | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
-        "Qwen2.5-7B": _QWEN
-        | {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
-        | {"num_key_value_heads": 4, "vocab_size": 152_064, "tie_word_embeddings": False},
-        "tiny": _QWEN
-        | {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-        | {"vocab_size": 200, "max_position_embeddings": 256},
+        "Qwen2.5-0.5B": PUBLISHED["Qwen2.5-0.5B"],
+        **LARGER,
+        "tiny": {
+            **PUBLISHED["Qwen2.5-0.5B"],
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "vocab_size": 200,
+            "max_position_embeddings": 256,
+        },
     }
 )
 EOS: Final = 1
@@ -56,18 +48,19 @@ def random_policy(
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from node.policy.adapter import with_adapter
     from node.policy.policy import Policy
     from node.policy.tokens import TokenTable
 
     settings = dict(SHAPES[shape]) | ({"num_hidden_layers": layers} if layers else {})
-    model_type = settings.pop("model_type")
+    model_type, _ = settings.pop("model_type"), settings.pop("dtype")
     config = AutoConfig.for_model(model_type, **settings, pad_token_id=0, bos_token_id=None, eos_token_id=EOS)
     with torch.device(device):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     if four_bit:
         _hold_in_four_bits(model, dtype)
-    adapted = model if adapter_rank == 0 else _with_adapter(model, adapter_rank)
+    adapted = model if adapter_rank == 0 else with_adapter(model, adapter_rank, seed=0)
     adapted.to(device).eval()
     tokens = TokenTable(_tokenizer())
     return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size), four_bit)
@@ -93,15 +86,6 @@ def _hold_in_four_bits(model: Any, dtype: torch.dtype) -> None:
             setattr(model.get_submodule(parent), last, made.to(weight.device))
             del module, weight
     keep_differentiable(model)
-
-
-def _with_adapter(model: Any, rank: int) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft uses a name that transformers has since changed
-        return get_peft_model(model, adapter)
 
 
 def _tokenizer() -> Any:

@@ -21,7 +21,7 @@ from swarm import api
 
 
 class WaitingMember:
-    """``node.averaging.weight_averager.AveragingSwarm``: passes the requests of an averager's thread to the network."""
+    """``node.averaging.offers.AveragingSwarm``: passes the requests of an averager's thread to the network."""
 
     def __init__(self, member: SwarmMember) -> None:
         self._member = member
@@ -39,16 +39,20 @@ class WaitingMember:
         layout: TensorLayout,
         encoding: str,
         step: int,
+        known: api.KnownPartners,
         *,
         deadline_seconds: float,
     ) -> api.AverageReply:
-        answer = self._member.begin_average(blob, family, layout, encoding, step, deadline_seconds)
+        answer = self._member.begin_average(blob, family, layout, encoding, step, known, deadline_seconds)
         self._answer = answer
         self.asked.set_result(None)
         reply = answer.result()
         if not isinstance(reply, api.AverageReply):
             raise TransportError(f"asked to average, answered by {reply!r}")
         return reply
+
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
+        self._member.judge(peer, blob, judgement, detail)
 
     @property
     def is_waiting(self) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor
 from node.configuration import DEFAULT_ROWS, Config, PolicySection, chosen
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
-from node.events import Averaged, Event, RoundDone
+from node.events import Averaged, AveragingTakenBack, Event, RoundDone
 from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.generation.schedule import needs_own_weights
 from node.learner.loop import Learner
@@ -82,6 +82,7 @@ class ExperimentNode:
         self._intake = WaitingIntake(member, tasks, config.learner, clock, research=config.objective.research)
         self.optimizer = optimizer = MasterAdamW(policy.trainable(), config.learner)
         self._averaged: list[Averaged] = []
+        self._taken_back = 0
         self._replica = None
         if member is not None and "averaging" in plan.settings:
             self._replica = WaitingAverager(member, optimizer, policy.family, config, self._note, clock)
@@ -133,6 +134,8 @@ class ExperimentNode:
     def _note(self, event: Event) -> None:
         if isinstance(event, Averaged):
             self._averaged.append(event)
+        elif isinstance(event, AveragingTakenBack):
+            self._taken_back += 1
 
     def close(self) -> None:
         self._learner.close()
@@ -158,6 +161,7 @@ class ExperimentNode:
             measurements=self._measurements,
             outer_steps=sum(event.partner is not None for event in self._averaged),
             distances=[event.distance for event in self._averaged if event.distance is not None],
+            taken_back=self._taken_back,
             averaging_bytes=sum(event.received_bytes for event in self._averaged),
         )
 

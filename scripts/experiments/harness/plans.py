@@ -120,6 +120,7 @@ class NodeHistory(Struct, frozen=True):
     outer_steps: int = 0
     distances: list[float] = []  # from the partner at each outer step, ‖θ_i - θ_j‖ / ‖θ_i‖
     averaging_bytes: int = 0  # received
+    taken_back: int = 0  # outer steps after which own success fell
 
     def measured(self, round_number: int) -> Measurement:
         return next(each for each in self.measurements if each.round == round_number)

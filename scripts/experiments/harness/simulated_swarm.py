@@ -23,7 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from protocol.messages import GroupAdvert, Heartbeat
+from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
 from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
@@ -199,6 +199,21 @@ class SwarmMember:
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
 
+    def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
+        return self._service.store.put(content)
+
+    def share_state(self, advert: StateAdvert) -> None:
+        self._ask(api.ShareState(advert), api.Done)
+
+    def states(self, family: bytes) -> list[api.SeenState]:
+        return list(self._ask(api.AskStates(family), api.States).states)
+
+    def progress(self, blobs: Sequence[bytes]) -> list[int]:
+        return list(self._ask(api.AskProgress(tuple(blobs)), api.FetchProgress).here_bytes)
+
+    def close(self) -> None:
+        """There is no connection to close."""
+
     def begin_average(
         self,
         blob: bytes | Sequence[bytes | memoryview],
@@ -206,12 +221,13 @@ class SwarmMember:
         layout: TensorLayout,
         encoding: str,
         step: int,
+        known: api.KnownPartners,
         deadline_seconds: float,
     ) -> Future[api.Reply]:
         """Does what ``SwarmClient.average`` does, without waiting for the answer."""
         stored = self._service.store.put(blob)
         offer = Offer(family, layout.digest, encoding, step, stored, self._service.store.size(stored))
-        request = api.Average(offer, layout.tensors, deadline_seconds)
+        request = api.Average(offer, layout.tensors, deadline_seconds, known)
         return self._swarm.begin(lambda: self._service.answer(request))
 
     def _ask(self, request: api.Request, expected: type[T]) -> T:

@@ -97,6 +97,7 @@ class PairsWithLiar(WithLiar):
         self._states: list[OuterState] = [noloco.begin(weights) for _ in range(count)]
         self._pasts = [FamilyPast()] * count
         self._periods = [1] * count  # since the last outer step
+        self._learnt = [0.0] * count  # lengths of θ - φ at outer steps, added up
 
     def outer(self, offered: Sequence[Weights]) -> list[Weights]:
         shown, lying = self.shown(offered)
@@ -111,7 +112,7 @@ class PairsWithLiar(WithLiar):
                     memoryview(blobs[other]), memoryview(blobs[own]), self.layout
                 )
                 norms.append(apart.norm)
-                weights.append(self._weight(own, apart))
+                weights.append(self._weight(own, apart, self._learnt_by(own, offered[own])))
                 self._note(own, lying and other == LIAR, weights[-1])
             agreed = [weight for weight in weights if weight is not None]
             if len(agreed) < len(both):
@@ -119,11 +120,16 @@ class PairsWithLiar(WithLiar):
                     self._periods[own] += 1
                 continue
             for (own, other), norm, weight in zip(both, norms, agreed, strict=True):
+                self._learnt[own] = self._learnt_by(own, offered[own])
                 new[own] = self._step(own, offered[own], blobs[other], weight, norm)
         self._phi = new[LIAR]
         return new
 
-    def _weight(self, own: int, apart: Difference) -> float | None:
+    def _learnt_by(self, own: int, offered: Weights) -> float:
+        phi = self._states[own].outer
+        return self._learnt[own] + _norm({name: theta - phi[name] for name, theta in offered.items()})
+
+    def _weight(self, own: int, apart: Difference, learnt: float) -> float | None:
         """Returns the weight of a partner at this distance, None for one that is refused."""
         if not self._judged or own == LIAR:
             return 1.0
@@ -131,7 +137,7 @@ class PairsWithLiar(WithLiar):
         if past.outlier_because(apart.norm, apart.own_norm) is not None:
             self._pasts[own] = past.after_refusal()
             return None
-        return past.weight(apart.norm)
+        return past.weight(apart.norm, learnt)
 
     def _step(self, own: int, offered: Weights, theirs: bytes, weight: float, norm: float) -> Weights:
         afresh = self._periods[own] > RELEASED.stretch

@@ -25,11 +25,10 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.trio import TrioTCPStream
-from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.kad_dht.kad_dht import KadDHT
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.stream.net_stream import NetStream
-from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.stream_muxer.yamux.yamux import Yamux
@@ -45,17 +44,20 @@ from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandl
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
-from swarm.hosts.libp2p.gossipsub import Mesh, VerdictPubsub
-from swarm.hosts.libp2p.kad_dht import find_providers
+from swarm.hosts.libp2p.doorway import Doorway
+from swarm.hosts.libp2p.gossipsub.mesh import Mesh
+from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
+from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Network, Upgrader
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 300
+BLOCKED_PEERS = 4096  # above that the earliest is let in again; as another identity it would be too
 CONNECTIONS_PER_PEER = 3
 INCOMING_STREAMS_PER_PEER = 128
 STREAM_END_SECONDS = 5.0  # for a peer to end its direction after our handler returned
@@ -119,7 +121,8 @@ class Libp2pHost:
         self._listen = [Multiaddr(address) for address in listen]
         self._lan_discovery = lan_discovery
         self._meter = Meter()
-        self._blocked: set[ID] = set()
+        self._doorway = Doorway(self.failures)
+        self._blocked: dict[ID, None] = {}  # the earliest first
         self._incoming: Counter[ID] = Counter()
         self._dialling: dict[ID, anyio.Event] = {}
         self._tasks: TaskGroup | None = None
@@ -128,15 +131,15 @@ class Libp2pHost:
         self._interfaces = NetworkInterfaces()
         self._handshake = handshake
         self._network, self._host = self._build(key, connections)
-        self._dht = KadDHT(self._host, DHTMode.SERVER, enable_values=False)
-        self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run)
+        self._dht = BoundedDht(self._host, self.failures)
+        self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run, self.faults)
 
-    def _build(self, key: NodeKey, connections: int) -> tuple[Swarm, IdentifyingHost]:
+    def _build(self, key: NodeKey, connections: int) -> tuple[Network, IdentifyingHost]:
         key_pair = create_new_key_pair(seed=key.private_bytes)
         peer_id = ID.from_pubkey(key_pair.public_key)
         peerstore = PeerStore()
         peerstore.add_key_pair(peer_id, key_pair)
-        network = Swarm(
+        network = Network(
             peer_id,
             peerstore,
             Upgrader(key_pair, self._blocked, self._handshake, self.failures),
@@ -151,6 +154,7 @@ class Libp2pHost:
                 inbound_upgrade_timeout=HANDSHAKE_SECONDS,
                 outbound_upgrade_timeout=HANDSHAKE_SECONDS,
             ),
+            doorway=self._doorway,
         )
         network.auto_connector = NoAutoConnector(network)
         host = IdentifyingHost(network, addrs_factory=self._advertised, disable_identify_address_discovery=True)
@@ -176,7 +180,7 @@ class Libp2pHost:
 
     async def _take_addresses(self) -> None:
         for address in self._listen:
-            listener = Listener(self._on_connection, self._meter, self.failures)
+            listener = Listener(self._on_connection, self._meter, self._doorway, self.failures)
             try:
                 await listener.listen(address)
             except OSError as error:
@@ -206,7 +210,6 @@ class Libp2pHost:
                 yield
                 await self._pubsub.flush(FLUSH_SECONDS)
         finally:
-            self._pubsub.stop_cache()
             with anyio.CancelScope(shield=True):
                 await self._meter.close_all()
 
@@ -259,6 +262,11 @@ class Libp2pHost:
         live = [c for c in self._network.connections.get(peer, []) if not c.is_closed and not c.muxed_conn.is_closed]
         return live[0] if live else None
 
+    def remote_ip(self, peer: PeerId) -> str:
+        connection = self._connection(_peer_id(peer))
+        remote = cast(Yamux, connection.muxed_conn).get_remote_address() if connection is not None else None
+        return remote[0] if remote is not None else ""
+
     def heard_on_lan(self) -> Sequence[Address]:
         return self._lan.heard() if self._lan is not None else []
 
@@ -298,8 +306,12 @@ class Libp2pHost:
         await self._network.close_peer(_peer_id(peer))
 
     def block(self, peer: PeerId) -> None:
-        self._blocked.add(_peer_id(peer))
+        self._blocked[_peer_id(peer)] = None
         self._pubsub.blacklisted_peers.add(_peer_id(peer))
+        if len(self._blocked) > BLOCKED_PEERS:
+            earliest = next(iter(self._blocked))
+            del self._blocked[earliest]
+            self._pubsub.blacklisted_peers.discard(earliest)
         self._running().start_soon(self._network.close_peer, _peer_id(peer))
 
     async def _on_connection(self, socket: TrioTCPStream) -> None:

@@ -8,6 +8,7 @@ releases the stream's slot once both directions have ended.
 from __future__ import annotations
 
 from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import cast
 
 import anyio
@@ -31,6 +32,7 @@ class Libp2pStream:
         self.peer = peer
         self._stream = stream
         self._yamux = cast(YamuxStream, stream.muxed_stream)
+        self.network = _network_of(self._yamux)
         self._sent_all = False
         self._received_all = False
 
@@ -108,3 +110,15 @@ class Libp2pStream:
     def _gone(self) -> UnreachableError:
         what = "the connection is closed" if self._is_connection_down() else "the stream was reset"
         return UnreachableError(f"{self.peer} is gone: {what}")
+
+
+def _network_of(stream: YamuxStream) -> str:
+    remote = stream.get_remote_address()
+    if remote is None:
+        return ""
+    address: IPv4Address | IPv6Address = ip_address(remote[0].partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(IPv6Address(int(address) >> 64 << 64))  # one subscriber has at least so many addresses

@@ -5,6 +5,8 @@
   would silently receive half of the first node's connections.
 - An incoming connection releases its slot when it ends. The library holds the slot as long as the host runs, and so
   would accept no more connections after the first three hundred.
+- Connections that have not finished their handshake take no slot of those that have: they wait in a ``Doorway``. The
+  library has one limit for both, so that as many silent sockets kept everybody out.
 - Only Noise and Yamux are offered; the library's default would also accept plaintext.
 - With a handshake (``swarm.cluster.handshake``), everything runs inside ``libp2p_private``, and the handshake runs
   after Noise and before Yamux: a peer that is not admitted never becomes a connection, so that no service of the
@@ -17,7 +19,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +32,7 @@ from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
@@ -43,6 +47,7 @@ from protocol.errors import StarlingError, UnreachableError
 from swarm.cluster.handshake import perform_handshake
 from swarm.host import Handshake
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause
+from swarm.hosts.libp2p.doorway import FIRST_BYTES_SECONDS, Doorway
 from swarm.hosts.libp2p.private_network import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p.yamux import SteadyYamux
 
@@ -108,6 +113,19 @@ class MeteredSocket(TrioTCPStream):
             self.closed.set()
             self._meter.open.discard(self)
 
+    async def is_spoken_to(self) -> bool:
+        """Waits until the other end has sent something, which stays unread; returns False if it ends without."""
+        try:
+            return bool(await self.stream.socket.recv(1, trio.socket.MSG_PEEK))
+        except (OSError, trio.ClosedResourceError):
+            return False
+
+    def drop(self) -> None:
+        """Closes the socket at once; what waits for it fails."""
+        self.stream.socket.close()
+        self.closed.set()
+        self._meter.open.discard(self)
+
     def get_remote_address(self) -> tuple[str, int] | None:
         try:
             host, port = self.stream.socket.getpeername()[:2]
@@ -119,9 +137,10 @@ class MeteredSocket(TrioTCPStream):
 class Listener(IListener):
     """Accepts connections on one address. ``listen`` takes the address, ``serve`` accepts until cancelled or closed."""
 
-    def __init__(self, handler: StreamHandler, meter: Meter, failures: Failures) -> None:
+    def __init__(self, handler: StreamHandler, meter: Meter, doorway: Doorway, failures: Failures) -> None:
         self._handler = handler
         self._meter = meter
+        self._doorway = doorway
         self._failures = failures
         self._scope = trio.CancelScope()
         self._sockets: Sequence[trio.SocketListener] = ()
@@ -138,6 +157,12 @@ class Listener(IListener):
 
     async def _on_socket(self, stream: trio.SocketStream) -> None:
         socket = MeteredSocket(stream, self._meter)
+        spoken_to = False
+        with trio.move_on_after(FIRST_BYTES_SECONDS), self._doorway.silent.place_for(socket):
+            spoken_to = await socket.is_spoken_to()
+        if not spoken_to:
+            socket.drop()
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handle, socket, nursery.cancel_scope)
             await socket.closed.wait()
@@ -146,7 +171,8 @@ class Listener(IListener):
 
     async def _handle(self, socket: MeteredSocket, accepted: trio.CancelScope) -> None:
         try:
-            await self._handler(socket)
+            with self._doorway.handshaking.place_for(socket):  # given back in ``Network``, once the handshake is over
+                await self._handler(socket)
         except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
             self._failures.note("incoming connection", error)
         accepted.cancel()
@@ -159,6 +185,21 @@ class Listener(IListener):
         self._scope.cancel()
         for socket in self._sockets:
             await socket.aclose()
+
+
+class Network(Swarm):
+    """The library's network; only connections that have finished their handshake count against its limit."""
+
+    def __init__(self, *arguments: Any, doorway: Doorway, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._doorway = doorway
+        self._inbound_limiter = trio.CapacityLimiter(math.inf)  # ``max_connections`` holds when one is registered
+
+    async def upgrade_inbound_raw_conn(self, raw_conn: IRawConnection, maddr: Multiaddr) -> IMuxedConn:
+        connection = await super().upgrade_inbound_raw_conn(raw_conn, maddr)
+        if isinstance(raw_conn, RawConnection) and isinstance(raw_conn.stream, MeteredSocket):
+            self._doorway.handshaking.leave(raw_conn.stream)
+        return connection
 
 
 class MeteredTcp(TCP):
@@ -179,7 +220,9 @@ class MeteredTcp(TCP):
 class Upgrader(TransportUpgrader):
     """Noise, then Yamux. In a private cluster both run under its pre-shared key, and its handshake between them."""
 
-    def __init__(self, key_pair: KeyPair, blocked: set[ID], handshake: Handshake | None, failures: Failures) -> None:
+    def __init__(
+        self, key_pair: KeyPair, blocked: Container[ID], handshake: Handshake | None, failures: Failures
+    ) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
         super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
         self._blocked = blocked

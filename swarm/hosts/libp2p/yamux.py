@@ -7,11 +7,15 @@
   leave half an encrypted frame and break the connection for every other stream.
 - Bytes of a peer that are not read here are bounded. The library logs that a peer exceeded its window, and keeps the
   bytes; and its windows grow to 16 MiB per stream, which is more than a small node has for a slow reader.
+- So are those of all connections together: windows that are kept to add up, over many streams of many peers. Beyond the
+  bound, the connection is dropped that has the most on streams from which nothing was read for ``STALE_SECONDS``.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import ClassVar
+from weakref import WeakSet
 
 import anyio
 import libp2p.stream_muxer.yamux.yamux as library
@@ -29,9 +33,19 @@ NOISE_PLAINTEXT_BYTES = 65_519
 WINDOW_BYTES = 1024 * 1024  # of one stream at most: 10 MB/s at a round trip of 100 ms
 UNREAD_BYTES = 32 * 1024 * 1024  # of one connection, over all its streams
 CHECKED_EVERY_BYTES = 1024 * 1024
+ALL_UNREAD_BYTES = 64 * 1024 * 1024  # of all connections of this process, by at most ``ALL_CHECKED_EVERY_BYTES`` more
+ALL_CHECKED_EVERY_BYTES = 8 * 1024 * 1024
+STALE_SECONDS = 1.0
 PAYLOAD_BYTES = NOISE_PLAINTEXT_BYTES - HEADER_SIZE  # in one frame: one Noise message; more would make two
 
 library.MAX_WINDOW_SIZE = WINDOW_BYTES  # the library reads it when a window grows and when a frame claims its size
+
+
+class _Unread:
+    """The connections of this process, and the bytes that came over all of them since they were last added up."""
+
+    connections: ClassVar[WeakSet[SteadyYamux]] = WeakSet()
+    unchecked_bytes: ClassVar[int] = 0
 
 
 class SteadyYamux(Yamux):
@@ -42,21 +56,47 @@ class SteadyYamux(Yamux):
         self._queued: deque[bytes] = deque()
         self._is_queued = trio.Event()
         self._unchecked_bytes = 0
+        self._read_at_seconds: dict[int, float] = {}  # by stream
+
+    async def read_stream(self, stream_id: int, n: int = -1) -> bytes:
+        data = await super().read_stream(stream_id, n)
+        self._read_at_seconds[stream_id] = trio.current_time()
+        return data
+
+    def unread_bytes(self) -> int:
+        return sum(map(len, self.stream_buffers.values()))
+
+    def stale_bytes(self, now_seconds: float) -> int:
+        """Unread bytes of streams from which nothing was read for ``STALE_SECONDS``."""
+        self._read_at_seconds = {i: at for i, at in self._read_at_seconds.items() if i in self.stream_buffers}
+        return sum(
+            len(buffer)
+            for stream, buffer in self.stream_buffers.items()
+            if now_seconds - self._read_at_seconds.get(stream, float("-inf")) >= STALE_SECONDS
+        )
 
     async def _read_data_body(self, length: int) -> bytes:
+        _Unread.unchecked_bytes += length
+        if _Unread.unchecked_bytes >= ALL_CHECKED_EVERY_BYTES:
+            _Unread.unchecked_bytes = 0
+            await _drop_beyond_bound()
         self._unchecked_bytes += length
         if self._unchecked_bytes >= CHECKED_EVERY_BYTES:
             self._unchecked_bytes = 0
-            if sum(map(len, self.stream_buffers.values())) > UNREAD_BYTES:
+            if self.unread_bytes() > UNREAD_BYTES:
                 await self._drop()
                 raise ConnectionClosedError(f"{self.peer_id} sends beyond its windows", transport="tcp")
         return await super()._read_data_body(length)
 
     async def handle_incoming(self) -> None:
-        async with trio.open_nursery() as tasks:
-            tasks.start_soon(self._write_queued)
-            await super().handle_incoming()
-            tasks.cancel_scope.cancel()
+        _Unread.connections.add(self)
+        try:
+            async with trio.open_nursery() as tasks:
+                tasks.start_soon(self._write_queued)
+                await super().handle_incoming()
+                tasks.cancel_scope.cancel()
+        finally:
+            _Unread.connections.discard(self)
 
     async def _write_frame(self, data: bytes) -> None:
         """Queues a frame without payload, with no checkpoint; writes any other before it returns."""
@@ -100,3 +140,19 @@ class SteadyYamux(Yamux):
         """Closes the connection below; the task that reads it notices and cleans up."""
         with anyio.CancelScope(shield=True):
             await self.secured_conn.close()
+
+
+async def _drop_beyond_bound() -> None:
+    """Drops connections until what is unread of the others keeps the bound."""
+    now_seconds = trio.current_time()
+    unread = {connection: connection.unread_bytes() for connection in _Unread.connections}
+    excess = sum(unread.values()) - ALL_UNREAD_BYTES
+    stale = {connection: (connection.stale_bytes(now_seconds), unread[connection]) for connection in unread}
+    for connection in sorted(stale, key=stale.__getitem__, reverse=True):
+        if excess <= 0:
+            return
+        excess -= unread[connection]
+        _Unread.connections.discard(connection)
+        for buffer in connection.stream_buffers.values():
+            buffer.clear()
+        await connection._drop()

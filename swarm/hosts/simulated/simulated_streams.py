@@ -126,6 +126,7 @@ class SimulatedStream:
 
     def __init__(self, peer: PeerId, outgoing: Pipe, incoming: Pipe) -> None:
         self.peer = peer
+        self.network = ""
         self._outgoing = outgoing
         self._incoming = incoming
 

@@ -25,7 +25,7 @@ from node.api.answers import PHASES, escaped_event, escaped_swarm_status, health
 from node.api.event_feed import EventFeed, message_of
 from node.api.history import Excerpt, History
 from node.api.metrics import MAX_LABEL_VALUES, metrics_text
-from node.api.record import Record
+from node.api.record import RunRecord
 from node.api.server import application, served
 from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.events import CheckpointSaved, Fault, Loading, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
@@ -94,7 +94,7 @@ class Node:
                 received_bytes_total=20,
             ),
         )
-        self.record = Record()
+        self.record = RunRecord()
 
     def status(self) -> NodeStatus:
         return self.now

@@ -21,7 +21,7 @@ from node.api.answers import peer_view
 from node.api.endpoints import ENDPOINTS
 from node.api.event_feed import EventFeed
 from node.api.openapi import description
-from node.api.record import Record
+from node.api.record import RunRecord
 from node.api.server import application
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
 from node.events import (
@@ -63,8 +63,8 @@ def full_round(number: int) -> RoundDone:
     )
 
 
-def recorded() -> Record:
-    record = Record()
+def recorded() -> RunRecord:
+    record = RunRecord()
     for number in range(1, 700):
         record.add(full_round(number))
         record.add(

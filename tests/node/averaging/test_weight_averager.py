@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from node.averaging import noloco
+from node.averaging.guard import OwnGroup
 from node.averaging.rules import (
     RELEASED,
     AveragingRule,
@@ -26,7 +27,7 @@ from node.averaging.rules import (
 )
 from node.averaging.weight_averager import NO_PEER, WeightAverager, interval
 from node.configuration import AveragingSection, LearnerSection
-from node.events import Averaged, Event, Fault, decode_event, encode_event
+from node.events import Averaged, AveragingTakenBack, Event, Fault, decode_event, encode_event
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from protocol.blob_id import blob_id
@@ -43,6 +44,7 @@ LAYOUT = TensorLayout.of(SHAPES)
 FAMILY = bytes(range(16))
 WAIT_SECONDS = 60.0  # a hang guard
 EVERY = 4
+NEWEST = 1000  # version of the policy
 
 
 def weights(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -73,6 +75,8 @@ class Family:
         self.encoding = DenseRule.encoding
         self.weight = 1.0
         self.blobs: list[bytes] = []  # as they left us
+        self.known_partners: list[api.KnownPartners] = []
+        self.judged: list[tuple[str, api.Judgement]] = []
         self.error: Exception | None = None
         self.offered: list[tuple[dict[str, Tensor], int]] = []  # the same as weights, outer steps
         self.seeking = threading.Event()
@@ -93,12 +97,14 @@ class Family:
         layout: TensorLayout,
         encoding: str,
         step: int,
+        known: api.KnownPartners,
         *,
         deadline_seconds: float,
     ) -> api.AverageReply:
         content = b"".join([blob] if isinstance(blob, bytes) else blob)
         assert (family, encoding, deadline_seconds) == (FAMILY, self.encoding, 30.0)
         self.blobs.append(content)
+        self.known_partners.append(known)
         if encoding == DenseRule.encoding:
             self.offered.append((from_bf16_bits(open_dense(content, layout), layout), step))
         self.seeking.set()
@@ -111,6 +117,9 @@ class Family:
         path.write_bytes(self.theirs)
         offer = Offer(family, layout.digest, encoding, step, blob_id(self.theirs), max(1, len(self.theirs)))
         return api.AverageReply("bob", offer, str(path), self.weight, "1 × committed", 0.5)
+
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
+        self.judged.append((peer, judgement))
 
     def close(self) -> None:
         self.may_answer.set()
@@ -141,6 +150,7 @@ class Node:
         self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=1e-2))
         self.state = LearnerState()
         self.events: list[Event] = []
+        self.rewards: list[tuple[float, ...]] = [(0.0, 1.0), (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)]
         self.now_seconds = 0.0
         self.replica = WeightAverager(
             swarm,  # type: ignore[arg-type]
@@ -164,7 +174,12 @@ class Node:
     def one_round(self) -> bool:
         self.state.round += 1
         self.now_seconds += 1.0
+        self.taken_back = self.replica.take_back_if_harmful(self.state, self.groups())
         return self.replica.after_round(self.state)
+
+    def groups(self) -> list[OwnGroup]:
+        """A round's own groups, by the newest weights."""
+        return [OwnGroup("task", NEWEST, rewards) for rewards in self.rewards]
 
     @torch.no_grad()
     def learn(self, by: Mapping[str, Tensor]) -> None:
@@ -495,3 +510,52 @@ def test_bf16_patterns_go_there_and_back() -> None:
     back = from_bf16_bits(bf16_bits(here, LAYOUT), LAYOUT)
     assert digest(back) == digest({name: tensor.to(torch.bfloat16) for name, tensor in here.items()})
     assert {name: tuple(tensor.shape) for name, tensor in back.items()} == SHAPES
+
+
+def test_a_step_after_which_success_falls_is_taken_back_to_the_bit_and_its_partner_avoided(tmp_path: Path) -> None:
+    family = Family(tmp_path, blob_of({name: -2.9 * tensor for name, tensor in weights(1).items()}))
+    node = Node(family)
+    node.rounds(EVERY)
+    before = digest(node.optimizer.masters())
+    (changed,) = node.rounds(1)
+    assert changed and digest(node.optimizer.masters()) != before
+    node.rewards = [(0.0, 0.0)] * 8
+    node.rounds(1)
+    assert node.taken_back and digest(node.optimizer.masters()) == before
+    (event,) = [event for event in node.events if isinstance(event, AveragingTakenBack)]
+    assert (event.partner, event.groups, event.averaged_round) == ("bob", 8, EVERY + 1)
+    assert decode_event(encode_event(event)) == event
+    assert node.state.outer is not None and digest(node.state.outer.outer) == before
+    assert all(not tensor.any() for tensor in averaging_momentum(node))
+    node.rewards = [(0.0, 1.0)] * 8
+    node.rounds(EVERY)
+    assert family.known_partners[-1].avoided == ("bob",)
+    assert family.judged == [("bob", api.Judgement.HARMFUL_WEIGHTS)]
+
+
+def averaging_momentum(node: Node) -> list[Tensor]:
+    assert isinstance(node.state.outer, noloco.OuterState)
+    return list(node.state.outer.momentum.values())
+
+
+def test_weights_on_trial_are_not_offered_before_a_round_has_shown_what_they_do(tmp_path: Path) -> None:
+    family = Family(tmp_path, blob_of(weights(2)))
+    node = Node(family, every_rounds=1)
+    node.rounds(1)
+    node.rewards = []
+    node.rounds(3)
+    assert len(family.blobs) == 1
+    node.rewards = [(0.0, 1.0)] * 4
+    node.rounds(1)
+    assert len(family.blobs) == 2
+
+
+def test_what_was_learnt_goes_with_every_offer_to_compare_first_distances_with(tmp_path: Path) -> None:
+    family = Family(tmp_path, blob_of(weights(2)))
+    node = Node(family)
+    first = {name: tensor.clone() for name, tensor in node.optimizer.masters().items()}
+    node.step(5)
+    moved = sum(float((tensor - first[name]).square().sum()) for name, tensor in node.optimizer.masters().items())
+    node.rounds(EVERY + 1)
+    assert family.known_partners[0].learnt == pytest.approx(moved**0.5, rel=1e-5)
+    assert node.state.averaging.learnt == pytest.approx(moved**0.5, rel=1e-5)

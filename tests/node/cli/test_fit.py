@@ -12,7 +12,7 @@ import pytest
 from node.cli.verbs.fit import bytes_of
 from node.fit.table import FitReport
 from protocol.errors import ConfigurationError
-from scripts.bench.common.model_shapes import config_of
+from scripts.bench.common.published_shapes import config_of
 from swarm.exit_codes import ExitCode
 
 Starling = Callable[..., tuple[int, str, str]]

@@ -30,7 +30,6 @@ from node.doctor.machine_facts import (
     TorchFacts,
     available_memory_bytes,
     disk_facts,
-    group_room_bytes,
     requirements,
     torch_facts,
 )
@@ -159,18 +158,6 @@ def test_a_model_that_does_not_fit_is_an_error_with_the_plans_words() -> None:
 def test_available_memory_is_read_in_bytes_where_the_system_reports_it() -> None:
     assert available_memory_bytes("MemTotal:  9 kB\nMemAvailable:    3 kB\n") == 3072
     assert available_memory_bytes("MemTotal:  9 kB\n") is None
-
-
-def test_the_narrowest_limit_of_the_groups_above_us_counts_without_page_cache(tmp_path: Path) -> None:
-    for group, limit, current, cache in (("", "max", 0, 0), ("a", "1000", 700, 200), ("a/b", "900", 100, 0)):
-        folder = tmp_path / group
-        folder.mkdir(exist_ok=True)
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{current}\n")
-        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
-    assert group_room_bytes(tmp_path, "12:pids:/x\n0::/a/b\n") == 500
-    assert group_room_bytes(tmp_path, "0::/\n") is None
-    assert group_room_bytes(tmp_path / "none", "0::/a\n") is None
 
 
 def disk(free: int, *, writable: bool = True, blobs: int = 0, checkpoint: int = 0) -> Finding:

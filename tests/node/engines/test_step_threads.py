@@ -9,7 +9,7 @@ import torch
 
 from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
-from node.engines.step_threads import LONGEST_WAIT, StepThreads, ThreadTrials, thread_counts
+from node.engines.step_threads import LONGEST_WAIT, SHORT_PASS_TOKENS, StepThreads, ThreadTrials, thread_counts
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
 
@@ -104,3 +104,28 @@ def test_number_of_threads_is_restored_after_the_steps_and_after_a_failure() -> 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_short_pass_over_prompts_has_the_threads_of_a_step_and_a_long_one_the_most() -> None:
+    before = torch.get_num_threads()
+    seconds = 0.0
+
+    def clock() -> float:
+        nonlocal seconds
+        seconds += 0.01 * torch.get_num_threads()
+        return seconds
+
+    threads = StepThreads(adapting=True, clock=clock)
+    used = []
+    try:
+        torch.set_num_threads(2)
+        with threads.chosen():
+            for _ in range(40):
+                with threads.step():
+                    pass
+            for tokens in (SHORT_PASS_TOKENS, SHORT_PASS_TOKENS + 1):
+                threads.before_prompts(tokens)
+                used.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1, 2]

@@ -8,15 +8,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from node.configuration import Config
+from node.configuration import DEFAULT_BATCH_TOKENS, DEFAULT_ROWS, DEFAULT_STORE_BYTES, Config
 from node.fit.machine import Limit, Machine
 from node.fit.model_sizes import ModelSizes, sizes_from
+from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
-from scripts.bench.common.model_shapes import config_of
+from scripts.bench.common.published_shapes import config_of
 
 GB = 10**9
 ROUND = Workload(
     prompt_tokens=200, answer_tokens=100, own_groups=32, foreign_groups=32, completions=4, checkpoints_kept=2
+)
+PLAIN = MemorySettings(
+    dtype="float32",
+    adapter_rank=0,
+    four_bit=False,
+    rows=DEFAULT_ROWS,
+    batch_tokens=DEFAULT_BATCH_TOKENS,
+    recompute=False,
+    chunk_tokens=None,
+    optimizer="adamw",
+    merge_adapters=True,
+    store_bytes=DEFAULT_STORE_BYTES,
 )
 
 

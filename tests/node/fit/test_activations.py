@@ -14,16 +14,13 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from node.configuration import Config
 from node.fit.activations import PassShape, kept_bytes, pass_shape
 from node.fit.model_sizes import sizes_from
-from node.fit.settings import settings_without_a_plan
 from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_hidden, plan_micro_batches
-from tests.node.fit.shapes import ROUND
+from tests.node.fit.shapes import PLAIN, ROUND
 
-PLAIN = settings_without_a_plan(Config(), "float32")
 SHAPE = PassShape(prompts=2, rows=8, prompt_tokens=24, answer_tokens=60, passes=1)
 
 

@@ -9,14 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from node.configuration import Config
 from node.fit.footprint import checkpoint_tensor_bytes, footprint_of, trained_parameters, weight_bytes
-from node.fit.settings import MemorySettings, settings_without_a_plan
-from scripts.bench.common.model_shapes import SHAPES
-from tests.node.fit.shapes import ROUND, sizes
+from node.fit.settings import MemorySettings
+from scripts.bench.common.published_shapes import SHAPES
+from tests.node.fit.shapes import PLAIN, ROUND, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")
-PLAIN = settings_without_a_plan(Config(), "float32")
 KINDS = st.sampled_from(["cpu", "cuda"])
 SETTINGS = st.builds(
     MemorySettings,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.fit.host_memory import control_group_limits, host_memory_bytes, own_control_groups
+from node.fit.host_memory import control_group_limits, control_group_room, host_memory_bytes, own_control_groups
 from tests.node.fit.shapes import GB, limited_to
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -77,3 +77,18 @@ def test_the_innermost_group_comes_first(system: tuple[Path, Path]) -> None:
     assert own_control_groups(*system) == []
     member_of(proc, "9:name=systemd:/x\n0::/a/b\n")
     assert own_control_groups(*system) == [root / "a" / "b", root / "a", root]
+
+
+def test_the_narrowest_limit_of_the_groups_above_us_counts_without_page_cache(system: tuple[Path, Path]) -> None:
+    root, proc = system
+    assert control_group_room(*system) is None  # no file says in which groups it is
+    for group, most, current, cache in (("", "max", 0, 0), ("a", "1000", 700, 200), ("a/b", "900", 100, 0)):
+        limit(root / group, "memory.max", most)
+        limit(root / group, "memory.current", str(current))
+        limit(root / group, "memory.stat", f"anon 1\ninactive_file {cache}")
+    member_of(proc, "12:pids:/x\n0::/a/b\n")
+    assert control_group_room(*system) == 500
+    member_of(proc, "0::/\n")
+    assert control_group_room(*system) is None
+    member_of(proc, "0::/a\n")
+    assert control_group_room(root / "none", proc) is None

@@ -17,7 +17,8 @@ from node.policy.model_counting import counted_sizes
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
-from scripts.bench.common.model_shapes import SHAPES, config_of, write_model
+from scripts.bench.common.model_shapes import write_model
+from scripts.bench.common.published_shapes import SHAPES, config_of
 from tests.node.fit.shapes import sizes
 
 

@@ -15,12 +15,12 @@ from node.fit.candidates import ADAPTER_RANK, Trained
 from node.fit.footprint import footprint_of
 from node.fit.model_sizes import known_sizes
 from node.fit.plan import Plan, make_plan
-from node.fit.settings import settings_without_a_plan, with_settings
+from node.fit.settings import with_settings
 from node.policy.model_files import model_folder
 from node.state_sync.publishing import ROOM_SHARE
 from protocol.errors import ConfigurationError
-from scripts.bench.common.model_shapes import SHAPES
-from tests.node.fit.shapes import GB, ROUND, config, cpu, gpu, sizes
+from scripts.bench.common.published_shapes import SHAPES
+from tests.node.fit.shapes import GB, PLAIN, ROUND, config, cpu, gpu, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")
 SEVEN_BILLION = replace(
@@ -35,6 +35,7 @@ class RanOut:
     rows: int
     batch_tokens: int
     learner_killed: int = 0
+    recompute: bool = False
 
 
 def plan(shape: Any, machine: Any, keys: dict[str, dict[str, Any]] | None = None, **extra: Any) -> Plan:
@@ -48,7 +49,7 @@ def test_built_in_models_run_as_they_did_without_a_plan(name: str, memory_bytes:
     assert shape is not None
     workload = replace(ROUND, prompt_tokens=15, answer_tokens=12)
     found = make_plan(config(), shape, cpu(memory_bytes), workload)
-    assert found.settings == settings_without_a_plan(config(), "float32")
+    assert found.settings == PLAIN
     resolved = with_settings(config(), found.settings)
     assert (resolved.policy.adapter_rank, resolved.engine.rows, resolved.learner.batch_tokens) == (0, 128, 8192)
     assert resolved.averaging == config().averaging and resolved.checkpoint == config().checkpoint
@@ -142,6 +143,13 @@ def test_running_out_lowers_rows_and_passes_and_never_the_family() -> None:
     after = plan(QWEN, cpu(9 * GB), fitted=RanOut(rows=16, batch_tokens=512)).settings
     assert (after.rows, after.batch_tokens) == (16, 512)
     assert (after.adapter_rank, after.four_bit) == (before.adapter_rank, before.four_bit)
+
+
+def test_recomputation_that_was_switched_on_stays_unless_a_person_forbids_it() -> None:
+    ran_out = RanOut(rows=128, batch_tokens=4096, recompute=True)
+    after = plan(QWEN, cpu(80 * GB), fitted=ran_out).settings
+    assert after.recompute and after.chunk_tokens is not None and after.batch_tokens == 4096
+    assert not plan(QWEN, cpu(80 * GB), {"learner": {"recompute": False}}, fitted=ran_out).settings.recompute
 
 
 def test_a_learner_that_was_killed_for_its_memory_comes_back_smaller_in_the_same_family() -> None:

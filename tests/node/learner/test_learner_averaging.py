@@ -19,7 +19,7 @@ from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import AveragingSection, CheckpointSection, Config, LearnerSection, PolicySection, TasksSection
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.torch import TorchEngine
-from node.events import Averaged, Event, Fault, OutOfMemory
+from node.events import Averaged, AveragingTakenBack, Event, Fault, OutOfMemory
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.loop import Learner
 from node.learner.optimizer import MasterAdamW
@@ -75,7 +75,7 @@ class Family:
         beat = Heartbeat("bob", "", "", self._family, bytes(16), 1, 1, "", 1.0, 0, 0, ())
         return [api.PeerStatus("bob", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None)]
 
-    def average(self, blob, family, layout, encoding, step, *, deadline_seconds):
+    def average(self, blob, family, layout, encoding, step, known, *, deadline_seconds):
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         content = encode_dense(self.layout, bf16_bits(self.theirs, self.layout))
@@ -85,6 +85,9 @@ class Family:
         path.write_bytes(content)
         offer = Offer(family, layout.digest, encoding, step, blob_id(content), len(content))
         return api.AverageReply("bob", offer, str(path), 1.0, "1 × committed", 0.5)
+
+    def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
+        return
 
     def close(self) -> None:
         self.may_answer.set()
@@ -256,25 +259,6 @@ def test_an_outer_step_without_memory_for_it_is_taken_after_a_later_round(
     assert after.policy_version > before.policy_version and node.engine.version == after.policy_version
 
 
-def test_a_change_is_reported_though_the_next_offer_has_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = Node(tmp_path, every_rounds=1)  # due again at once
-    node.rounds(1)
-    real, failed = node.averager._offer, [0]
-
-    def no_room_once(state: LearnerState) -> None:
-        failed[0] += 1
-        if failed[0] == 1:
-            raise MemoryError
-        real(state)
-
-    monkeypatch.setattr(node.averager, "_offer", no_room_once)
-    done = node.learner.round()
-    assert failed[0] == 2 and len(node.averaged()) == 1
-    assert node.engine.loaded[-1] == (done.policy_version, digest(node.policy.trainable()))
-
-
 def test_an_exchange_that_runs_out_of_memory_on_its_thread_is_told_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,3 +279,45 @@ def test_an_exchange_that_runs_out_of_memory_on_its_thread_is_told_and_changes_n
     faults = [event for event in node.events if isinstance(event, Fault)]
     assert [(fault.kind, fault.fatal) for fault in faults] == [("memory", False)] and "8.00 GiB" in faults[0].detail
     assert node.state.outer is None and node.averaged()[0].partner is None
+
+
+def test_a_round_that_shows_harm_takes_the_step_back_before_it_learns_and_the_engine_gets_the_old_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    success = 0.5
+
+    def scored(scorer: HereScorer, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        return [Scores((2 * success, 0.0), (None, None)) for _ in items]
+
+    monkeypatch.setattr(HereScorer, "score", scored)
+    node = Node(tmp_path, every_rounds=6)
+    node.rounds(7)
+    on_trial = node.state.averaging.trial
+    assert on_trial is not None and len(node.averaged()) == 1
+    assert node.weights() != digest(on_trial.before)
+    success = 0.0
+    done = node.learner.round()
+    assert [event.round for event in node.events if isinstance(event, AveragingTakenBack)] == [8]
+    assert node.weights() == digest(on_trial.before)
+    assert node.engine.loaded[-1] == (done.policy_version, digest(node.policy.trainable()))
+    assert done.reward == 0.0 and node.state.success.of("basic_arithmetic") > 0.1  # bad rounds are no evidence
+
+
+def test_a_step_on_trial_survives_a_restart_and_can_still_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    success = 0.5
+
+    def scored(scorer: HereScorer, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        return [Scores((2 * success, 0.0), (None, None)) for _ in items]
+
+    monkeypatch.setattr(HereScorer, "score", scored)
+    first = Node(tmp_path, every_rounds=6)
+    first.rounds(7)
+    first.stop()
+    assert first.state.averaging.trial is not None
+    second = Node(tmp_path, every_rounds=6)
+    success = 0.0
+    second.learner.round()
+    assert second.weights() == digest(first.state.averaging.trial.before)
+    assert second.state.averaging.known(0.0).avoided == ("bob",)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from node.checkpoints.checkpoints import NewestCheckpoint, read, write
+from node.checkpoints.checkpoints import NewestCheckpoint, Snapshot, read, write
 from node.configuration import Config, DtypeName, LearnerSection, OptimizerName, PolicySection
+from node.learner.assembly import _continued
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, restore, snapshot_of
 from node.policy.policy import Policy
@@ -71,3 +74,51 @@ def test_checkpoint_of_a_base_in_4_bits_holds_the_adapter_alone_and_restores_it(
     ids = torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         assert torch.equal(policy.model(input_ids=ids).logits, again.model(input_ids=ids).logits)
+
+
+def with_state(**changes: object) -> Callable[[Snapshot], Snapshot]:
+    return lambda snapshot: replace(snapshot, state={**snapshot.state, **changes})
+
+
+def with_nan(snapshot: Snapshot) -> Snapshot:
+    name = next(name for name in snapshot.tensors if name.startswith("weights."))
+    spoilt = torch.full_like(snapshot.tensors[name], float("nan"))
+    return replace(snapshot, tensors={**snapshot.tensors, name: spoilt})
+
+
+def without_moments(snapshot: Snapshot) -> Snapshot:
+    name = next(name for name in snapshot.tensors if name.startswith("optimizer.exp_avg."))
+    return replace(snapshot, tensors={key: value for key, value in snapshot.tensors.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [with_nan, without_moments, with_state(policy_version=2**63 - 1), with_state(success={"add": "much"}),
+     with_state(evidence=7), with_state(pool=None, groups_shared=-1)],
+)  # fmt: skip
+def test_checkpoint_that_no_run_can_continue_from_is_set_aside_and_the_one_before_is_used(
+    spoil: Callable[[Snapshot], Snapshot], tmp_path: Path
+) -> None:
+    policy, optimizer = node()
+    step(policy, optimizer, 0)
+    before = snapshot_of(Config(), policy, optimizer, LearnerState(round=3, policy_version=3), {})
+    write(tmp_path, before, keep=2)
+    write(tmp_path, spoil(replace(before, round=4)), keep=2)
+    other_policy, other = node()
+    state, _, path = _continued(tmp_path, other_policy, other)
+    assert state.round == state.policy_version == 3
+    assert path is not None and path.name == "round-000003"
+    assert all(torch.equal(other.masters()[name], master) for name, master in optimizer.masters().items())
+    (aside,) = tmp_path.glob("set-aside-*")
+    assert (aside / "tensors.safetensors").exists()
+
+
+def test_only_checkpoint_is_of_no_use_and_the_run_begins_afresh(tmp_path: Path) -> None:
+    policy, optimizer = node()
+    step(policy, optimizer, 0)
+    write(tmp_path, with_nan(snapshot_of(Config(), policy, optimizer, LearnerState(round=3), {})), keep=1)
+    fresh_policy, fresh = node()
+    original, _ = node()
+    state, position, path = _continued(tmp_path, fresh_policy, fresh)
+    assert (state.round, position, path) == (0, None, None)
+    assert all(torch.equal(p, original.trainable()[name]) for name, p in fresh_policy.trainable().items())

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -19,11 +20,14 @@ from trio.testing import MockClock
 
 from node.events import Event, StateSyncing
 from node.kernels.weight_diff_kernels import encode_diff_fast, weights_hash_fast
+from node.learner.persistence import LearnerState
 from node.policy.weight_layout import layout_of
 from node.state_sync.adoption import StateAdoption, Timing
 from node.state_sync.publishing import HeldState, LearnerProgress, StatePublisher
 from node.state_sync.rebuild import bf16_copy
+from node.state_sync.start_from_peers import with_adopted_state
 from node.state_sync.state_choice import StateRequirements
+from node.state_sync.state_verdict import MeasuredSuccess
 from protocol.blob_id import blob_id
 from protocol.errors import UnreachableError
 from protocol.limits import CHUNK_BYTES
@@ -180,14 +184,18 @@ class World:
         await trio.sleep(2 * MIN_SECONDS_BETWEEN_STATES)  # until the last of the three is announced
         return held
 
-    async def mirror(self, service: SwarmService, donor: SwarmService, held: HeldState) -> None:
-        """``service`` has the blobs too and announces the same state, as one does that was started from it."""
+    async def mirror(
+        self, service: SwarmService, donor: SwarmService, held: HeldState, claimed: float | None = None
+    ) -> None:
+        """``service`` has the blobs too and announces the same state, as one does that was started from it; it claims
+        no success of its own, unless ``claimed`` is given."""
         for each in held.advert.blobs:
             service.store.put(donor.store.read(each.blob))
         client = Client(service, self.token)
         await trio.to_thread.run_sync(client.beat, heartbeat("learning"))
+        tasks = () if claimed is None else (TaskSuccess("add", claimed, 1000),)
         passed_on = StateAdvert(
-            FAMILY, held.advert.layout, held.advert.policy_version, 5, (), held.advert.anchor, held.advert.diffs
+            FAMILY, held.advert.layout, held.advert.policy_version, 5, tasks, held.advert.anchor, held.advert.diffs
         )
         await trio.to_thread.run_sync(client.share_state, passed_on)
 
@@ -198,7 +206,9 @@ class World:
         *,
         stop: Callable[[list[StateSyncing]], str | None] = lambda events: None,
         success: float | None = None,
+        measured: Mapping[str, float] | None = None,
     ) -> tuple[HeldState | None, list[StateSyncing]]:
+        """``measured`` has the success of weights, by their hash; weights that it does not name have .5."""
         events: list[StateSyncing] = []
 
         def report(event: Event) -> None:
@@ -223,6 +233,7 @@ class World:
                 heartbeat=heartbeat,
                 report=report,
                 should_stop=lambda: stop(events),
+                measure=lambda: MeasuredSuccess((measured or {}).get(hash_of(weights), 0.5), 1000),
                 timing=timing,
             )
             return adoption.adopt_best(weights, patience_seconds=PATIENCE_SECONDS)
@@ -265,7 +276,7 @@ def test_a_joiner_ends_with_exactly_the_donor_s_weights_and_hands_them_on(play: 
             await world.publish(donor, theirs)
             held, events = await world.join(joiner, own)
             assert held is not None
-            assert stages(events) == ["looking", "fetching", "verifying", "done"]
+            assert stages(events) == ["looking", "fetching", "verifying", "measuring", "done"]
             assert hash_of(own) == hash_of(theirs) == events[-1].weights
             assert held.advert.outer_step == 5
 
@@ -284,11 +295,59 @@ def test_the_better_of_two_is_taken(play: Play) -> None:
             better, worse, own = fresh(1), fresh(2), fresh(3)
             await world.publish(a, worse, success=0.4)
             await world.publish(b, better, success=0.9)
-            held, _ = await world.join(joiner, own)
+            held, _ = await world.join(joiner, own, measured={hash_of(better): 0.9})
             assert held is not None
             assert hash_of(own) == hash_of(better)
 
     play(story)
+
+
+def test_state_that_is_not_as_good_as_claimed_is_taken_back_and_the_honest_one_is_kept(play: Play) -> None:
+    async def story(world: World) -> None:
+        async with world.member("liar") as liar, world.member("honest") as honest, world.member("joiner") as joiner:
+            theirs, spoilt, own = fresh(1), fresh(2), fresh(3)
+            before = own["a"].clone()
+            await world.publish(liar, spoilt, success=1.0)
+            await world.publish(honest, theirs, success=0.5)
+            success = {hash_of(spoilt): 0.0, hash_of(theirs): 0.45, hash_of(own): 0.3}
+            held, events = await world.join(joiner, own, measured=success)
+            assert held is not None
+            assert [stage for stage in stages(events) if stage in ("failed", "done")] == ["failed", "done"]
+            assert hash_of(own) == hash_of(theirs)
+            assert joiner.reputations.of(liar.host.peer_id, EPOCH) < 0.35
+            assert joiner.reputations.of(honest.host.peer_id, EPOCH) >= 0.5
+
+            again = fresh(3)
+            held, events = await world.join(joiner, again, measured=success | {hash_of(theirs): 0.0})
+            assert held is None
+            assert torch.equal(again["a"], before)  # to the bit, also where bf16 rounds
+
+    play(story)
+
+
+def test_claims_of_others_about_an_honest_state_neither_hide_nor_spoil_it(play: Play) -> None:
+    async def story(world: World) -> None:
+        async with (
+            world.member("honest") as honest, world.member("high") as high, world.member("low") as low,
+            world.member("joiner") as joiner,
+        ):  # fmt: skip
+            theirs, own = fresh(1), fresh(2)
+            held = await world.publish(honest, theirs, success=0.5)
+            await world.mirror(high, honest, held, claimed=1.0)
+            await world.mirror(low, honest, held, claimed=0.0)
+            found, _ = await world.join(joiner, own, measured={hash_of(theirs): 0.5, hash_of(own): 0.2})
+            assert found is not None
+            assert hash_of(own) == hash_of(theirs)
+            assert joiner.reputations.of(high.host.peer_id, EPOCH) < 0.35
+            assert joiner.reputations.of(honest.host.peer_id, EPOCH) >= 0.5
+
+    play(story)
+
+
+def test_counts_that_a_peer_claims_do_not_become_ours() -> None:
+    ours = replace(LearnerState(), round=7, policy_version=12, outer_round=3)
+    after = with_adopted_state(ours)
+    assert (after.round, after.policy_version, after.outer, after.outer_round) == (7, 13, None, 7)
 
 
 def test_nobody_announces_a_state_and_the_joiner_keeps_its_own_weights(play: Play) -> None:

@@ -79,8 +79,19 @@ def test_of_states_alike_the_one_that_others_took_over_is_taken() -> None:
     assert chosen(seen("a", success=0.505), seen("b", shared, success=0.5), seen("c", shared, success=None)) == "b"
 
 
-def test_of_strangers_alike_the_longest_trained_is_taken() -> None:
-    assert chosen(seen("a", success=0.505, version=3), seen("b", success=0.5, version=90)) == "b"
+def test_versions_that_peers_claim_decide_nothing() -> None:
+    assert chosen(seen("a", success=0.6, version=3), seen("b", success=0.5, version=2**63 - 1)) == "a"
+    assert chosen(seen("a", version=3), seen("b", version=90)) == chosen(seen("a", version=90), seen("b", version=3))
+
+
+def test_claim_counts_by_the_reputation_of_the_peer_that_makes_it() -> None:
+    assert chosen(seen("a", success=0.6, reputation=0.9), seen("b", success=1.0, reputation=0.5)) == "a"
+
+
+def test_low_claims_of_others_do_not_hide_a_state() -> None:
+    shared = blob("anchor", "shared")
+    low = [seen(f"low{i}", shared, success=0.0) for i in range(10)]
+    assert chosen(*low, seen("a", shared, success=0.6), seen("b", success=0.4)) != "b"
 
 
 def test_a_state_that_nobody_measured_is_taken_only_for_want_of_another() -> None:

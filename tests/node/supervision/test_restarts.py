@@ -29,6 +29,16 @@ def test_the_fifth_short_life_in_a_row_ends_the_node_with_the_reason() -> None:
     assert "exit code 1" in decision.because and "RuntimeError: no" in decision.because
 
 
+def test_child_that_the_system_has_no_room_for_is_started_again_for_as_long_as_it_takes() -> None:
+    no_room = ChildEnd(0, 0.0, False, (), not_started="Too many open files")
+    for number in range(1, 100):
+        decision = decide("learner", [no_room] * number)
+        assert isinstance(decision, Restart) and decision.after_seconds <= MAX_DELAY_SECONDS
+    assert describe("learner", no_room) == "learner could not be started: Too many open files"
+    assert isinstance(decide("learner", [no_room] * 9 + [end()] * (MAX_SHORT_LIVES - 1)), Restart)
+    assert isinstance(decide("learner", [no_room] * 9 + [end()] * MAX_SHORT_LIVES), GiveUp)
+
+
 @pytest.mark.parametrize("good", [end(useful=True), end(lived=3600.0)])
 def test_a_life_that_was_of_use_or_long_begins_the_count_anew(good: ChildEnd) -> None:
     assert decide("learner", [end()] * (MAX_SHORT_LIVES - 1) + [good]) == Restart(0.5)

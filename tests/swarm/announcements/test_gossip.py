@@ -16,9 +16,7 @@ from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
 from swarm.announcements import gossip as gossip_module
-from swarm.announcements import group_pool as pool_module
 from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts
-from swarm.announcements.group_pool import GroupPool
 from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated.network import SimulatedNetwork
 
@@ -105,6 +103,7 @@ def flipped(raw: bytes) -> bytes:
         ("oversized", lambda s: b"\x91" * 1000 + b"\xc0", GossipVerdict.REJECT),
         ("signature", lambda s: flipped(s.sealed()), GossipVerdict.REJECT),
         ("wrong_swarm", lambda s: s.sealed(swarm=bytes(16)), GossipVerdict.REJECT),
+        ("version", lambda s: msgspec.msgpack.encode((msgspec.msgpack.encode((2, 0)), b"")), GossipVerdict.REJECT),
     ],
 )
 def test_what_no_honest_peer_forwards_is_rejected(
@@ -165,18 +164,51 @@ def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
 def test_a_sender_is_limited_in_bytes_as_well_as_in_messages() -> None:
     limits_of_senders = SenderLimits()
     size = limits.ANNOUNCEMENT_BYTES
-    refusals = [limits_of_senders.refusal("peer", i, size, NOW) for i in range(20)]
+    refusals = [limits_of_senders.refusal("peer", i, size, NOW, forwarder="forwarder") for i in range(20)]
     assert refusals == [None] * 16 + ["rate"] * 4
 
 
 def test_strangers_without_number_take_bounded_memory_and_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gossip_module, "SENDERS_REMEMBERED", 100)
-    limits_of_senders = SenderLimits()
-    refusals = [limits_of_senders.refusal(f"stranger {i}", 1, 100, NOW) for i in range(5000)]
+    of_senders = SenderLimits()
+    refusals = [of_senders.refusal(f"stranger {i}", 1, 100, NOW, forwarder="forwarder") for i in range(5000)]
     assert refusals.count(None) == gossip_module.NEWCOMERS_AT_ONCE
     assert set(refusals) == {None, "newcomers"}
-    assert len(limits_of_senders) == 100
-    assert limits_of_senders.refusal("another", 1, 100, NOW + 1.0) is None
+    assert len(of_senders) == 100
+    assert of_senders.refusal("another", 1, 100, NOW + 1.0, forwarder="forwarder") is None
+
+
+def test_forwarder_that_invents_senders_keeps_out_neither_itself_nor_those_of_another_forwarder() -> None:
+    of_senders = SenderLimits()
+    for number in range(5000):
+        of_senders.refusal(f"invented {number}", 1, 100, NOW, forwarder="sybil")
+    assert of_senders.refusal("newcomer", 1, 100, NOW, forwarder="sybil") == "newcomers"
+    assert of_senders.refusal("newcomer", 1, 100, NOW, forwarder="honest") is None
+    assert of_senders.refusal("sybil", 1, 100, NOW, forwarder="sybil") is None
+
+
+def test_forwarders_without_number_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gossip_module, "FORWARDERS_REMEMBERED", 100)
+    of_senders = SenderLimits()
+    for number in range(500):
+        of_senders.refusal(f"sender {number}", 1, 100, NOW, forwarder=f"forwarder {number}")
+    assert len(of_senders._newcomers_of) == 100
+
+
+def test_body_of_a_sender_above_its_rate_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting()
+    walked: list[wire.Envelope] = []
+    open_body = wire.open_body
+
+    def walk(envelope: wire.Envelope) -> Announcement:
+        walked.append(envelope)
+        return open_body(envelope)
+
+    monkeypatch.setattr(wire, "open_body", walk)
+    count = int(gossip_module.MESSAGES_AT_ONCE)
+    for sequence in range(2 * count):
+        setting.host.arrive(setting.sealed(sequence=sequence))
+    assert len(walked) == count
 
 
 def test_the_replay_window_admits_each_number_once_in_any_order() -> None:
@@ -269,43 +301,3 @@ def test_gossip_crosses_a_lossless_network_to_everybody_once_despite_duplicates(
         assert sum(m.rejected["replay"] for m in members) > 0
 
     anyio.run(main, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
-
-
-def rollouts(*numbers: int, completions: int = 8) -> RolloutAdvert:
-    return RolloutAdvert(bytes(16), bytes(16), 1, tuple(advert(n, completions) for n in numbers))
-
-
-def test_the_pool_lists_each_blob_once_with_rising_cursors() -> None:
-    pool = GroupPool()
-    assert pool.add("a", rollouts(1, 2), NOW) == 2
-    assert pool.add("b", rollouts(2, 3), NOW) == 1
-    assert [(s.cursor, s.peer) for s in pool.after(0, 10, NOW)] == [(1, "a"), (2, "a"), (3, "b")]
-    assert [s.cursor for s in pool.after(1, 1, NOW)] == [2]
-    assert pool.after(3, 10, NOW) == []
-    assert [s.cursor for s in pool.after(99, 10, NOW)] == [1, 2, 3]
-
-
-def test_groups_leave_the_pool_with_age_and_with_their_sender() -> None:
-    pool = GroupPool()
-    pool.add("a", rollouts(1), NOW)
-    pool.add("b", rollouts(2), NOW + 10)
-    assert [s.peer for s in pool.after(0, 10, NOW + pool_module.AGE_SECONDS + 1)] == ["b"]
-    pool.forget("b")
-    assert len(pool) == 0
-    pool.add("b", rollouts(4), NOW)
-    assert [s.cursor for s in pool.after(0, 10, NOW)] == [3]
-
-
-def test_a_flood_pushes_out_its_own_groups_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "GROUPS", 40)
-    monkeypatch.setattr(pool_module, "COMPLETIONS", 320)
-    pool = GroupPool()
-    pool.add("honest", rollouts(1, 2, 3), NOW)
-    for number in range(10, 200):
-        pool.add("flood", rollouts(number), NOW)
-    peers = [s.peer for s in pool.after(0, 1000, NOW)]
-    assert peers.count("honest") == 3
-    assert peers.count("flood") == 10
-    for number in range(200, 300):
-        pool.add("heavy", rollouts(number, completions=64), NOW)
-    assert sum(len(s.advert.rewards) for s in pool.after(0, 1000, NOW)) <= 320

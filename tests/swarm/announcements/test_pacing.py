@@ -11,9 +11,11 @@ from swarm.announcements.pacing import (
     HEARTBEATS_PER_SECOND,
     LONGEST_ADVERT_SECONDS,
     LONGEST_HEARTBEAT_SECONDS,
+    MESSAGES_PER_SECOND,
     AdvertPacing,
     adverts_per_second,
     heartbeat_seconds,
+    messages_per_second,
 )
 
 
@@ -31,6 +33,12 @@ def test_heartbeats_of_a_whole_swarm_come_at_one_rate_whatever_its_size(nodes: i
 def test_invented_nodes_make_nobody_silent(nodes: int, shortest_seconds: float) -> None:
     assert heartbeat_seconds(nodes, shortest_seconds) <= max(shortest_seconds, LONGEST_HEARTBEAT_SECONDS)
     assert adverts_per_second(nodes) >= 1.0 / LONGEST_ADVERT_SECONDS
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_nodes_that_count_half_as_many_as_their_receivers_are_accepted(nodes: int, shortest: int) -> None:
+    sends = 1.0 / heartbeat_seconds(max(1, nodes // 2), shortest) + adverts_per_second(max(1, nodes // 2))
+    assert messages_per_second(nodes, shortest) >= min(sends, MESSAGES_PER_SECOND)
 
 
 def sent(nodes: int, every_seconds: float, seconds: float) -> int:

@@ -234,7 +234,7 @@ def test_a_late_announcement_does_not_replace_a_newer_one() -> None:
     pool = StatePool()
     pool.add("a", advert(2), 100.0, sequence=7, family=FAMILY)
     pool.add("a", advert(1), 101.0, sequence=6, family=FAMILY)
-    assert [s.advert.policy_version for s in pool.of(FAMILY, 102.0, lambda peer: 0.5)] == [2]
+    assert [s.advert.policy_version for s in pool.of(FAMILY, 102.0)] == [2]
 
 
 def test_a_flood_of_other_families_pushes_out_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,4 +244,19 @@ def test_a_flood_of_other_families_pushes_out_none_of_ours(monkeypatch: pytest.M
     for number in range(100):
         pool.add(f"stranger {number}", advert(2, OTHER), 101.0, sequence=1, family=FAMILY)
     assert len(pool) == 8
-    assert [s.peer for s in pool.of(FAMILY, 102.0, lambda peer: 0.5)] == ["ours"]
+    assert [s.peer for s in pool.of(FAMILY, 102.0)] == ["ours"]
+
+
+def test_crowd_of_new_identities_pushes_out_neither_those_heard_before_nor_a_peer_that_proved_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_pool, "PEERS", 8)
+    pool = StatePool(lambda peer: 0.9 if peer == "proved" else 0.5)
+    pool.add("early", advert(1), 100.0, sequence=1, family=FAMILY)
+    for number in range(100):
+        pool.add(f"sybil {number}", advert(2), 101.0, sequence=1, family=FAMILY)
+    pool.add("proved", advert(3), 102.0, sequence=1, family=FAMILY)
+    pool.add("early", advert(4), 103.0, sequence=2, family=FAMILY)
+    held = [s.peer for s in pool.of(FAMILY, 104.0)]
+    assert len(held) == 8
+    assert held[:2] == ["early", "proved"]

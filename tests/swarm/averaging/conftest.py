@@ -78,16 +78,19 @@ class Node:
         self.peer = host.peer_id
         self.blob = blob  # its weights
         self.reply: api.Reply | None = None
+        self.known = api.KnownPartners(learnt=1e6)  # so much that first distances are short beside it
         self.ended = anyio.Event()
         self.tasks: TaskGroup | None = None
 
     def request(self, *, deadline_seconds: float = 60.0, **changes: object) -> api.Average:
         stored = self.service.store.put(self.blob)
         offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 5, stored, len(self.blob))
-        return api.Average(msgspec.structs.replace(offer, **changes), LAYOUT.tensors, deadline_seconds)
+        return api.Average(msgspec.structs.replace(offer, **changes), LAYOUT.tensors, deadline_seconds, self.known)
 
     async def average(self, **changes: Any) -> api.Reply:
         self.reply = await self.service.answer(self.request(**changes))
+        if isinstance(self.reply, api.AverageReply):
+            self.known = msgspec.structs.replace(self.known, past=self.reply.past)
         if isinstance(self.reply, api.AverageReply) and self.reply.path is not None:
             theirs = Path(self.reply.path).read_bytes()  # noqa: ASYNC240  virtual time waits for no thread
             if self._averaged is not None:

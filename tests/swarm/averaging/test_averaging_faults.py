@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_abandons_the_exchange_on_both_sides_and_the_next_on
 
     whole_write = PartialBlob.write
     fault = {
-        "before the first chunk": ("create", full),
+        "before the first chunk": ("_make_files", full),
         "in the middle": ("write", full_after_two),
         "at the end": ("publish", full),
     }[moment]

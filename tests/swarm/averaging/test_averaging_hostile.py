@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import msgspec
 import numpy as np
 import pytest
 
@@ -78,6 +79,7 @@ def test_who_serves_unfit_weights_again_and_again_is_banned_and_asked_no_more(wo
                 liar.averages(deadline_seconds=5.0)
                 one.averages(deadline_seconds=5.0)
                 await world.over(one, liar)
+                await anyio.sleep(100.0)  # a peer that failed is not asked again at once
             seen = await one.sees(liar)
             assert seen.banned_because is not None and seen.conduct["unfit_weights"] == 3
             one.averages(deadline_seconds=5.0)
@@ -166,5 +168,32 @@ def test_a_difference_longer_than_usual_counts_for_as_much_as_a_usual_one(world:
             assert one.averaged
             assert one.reply.weight * length == pytest.approx(1.25 * usual, rel=0.02)
             assert one.blob == world.formula(first, other_blob, one.reply.weight)
+
+    world.play(story)
+
+
+def test_a_peer_that_did_harm_is_neither_asked_nor_accepted(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, harmful):
+            one.known = msgspec.structs.replace(one.known, avoided=(harmful.peer,))
+            one.averages(deadline_seconds=20.0)
+            harmful.averages(deadline_seconds=20.0)
+            await world.over(one, harmful)
+            assert not one.averaged and not harmful.averaged
+            assert "×" not in one.reply.because
+
+    world.play(story)
+
+
+def test_before_distances_are_known_first_weights_count_as_far_as_we_have_learnt(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, stranger):
+            length = np.linalg.norm(world.values(stranger.blob) - world.values(one.blob))
+            one.known = msgspec.structs.replace(one.known, learnt=length / 20.0)
+            one.averages()
+            stranger.averages()
+            await world.over(one, stranger)
+            assert one.reply.weight == pytest.approx(0.1, rel=0.01)
+            assert len(one.reply.past.norms.norms) == 1
 
     world.play(story)

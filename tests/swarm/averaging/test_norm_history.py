@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.averaging.norm_history import FAR, MAX_Z, REMEMBERED, WARM_UP, FamilyPast, NormHistory
+from swarm.averaging.norm_history import AHEAD, FAR, MAX_Z, REMEMBERED, WARM_UP, FamilyPast, NormHistory
 
 LENGTHS = st.floats(1e-6, 1e6)
 
@@ -22,11 +22,11 @@ def steady(mean: float = 10.0, seen: int = 40) -> FamilyPast:
 
 def test_what_is_as_far_as_usual_counts_in_full_and_what_is_farther_for_as_much_as_usual() -> None:
     past = steady()
-    assert past.weight(10.0) == past.weight(0.1) == 1.0
+    assert past.weight(10.0, 1.0) == past.weight(0.1, 1.0) == 1.0
     longest = past.norms.median + past.norms.deviation
     for norm in (13.5, 17.0):
         assert past.outlier_because(norm, 100.0) is None
-        assert past.weight(norm) * norm == pytest.approx(longest)
+        assert past.weight(norm, 1.0) * norm == pytest.approx(longest)
 
 
 def test_more_than_three_deviations_are_refused_in_words_that_give_the_numbers() -> None:
@@ -45,8 +45,15 @@ def test_before_enough_was_seen_our_own_length_is_the_measure() -> None:
     past = steady(seen=WARM_UP - 1)
     assert past.outlier_because(FAR * 3.0, 3.0) is None
     assert past.outlier_because(FAR * 3.0 + 0.1, 3.0) is not None
-    assert past.weight(FAR * 3.0) == 1.0
     assert FamilyPast().outlier_because(5.0, 0.0) is None  # ours are all zero: no measure
+
+
+@given(LENGTHS, LENGTHS)
+def test_before_distances_are_known_nobody_moves_us_further_than_we_learnt(norm: float, learnt: float) -> None:
+    past = steady(seen=WARM_UP - 1)
+    assert past.weight(norm, learnt) * norm <= AHEAD * learnt * (1.0 + 1e-9)
+    assert past.weight(min(norm, AHEAD * learnt), learnt) == 1.0
+    assert past.weight(norm, 0.0) == 0.0
 
 
 def test_equal_weights_say_nothing_of_how_far_replicas_lie_apart() -> None:
@@ -82,7 +89,7 @@ def test_nobody_moves_us_by_more_than_a_deviation_above_the_median(norms: list[f
     past = FamilyPast()
     for each in norms:
         past = past.after_averaging(each)
-    weight = past.weight(norm)
+    weight = past.weight(norm, 1.0)
     assert 0.0 < weight <= 1.0
     if past.norms.is_enough:
         assert weight * norm <= (past.norms.median + past.norms.deviation) * (1.0 + 1e-9)

@@ -31,6 +31,7 @@ from swarm.blobs import blob_server as blobs_module
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
+from swarm.blobs.upload_turns import STREAMS_PER_PEER
 from swarm.host import Stream
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.reputation import Conduct
@@ -466,19 +467,20 @@ def test_uploads_keep_to_their_limit_and_a_slow_one_is_not_a_stalled_one(tmp_pat
     play(story)
 
 
-def test_a_peer_with_too_many_streams_is_told_busy_and_is_served_later(tmp_path: Path) -> None:
+def test_a_peer_with_too_many_requests_under_way_is_told_busy_and_is_served_later(tmp_path: Path) -> None:
     async def story() -> None:
         async with World(tmp_path).nodes(2) as (here, there):
             there.store.put(content(1000))
+            there.store.put(content(LARGE))
             await here.host.connect(there.host.addresses()[0], deadline_seconds=5.0)
-            held = [
-                await here.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
-                for _ in range(blobs_module.STREAMS_PER_PEER)
-            ]
+            held = []
+            for _ in range(STREAMS_PER_PEER):
+                held.append(await here.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0))
+                await held[-1].send(framed_message([ChunkRange(blob_id(content(LARGE)), 0, 100, False)]))
             (busy,) = await here.fetch(here.wanted(content(1000), there), deadline_seconds=5.0)
             assert busy.path is None
             for stream in held:
-                await stream.close()
+                await stream.reset()
             (fetched,) = await here.fetch(here.wanted(content(1000), there))
             assert fetched.reason is None
 
@@ -536,7 +538,7 @@ def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_frees_its_place(tmp_p
         async with World(tmp_path).nodes(2) as (greedy, there):
             there.store.put(content(LARGE))
             await greedy.host.connect(there.host.addresses()[0], deadline_seconds=5.0)
-            for _ in range(blobs_module.STREAMS_PER_PEER):
+            for _ in range(STREAMS_PER_PEER):
                 stream = await greedy.host.open_stream(there.host.peer_id, BLOB_PROTOCOL, deadline_seconds=5.0)
                 await stream.send(framed_message([ChunkRange(blob_id(content(LARGE)), 0, 100, False)]))
             await anyio.sleep(2 * blobs_module.STALL_SECONDS)
@@ -557,7 +559,7 @@ def test_a_full_disk_during_a_fetch_is_a_reason_and_not_an_accusation(
             def full(blob: bytes, content: bytes | memoryview) -> Path:
                 raise StorageError("cannot store: No space left on device; free space on this disk")
 
-            monkeypatch.setattr(here.store, "put_verified", full)
+            monkeypatch.setattr(here.store, "put_fetched", full)
             (fetched,) = await here.fetch(here.wanted(content(1000), there))
             assert "free space" in fetched.reason
             assert not here.reports

@@ -13,7 +13,9 @@ import pytest
 from protocol.blob_id import blob_id, size_and_chunk_hashes
 from protocol.errors import StorageError
 from protocol.limits import CHUNK_BYTES
-from swarm.blobs.store import PARTIAL_AGE_SECONDS, ContentStore, NotHereError, StoredBlob, choose_evictions
+from swarm.blobs.evictions import InterruptedFetch, StoredBlob, choose_dropped, choose_evictions
+from swarm.blobs.partials import PARTIAL_AGE_SECONDS
+from swarm.blobs.store import ContentStore, NotHereError
 
 
 class Clock:
@@ -106,7 +108,7 @@ def test_a_chunk_that_does_not_match_its_hash_is_not_written(tmp_path: Path) -> 
     assert not store.write_chunk(partial, 0, whole[: CHUNK_BYTES - 1])
     assert partial.missing() == [0, 1]
     partial.close()
-    assert set((tmp_path / "partial" / f"{blob_id(whole).hex()}.part").read_bytes()) == {0}
+    assert not (tmp_path / "partial").exists()
 
 
 def test_an_interrupted_fetch_resumes_with_what_was_verified(tmp_path: Path) -> None:
@@ -145,6 +147,7 @@ def test_an_interrupted_fetch_that_cannot_be_used_is_begun_anew(tmp_path: Path, 
     store = ContentStore(tmp_path)
     first = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert first is not None
+    assert first.write(1, whole[CHUNK_BYTES : 2 * CHUNK_BYTES])
     first.close()
     part, record = (tmp_path / "partial" / f"{blob_id(whole).hex()}.{kind}" for kind in ("part", "record"))
     if damage == "truncated record":
@@ -241,9 +244,10 @@ def test_a_fetch_that_nobody_resumes_for_a_day_is_dropped(tmp_path: Path) -> Non
     clock = Clock()
     clock.now_seconds = tmp_path.stat().st_mtime
     whole = content(2 * CHUNK_BYTES)
-    store = ContentStore(tmp_path, budget_bytes=1 << 20, wall_clock=clock)
+    store = ContentStore(tmp_path, budget_bytes=1 << 30, wall_clock=clock)
     partial = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
     assert partial is not None
+    assert store.write_chunk(partial, 0, whole[:CHUNK_BYTES])
     partial.close()
     clock.now_seconds += PARTIAL_AGE_SECONDS / 2
     store.evict()
@@ -251,6 +255,117 @@ def test_a_fetch_that_nobody_resumes_for_a_day_is_dropped(tmp_path: Path) -> Non
     clock.now_seconds += PARTIAL_AGE_SECONDS
     store.evict()
     assert not list((tmp_path / "partial").iterdir())
+
+
+def put_all(store: ContentStore, wholes: list[bytes], clock: Clock) -> list[bytes]:
+    blobs = []
+    for whole in wholes:
+        blobs.append(store.put(whole))
+        clock.now_seconds += 1.0
+    return blobs
+
+
+def start(store: ContentStore, whole: bytes, chunks: int) -> None:
+    """Fetches the first chunks of a blob, and is interrupted."""
+    partial = store.resume(blob_id(whole), *size_and_chunk_hashes(whole))
+    assert partial is not None
+    for index in range(chunks):
+        assert store.write_chunk(partial, index, whole[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
+    partial.close()
+
+
+def test_fetches_that_bring_no_chunk_take_no_room_and_leave_no_file(tmp_path: Path) -> None:
+    clock = Clock()
+    store = ContentStore(tmp_path, budget_bytes=20 * CHUNK_BYTES, grace_seconds=5.0, wall_clock=clock)
+    own = put_all(store, [content(CHUNK_BYTES, seed) for seed in range(18)], clock)
+    clock.now_seconds += 100.0
+    for seed in range(100, 150):
+        start(store, content(10 * CHUNK_BYTES, seed), chunks=0)
+    store.evict()
+    assert all(map(store.has, own))
+    assert store.total_bytes() == 18 * CHUNK_BYTES
+    assert not list((tmp_path / "partial").iterdir())
+
+
+def test_interrupted_fetches_are_dropped_before_any_whole_blob_and_chunks_never_evict_our_own(tmp_path: Path) -> None:
+    clock = Clock()
+    store = ContentStore(tmp_path, budget_bytes=20 * CHUNK_BYTES, grace_seconds=5.0, wall_clock=clock)
+    own = put_all(store, [content(CHUNK_BYTES, seed) for seed in range(18)], clock)
+    clock.now_seconds += 100.0
+    for seed in range(100, 110):
+        start(store, content(10 * CHUNK_BYTES, seed), chunks=1)
+    assert all(map(store.has, own))
+    assert store.total_bytes() <= 20 * CHUNK_BYTES
+    with pytest.raises(StorageError, match=r"swarm\.store_bytes"):
+        start(store, content(10 * CHUNK_BYTES, 200), chunks=3)
+    assert all(map(store.has, own))
+
+
+def test_a_fetch_that_runs_evicts_what_was_fetched_before(tmp_path: Path) -> None:
+    clock = Clock()
+    store = ContentStore(tmp_path, budget_bytes=20 * CHUNK_BYTES, grace_seconds=5.0, wall_clock=clock)
+    fetched = [content(CHUNK_BYTES, seed) for seed in range(10)]
+    for whole in fetched:
+        store.put_fetched(blob_id(whole), whole)
+    own = put_all(store, [content(CHUNK_BYTES, seed) for seed in range(10, 18)], clock)
+    clock.now_seconds += 100.0
+    start(store, content(10 * CHUNK_BYTES, 200), chunks=6)
+    assert all(map(store.has, own))
+    assert sum(store.has(blob_id(whole)) for whole in fetched) < 10
+
+
+def test_a_state_that_is_fetched_may_evict_our_own_as_its_chunks_arrive(tmp_path: Path) -> None:
+    clock = Clock()
+    store = ContentStore(tmp_path, budget_bytes=60 * CHUNK_BYTES, grace_seconds=5.0, wall_clock=clock)
+    own = put_all(store, [content(CHUNK_BYTES, seed) for seed in range(40)], clock)
+    clock.now_seconds += 100.0
+    start(store, content(40 * CHUNK_BYTES, 200), chunks=21)
+    assert not store.has(own[0])
+    assert store.total_bytes() <= 60 * CHUNK_BYTES
+
+
+def test_what_peers_sent_cannot_push_our_own_out_of_half_of_the_store(tmp_path: Path) -> None:
+    clock = Clock()
+    store = ContentStore(tmp_path, budget_bytes=20_000, grace_seconds=5.0, wall_clock=clock)
+    own = put_all(store, [content(1000, seed) for seed in range(10)], clock)
+    for seed in range(100, 200):
+        clock.now_seconds += 10.0
+        store.put_fetched(blob_id(content(1000, seed)), content(1000, seed))
+    assert all(map(store.has, own))
+
+
+def test_a_full_disk_frees_what_nobody_fetches_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ContentStore(tmp_path, budget_bytes=1 << 30)
+    start(store, content(3 * CHUNK_BYTES, 0), chunks=1)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "open", fill_the_disk)
+        with pytest.raises(StorageError, match="free space"):
+            store.put(content(1000, 1))
+    assert not list((tmp_path / "partial").iterdir())
+    store.put(content(1000, 1))
+
+
+def test_another_size_under_the_same_id_does_not_drop_an_interrupted_fetch(tmp_path: Path) -> None:
+    whole = content(3 * CHUNK_BYTES)
+    store = ContentStore(tmp_path, budget_bytes=1 << 30)
+    start(store, whole, chunks=2)
+    assert store.resume(blob_id(whole), 2 * CHUNK_BYTES) is None
+    resumed = store.resume(blob_id(whole), len(whole))
+    assert resumed is not None
+    assert resumed.missing() == [2]
+    resumed.close()
+
+
+def test_interrupted_fetches_keep_to_their_shares_and_small_ones_go_first() -> None:
+    mib = 1 << 20
+    groups = {bytes([i]): InterruptedFetch(8 * mib, 4 * mib, float(i)) for i in range(10)}
+    states = {bytes([i]): InterruptedFetch(900 * mib, 200 * mib, float(i)) for i in range(10, 13)}
+    both = groups | states
+    assert choose_dropped(both, budget_bytes=1024 * mib, excess_bytes=0) == [
+        *(bytes([i]) for i in range(6)),  # all but a sixty-fourth
+        *(bytes([i]) for i in range(10, 12)),  # all but a quarter
+    ]
+    assert choose_dropped(both, budget_bytes=1 << 40, excess_bytes=5 * mib) == [bytes([0]), bytes([1])]
 
 
 def test_choose_evictions_takes_no_more_than_it_must() -> None:
@@ -273,8 +388,11 @@ def test_a_full_disk_is_a_storage_error_with_a_remedy_and_nothing_is_half_visibl
     monkeypatch.setattr(Path, "open", fill_the_disk)
     with pytest.raises(StorageError, match="free space"):
         store.put(content(1000, 1))
+    monkeypatch.setattr(Path, "write_bytes", fill_the_disk)
+    partial = store.resume(blob_id(content(2 * CHUNK_BYTES)), *size_and_chunk_hashes(content(2 * CHUNK_BYTES)))
+    assert partial is not None
     with pytest.raises(StorageError, match="free space"):
-        store.resume(blob_id(content(2 * CHUNK_BYTES)), *size_and_chunk_hashes(content(2 * CHUNK_BYTES)))
+        store.write_chunk(partial, 0, content(2 * CHUNK_BYTES)[:CHUNK_BYTES])
     monkeypatch.undo()
     assert visible(store) == {kept.hex()}
     assert not list((tmp_path / "partial").iterdir())

@@ -10,7 +10,7 @@ import trio
 
 from protocol import limits
 from swarm.host import GossipVerdict, Host, PeerId
-from swarm.hosts.libp2p import gossipsub as libp2p_gossip
+from swarm.hosts.libp2p.gossipsub import mesh as libp2p_mesh
 
 TOPIC = "test"
 HEARTBEATS_SECONDS = 0.3  # several heartbeats: a mesh that repeats a message does so at a heartbeat
@@ -18,7 +18,7 @@ HEARTBEATS_SECONDS = 0.3  # several heartbeats: a mesh that repeats a message do
 
 @pytest.fixture(autouse=True)
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_gossip, "HEARTBEAT_SECONDS", HEARTBEATS_SECONDS / 3)
+    monkeypatch.setattr(libp2p_mesh, "HEARTBEAT_SECONDS", HEARTBEATS_SECONDS / 3)
 
 
 class Ear:
@@ -101,6 +101,20 @@ def test_burst_of_messages_arrives_whole(tell) -> None:
             await first.host.publish(TOPIC, b"%d" % number)
         await world.eventually(lambda: len(last.heard) == 201)
         assert {message for _, message in last.heard} == {b"open", *(b"%d" % number for number in range(200))}
+
+    tell(story)
+
+
+def test_messages_published_from_the_moment_of_a_connection_arrive_whole(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        publisher, other = (Ear(host) for host in await world.start(tasks, 2))
+        await publisher.open()
+        await other.open()
+        await publisher.host.connect(other.host.addresses()[0], deadline_seconds=10)
+        for number in range(60):  # before it is known who listens, while it becomes known, and after
+            await publisher.host.publish(TOPIC, b"%d" % number)
+            await trio.sleep(0.001)
+        await world.eventually(lambda: len(other.heard) == 60)
 
     tell(story)
 

@@ -19,6 +19,7 @@ from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
 from swarm.hosts.lan import decode_txt, encode_txt
+from swarm.hosts.libp2p import yamux
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.yamux import UNREAD_BYTES
@@ -89,20 +90,6 @@ def test_bytes_of_a_stranger_that_are_no_handshake_change_nothing(tell_on_socket
     tell_on_sockets(story)
 
 
-def test_nonsense_on_the_gossip_protocol_ends_that_stream_alone_and_is_counted(tell_on_sockets) -> None:
-    async def story(world: Any, tasks: trio.Nursery) -> None:
-        one, other = await world.chain(tasks, 2)
-        stream = await one.open_stream(other.peer_id, "/meshsub/1.1.0", deadline_seconds=10)
-        await stream.send(b"\x05" + b"\xff" * 5)
-        with pytest.raises(UnreachableError):
-            while await stream.receive(1000):
-                pass
-        assert other.failures.counts["incoming stream"] == 1
-        assert await world.exchange(one, other.peer_id, b"unmoved") == b"unmoved"
-
-    tell_on_sockets(story)
-
-
 def test_peer_that_sends_beyond_its_windows_is_dropped_before_it_fills_the_memory(tell_on_sockets) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         flooder, victim = await world.chain(tasks, 2)
@@ -122,6 +109,40 @@ def test_peer_that_sends_beyond_its_windows_is_dropped_before_it_fills_the_memor
     tell_on_sockets(story)
 
 
+def test_unread_bytes_of_many_peers_that_keep_to_their_windows_are_bounded_together(
+    tell_on_sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yamux, "ALL_UNREAD_BYTES", 2 << 20)
+    monkeypatch.setattr(yamux, "ALL_CHECKED_EVERY_BYTES", 1 << 19)
+
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        victim, honest, *others = await world.start(tasks, 5)
+
+        async def never_read(stream: Stream) -> None:
+            await anyio.sleep_forever()
+
+        victim.handle("/test/deaf/1", never_read)
+        for host in (honest, *others):
+            await host.connect(victim.addresses()[0], deadline_seconds=10)
+
+        async def fill(host: Any) -> None:
+            with contextlib.suppress(UnreachableError):
+                stream = await host.open_stream(victim.peer_id, "/test/deaf/1", deadline_seconds=10)
+                await stream.send(bytes(1 << 18))
+
+        async with trio.open_nursery() as fills:
+            for host in others:
+                for _ in range(8):
+                    fills.start_soon(fill, host)
+        connections = [c.muxed_conn for each in victim._network.connections.values() for c in each]
+        assert sum(c.unread_bytes() for c in connections) <= (2 << 20) + (1 << 19) + (1 << 18)
+        await world.eventually(lambda: len(victim.peers()) < 4)
+        assert honest.peer_id in victim.peers()
+        assert await world.exchange(honest, victim.peer_id, bytes(1 << 20)) == bytes(1 << 20)
+
+    tell_on_sockets(story)
+
+
 def test_wildcard_becomes_every_address_of_its_kind_with_loopback_last() -> None:
     ips = ["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"]
     assert dialable([("0.0.0.0", 4001)], ips) == [("192.0.2.7", 4001), ("127.0.0.1", 4001)]
@@ -136,7 +157,7 @@ def test_lan_record_carries_addresses_and_nonsense_in_it_is_skipped() -> None:
     addresses = [f"/ip4/192.0.2.{n}/tcp/4001/p2p/peer{n}" for n in (1, 2)]
     assert decode_txt(encode_txt(addresses), exclude="nobody") == tuple(addresses)
     assert decode_txt(encode_txt(addresses), exclude="peer1") == (addresses[1],)
-    assert len(decode_txt(encode_txt(addresses * 50), exclude="nobody")) == 16
+    assert len(decode_txt(encode_txt(addresses * 50), exclude="nobody")) == 8
     for nonsense in (b"\xff", b"\x05dnsad", b"\x08dnsaddr=", b"\x0ednsaddr=\xff/p2p/", b"\x00" * 300):
         assert decode_txt(nonsense + b"", exclude="nobody") == ()
 
@@ -166,3 +187,15 @@ def test_fetches_and_peer_exchanges_leave_no_stream_behind_on_either_side(tell_o
         await world.eventually(lambda: not held_streams(one, other))
 
     tell_on_sockets(story)
+
+
+def test_host_tells_from_which_ip_address_a_peer_is_connected(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.chain(tasks, 2)
+        await world.eventually(lambda: other.peers() == [one.peer_id])
+        assert other.remote_ip(one.peer_id) == one.addresses()[0].split("/")[2]
+        assert one.remote_ip(other.peer_id) == other.addresses()[0].split("/")[2]
+        await one.disconnect(other.peer_id)
+        assert one.remote_ip(other.peer_id) == ""
+
+    tell(story)

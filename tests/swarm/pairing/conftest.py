@@ -53,7 +53,8 @@ class Node:
         self.checking_seconds = 0.0  # for its check of weights
         self.ended = anyio.Event()
         self.tasks: TaskGroup | None = None
-        BlobServer(host, self.store, report=self.report)
+        self.accepts: Callable[[str], bool] = lambda peer: True
+        BlobServer(host, self.store, report=self.report, on_sent=lambda *sent: self.pairing.on_given(*sent))
         self._fetcher = Fetcher(host, self.store, reach=self.reach, report=self.report)
         self.pairing = Pairing(
             host, TERMS, reach=self.reach, fetch_weights=self.bring, report=self.report, random=Random(host.peer_id)
@@ -81,7 +82,9 @@ class Node:
         return msgspec.structs.replace(offer, **changes)
 
     async def average(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> PairingOutcome:
-        outcome = await self.pairing.average(self.offer(**changes), lambda: others, deadline_seconds=deadline_seconds)
+        outcome = await self.pairing.average(
+            self.offer(**changes), lambda: others, accepts=self.accepts, deadline_seconds=deadline_seconds
+        )
         if outcome.theirs is not None:
             self.weights = formula(self.weights, self.store.read(outcome.theirs.blob))
         self.outcome = outcome

@@ -171,7 +171,9 @@ def test_on_any_host_two_pair_again_and_again_and_leave_no_stream_open(
 
             async def average(peer: str, step: int = step, outcomes: dict[str, PairingOutcome] = outcomes) -> None:
                 offer = Offer(bytes(16), bytes(16), "dense", step, bytes(32), 100)
-                outcomes[peer] = await members[peer].average(offer, lambda: list(members), deadline_seconds=50.0)
+                outcomes[peer] = await members[peer].average(
+                    offer, lambda: list(members), accepts=lambda p: True, deadline_seconds=50.0
+                )
 
             async with anyio.create_task_group() as both:
                 both.start_soon(average, one.peer_id)

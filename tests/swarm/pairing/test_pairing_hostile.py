@@ -134,3 +134,36 @@ def test_a_peer_that_opens_streams_and_says_nothing_holds_a_few_and_hinders_nobo
                 await held[0].receive(1)
 
     world.play(story)
+
+
+def test_a_partner_that_serves_and_never_says_have_holds_us_for_a_minute_and_is_reported(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(3) as (one, silent, honest):
+            theirs = silent.offer()
+
+            async def take_and_say_nothing(conversation: Conversation, proposal: Propose) -> None:
+                if isinstance(proposal, Propose):  # it does not answer questions either
+                    await conversation.send(Accept(theirs), 5.0)
+                    await silent.bring(one.peer, proposal.offer)
+                await anyio.sleep(10_000.0)
+
+            silent.answers(take_and_say_nothing)
+            outcome = await one.average(silent.peer, deadline_seconds=1.0)
+            assert outcome.partner is None
+            assert outcome.seconds < 2.1 * world.terms.have_seconds
+            assert (silent.peer, Conduct.STALLED) in one.reports
+            honest.averages()
+            assert (await one.average(honest.peer)).partner == honest.peer
+
+    world.play(story)
+
+
+def test_a_peer_that_we_would_not_ask_cannot_take_our_time_by_proposing(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(3) as (one, stranger, honest):
+            one.accepts = lambda peer: peer == honest.peer
+            one.averages(deadline_seconds=30.0)
+            assert (await stranger.average(one.peer, deadline_seconds=10.0)).partner is None
+            assert (await honest.average(one.peer)).partner == one.peer
+
+    world.play(story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -30,7 +30,9 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
+from swarm.peers.peer_exchange import QUESTIONS, PeerExchange
 from swarm.peers.peering import Peering
+from swarm.peers.remembered_addresses import REMEMBERED, to_remember
 
 SWARM = bytes(range(16))
 CONFIG = DiscoveryConfig(peers_wanted=4, dials_at_once=3)
@@ -141,6 +143,60 @@ def test_addresses_told_in_masses_push_out_neither_memory_nor_those_that_worked(
     assert len(book.of("victim")) <= ADDRESSES_PER_PEER
     assert book.of("given")
     assert book.of("friend")
+
+
+def networked(peer: str, network: int, **facts: object) -> Candidate:
+    return Candidate(f"/ip4/10.0.{network}.1/tcp/4001/p2p/{peer}", AddressSource.PEER, **facts)  # type: ignore[arg-type]
+
+
+def test_networks_with_few_connections_are_dialled_before_crowded_ones() -> None:
+    candidates = [networked("crowded", 1), networked("apart", 2)]
+    assert [
+        Candidate(d.address, AddressSource.PEER).peer for d in dials(candidates, networks=[("10.0.1.0/24", "")])
+    ] == [
+        "apart",
+        "crowded",
+    ]
+
+
+def test_no_ip_address_is_dialled_many_times_at_once_whoever_is_said_to_live_there() -> None:
+    candidates = [Candidate(address(f"p{i}"), AddressSource.PEER) for i in range(10)]
+    assert len(dials(candidates)) == discovery.DIALS_PER_IP
+    assert len(dials(candidates, dialling=("p0",))) == discovery.DIALS_PER_IP - 1
+
+
+def test_strangers_that_dialled_us_do_not_keep_us_from_dialling_others() -> None:
+    candidates = [networked(f"p{i}", i) for i in range(10)]
+    sybils = ("a", "b", "c", "d")
+    assert dials(candidates, connected=sybils) == []
+    assert len(dials(candidates, connected=sybils, dialled_us=sybils)) == CONFIG.peers_wanted // 2
+
+
+def test_addresses_of_a_peer_that_sent_dead_ones_are_dialled_after_those_of_others_and_dropped_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "ADDRESSES", 40)
+    book = AddressBook()
+    for number in range(30):
+        book.add(networked(f"dead {number}".replace(" ", ""), number).address, AddressSource.PEER, teller="liar")
+    for candidate in book.candidates()[:20]:
+        book.update(after_failure(candidate, 0.0, "nobody there", Random(1)))
+    book.add(networked("honest", 77, failures=1).address, AddressSource.PEER, teller="friend")
+    assert book.doubts == {"liar": 20}
+    first = dials(book.candidates(), doubts=book.doubts)[0]
+    assert first.address == book.of("honest")[0].address
+    for number in range(100):
+        book.add(networked(f"more{number}", number).address, AddressSource.PEER, teller=f"friend {number % 9}")
+    assert len(book) == 40 and book.of("honest") and not any(c.teller == "liar" for c in book.candidates())
+
+
+def test_one_peer_fills_no_more_of_the_address_book_than_its_share() -> None:
+    book = AddressBook()
+    taken = [book.add(networked(f"p{n}", n % 250).address, AddressSource.PEER, teller="liar") for n in range(1000)]
+    assert sum(taken) == len(book) == discovery.ADDRESSES_PER_TELLER
+    for candidate in book.candidates():
+        book.drop(candidate.address)
+    assert book.add(networked("again", 1).address, AddressSource.PEER, teller="liar")
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:
@@ -272,6 +328,13 @@ def test_peers_reached_are_remembered_and_dialled_by_the_next_start(tmp_path: Pa
     play(story)
 
 
+def test_strangers_that_were_reached_push_no_useful_peer_out_of_what_is_remembered() -> None:
+    reached = [networked(f"stranger{n}", n % 250, reached_at_seconds=100.0 + n) for n in range(2 * REMEMBERED)]
+    friend = networked("friend", 1, reached_at_seconds=1.0)
+    kept = to_remember([*reached, friend], lambda peer: peer == "friend")
+    assert len(kept) == REMEMBERED and kept[:2] == [friend.address, reached[-1].address]
+
+
 def test_a_damaged_file_of_peers_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "peers.json").write_text("{")
     host = SimulatedNetwork(seed=1).host("a")
@@ -329,6 +392,24 @@ def test_a_peer_beyond_the_neighbours_is_reached_through_what_they_know() -> Non
                 with pytest.raises(UnreachableError, match="12D3KooWnobody"):
                     await far.reach("12D3KooWnobody", 5.0)
                 tasks.cancel_scope.cancel()
+
+    play(story)
+
+
+def test_a_peer_that_asks_without_end_is_answered_up_to_a_bound() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        a, curious = network.host("a"), network.host("curious")
+        async with living(a), curious.run():
+            exchange = PeerExchange(curious, SWARM, on_addresses=lambda *_: None, addresses_for=lambda *_: ())
+            await curious.connect(a.addresses()[0], deadline_seconds=5.0)
+            answered = 0
+            for _ in range(20 * QUESTIONS):
+                with suppress(UnreachableError):
+                    await exchange.ask(a.peer_id)
+                    answered += 1
+            assert QUESTIONS <= answered < 5 * QUESTIONS
+            assert a.faults["unreachable"] == 20 * QUESTIONS - answered
 
     play(story)
 

@@ -9,6 +9,7 @@ import pytest
 from protocol.errors import StorageError
 from swarm.api import Judgement
 from swarm.peers import reputation as reputation_module
+from swarm.peers.peer_table import PeerTable
 from swarm.peers.reputation import Conduct, PeerReputation, ReputationBook, is_banned, observed, reputation
 
 NOW = 1_700_000_000.0
@@ -133,3 +134,40 @@ def test_strangers_without_number_push_out_neither_memory_nor_a_ban(monkeypatch:
     assert peers.banned(NOW) == ["liar"]
     assert peers.of("stranger 0", NOW) == 0.5
     assert peers.of("stranger 499", NOW) < 0.5
+
+
+def test_banned_identities_without_number_push_out_no_honest_standing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reputation_module, "PEERS_REMEMBERED", 64)
+    monkeypatch.setattr(reputation_module, "BANS_REMEMBERED", 32)
+    peers = ReputationBook()
+    for number in range(20):
+        peers.observe(f"friend {number}", Conduct.USED, NOW)
+    for number in range(1000):
+        for _ in range(3):
+            peers.observe(f"liar {number}", Conduct.FALSE_REWARD, NOW + 1.0)
+    assert all(peers.of(f"friend {number}", NOW + 1.0) > 0.5 for number in range(20))
+    assert 0 < len(peers.banned(NOW + 1.0)) <= 32
+    assert peers.banned(NOW + 1.0)[-1] == "liar 999"
+
+
+def test_strangers_with_a_little_good_conduct_leave_before_friends_however_late_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reputation_module, "PEERS_REMEMBERED", 64)
+    peers = ReputationBook()
+    for _ in range(20):
+        peers.observe("friend", Conduct.USED, NOW)
+    for number in range(1000):
+        peers.observe(f"stranger {number}", Conduct.SERVED, NOW + 2 * reputation_module.HALF_LIFE_SECONDS)
+    assert peers.of("friend", NOW + 2 * reputation_module.HALF_LIFE_SECONDS) > 0.8
+
+
+def test_heartbeats_of_made_up_identities_push_out_no_notes_on_a_peer_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.peers.peer_table.PEERS", 50)
+    table = PeerTable()
+    table.of("friend").groups_used = 1
+    table.of("passer-by")
+    for number in range(500):
+        table.of(f"made up {number}")
+    assert table.known("friend").groups_used == 1
+    assert "passer-by" not in list(table) and "made up 499" in list(table) and len(table) == 50

@@ -7,15 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from node.configuration import LearnerSection, ResearchSection
 from node.learner.foreign.choice import DEFAULT_RESEARCH, choose
+from node.learner.foreign.peer_records import (
+    HELD_TO_BE_PROVEN,
+    REST_SECONDS,
+)
 from node.learner.foreign.replay import (
+    COPY_SECONDS,
     MAX_CANDIDATES,
-    MAX_REMEMBERED_BLOBS,
-    MAX_REMEMBERED_PEERS,
+    MAX_REMEMBERED_GROUPS,
     ForeignChoice,
-    PeerRecord,
     ReplayPool,
+    key_of,
 )
 from protocol.messages import GroupAdvert, PromptRef
 from swarm.api import SeenGroup
@@ -31,7 +37,7 @@ class KnownTask:
     """As much of a task as choosing looks at."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.version, self.config_hash = name, 1, HASH
+        self.name, self.version, self.config_hash, self.max_new_tokens = name, 1, HASH, 8
 
 
 TASKS: dict[str, Any] = {"add": KnownTask("add"), "sort": KnownTask("sort")}
@@ -57,8 +63,11 @@ def reasons(choice: ForeignChoice) -> Counter[str]:
     return Counter(choice.passed_over.values())
 
 
-def pool_of(*groups: SeenGroup) -> ReplayPool:
+def pool_of(*groups: SeenGroup, proven: Sequence[str] = ()) -> ReplayPool:
     pool = ReplayPool()
+    for peer in proven:
+        for _ in range(HELD_TO_BE_PROVEN):
+            pool.peers.held(peer, NOW)
     pool.add(groups)
     return pool
 
@@ -105,18 +114,20 @@ def test_no_peer_gets_more_than_its_share_while_others_have_groups() -> None:
     section = LearnerSection(foreign_groups=4, peer_share=0.5)
     ann = [seen(n, peer="ann", rewards=(1, 1)) for n in range(1, 9)]
     bob = [seen(n, peer="bob", rewards=(1, 0)) for n in range(9, 12)]
-    peers = Counter("ann" if n < 9 else "bob" for n in chosen_numbers(pool_of(*ann, *bob), section))
-    assert peers == {"ann": 2, "bob": 2}
-    assert len(chosen_numbers(pool_of(*ann, *bob[:1]), section)) == 4  # bob has one: ann fills the rest
-    assert len(chosen_numbers(pool_of(*ann), section)) == 4
+    for proven in ((), ("ann", "bob")):
+        peers = Counter("ann" if n < 9 else "bob" for n in chosen_numbers(pool_of(*ann, *bob, proven=proven), section))
+        assert peers == {"ann": 2, "bob": 2}
+        assert len(chosen_numbers(pool_of(*ann, *bob[:1], proven=proven), section)) == 4  # ann fills the rest
+        assert len(chosen_numbers(pool_of(*ann, proven=proven), section)) == 4
 
 
 def test_between_equally_good_groups_fresh_ones_and_peers_little_heard_come_first() -> None:
     section = LearnerSection(foreign_groups=1)
     firsts: Counter[int] = Counter()
     for seed in range(200):
-        pool = pool_of(seen(1, peer="often"), seen(2, peer="seldom"))
-        pool.peers["often"] = PeerRecord(groups_taken=50)
+        pool = pool_of(seen(1, peer="often"), seen(2, peer="seldom"), proven=("often", "seldom"))
+        for _ in range(50):
+            pool.peers.taken("often")
         firsts.update(chosen_numbers(pool, section, seed=seed))
     assert firsts[2] > 3 * firsts[1] > 0
     firsts = Counter()
@@ -149,13 +160,13 @@ def test_groups_not_used_yet_come_first_and_none_is_used_more_often_than_allowed
         if seed == 1:
             assert set(uses) == set(range(1, 13))  # two rounds of eight have used all twelve
     assert uses == dict.fromkeys(range(1, 13), USES)
-    assert pool.peer("ann").groups_taken == 12  # counted by group, not by use
+    assert pool.peers.of("ann").groups_taken == 12  # counted by group, not by use
 
 
 def test_dropped_group_is_not_chosen_again() -> None:
     pool = pool_of(seen(1), seen(2))
     settled(pool, 2)
-    pool.drop(seen(1).advert.blob)
+    pool.drop(key_of(seen(1)))
     pool.add([seen(1), seen(2)])
     assert settled(pool, 2) == [2]
 
@@ -163,40 +174,38 @@ def test_dropped_group_is_not_chosen_again() -> None:
 def test_restored_pool_uses_no_group_again_and_asks_from_the_beginning() -> None:
     pool = pool_of(*(seen(n) for n in range(1, 5)))
     used = settled(pool, 2)
-    restored = ReplayPool.restored(pool.position())
+    restored = ReplayPool(pool.position())
     assert restored.cursor == 0
     restored.add([seen(n) for n in range(1, 5)])
     assert {group.cursor for group in restored.candidates.values()} == {1, 2, 3, 4} - set(used)
-    assert restored.peers == pool.peers
+    assert restored.peers.position() == pool.peers.position()
 
 
 def test_pool_is_bounded_and_forgets_its_oldest_candidates() -> None:
-    pool = pool_of(*(seen(n) for n in range(1, MAX_CANDIDATES + 11)))
-    assert len(pool.candidates) == MAX_CANDIDATES
-    assert min(group.cursor for group in pool.candidates.values()) == 11
+    pool = pool_of(*(seen(n) for n in range(1, MAX_CANDIDATES + 1)))
+    kept = MAX_CANDIDATES * 3 // 8  # what a stranger may take
+    assert sorted(group.cursor for group in pool.candidates.values()) == [*range(MAX_CANDIDATES + 1 - kept, 1025)]
 
 
 def test_peer_that_floods_pushes_out_its_own_groups_only() -> None:
     honest = [seen(n, peer=f"peer{n % 3}") for n in range(1, 31)]
     flood = [seen(n, peer="flood", rewards=(1, 1)) for n in range(100, 100 + 4 * MAX_CANDIDATES)]
     pool = pool_of(*honest, *flood)
-    assert len(pool.candidates) == MAX_CANDIDATES
+    assert len(pool.candidates) <= MAX_CANDIDATES
     assert {group.cursor for group in pool.candidates.values()} >= {group.cursor for group in honest}
     choice = choose(NOW, pool, TASKS, lambda _: 0.1, LearnerSection(foreign_groups=32), random.Random(0))
-    assert Counter(group.peer == "flood" for group in choice.chosen) == {True: 16, False: 16}
+    assert Counter(group.peer == "flood" for group in choice.chosen) == {True: 8, False: 24}
 
 
 def test_flood_of_useless_adverts_keeps_memory_bounded_and_what_was_used_out() -> None:
     pool = pool_of(seen(1))
     for seed in range(USES):
         assert settled(pool, 1, seed) == [1]
-    for start in range(100, 100 + 4 * MAX_REMEMBERED_BLOBS, MAX_CANDIDATES // 2):
-        pool.add(seen(n, peer="flood", rewards=(0, 0)) for n in range(start, start + MAX_CANDIDATES // 2))
+    for start in range(100, 100 + 4 * MAX_REMEMBERED_GROUPS, MAX_CANDIDATES // 4):
+        pool.add(seen(n, peer="flood", rewards=(0, 0)) for n in range(start, start + MAX_CANDIDATES // 4))
         settled(pool, 1)
-    assert not pool.candidates
-    assert len(pool.decided) == MAX_REMEMBERED_BLOBS
-    pool.measured({f"peer{n}": 1.0 for n in range(2 * MAX_REMEMBERED_PEERS)})
-    assert len(pool.peers) == MAX_REMEMBERED_PEERS
+    assert not pool.candidates and not pool.outlines and not pool.uses
+    assert len(pool.position()["decided"]) == MAX_REMEMBERED_GROUPS
 
 
 def test_empty_pool_gives_an_empty_choice_under_every_rule() -> None:
@@ -225,41 +234,83 @@ def test_liar_falls_behind_everybody_whatever_it_claims_and_is_heard_again_once_
     liar = [seen(n, peer="liar", rewards=(1000, 1000)) for n in range(1, 11)]
     honest = [seen(n, peer="ann", rewards=(1, 0, 0, 0)) for n in range(11, 21)]
     pool = pool_of(*liar, *honest)
-    assert sum(n < 11 for n in chosen_numbers(pool, section)) == 2  # its share, while nothing is known against it
-    for _ in range(3):
-        pool.checked("liar", held=False)
+    assert sum(n < 11 for n in chosen_numbers(pool, section)) == 2  # its turn, while nothing is known against it
+    pool.peers.lied("liar", NOW)
     assert all(n > 10 for n in chosen_numbers(pool, section))
-    assert all(n < 11 for n in chosen_numbers(pool_of_with(pool, liar), section))
+    restored = ReplayPool(pool.position())  # remembered over a restart
+    restored.add(liar)
+    assert chosen_numbers(restored, section) == []
+    later = choose(NOW + REST_SECONDS, restored, TASKS, lambda _: 0.1, section, random.Random(0))
+    assert [group.peer for group in later.chosen] == ["liar"] * 4
 
 
-def pool_of_with(known: ReplayPool, groups: Sequence[SeenGroup]) -> ReplayPool:
-    """Returns a pool of ``groups`` with what ``known`` remembers of peers, through a checkpoint."""
-    pool = ReplayPool.restored(known.position())
-    pool.add(groups)
-    return pool
+def test_what_strangers_claim_buys_them_no_place_of_peers_whose_claims_held() -> None:
+    section = LearnerSection(foreign_groups=32)
+    liars = [seen(n, peer=f"liar {n % 40}", rewards=(1000, 1000)) for n in range(1, 401)]
+    honest = [seen(n, peer=f"honest {n % 4}", rewards=(1, 0, 0, 0)) for n in range(1000, 1064)]
+    pool = pool_of(*liars, *honest, proven=[f"honest {n}" for n in range(4)])
+    chosen = chosen_numbers(pool, section)
+    assert sum(n >= 1000 for n in chosen) == 28
+    choice = choose(NOW, pool, TASKS, lambda _: 0.1, section, random.Random(0), try_strangers=False)
+    assert sum(group.cursor >= 1000 for group in choice.chosen) == 32
+    for n in range(40):
+        pool.peers.lied(f"liar {n}", NOW - REST_SECONDS)
+    assert all(n >= 1000 for n in chosen_numbers(pool, section))  # known liars get no place that others can fill
+    alone = pool_of(*liars, *honest)
+    peers = [group.peer for group in choose(NOW, alone, TASKS, lambda _: 0.1, section, random.Random(0)).chosen]
+    assert len(set(peers)) == 32  # of 44 strangers each is tried once before any is tried twice
 
 
-def test_reliability_is_earned_back_by_claims_that_hold_and_a_missing_blob_costs_little() -> None:
-    pool = ReplayPool()
-    for _ in range(4):
-        pool.checked("bob", held=False)
-    assert pool.peer("bob").reliability < 0.5
-    for _ in range(4):
-        pool.checked("bob", held=True)
-    assert pool.peer("bob").reliability > 0.7
-    pool.missed("cid")
-    assert 0.9 < pool.peer("cid").reliability < 1
+def test_unconnected_strangers_are_tried_after_connected_ones() -> None:
+    pool = pool_of(*(seen(n, peer=f"far {n}", rewards=(1, 1)) for n in range(1, 9)), seen(10, peer="near"))
+    pool.peers.connected = frozenset({"near"})
+    assert chosen_numbers(pool, LearnerSection(foreign_groups=1)) == [10]
+
+
+def test_advert_that_no_group_of_its_task_can_have_is_passed_over() -> None:
+    longer = seen(1, rewards=(1, 1))
+    longer = replace(longer, advert=replace(longer.advert, lengths=(8, 9)))
+    larger = seen(2, rewards=(1, 1))
+    larger = replace(larger, advert=replace(larger.advert, size=200_000))
+    choice = choose(NOW, pool_of(longer, larger, seen(3)), TASKS, lambda _: 0.1, LearnerSection(), random.Random(0))
+    assert [group.cursor for group in choice.chosen] == [3]
+    assert reasons(choice) == {"too_long": 2}
+
+
+def test_of_adverts_that_seem_to_be_one_group_the_first_of_the_best_standing_is_chosen() -> None:
+    original, twin = seen(1, peer="ann"), seen(2, peer="eve")
+    twin = replace(twin, advert=replace(twin.advert, prompt=original.advert.prompt))
+    same_blob = replace(original, cursor=3, peer="mallory", advert=replace(original.advert, rewards=(1.0, 1.0)))
+    assert chosen_numbers(pool_of(original, twin, same_blob)) == [1]
+    assert chosen_numbers(pool_of(original, twin, same_blob, proven=("eve",))) == [2, 3]
+    pool = pool_of(original, twin, same_blob)
+    pool.drop(key_of(original))  # it failed, for example: the other announcements of it stay
+    assert chosen_numbers(pool) == [2, 3]
+
+
+def test_copy_of_what_was_learnt_is_passed_over_for_an_hour() -> None:
+    original, twin = seen(1, peer="ann"), seen(2, peer="eve")
+    twin = replace(twin, advert=replace(twin.advert, prompt=original.advert.prompt))
+    pool = pool_of(original, twin)
+    pool.learnt(key_of(original), [pool.outlines[key_of(original)]], NOW)
+    for known in (pool, ReplayPool(pool.position())):
+        known.add([original, twin])
+        choice = choose(NOW, known, TASKS, lambda _: 0.1, LearnerSection(), random.Random(0))
+        assert [group.cursor for group in choice.chosen] == [1]  # a second use of its own
+        assert reasons(choice) == {"copy": 1}
+        assert not known.is_copy(key_of(twin), known.outlines[key_of(twin)], NOW + COPY_SECONDS + 1)
 
 
 def test_between_equally_good_groups_the_policy_nearer_to_ours_comes_first() -> None:
     firsts: Counter[int] = Counter()
     for seed in range(200):
-        pool = pool_of(seen(1, peer="far"), seen(2, peer="near"))
-        pool.measured({"far": 5000.0, "near": 0.1})
+        pool = pool_of(seen(1, peer="far"), seen(2, peer="near"), proven=("far", "near"))
+        pool.peers.measured({"far": 5000.0, "near": 0.1})
         firsts.update(chosen_numbers(pool, LearnerSection(foreign_groups=1), seed=seed))
     assert firsts[2] > 10 * firsts[1]
-    pool = pool_of(seen(1, peer="far", rewards=(1, 1)), seen(2, peer="near", rewards=(1, 0)))
-    pool.measured({"far": 5000.0, "near": 0.1})
+    far, near = seen(1, peer="far", rewards=(1, 1)), seen(2, peer="near", rewards=(1, 0))
+    pool = pool_of(far, near, proven=("far", "near"))
+    pool.peers.measured({"far": 5000.0, "near": 0.1})
     assert chosen_numbers(pool) == [1, 2]  # the peer with more to teach still comes first
 
 

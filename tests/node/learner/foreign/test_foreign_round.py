@@ -69,7 +69,7 @@ def test_right_answers_of_others_become_likelier(swarm: MemorySwarm) -> None:
     before = answer_logp()
     rounds = []
     for version in range(8):
-        swarm.put("bob", replace(group, policy_version=version))
+        swarm.put("bob", right_group(teacher, seed=4 + 36 * version))  # the same prompt under another reference
         rounds.append(node.round())
     assert node.learner.state.foreign_groups_used == 8
     assert sum(r.foreign_groups_replayed for r in rounds) > 8
@@ -100,18 +100,25 @@ HOSTILE: dict[str, Callable[[Group], Group]] = {
     "ids over the vocabulary": lambda g: with_first(g, token_ids=g.completions[0].token_ids + 1000),
     "ids of another text": lambda g: with_first(g, token_ids=np.array([3, 1], np.int64)),
     "end of sequence without saying so": lambda g: with_first(g, finish=FinishReason.LENGTH),
-    "more tokens than the task allows": lambda g: with_first(
-        g,
+    "a seed that the task does not have": lambda g: replace(
+        g, prompt=PromptRef("first", 1, g.prompt.config_hash, 10**9)
+    ),
+}
+
+
+def test_group_longer_than_its_task_allows_is_not_even_fetched(swarm: MemorySwarm) -> None:
+    node = Node("ann", swarm.member("ann"))
+    longer = with_first(
+        right_group(node.policy, seed=0),
         text=b"aaaaaa",
         token_ids=np.full(6, 2, np.int64),
         token_bytes=np.ones(6, np.int64),
         logps=np.zeros(6, np.float32),
         finish=FinishReason.LENGTH,
-    ),
-    "a seed that the task does not have": lambda g: replace(
-        g, prompt=PromptRef("first", 1, g.prompt.config_hash, 10**9)
-    ),
-}
+    )
+    swarm.put("eve", longer)
+    done = node.round()
+    assert (done.foreign_rejected, done.bytes_fetched) == ({"too_long": 1}, 0)
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -128,7 +135,7 @@ def test_impossible_group_is_malformed_and_the_round_goes_on(swarm: MemorySwarm,
 def test_blob_that_does_not_decode_or_is_not_the_one_advertised_is_judged(swarm: MemorySwarm) -> None:
     node = Node("ann", swarm.member("ann"))
     group = right_group(node.policy)
-    swarm.put("eve", group, blob=b"SLG1 and then nonsense")
+    swarm.put("eve", right_group(node.policy, seed=1), blob=b"SLG1 and then nonsense")
     swarm.put("mallory", group, blob=encode_group(right_group(node.policy, seed=5)))
     done = node.round()
     assert done.foreign_groups_used == 0

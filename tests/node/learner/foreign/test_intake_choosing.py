@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from node.configuration import LearnerSection
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
+from node.learner.foreign.opening import TRIAL_DEADLINE_SECONDS
+from node.learner.foreign.peer_records import HELD_TO_BE_PROVEN
 from node.learner.foreign.replay import MAX_CANDIDATES
 from protocol.errors import UnreachableError
 from protocol.messages import Heartbeat, PromptRef, TaskSuccess
-from protocol.rollouts import Completion, FinishReason, Group, advert_of, encode_group
+from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 NOW = 1_000_000.0
@@ -27,7 +31,7 @@ WAIT_SECONDS = 60.0  # a hang guard
 
 
 class KnownTask:
-    name, version, config_hash = "add", 1, HASH
+    name, version, config_hash, max_new_tokens = "add", 1, HASH, 8
 
 
 TASKS: dict[str, Any] = {"add": KnownTask()}
@@ -52,12 +56,12 @@ class Board:
     fetched: list[str] = field(default_factory=list)  # peers, one for each blob asked for
     hides_peers: bool = False
 
-    def put(self, peer: str, each: Group, *, served: bool = True) -> None:
-        blob = encode_group(each)
+    def put(self, peer: str, each: Group, *, served: bool = True, blob: bytes | None = None) -> None:
+        blob = blob or encode_group(each)
         advert = advert_of(each, blob)
         if served:
             (self.folder / advert.blob.hex()).write_bytes(blob)
-        self.seen.append(SeenGroup(len(self.seen) + 1, peer, NOW, HASH, HASH, 0, advert))
+        self.seen.append(SeenGroup(len(self.seen) + 1, peer, NOW, HASH, HASH, each.policy_version, advert))
 
     def status(self) -> SwarmStatus:
         return SwarmStatus("me", "test", "", (), 0.0, 1, None, 0, 0, 0, {}, {})
@@ -83,6 +87,31 @@ class Board:
 
     def judge(self, peer: str, blob: bytes, judgement: Judgement, detail: str = "") -> None:
         self.judged.append((peer, judgement))
+
+
+@dataclass
+class SlowBoard(Board):
+    """One on which a peer that does not serve is waited for until the deadline, in virtual time."""
+
+    now_seconds: float = NOW
+    waited_seconds: float = 0.0
+    lots: list[int] = field(default_factory=list)  # peers asked at a time
+
+    def fetch(self, wanted: Sequence[Wanted], *, deadline_seconds: float) -> list[Fetched]:
+        self.lots.append(len({each.peers for each in wanted}))
+        found = super().fetch(wanted, deadline_seconds=deadline_seconds)
+        if any(each.path is None for each in found):
+            self.now_seconds += deadline_seconds
+            self.waited_seconds += deadline_seconds
+        return found
+
+
+@dataclass
+class SharingBoard(Board):
+    shared: list[Group] = field(default_factory=list)
+
+    def share(self, groups: Sequence[Group]) -> None:
+        self.shared += groups
 
 
 @pytest.fixture
@@ -136,7 +165,7 @@ def test_liar_is_fetched_from_no_more_while_others_have_groups(board: Board, int
             else:
                 intake.judge(foreign.peer, foreign.blob, Judgement.USED)
     intake.settle(WAIT_SECONDS)
-    assert Counter(board.judged)["liar", Judgement.FALSE_REWARD] == 4  # two rounds' share
+    assert Counter(board.judged)["liar", Judgement.FALSE_REWARD] == 2  # its turn in the first round
     assert from_whom(gathered(intake, 9)) == {"ann": 4}
     restored = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW, intake.position())
     assert from_whom(gathered(restored)) == {"ann": 4}  # remembered over a restart
@@ -147,8 +176,8 @@ def test_peer_whose_blobs_do_not_decode_falls_behind_too(board: Board, intake: R
     for number in range(8):
         board.put("eve", group(number, rewards=(1, 1)))
         (board.folder / board.seen[-1].advert.blob.hex()).write_bytes(b"nonsense")
-    for round_number in range(2):
-        assert gathered(intake, round_number).groups == ()
+    assert [gathered(intake, round_number).groups for round_number in range(2)] == [(), ()]
+    assert board.fetched == ["eve"] * 4  # not asked again before it has rested
     for number in range(4):
         board.put("eve", group(50 + number, rewards=(1, 1)))
         board.put("ann", group(100 + number, rewards=(1, 0, 0, 0)))
@@ -162,7 +191,8 @@ def test_peer_that_floods_adverts_leaves_room_for_others(board: Board, intake: R
     board.put("bob", group(10_001, rewards=(1, 0, 0, 0)))
     incoming = gathered(intake)
     assert from_whom(incoming) == {"ann": 1, "bob": 1}
-    assert not_used(incoming) == {"not_fetched": 2, "crowded_out": 102}  # its own, and nobody else's
+    crowded_out = MAX_CANDIDATES + 102 - MAX_CANDIDATES // 8  # its own, and nobody else's
+    assert not_used(incoming) == {"not_fetched": 2, "crowded_out": crowded_out}
 
 
 def test_empty_pool_leaves_the_round_alone_and_says_why(intake: RolloutIntake) -> None:
@@ -212,5 +242,106 @@ def test_measured_distance_survives_a_restart(intake: RolloutIntake) -> None:
     intake.measured({"ann": 10.0})
     intake.measured({"ann": 20.0, "bob": 1.0})
     restored = RolloutIntake(None, TASKS, LearnerSection(), lambda: NOW, intake.position())
-    assert restored.position()["peers"] == {"ann": [0, 1.0, 12.0], "bob": [0, 1.0, 1.0]}
+    assert [record[:3] for record in restored.position()["peers"].values()] == [[0, 1.0, 12.0], [0, 1.0, 1.0]]
     restored.close()
+
+
+def proven(intake: RolloutIntake, *peers: str) -> None:
+    for number, peer in enumerate(peers):
+        for group_number in range(HELD_TO_BE_PROVEN):
+            intake.judge(peer, bytes([number, group_number]) * 16, Judgement.USED)
+
+
+def test_recompressed_twin_counts_once_whoever_announces_it(board: Board, intake: RolloutIntake) -> None:
+    original = group(1)
+    board.put("ann", original)
+    (used,) = gathered(intake).groups
+    intake.judge(used.peer, used.blob, Judgement.USED)
+    disguised = replace(original, policy_version=5, completions=original.completions[::-1])
+    content = zstandard.compress(zstandard.decompress(encode_group(original)[4:]), 1)
+    for peer in ("ann", "eve"):
+        board.put(peer, original, blob=GROUP_MAGIC + content)
+    board.put("eve", disguised)
+    second = gathered(intake)
+    assert [(foreign.peer, foreign.new) for foreign in second.groups] == [("ann", False)]
+    assert not_used(second) == {"copy": 3}
+    assert board.fetched.count("eve") == 0  # the adverts show it
+    longer = tuple(
+        replace(c, token_ids=np.array([1, 1]), token_bytes=np.array([1, 0]), logps=np.zeros(2, np.float32))
+        for c in original.completions
+    )
+    board.put("mallory", replace(original, completions=longer))
+    assert not_used(gathered(intake)) == {"copy": 1}  # its content shows it
+    assert [peer for peer, judgement in board.judged if judgement is Judgement.MALFORMED] == []
+
+
+def test_copy_of_our_own_group_teaches_nothing(tmp_path: Path) -> None:
+    board = SharingBoard(tmp_path)
+    intake = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=4), lambda: NOW)
+    own = group(1)
+    intake.share([own])
+    intake.settle(WAIT_SECONDS)
+    assert board.shared == [own]
+    board.put("eve", own)
+    assert not_used(gathered(intake)) == {"copy": 1}
+    intake.close()
+
+
+def test_copies_announced_in_the_same_round_count_once(board: Board, intake: RolloutIntake) -> None:
+    original = group(1)
+    longer = tuple(
+        replace(c, token_ids=np.array([1, 1]), token_bytes=np.array([1, 0]), logps=np.zeros(2, np.float32))
+        for c in original.completions
+    )
+    board.put("ann", original)
+    board.put("eve", replace(original, completions=longer))
+    incoming = gathered(intake)
+    assert len(incoming.groups) == 1
+    assert not_used(incoming) == {"copy": 1}
+
+
+def test_blob_of_our_own_store_that_is_not_the_size_advertised_is_not_read(board: Board, intake: RolloutIntake) -> None:
+    board.put("eve", group(1))
+    os.truncate(board.folder / board.seen[-1].advert.blob.hex(), 1 << 33)
+    assert not_used(gathered(intake)) == {"integrity": 1}
+
+
+def test_strangers_that_do_not_answer_take_a_small_part_of_the_time_and_nobody_elses_place(tmp_path: Path) -> None:
+    board = SlowBoard(tmp_path)
+    intake = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=8), lambda: board.now_seconds)
+    proven(intake, "ann", "bob")
+    used = 0
+    for number in range(120):
+        for peer in ("ann", "bob"):
+            for each in range(8):
+                board.put(peer, group(1000 * number + 10 * each + len(peer) + ord(peer[0])))
+        board.put(f"sybil {number}", group(10**6 + number), served=False)
+        used += len(gathered(intake, number).groups)
+        board.now_seconds += 0.5
+    intake.close()
+    assert used >= 0.9 * 120 * 8
+    assert board.waited_seconds <= (board.now_seconds - NOW) / 9 + TRIAL_DEADLINE_SECONDS
+
+
+def test_peers_are_tried_a_few_at_a_time_so_that_the_silent_ones_keep_nobody_out(tmp_path: Path) -> None:
+    board = SlowBoard(tmp_path)
+    intake = RolloutIntake(board, TASKS, LearnerSection(foreign_groups=32), lambda: board.now_seconds)
+    for number in range(20):
+        board.put(f"silent {number}", group(number), served=False)
+    for number in range(10):
+        board.put(f"honest {number}", group(100 + number))
+    incoming = gathered(intake)
+    intake.close()
+    assert len(from_whom(incoming)) == 10
+    assert board.lots == [8, 8, 8, 6]
+
+
+def test_claim_that_could_not_be_checked_speaks_neither_for_nor_against_a_peer(
+    board: Board, intake: RolloutIntake
+) -> None:
+    for number in range(8):
+        board.put("slow to score", group(number))
+    for foreign in gathered(intake).groups:
+        intake.refuse(foreign, Judgement.UNUSED, "the scorer ran out of time")
+    (record,) = intake.position()["peers"].values()
+    assert record == [4, 1.0, None, 0, 0, 0.0]

@@ -13,6 +13,7 @@ from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_o
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable
+from protocol import limits
 from protocol.errors import MalformedError
 from protocol.rollouts import FinishReason, Group
 from tests.node.learner.letter_node import tasks
@@ -92,5 +93,8 @@ def test_a_rollout_with_a_token_beyond_the_tokenizer_is_not_shared_and_a_peer_wo
     fine, beyond = sample([3, 4, END]), sample([3, 500, END])
     assert can_be_shared(rollout_of(tokens, fine, fine), tokens)
     assert not can_be_shared(rollout_of(tokens, fine, beyond), tokens)
+    long = sample([3] * (limits.GROUP_TOKENS // 2))
+    assert can_be_shared(rollout_of(tokens, long, long), tokens)
+    assert not can_be_shared(rollout_of(tokens, long, long, fine), tokens)  # no peer would take a group as long as this
     with pytest.raises(MalformedError, match="token id 500"):
         regenerated_prompt(group(tokens, fine, beyond), tasks(), tokens)

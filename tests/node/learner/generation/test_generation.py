@@ -30,8 +30,9 @@ from node.events import Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
 from node.learner.allocation.allocator import Allocation
 from node.learner.foreign.intake import RolloutIntake
-from node.learner.generation.generation import Generated, Generation, Plan, launched_for
+from node.learner.generation.generation import Generated, Generation, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, group_of
+from node.learner.generation.prompt_room import check_prompt_room
 from node.learner.generation.schedule import Ahead, InTurn, needs_own_weights
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.loop import Learner
@@ -171,8 +172,8 @@ def generation(section_: LearnerSection, *, context: int = 64, flat: bool = Fals
     return Generation(engine, tasks, policy.tokens, scorer, section_, temperature=1.0, context=context)
 
 
-def plan(seed: int = 0, groups: int = 4, drawn: int = 6) -> Plan:
-    return Plan(groups, tuple(Allocation("even", 100 * seed + i, 4) for i in range(drawn)), seed)
+def plan(seed: int = 0, groups: int = 4, drawn: int = 6) -> RoundPlan:
+    return RoundPlan(groups, tuple(Allocation("even", 100 * seed + i, 4) for i in range(drawn)), seed)
 
 
 def generation_threads() -> list[str]:
@@ -272,9 +273,23 @@ def test_unfinished_group_that_no_longer_fits_or_whose_task_is_gone_is_dropped_a
     assert "no longer trains on gone" in said[2]
 
 
-def test_no_prompt_that_fits_is_a_fault_of_the_configuration() -> None:
-    with pytest.raises(ConfigurationError, match="none of 4 prompts leaves room"):
-        generation(section(), context=3).run(plan(drawn=4), ())
+def test_prompts_that_leave_no_room_are_left_out_and_counted() -> None:
+    came = generation(section(), context=3).run(plan(drawn=4), ())
+    assert came.rollouts == () and came.too_long == 4
+    assert generation(section(), context=64).run(plan(drawn=4), ()).too_long == 0
+
+
+def test_no_prompt_that_fits_is_a_fault_of_the_configuration_and_refused_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tokens, tasks = tiny_policy().tokens, known_tasks()
+    lengths = sorted(
+        {len(tokens.prompt_ids(task.prompt(task.ref(seed)).text)) for task in tasks.values() for seed in range(32)}
+    )
+    check_prompt_room(tasks, tokens, lengths[-1] + 1)
+    assert not caplog.records
+    with pytest.raises(ConfigurationError, match=r"no prompt of .* leaves room"):
+        check_prompt_room(tasks, tokens, lengths[0])
 
 
 def test_resampling_replaces_groups_of_equal_rewards_until_enough_teach_something() -> None:

@@ -44,6 +44,29 @@ def test_generating_halves_the_rows_and_learning_the_pass_down_to_the_floor() ->
     assert {d.halved for d in until_it_ends("learn", None)} == {"batch_tokens", None}
 
 
+def test_a_pass_is_recomputed_before_it_becomes_small_where_that_is_allowed() -> None:
+    allowed, sizes, seen = Sizes(1, 1024, recompute=True), Sizes(8, 16384), list[Sizes]()
+    while (decision := decide("learn", sizes, allowed, Attempts(repeats=1), None)).then in ("halve", "recompute"):
+        assert decision.attempts == Attempts() and (decision.halved is None) == (decision.then == "recompute")
+        seen.append(sizes := decision.sizes)
+    assert seen == [
+        Sizes(8, 8192), Sizes(8, 4096), Sizes(8, 4096, True), Sizes(8, 2048, True), Sizes(8, 1024, True),
+    ]  # fmt: skip
+
+
+def test_a_pass_at_its_floor_is_recomputed_and_generating_never() -> None:
+    allowed = Sizes(1, 256, recompute=True)
+    assert decide("learn", Sizes(1, 256), allowed, Attempts(), None).sizes == Sizes(1, 256, True)
+    assert decide("generate", Sizes(1, 256), allowed, Attempts(), None).then == "again"
+
+
+def test_recomputation_ends_after_passes_have_grown_back() -> None:
+    most = Sizes(8, 4096)
+    assert grown(Sizes(8, 2048, True), most, QUIET_ROUNDS) == Sizes(8, 4096, True)
+    assert grown(Sizes(8, 4096, True), most, 2 * QUIET_ROUNDS) == most
+    assert grown(Sizes(8, 4096, True), Sizes(8, 4096, True), QUIET_ROUNDS) == Sizes(8, 4096, True)
+
+
 @pytest.mark.parametrize("memory", [None, OURS])
 @pytest.mark.parametrize("phase", list(RULES))
 def test_on_a_device_of_our_own_every_phase_ends_after_two_repeats_as_it_is(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from node.events import Event, OutOfMemory, decode_event, encode_event
-from node.fit.fitted import Sizes
+from node.fit.fitted import FLOORS, Sizes
 from node.learner.memory.decisions import QUIET_ROUNDS
 from node.learner.memory.device_memory import DeviceMemory
 from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
@@ -22,7 +22,7 @@ TAKEN = DeviceMemory(total_bytes=8 * GIB, free_bytes=0, own_bytes=2 * GIB)
 class Bench:
     """A runner with everything around it, and a phase that fails as often as it is told to."""
 
-    def __init__(self, sizes: Sizes, *, memory: DeviceMemory | None = None) -> None:
+    def __init__(self, sizes: Sizes, *, memory: DeviceMemory | None = None, floors: Sizes = FLOORS) -> None:
         self.used: list[Sizes] = []
         self.remembered: list[Sizes] = []
         self.slept: list[float] = []
@@ -30,7 +30,7 @@ class Bench:
         self.dropped = 0
         self.disk_is_full = False
         self.runner = PhaseRunner(
-            SizePlan(sizes, sizes, remember=self._remember, sleep=self._sleep),
+            SizePlan(sizes, sizes, floors, remember=self._remember, sleep=self._sleep),
             use=self.used.append, report=self.events.append, clock=lambda: 5.0, memory=lambda: memory,
         )  # fmt: skip
         self.runner.round = 7
@@ -150,3 +150,13 @@ def test_trouble_begins_the_count_of_quiet_rounds_anew() -> None:
     bench.runner.attempt("checkpoint", failing(1))
     bench.runner.round_done()
     assert bench.runner.sizes == Sizes(4, 2048)
+
+
+def test_recomputation_is_used_remembered_and_told() -> None:
+    bench = Bench(Sizes(8, 4096), floors=Sizes(1, 256, recompute=True))
+    assert bench.runner.run("learn", failing(2), bench.drop) == "done"
+    assert bench.remembered == bench.used[1:] == [Sizes(8, 4096, True), Sizes(8, 2048, True)]
+    assert [(event.then, event.key) for event in bench.told] == [
+        ("recompute", None),
+        ("halve", "learner.batch_tokens"),
+    ]

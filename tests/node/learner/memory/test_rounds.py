@@ -138,6 +138,30 @@ def test_the_pass_is_halved_until_it_fits_and_the_gradient_is_the_same_up_to_rou
         torch.testing.assert_close(weights(node)[name], tensor, atol=1e-4, rtol=1e-3)
 
 
+def test_a_pass_that_fits_only_recomputed_is_recomputed_and_the_gradient_is_the_same_up_to_rounding(
+    undisturbed: Node,
+) -> None:
+    real = step.optimizer_steps
+
+    def fits_recomputed(network: Any, optimizer: Any, groups: Any, learner: Any, *rest: Any, **more: Any) -> Any:
+        if not learner.recompute:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(network, optimizer, groups, learner, *rest, **more)
+
+    node = Node("ann", rows=ROWS, learner=SECTION)
+    roomy = Sizes(ROWS, 4096)
+    node.learner._phases._plan = phases.SizePlan(roomy, roomy, floors=Sizes(1, 256, recompute=True))
+    node.learner._phases._put(roomy)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "optimizer_steps", fits_recomputed)
+        for _ in range(ROUNDS):
+            node.round()
+    assert ran_out(node) == [("learn", "recompute")]
+    assert (node.learner.passes.batch_tokens, node.learner.passes.recompute) == (4096, True)
+    for name, tensor in weights(undisturbed).items():
+        torch.testing.assert_close(weights(node)[name], tensor, atol=1e-4, rtol=1e-3)
+
+
 def test_rows_are_halved_until_generating_fits(undisturbed: Node) -> None:
     node = Node("ann", rows=ROWS, learner=SECTION)
     real = node.engine.advance

@@ -1,0 +1,191 @@
+"""What a learner remembers of its partners in averaging, and the step that is on trial. Part of checkpoints.
+
+A step is on trial from the round after it: the weights from before it are kept, in main memory, and own groups of newer
+versions are compared with those from before (``trial``). It ends with the first round that shows harm, after
+``TRIAL_ROUNDS`` rounds, or with the next step. A partner that did harm is not averaged with for ``AVOIDED_SECONDS``.
+
+Bounded: ``PARTNERS`` peers, of which the one that averaged longest ago goes first, those that did harm last;
+``trial.REMEMBERED`` numbers for each of our own tasks; one copy of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from torch import Tensor
+
+from node.averaging import trial
+from node.averaging.noloco import Weights
+from node.averaging.trial import Comparison
+from swarm import api
+from swarm.averaging.norm_history import FamilyPast, NormHistory
+
+AVOIDED_SECONDS: Final = 24 * 3600.0
+PARTNERS: Final = 256
+_BEFORE: Final = "averaging_trial/"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGroup:
+    """One group of own completions, scored."""
+
+    task: str
+    version: int  # of the policy that sampled the oldest of its tokens
+    rewards: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerRecord:
+    steps: int = 0  # taken with its weights
+    score_sum: float = 0.0  # S of ``trial``
+    harmed_at_seconds: float | None = None  # Unix time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTrial:
+    """A step whose effect is not known yet, and what is needed to take it back."""
+
+    partner: str
+    blob: bytes  # of the partner's weights
+    round: int  # after which it was taken
+    version: int  # the first with it
+    before: Weights  # θ before it, float32, in main memory
+    past: FamilyPast  # of distances, without this one
+    rounds: int = 0  # in which groups were compared
+    since: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class AveragingGuard:
+    """Changed by the learner's thread alone."""
+
+    history: dict[str, tuple[float, ...]] = field(default_factory=dict)  # mean rewards of own groups, by task
+    partners: dict[str, PartnerRecord] = field(default_factory=dict)  # the latest last
+    past: FamilyPast = field(default_factory=FamilyPast)  # distances of partners' weights from ours
+    learnt: float = 0.0  # the length of what we learnt between outer steps, added up
+    trial: StepTrial | None = None
+    spoilt: tuple[int, int] = (0, 0)  # versions, the second excluded, of the last step that was taken back
+
+    def began(self, step: StepTrial) -> None:
+        """Puts a step on trial; one that still was passes."""
+        self.passed()
+        self.trial = step
+
+    def observe(self, groups: Iterable[OwnGroup]) -> Comparison | None:
+        """Takes a round's own groups; returns the comparison if they show that the step on trial did harm."""
+        older: dict[str, list[float]] = {}
+        newer: dict[str, list[float]] = {}
+        for group in groups:
+            if not group.rewards or self.spoilt[0] <= group.version < self.spoilt[1]:
+                continue
+            on_trial = self.trial is not None and group.version >= self.trial.version
+            means = newer if on_trial else older
+            means.setdefault(group.task, []).append(sum(group.rewards) / len(group.rewards))
+        self.history = trial.with_groups(self.history, older)
+        if self.trial is None or not newer:
+            return None
+        since = trial.with_groups(self.trial.since, newer, most=None)
+        self.trial = replace(self.trial, since=since, rounds=self.trial.rounds + 1)
+        found = trial.compared(self.history, since)
+        sum_so_far = trial.sum_after(self._of(self.trial.partner).score_sum, found.score)
+        if found.is_harm or (self.trial.rounds >= trial.TRIAL_ROUNDS and sum_so_far < -trial.MAX_SUM):
+            return found
+        if self.trial.rounds >= trial.TRIAL_ROUNDS:
+            self.passed()
+        return None
+
+    def passed(self) -> None:
+        """Ends a trial without harm; its groups become part of the history."""
+        if self.trial is None:
+            return
+        known, score = self._of(self.trial.partner), trial.compared(self.history, self.trial.since).score
+        self._note(
+            self.trial.partner, replace(known, steps=known.steps + 1, score_sum=trial.sum_after(known.score_sum, score))
+        )
+        self.history = trial.with_groups(self.history, self.trial.since)
+        self.trial = None
+
+    def failed(self, version: int, now_seconds: float) -> StepTrial:
+        """Ends a trial with harm and returns it; ``version`` is the first without the step again."""
+        ended = self.trial
+        assert ended is not None
+        self._note(ended.partner, replace(self._of(ended.partner), harmed_at_seconds=now_seconds))
+        self.past, self.trial, self.spoilt = ended.past, None, (ended.version, version)
+        return ended
+
+    def known(self, now_seconds: float) -> api.KnownPartners:
+        """Returns what the swarm process needs to choose and to weigh partners."""
+        return api.KnownPartners(self.past, self.learnt, self.avoided(now_seconds))
+
+    def avoided(self, now_seconds: float) -> tuple[str, ...]:
+        """Returns the partners that did harm within ``AVOIDED_SECONDS``."""
+        return tuple(peer for peer in self.partners if self.is_avoided(peer, now_seconds))
+
+    def is_avoided(self, peer: str, now_seconds: float) -> bool:
+        harmed = self._of(peer).harmed_at_seconds
+        return harmed is not None and now_seconds < harmed + AVOIDED_SECONDS
+
+    def _of(self, peer: str) -> PartnerRecord:
+        return self.partners.get(peer, PartnerRecord())
+
+    def _note(self, peer: str, record: PartnerRecord) -> None:
+        self.partners.pop(peer, None)
+        self.partners[peer] = record
+        while len(self.partners) > PARTNERS:
+            harmless = (each for each, of in self.partners.items() if of.harmed_at_seconds is None)
+            del self.partners[next(harmless, next(iter(self.partners)))]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors for a checkpoint; they share memory with this."""
+        return {_BEFORE + name: tensor for name, tensor in self.trial.before.items()} if self.trial is not None else {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns the rest for a checkpoint."""
+        on_trial = self.trial and {
+            "partner": self.trial.partner, "blob": self.trial.blob.hex(), "round": self.trial.round,
+            "version": self.trial.version, "rounds": self.trial.rounds, "since": dict(self.trial.since),
+            "past": _past_snapshot(self.trial.past),
+        }  # fmt: skip
+        partners = [[peer, of.steps, of.score_sum, of.harmed_at_seconds] for peer, of in self.partners.items()]
+        return {
+            "history": dict(self.history), "partners": partners, "past": _past_snapshot(self.past),
+            "learnt": self.learnt, "spoilt": list(self.spoilt), "trial": on_trial,
+        }  # fmt: skip
+
+    @classmethod
+    def restored(cls, snapshot: Mapping[str, Any], tensors: Weights, weights: Weights) -> AveragingGuard:
+        """Returns the guard of a checkpoint, a new one for an empty ``snapshot``; ``weights`` are the policy's.
+
+        A trial whose weights are not all there is over: the step stays.
+        """
+        if not snapshot:
+            return cls()
+        before = {name: tensors[_BEFORE + name].float().clone() for name in weights if _BEFORE + name in tensors}
+        kept = snapshot["trial"]
+        on_trial = kept and StepTrial(
+            kept["partner"], bytes.fromhex(kept["blob"]), int(kept["round"]), int(kept["version"]), before,
+            _restored_past(kept["past"]), int(kept["rounds"]), _means(kept["since"]),
+        )  # fmt: skip
+        first, end = snapshot["spoilt"]
+        return cls(
+            history=_means(snapshot["history"]),
+            partners={peer: PartnerRecord(steps, total, harmed) for peer, steps, total, harmed in snapshot["partners"]},
+            past=_restored_past(snapshot["past"]),
+            learnt=float(snapshot["learnt"]),
+            trial=on_trial if before.keys() == weights.keys() else None,
+            spoilt=(int(first), int(end)),
+        )
+
+
+def _means(snapshot: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
+    return {task: tuple(means) for task, means in snapshot.items()}
+
+
+def _past_snapshot(past: FamilyPast) -> list[Any]:
+    return [list(past.norms.norms), past.refused]
+
+
+def _restored_past(snapshot: Sequence[Any]) -> FamilyPast:
+    return FamilyPast(NormHistory(tuple(snapshot[0])), int(snapshot[1]))

@@ -1,0 +1,53 @@
+"""The success of a policy as this node measures it, before it keeps the weights of a stranger.
+
+    success = mean over our tasks of the mean reward of sampled completions
+
+The prompts are drawn from billions and nobody else knows them, so that weights cannot have been made for them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from node.configuration import HELD_OUT_PROMPTS
+from node.engines.torch import TorchEngine
+from node.evaluation.evaluation import mean_rewards
+from node.learner.generation.generation import RewardScorer
+from node.learner.objective.forward import Network
+from node.policy.policy import Policy
+from node.state_sync.state_verdict import MeasuredSuccess
+from node.tasks.task import Task
+
+COMPLETIONS: Final = 192  # of one measurement: a standard error of at most .036
+LEAST_PROMPTS: Final = 16  # of a task, where there are many tasks
+PROMPT_SEEDS: Final = 1 << 31
+
+
+class SuccessMeasurement:
+    """Measures the weights that ``policy`` holds when it is called, each time on the same prompts and draws."""
+
+    def __init__(
+        self, policy: Policy, tasks: Mapping[str, Task], scorer: RewardScorer, *, rows: int, draws: random.Random
+    ) -> None:
+        self._policy, self._tasks, self._scorer, self._rows = policy, tasks, scorer, rows
+        self._first_prompt = draws.randrange(HELD_OUT_PROMPTS, PROMPT_SEEDS)
+        self._seed = draws.randrange(PROMPT_SEEDS)
+
+    def __call__(self) -> MeasuredSuccess:
+        prompts = max(LEAST_PROMPTS, math.ceil(COMPLETIONS / len(self._tasks)))
+        rewards = mean_rewards(
+            self._policy.tokens,
+            TorchEngine(self._policy, rows=self._rows, seed=self._seed),
+            self._scorer,
+            self._tasks,
+            prompts=prompts,
+            first_prompt=self._first_prompt,
+            samples=1,
+            temperature=1.0,
+            seed=self._seed,
+            context=Network.of(self._policy.model).context,
+        )
+        return MeasuredSuccess(sum(rewards.values()) / len(rewards), prompts * len(rewards))

@@ -1,0 +1,205 @@
+"""Strangers that propose to average, serve what they offer and never say ``have``, beside honest replicas.
+
+    python -m scripts.attacks.averaging_pairing [--minutes 60] [--strangers 8] [--json]
+
+Four replicas, whole members of a swarm on the simulated network, learn for ten to thirty seconds of virtual time and
+then look for a partner, again and again. Strangers come when all of them have averaged: of no family, of the
+replicas' family, or under a new name every minute. Each proposes to every replica all the time, fetches what it is
+offered, and keeps the stream. Measured: commits of the replicas an hour, as a share of those without strangers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import anyio
+import numpy as np
+from anyio.abc import TaskGroup
+from trio.testing import MockClock
+
+from protocol.errors import ProtocolError, TransportError
+from protocol.messages import Heartbeat
+from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, Accept, Decline, Have, Offer, Propose
+from protocol.weights.dense_weights import ENCODING, encode_dense
+from protocol.weights.tensor_layout import TensorLayout
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from swarm import api
+from swarm.averaging.weight_exchange import Conversation
+from swarm.averaging.weights_difference import Difference, measure_difference
+from swarm.host import Stream
+from swarm.hosts.simulated.network import SimulatedNetwork
+from swarm.service import SwarmService
+from swarm.settings import ServiceSettings
+
+FAMILY: Final = bytes([1]) * 16
+LAYOUT: Final = TensorLayout.of({"weights": (2000,)})
+EPOCH: Final = 1_700_000_000.0
+REPLICAS: Final = 4
+CALM_SECONDS: Final = 600.0  # before strangers come
+PARTNER_SECONDS: Final = 30.0
+RENAMED_SECONDS: Final = 60.0
+KINDS: Final[Mapping[str, bool]] = {"of no family": False, "of the family": True, "of the family, renamed": True}
+
+
+def now_seconds() -> float:
+    return EPOCH + anyio.current_time()
+
+
+def weights(seed: int) -> bytes:
+    values = 1.0 + 0.1 * np.random.default_rng(seed).standard_normal(2000)
+    return encode_dense(LAYOUT, [(values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)])
+
+
+async def measured_at_once(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """Measures without a thread, for which virtual time would not wait."""
+    return measure_difference(encoding, theirs, ours, layout)
+
+
+def heartbeat(family: bytes) -> Heartbeat:
+    return Heartbeat("n", "s", "m", family, bytes(16), 1, 1, "learning", 1.0, 0, 0, ())
+
+
+@dataclass
+class World:
+    """One swarm in one folder."""
+
+    folder: Path
+    tasks: TaskGroup
+    network: SimulatedNetwork
+    first: str | None = None
+    commits: int = 0
+    made: int = 0
+
+    async def member(self) -> SwarmService:
+        self.made += 1
+        name = f"member {self.made}"
+        (self.folder / name).mkdir()
+        settings = ServiceSettings(
+            home=str(self.folder / name),
+            swarm_name="attack",
+            swarm_id="ab" * 16,
+            name=name,
+            peers=() if self.first is None else (self.first,),
+        )
+        host = self.network.host(name)
+        service = SwarmService(
+            host, host.key, settings, wall_clock=now_seconds, random=Random(name), measure=measured_at_once
+        )
+        self.first = self.first or host.addresses()[0]
+        self.tasks.start_soon(service.run)
+        await service.started.wait()
+        return service
+
+    async def replica(self) -> None:
+        """Learns, and averages, for ever."""
+        service = await self.member()
+        random = Random(self.made)
+        await service.answer(api.Beat(heartbeat(FAMILY)))
+        self.tasks.start_soon(self._average_for_ever, service, random)
+
+    async def _average_for_ever(self, service: SwarmService, random: Random) -> None:
+        blob = weights(random.randrange(1 << 30))
+        stored = service.store.put(blob)
+        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, stored, len(blob))
+        while True:
+            await anyio.sleep(random.uniform(10.0, 30.0))
+            reply = await service.answer(api.Average(offer, LAYOUT.tensors, PARTNER_SECONDS))
+            self.commits += isinstance(reply, api.AverageReply) and reply.partner is not None
+
+    async def stranger(self, *, of_family: bool) -> None:
+        """Proposes to everybody, accepts everything, serves its blob, and never says that it holds a partner's."""
+        service = await self.member()
+        blob = weights(self.made)
+        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, service.store.put(blob), len(blob))
+        if of_family:
+            await service.answer(api.Beat(heartbeat(FAMILY)))
+
+        async def accept(stream: Stream) -> None:
+            conversation = Conversation(stream)
+            if isinstance(await conversation.receive(1e6, Propose, Have), Propose):
+                await conversation.send(Accept(offer), 5.0)
+            await anyio.sleep_forever()
+
+        async def propose(peer: str) -> None:
+            while True:
+                with suppress(TransportError, ProtocolError):
+                    stream = await service.host.open_stream(peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+                    await self._hold(service, Conversation(stream), peer, offer)
+                await anyio.sleep(0.5)
+
+        service.host.handle(AVERAGING_PROTOCOL, accept)
+        await anyio.sleep(5.0)
+        for peer in service.host.peers():
+            self.tasks.start_soon(propose, peer)
+
+    async def _hold(self, service: SwarmService, conversation: Conversation, peer: str, offer: Offer) -> None:
+        try:
+            await conversation.send(Propose(Random(self.made).randbytes(16), offer), 5.0)
+            reply = await conversation.receive(5.0, Accept, Decline)
+            if isinstance(reply, Accept):
+                wanted = api.Wanted(reply.offer.blob, reply.offer.size, (peer,))
+                await service.answer(api.Fetch((wanted,), 60.0))
+                await conversation.receive(1e6, Have, Decline)
+                await conversation.receive(1e6, Have, Decline)  # until the replica gives up
+        finally:
+            await conversation.drop()
+
+
+async def commits_an_hour(folder: Path, minutes: float, strangers: int, kind: str | None, seed: int) -> float:
+    async with anyio.create_task_group() as tasks:
+        world = World(folder, tasks, SimulatedNetwork(seed, delay_seconds=(0.02, 0.05)))
+        for _ in range(REPLICAS):
+            await world.replica()
+        await anyio.sleep(CALM_SECONDS)
+        if kind is not None:
+            for _ in range(strangers):
+                tasks.start_soon(_one_stranger, world, kind)
+        before = world.commits
+        await anyio.sleep(60.0 * minutes)
+        found = world.commits - before
+        tasks.cancel_scope.cancel()
+    return found * 60.0 / minutes
+
+
+async def _one_stranger(world: World, kind: str) -> None:
+    while True:
+        async with anyio.create_task_group() as tasks:
+            named = World(world.folder, tasks, world.network, world.first, made=world.made + 1000)
+            world.made += 1
+            await named.stranger(of_family=KINDS[kind])
+            await anyio.sleep(RENAMED_SECONDS if kind.endswith("renamed") else 1e9)
+            tasks.cancel_scope.cancel()
+
+
+def measured(minutes: float, strangers: int, kind: str | None, seed: int = 1) -> float:
+    with tempfile.TemporaryDirectory(prefix="averaging-pairing-") as folder:
+        return anyio.run(
+            commits_an_hour, Path(folder), minutes, strangers, kind, seed,
+            backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)},
+        )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60.0, help="of virtual time under attack (default 60)")
+    parser.add_argument("--strangers", type=int, default=8)
+    add_json_flag(parser)
+    options = parser.parse_args()
+    calm = measured(options.minutes, 0, None)
+    figures = [Figure("commits an hour, no strangers", calm, "commits", "higher")]
+    for kind in KINDS:
+        found = measured(options.minutes, options.strangers, kind)
+        figures.append(Figure(f"commits an hour, strangers {kind}", found, "commits", "higher"))
+        figures.append(Figure(f"share of calm, strangers {kind}", found / calm, "", "higher", "≥ 0.9"))
+    report("averaging_pairing", figures, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

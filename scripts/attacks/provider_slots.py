@@ -1,0 +1,100 @@
+"""Identities that provide the key of a swarm in the DHT of one host before its honest members do.
+
+``--sybils`` identities of one stranger connect to a host on loopback, one after another, provide the swarm's key, leave
+(or stay, with ``--stay``), and another one holds twelve streams of the DHT open. Then ``--honest`` members connect and
+provide the key, and a newcomer that knows only this host looks for providers.
+
+    python -m scripts.attacks.provider_slots [--sybils 300] [--honest 5] [--stay] [--json]
+
+Everything comes from 127.0.0.1: addresses tell nothing here, which is the attacker's best case.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import AsyncExitStack, suppress
+from time import process_time
+
+import trio
+from libp2p.kad_dht.common import PROTOCOL_ID
+from libp2p.peer.id import ID
+
+from protocol.errors import StarlingError
+from protocol.identity import NodeKey
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+
+KEY = bytes(range(32))
+WANTED = 32
+DEADLINE_SECONDS = 10.0
+ASIDE = 12
+
+
+def host() -> Libp2pHost:
+    return Libp2pHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"])
+
+
+async def provide(guest: Libp2pHost, address: str) -> None:
+    """Sends the record to the attacked host alone: a look-up would cost everybody else time, and change nothing."""
+    peer = await guest.connect(address, deadline_seconds=DEADLINE_SECONDS)
+    with trio.move_on_after(DEADLINE_SECONDS):
+        await guest._dht.provider_store._send_add_provider(ID.from_string(peer), KEY)
+
+
+async def hold_streams(address: str, stack: AsyncExitStack) -> None:
+    holder = host()
+    await stack.enter_async_context(holder.run())
+    peer = await holder.connect(address, deadline_seconds=DEADLINE_SECONDS)
+    for _ in range(ASIDE):
+        await holder.open_stream(peer, str(PROTOCOL_ID), deadline_seconds=DEADLINE_SECONDS)
+
+
+async def play(sybils: int, arguments: argparse.Namespace) -> tuple[float, float]:
+    """Returns the share of honest members that a newcomer finds, and the CPU seconds of everybody."""
+    began = process_time()
+    async with AsyncExitStack() as stack:
+        victim = host()
+        await stack.enter_async_context(victim.run())
+        (address,) = victim.addresses()
+        for _ in range(sybils):
+            sybil = host()
+            async with AsyncExitStack() as visit:
+                await (stack if arguments.stay else visit).enter_async_context(sybil.run())
+                await provide(sybil, address)
+        members = [host() for _ in range(arguments.honest)]
+        for member in members:
+            await stack.enter_async_context(member.run())
+            await provide(member, address)
+        if sybils:
+            await hold_streams(address, stack)
+        newcomer = host()
+        await stack.enter_async_context(newcomer.run())
+        await newcomer.connect(address, deadline_seconds=DEADLINE_SECONDS)
+        found: set[str] = set()
+        with suppress(StarlingError):
+            addresses = await newcomer.find_providers(KEY, limit=WANTED, deadline_seconds=2 * DEADLINE_SECONDS)
+            found = {address.rpartition("/p2p/")[2] for address in addresses}
+        return sum(member.peer_id in found for member in members) / len(members), process_time() - began
+    raise AssertionError("unreachable")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sybils", type=int, default=300)
+    parser.add_argument("--honest", type=int, default=5)
+    parser.add_argument("--stay", action="store_true", help="the identities stay connected")
+    add_json_flag(parser)
+    arguments = parser.parse_args()
+    calm, _ = trio.run(play, 0, arguments)
+    siege, cpu_seconds = trio.run(play, arguments.sybils, arguments)
+    figures = [
+        Figure("honest members found, calm", calm, "share", "higher"),
+        Figure("honest members found among the identities", siege / max(calm, 1e-9), "of calm", "higher", ">= .9"),
+        Figure("CPU of everybody", cpu_seconds, "s", "lower"),
+    ]
+    kind = "that stay" if arguments.stay else "that leave"
+    report(f"{arguments.sybils} identities {kind}", figures, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Groups of IP addresses that one party can easily hold: where places are scarce, the largest group gives one up first.
+
+Identities cost nothing and addresses cost something, so that fairness is between addresses. No address is special: on a
+private network, or behind one NAT, everybody is in one group, and the rules of the caller that do not look at addresses
+decide there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Groups = tuple[str, str]
+"""(network of a customer or a rented block, one address), the wide group first."""
+
+
+@lru_cache(maxsize=4096)
+def groups_of(ip: str) -> Groups:
+    """Returns the /24 and the address for IPv4, the /48 and the /64 for IPv6; anything else is a group of its own."""
+    try:
+        address = ipaddress.ip_address(ip.partition("%")[0])
+    except ValueError:
+        return ip, ip
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    wide, narrow = (24, 32) if address.version == 4 else (48, 64)
+    return _network(address, wide), _network(address, narrow)
+
+
+def most_crowded(items: Iterable[Item], groups: Iterable[Groups]) -> list[Item]:
+    """Returns the items of the most crowded wide group, and among these of its most crowded narrow group, in order.
+
+    ``groups`` has one entry for each item. Of groups equally crowded, all items are returned.
+    """
+    of_items = list(zip(items, groups, strict=True))
+    for level in (0, 1):
+        sizes = Counter(group[level] for _, group in of_items)
+        largest = max(sizes.values(), default=0)
+        of_items = [(item, group) for item, group in of_items if sizes[group[level]] == largest]
+    return [item for item, _ in of_items]
+
+
+def _network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int) -> str:
+    return str(ipaddress.ip_network((address, bits), strict=False))
+
+
+def spread(items: Iterable[Item], groups: Iterable[Groups]) -> list[Item]:
+    """Returns all items in another order: one of each wide group, then a second one of each, and so on."""
+    of_group: Counter[str] = Counter()
+    rounds = []
+    for item, (wide, _) in zip(items, groups, strict=True):
+        rounds.append((of_group[wide], item))
+        of_group[wide] += 1
+    return [item for _, item in sorted(rounds, key=lambda entry: entry[0])]

@@ -1,0 +1,32 @@
+"""Which library multiplies matrices on which processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.kernels.products import OneDnnProducts, TorchProducts, is_intel, products_for
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False)])
+def test_processor_of_intel_is_known_by_its_vendor(tmp_path: Path, vendor: str, expected: bool) -> None:
+    description = tmp_path / "cpuinfo"
+    description.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: GenuineIntel\n")
+    assert is_intel(description, "") is expected
+
+
+def test_without_a_description_the_name_of_the_processor_tells(tmp_path: Path) -> None:
+    assert is_intel(tmp_path / "absent", "Intel64 Family 6 Model 158, GenuineIntel")
+    assert not is_intel(tmp_path / "absent", "arm64")
+
+
+def test_products_are_torchs_wherever_onednn_would_not_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    kinds = {}
+    for intel in (True, False):
+        monkeypatch.setattr("node.kernels.products.mkl_suits_processor", lambda intel=intel: intel)
+        kinds[intel] = type(products_for(cpu, torch.float32))
+    assert kinds == {True: TorchProducts, False: OneDnnProducts}
+    assert isinstance(products_for(cpu, torch.bfloat16), TorchProducts)

@@ -1,0 +1,172 @@
+"""Every table of gossip on py-libp2p: who is pushed out when it is full, and what one peer can take of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from libp2p.peer.id import ID
+from libp2p.pubsub.pb import rpc_pb2
+
+from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, scores, send_queue
+from swarm.hosts.libp2p.gossipsub.allowances import Allowances
+from swarm.hosts.libp2p.gossipsub.mesh import Mesh
+from swarm.hosts.libp2p.gossipsub.messages import MessageCache, SeenMessages, message_id
+from swarm.hosts.libp2p.gossipsub.scores import Scores
+from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
+
+TOPIC = "test"
+
+
+def peer(number: int) -> ID:
+    return ID(b"peer %d" % number)
+
+
+def message(publisher: int, number: int, size: int = 1000) -> rpc_pb2.Message:
+    return rpc_pb2.Message(
+        from_id=b"publisher %d" % publisher, data=b"%d" % number + b" " * size, seqno=bytes(8), topicIDs=[TOPIC]
+    )
+
+
+class Clock:
+    seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_seen_messages_are_bounded_and_the_oldest_is_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "SEEN_MESSAGES", 100)
+    seen = SeenMessages(Clock())
+    for number in range(1000):
+        seen.add(b"%d" % number)
+    assert len(seen) == 100
+    assert seen.has(b"999")
+    assert not seen.has(b"899")
+
+
+def test_seen_messages_are_forgotten_after_their_time_however_often_they_are_asked_for() -> None:
+    clock = Clock()
+    seen = SeenMessages(clock)
+    seen.add(b"a")
+    clock.seconds += messages.SEEN_SECONDS - 1
+    assert seen.has(b"a")
+    clock.seconds += 2
+    assert not seen.has(b"a")
+    seen.add(b"b")
+    assert len(seen) == 1
+
+
+def test_publisher_of_many_bytes_pushes_its_own_messages_out_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "CACHED_BYTES", 50_000)
+    cache = MessageCache(Clock())
+    honest = [message(0, number) for number in range(5)]
+    for each in honest:
+        cache.put(each)
+    for number in range(500):
+        cache.put(message(1, number))
+    for number in range(20):
+        cache.put(message(2 + number, number))
+    assert all(cache.get(message_id(each)) is not None for each in honest)
+    assert cache.total_bytes <= 50_000
+    assert sum(len(keys) for keys in cache._by_publisher.values()) == len(cache)
+
+
+def test_cache_gossips_what_is_new_keeps_what_is_recent_and_drops_the_rest() -> None:
+    clock = Clock()
+    cache = MessageCache(clock)
+    first, second = message(0, 1), message(0, 2)
+    cache.put(first)
+    cache.put(first)
+    clock.seconds += messages.GOSSIPED_SECONDS + 1
+    cache.put(second)
+    assert cache.window(TOPIC) == [message_id(second)]
+    assert cache.window(TOPIC, after_seconds=clock.seconds) == []
+    assert cache.window("other") == []
+    assert list(cache.recent(TOPIC)) == [first, second]
+    clock.seconds += messages.CACHED_SECONDS
+    cache.shift()
+    assert len(cache) == cache.total_bytes == len(cache._by_publisher) == 0
+
+
+def test_allowances_outlast_a_connection_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allowances, "PEERS_REMEMBERED", 10)
+    known = Allowances()
+    assert known.of(peer(0), now_seconds=0.0).asked_ids.take(allowances.ASKED_IDS_AT_ONCE, now_seconds=0.0)
+    assert not known.of(peer(0), now_seconds=0.0).asked_ids.take(1.0, now_seconds=0.0)
+    for number in range(100):
+        known.of(peer(number), now_seconds=0.0)
+    assert len(known) == 10
+
+
+def test_peer_within_its_own_share_never_waits_for_those_that_take_more() -> None:
+    known = Allowances()
+    waits = [known.charge(peer(n % 60), 0.05, now_seconds=0.0) for n in range(1200)]
+    assert waits[-1] > 100.0
+    assert known.charge(peer(99), 0.05, now_seconds=0.0) == 0.0
+    assert known.charge(peer(0), 0.001, now_seconds=1.0) == 0.0  # its own share comes back, second by second
+
+
+def test_peer_that_reads_nothing_makes_a_bounded_queue_in_which_control_messages_keep_places() -> None:
+    queue = SendQueue()
+    large = rpc_pb2.RPC(publish=[message(0, 1, size=60_000)])
+    taken = sum(queue.push(large) for _ in range(1000))
+    assert taken == send_queue.QUEUED_BYTES // large.ByteSize()
+    small, graft = rpc_pb2.RPC(publish=[message(0, 1, size=1)]), rpc_pb2.RPC(control=rpc_pb2.ControlMessage())
+    queue = SendQueue()
+    assert sum(queue.push(small) for _ in range(1000)) == send_queue.QUEUED_RPCS
+    assert sum(queue.push(graft, priority=True) for _ in range(1000)) == send_queue.RESERVED_RPCS
+    assert queue.pop() is graft
+    while queue.pop() is not None:
+        pass
+    assert len(queue) == queue.queued_bytes == 0
+
+
+def test_points_outlast_a_connection_until_they_have_decayed() -> None:
+    known = Scores()
+    for _ in range(20):
+        known.on_invalid_message(peer(0), TOPIC)
+    known.remove_peer(peer(0))
+    assert known.is_muted(peer(0), [TOPIC])
+    for _ in range(500):
+        known.on_heartbeat()
+    assert not known.is_muted(peer(0), [TOPIC])
+
+
+def test_scores_of_peers_that_were_only_asked_about_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "PEERS_REMEMBERED", 10)
+    known = Scores()
+    known.on_refused_rpc(peer(0))
+    for number in range(1, 200):
+        assert not known.is_muted(peer(number), [TOPIC])
+        if number % 2:
+            known.penalize_behavior(peer(number), 20.0)
+    known.on_heartbeat()
+    assert len(known.behavior_penalty) == 10
+    assert known.is_expelled(peer(0), [TOPIC])
+    known.on_heartbeat()
+    for table in (known.first_message_deliveries, known.invalid_messages, known.time_in_mesh):
+        assert len(table) <= 10
+
+
+def test_back_off_is_bounded_in_number_and_the_one_that_ends_first_is_pushed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mesh, "BACK_OFFS_PER_TOPIC", 10)
+    router = Mesh(4)
+    for number in range(100):
+        router._add_back_off(peer(number), TOPIC, is_unsubscribe=False, backoff_duration=600 - number)
+    assert len(router.back_off[TOPIC]) == 10
+    assert peer(0) in router.back_off[TOPIC]
+
+
+def test_peer_that_joins_the_mesh_late_hears_which_messages_it_missed() -> None:
+    router = Mesh(4)
+    queue = SendQueue()
+    router.attach(SimpleNamespace(peer_queues={peer(1): queue}, peers={peer(1)}, peer_topics={}))  # type: ignore[arg-type]
+    missed = message(0, 1)
+    router.mcache.put(missed)
+    router._notify_mesh_peer_added(peer(1), TOPIC)
+    told = queue.pop()
+    assert told is not None
+    assert [list(ihave.messageIDs) for ihave in told.control.ihave] == [[message_id(missed)]]

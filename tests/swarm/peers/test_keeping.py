@@ -1,0 +1,117 @@
+"""A full node gives up newcomers of crowded addresses; whoever is here, of use, or dialled by us stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+
+import anyio
+import pytest
+
+from protocol.errors import StarlingError
+from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers import keeping
+from swarm.peers.keeping import CONNECTIONS, NEWCOMER_SECONDS, NEWCOMERS, Connection, ConnectionLog, superfluous
+from swarm.peers.peer_exchange import PeerExchange
+from tests.swarm.peers.test_discovery import SWARM, living, play
+
+NOW = 1000.0
+STRANGERS = ("198.51.100.0/24", "198.51.100.7/32")
+
+
+def connection(name: str, since_seconds: float = 0.0, network: str = "", **facts: object) -> Connection:
+    groups = (network or name, name)
+    return Connection(name, since_seconds, groups, **facts)  # type: ignore[arg-type]
+
+
+def crowd(number: int, since_seconds: float = 100.0) -> list[Connection]:
+    return [Connection(f"sybil {n}", since_seconds + n / 1000, STRANGERS) for n in range(number)]
+
+
+def left(connections: Sequence[Connection], now_seconds: float = NOW) -> set[str]:
+    return {c.peer for c in connections} - set(superfluous(now_seconds, connections))
+
+
+def test_node_with_room_gives_up_nobody() -> None:
+    assert superfluous(NOW, crowd(CONNECTIONS)) == []
+
+
+def test_full_node_gives_up_the_youngest_first() -> None:
+    friends = [connection(f"friend {n}", network="one network") for n in range(CONNECTIONS)]
+    late = [connection(f"late {n}", 50.0 + n, network="one network") for n in range(2)]
+    assert superfluous(NOW, [*late, *friends]) == ["late 1", "late 0"]
+
+
+def test_newcomer_from_an_address_of_its_own_finds_a_place_among_hundreds_from_one() -> None:
+    newcomer = connection("newcomer", NOW - NEWCOMER_SECONDS)
+    kept = left([*crowd(300), newcomer])
+    assert newcomer.peer in kept and len(kept) == CONNECTIONS
+
+
+def test_useful_configured_and_dialled_peers_stay_whoever_else_comes_and_however_young_they_are() -> None:
+    ours = [
+        connection("useful", 500.0, network=STRANGERS[0], standing=0.9),
+        connection("configured", 500.0, network=STRANGERS[0], is_configured=True),
+        connection("dialled", 500.0, network=STRANGERS[0], is_dialled=True),
+    ]
+    assert {c.peer for c in ours} <= left([*crowd(300), *ours])
+
+
+def test_peer_that_never_showed_its_swarm_leaves_before_one_that_did() -> None:
+    others = [connection(f"friend {n}", 100.0) for n in range(CONNECTIONS)]
+    assert superfluous(NOW, [connection("mute", 0.0, is_unproven=True), *others]) == ["mute"]
+
+
+def test_newcomers_have_places_of_their_own_for_a_while() -> None:
+    old, new = crowd(CONNECTIONS), [connection(f"new {n}", NOW, network="new") for n in range(NEWCOMERS + 5)]
+    assert superfluous(NOW, [*old, *new]) == [f"new {n}" for n in range(5)]
+    assert len(left([*old, *new], NOW + NEWCOMER_SECONDS)) == CONNECTIONS
+
+
+def test_connection_that_we_dialled_and_that_ends_at_once_is_told_from_one_that_lasted() -> None:
+    log = ConnectionLog()
+    for peer in ("brief", "lasting"):
+        log.note_dialled(peer)
+    assert log.observe({"lasting", "theirs"}, 0.0) == []
+    log.note_dialled("brief")
+    assert log.observe({"lasting", "brief", "theirs"}, 60.0) == []
+    assert log.since_seconds("lasting") == 0.0 and log.is_dialled("brief") and not log.is_dialled("theirs")
+    assert log.observe(set(), 61.0) == ["brief"]
+
+
+def test_honest_peers_keep_their_places_on_a_node_that_hundreds_of_identities_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, places in {"CONNECTIONS": 16, "NEWCOMERS": 4, "KEPT_OLDEST": 4, "KEPT_DIALLED": 2}.items():
+        monkeypatch.setattr(keeping, name, places)
+
+    async def besiege(sybil: SimulatedHost, victim: SimulatedHost, random: Random) -> None:
+        exchange = PeerExchange(sybil, SWARM, on_addresses=lambda *_: None, addresses_for=lambda *_: ())
+        async with sybil.run():
+            while True:
+                with suppress(StarlingError):
+                    await sybil.connect(victim.addresses()[0], deadline_seconds=5.0)
+                    await exchange.ask(victim.peer_id)
+                await anyio.sleep(random.uniform(1.0, 3.0))
+
+    async def story() -> None:
+        network, random = SimulatedNetwork(seed=1), Random(1)
+        victim, *honest = (network.host(f"honest {n}") for n in range(4))
+        newcomer = network.host("newcomer", place=7 * 256)
+        sybils = [network.host(f"sybil {n}") for n in range(40)]
+        async with living(victim), living(honest[0], victim), living(honest[1], victim), living(honest[2], victim):
+            await anyio.sleep(10.0)
+            async with anyio.create_task_group() as tasks:
+                for sybil in sybils:
+                    tasks.start_soon(besiege, sybil, victim, random)
+                await anyio.sleep(30.0)
+                assert {host.peer_id for host in honest} <= set(victim.peers())
+                assert len(victim.peers()) < 40
+                async with living(newcomer, victim):
+                    await anyio.sleep(30.0)
+                    assert newcomer.peer_id in victim.peers()
+                    assert {host.peer_id for host in honest} <= set(victim.peers())
+                tasks.cancel_scope.cancel()
+
+    play(story)
