@@ -41,6 +41,7 @@ from node.state_sync.start_from_peers import publisher_of, start_from_peers, wit
 from node.tasks.registry import load_tasks
 from node.tasks.task import Task
 from swarm.client import SwarmClient
+from swarm.cluster.cluster_files import cluster_files, has_cluster
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ def assembled(
     if held is not None:
         optimizer = _optimizer(policy, config)
         state = with_adopted_state(state, held.advert, policy)
+    state.influence.standings.trusting = has_cluster(cluster_files(home.path))  # its members are known people
     loading("engine")
     own_weights = needs_own_weights(config)
     engine = TorchEngine(

@@ -25,6 +25,7 @@ from node.events import CheckpointSaved, Event, Fault
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
+from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
@@ -49,6 +50,7 @@ class LearnerState:
     evidence: Evidence = field(default_factory=Evidence)
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
+    influence: InfluenceState = field(default_factory=InfluenceState)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
     def advance(
@@ -184,6 +186,7 @@ def snapshot_of(
         "unfinished": unfinished,
         "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
+        "influence": state.influence.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -228,6 +231,7 @@ def restore(
         evidence=Evidence.restored(snapshot.state.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
         outer_round=int(snapshot.state.get("outer_round", 0)),
+        influence=InfluenceState.restored(snapshot.state.get("influence")),
         evaluation=msgspec.convert(snapshot.state.get(EVALUATION), HeldOutReward | None),
     )
     return state, snapshot.state["pool"]

@@ -47,6 +47,7 @@ def choose(
     section: LearnerSection,
     draws: random.Random,
     research: ResearchSection = DEFAULT_RESEARCH,
+    admits: Callable[[str], bool] = lambda peer: True,
 ) -> ForeignChoice:
     """Chooses at most ``section.foreign_groups`` candidates. Changes nothing but the state of ``draws``."""
     passed_over: dict[bytes, ForeignOutcome] = {}
@@ -54,6 +55,8 @@ def choose(
     for blob, group in pool.candidates.items():
         age_seconds = now_seconds - group.seen_at_seconds
         reason = _unfit(group, age_seconds, tasks, section)
+        if reason is None and not admits(group.peer):
+            reason = ForeignOutcome.NO_INFLUENCE
         if reason is None and research.foreign_choice == "uniform":
             reason, use = _spread(group)
         elif reason is None:

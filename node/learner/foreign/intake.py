@@ -112,6 +112,7 @@ class RolloutIntake:
         self._clock = clock
         self._pool = ReplayPool() if position is None else ReplayPool.restored(position)
         self._pool_lock = threading.Lock()
+        self.admits: Callable[[str], bool] = lambda peer: True  # whose groups can be learnt from
         self._arriving: Future[Incoming] | None = None
         self._peers_asked_at_seconds = -math.inf
 
@@ -205,6 +206,7 @@ class RolloutIntake:
                 self._section,
                 draws,
                 self._research,
+                self.admits,
             )
             used_before = frozenset(self._pool.uses)
             decided = [Decided.of_advert(ForeignOutcome.CROWDED_OUT, group) for group in crowded_out]
