@@ -93,7 +93,7 @@ def assembled(
     if held is not None:
         optimizer = _optimizer(policy, config)
         state = with_adopted_state(state, held.advert, policy)
-    state.influence.standings.trusting = has_cluster(cluster_files(home.path))  # its members are known people
+    state.influence.standings.trusting = config.learner.trust_peers or has_cluster(cluster_files(home.path))
     loading("engine")
     own_weights = needs_own_weights(config)
     engine = TorchEngine(

@@ -21,7 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-PROBATION_ROUNDS: Final = 8  # twice what a fall by half takes to be seen (``watch``)
+PROBATION_ROUNDS: Final = (
+    4  # what a fall by half takes to be seen (``watch``): longer costs honest newcomers, and the learner with them
+)
 PLACES: Final = 2
 PLACES_AFTER_HARM: Final = 1
 WARY_ROUNDS: Final = 50  # after harm
