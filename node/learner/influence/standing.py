@@ -102,10 +102,11 @@ class Standings:
             self._set(peer, replace(self.of(peer), last_round=round_number, useless_rounds=0))
 
     def useless(self, peer: str, round_number: int) -> None:
-        """Takes that nothing that ``peer`` sent for this round was worth copying."""
+        """Takes that nothing that ``peer`` sent for this round was worth copying. Whoever was set aside before and
+        comes back with the same has no second chance."""
         rounds = self.of(peer).useless_rounds + 1
         self._set(peer, replace(self.of(peer), useless_rounds=rounds))
-        if rounds >= USELESS_ROUNDS:
+        if rounds >= USELESS_ROUNDS or self.of(peer).set_aside:
             self._put_aside(peer, round_number, USELESS_SET_ASIDE_ROUNDS)
 
     def calm(self, peers: Sequence[str]) -> None:

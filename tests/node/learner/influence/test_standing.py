@@ -11,6 +11,7 @@ from node.learner.influence.standing import (
     PROBATION_ROUNDS,
     SET_ASIDE_ROUNDS,
     USELESS_ROUNDS,
+    USELESS_SET_ASIDE_ROUNDS,
     Standings,
 )
 
@@ -88,6 +89,10 @@ def test_whoever_sends_nothing_worth_copying_is_set_aside() -> None:
         assert standings.admits("padder", number)
         standings.useless("padder", number)
     assert not standings.admits("padder", USELESS_ROUNDS + 1)
+    back = USELESS_ROUNDS + USELESS_SET_ASIDE_ROUNDS
+    assert standings.admits("padder", back)
+    standings.useless("padder", back)
+    assert not standings.admits("padder", back + 2 * USELESS_SET_ASIDE_ROUNDS - 1)
 
 
 def test_memory_is_bounded_and_keeps_those_who_did_harm() -> None:
