@@ -39,6 +39,10 @@ CHECK: Mapping[str, str] = {
     "not_scored": "this node's scorer could not score one of its completions, so that its claim stays unchecked",
     "without_gradient": "every claim held, but no completion had an advantage left: this node's success has caught up "
     "with it, or a filter removed it",
+    "not_canonical": "every claim held, but no right answer in it was worth copying: none was in the task's own form, "
+    "ended by itself and within the task's limit in this model's tokens",
+    "no_influence": "its sender has no influence on this node: it waits for a place among the newcomers, or success "
+    "fell after learning from it",
 }
 # What a peer sent and must not be used: ``protocol.errors``, for groups, announcements and requests.
 MESSAGE: Mapping[str, str] = {

@@ -221,4 +221,5 @@ async def _show(members: Sequence[DemoNode], display: Display, stage: str) -> No
 def _flags(settings: DemoSettings, index: int) -> tuple[str, ...]:
     seed = settings.seed * 1000 + index  # nodes with equal seeds would train on the same prompts
     unmeasured = "evaluation.every_rounds=0"  # the demonstration itself measures, before and after
-    return ("--listen", LISTEN, "--set", f"seed={seed}", "--set", unmeasured, *settings.flags)
+    ours = "learner.trust_peers=true"  # all nodes are, and minutes are too short to get to know them
+    return ("--listen", LISTEN, "--set", f"seed={seed}", "--set", unmeasured, "--set", ours, *settings.flags)

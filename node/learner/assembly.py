@@ -48,6 +48,7 @@ from node.tasks.registry import load_tasks
 from node.tasks.task import Task
 from protocol.errors import ConfigurationError, StorageError
 from swarm.client import SwarmClient
+from swarm.cluster.cluster_files import cluster_files, has_cluster
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,7 @@ def _restored(
     if held is not None:
         optimizer = _optimizer(policy, config)
         state = with_adopted_state(state)
+    state.influence.standings.trusting = config.learner.trust_peers or has_cluster(cluster_files(home.path))
     return _Restored(optimizer, others, state, pool_position, held, checkpoint)
 
 

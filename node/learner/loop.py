@@ -37,9 +37,10 @@ from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
+from node.learner.influence.guard import KEPT_BYTES, Guard
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
-from node.learner.memory.undo import steps_or_nothing
+from node.learner.memory.undo import copy_within, steps_or_nothing
 from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import SELF, TrainingGroup
 from node.learner.objective.forward import Network
@@ -101,6 +102,12 @@ class Learner:
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._foreign = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=self._network.context)
         self._seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
+        self._guard = Guard(
+            state.influence,
+            completions=config.learner.completions,
+            staleness=config.learner.max_staleness,
+            seed=self._seed,
+        )
         self._peer_success: Mapping[str, Announced] = {}  # from the heartbeats of others, when last asked for
         self._slow_phases: set[str] = set()  # of the round before
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
@@ -170,7 +177,7 @@ class Learner:
         self._phases.round = self.state.round + 1
 
         # Which prompts. Meanwhile the swarm is asked for groups of others.
-        self._intake.begin(self.state.success.copy().of, self._draws("choose", self.state.round))
+        self._choose_foreign(self.state.round)
         self._schedule.launch(self.state.round, self.state.unfinished, self._plan)
         watch.lap("allocate")
 
@@ -187,7 +194,7 @@ class Learner:
             self._peer_success = incoming.peer_success
         candidates = self._foreign.regenerated(incoming.groups, record.foreign)
         if self.config.learner.max_staleness:  # generation ran ahead and left no time: the next come while learning
-            self._intake.begin(self.state.success.copy().of, self._draws("choose", self.state.round + 1))
+            self._choose_foreign(self.state.round + 1)
         watch.lap("collect")
 
         # Own and foreign completions are scored together. A claim that does not hold costs its sender reputation.
@@ -210,6 +217,7 @@ class Learner:
         groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
         self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
         averaged = self._average()
+        taken_back |= self._take_back_learning(groups)
         if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
@@ -229,6 +237,29 @@ class Learner:
             self._persistence.after_round(self.state.round, self._snapshot_inputs, self._phases)
         self._phases.round_done()
         return done
+
+    def _choose_foreign(self, round_number: int) -> None:
+        self._intake.admits = self._guard.admits(round_number + 1)
+        self._intake.begin(self.state.success.copy().of, self._draws("choose", round_number))
+
+    def _take_back_learning(self, own: Sequence[tuple[str, Sequence[float]]]) -> bool:
+        """Returns whether own success showed that learning from others did harm, and earlier weights are back."""
+        harm = self._guard.after_round(
+            self.state.round,
+            own,
+            lambda: self._phases.attempt(
+                "checkpoint", lambda: copy_within(KEPT_BYTES // 2, self._optimizer, self._others)
+            ),
+        )
+        if harm is None:
+            return False
+        self._report(
+            Fault(time_seconds=self._clock(), kind="harm", detail=str(harm), round=self.state.round, fatal=False)
+        )
+        if harm.weights_of_round is None:
+            return False
+        self.state.averaging.passed()  # an outer step on trial is not to be taken back from other weights
+        return True
 
     def _evaluate(self) -> None:
         """Measures the weights on held-out prompts if that is due; the best so far are kept in a checkpoint."""
@@ -307,6 +338,8 @@ class Learner:
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
         own_batch = [own_training_group(rollout, scores.rewards, objective, rule) for rollout, scores in own]
         foreign_batch = self._foreign.training_groups(verified, rule, self.state.success.of)
+        from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
+        foreign_batch = self._guard.shaped(self.state.round + 1, own_batch, from_peers)
         self._foreign.report_use(verified, foreign_batch, record.foreign)
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         learnt = self._stepped(own_batch + foreign_batch)

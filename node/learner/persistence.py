@@ -26,6 +26,7 @@ from node.events import CheckpointSaved, Event, Fault
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
+from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
@@ -53,6 +54,7 @@ class LearnerState:
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
     averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
+    influence: InfluenceState = field(default_factory=InfluenceState)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
     def advance(
@@ -190,6 +192,7 @@ def snapshot_of(
         "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
         "averaging": state.averaging.snapshot(),
+        "influence": state.influence.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -266,6 +269,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),
         outer_round=_count(saved.get("outer_round", 0)),
         evaluation=msgspec.convert(saved.get(EVALUATION), HeldOutReward | None),
+        influence=InfluenceState.restored(saved.get("influence")),
     )
 
 

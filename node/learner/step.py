@@ -58,7 +58,11 @@ def optimizer_steps(
     with ``objective.steps`` above 1, steps that were taken before it stay taken.
     """
     groups = with_baselines(network, groups, passes, objective, temperature=temperature)
-    totals = BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), max_new_tokens)
+    totals = BatchTotals(
+        round(sum(g.tokens * g.influence for g in groups)),
+        round(sum(g.size * g.influence for g in groups)),
+        max_new_tokens,
+    )
     planned = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
     micro_batches = [(each, RaggedSpans.of(each.completions, network.head.weight.device)) for each in planned]
     anchors = _anchors(network, micro_batches, passes, objective, others, temperature)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from node.tasks.answers import reference_answer
+from node.tasks.answers import final_answer, reference_answer
+from node.tasks.canonical import ends_with_answer, is_plain
 from node.tasks.matching import AUTO, BUILT_IN, fitting_reward, reward_function
 from node.tasks.plugins import RewardFunction
 from node.tasks.task import Prompt, check_ref, config_hash_of
@@ -98,6 +99,16 @@ class JsonlTask:
             values["answer"] = prompt.entry[self.answer_field]
         columns = {name: [value] * len(completions) for name, value in values.items()}
         return list(self.reward([prompt.text] * len(completions), list(completions), **columns))
+
+    def is_canonical(self, prompt: Prompt, completion: str) -> bool:
+        """Returns whether ``completion`` is, or plainly ends with, the right answer; of a plug-in's reward, whether it
+        is not padded."""
+        if self.reward_name not in BUILT_IN or prompt.answer is None:
+            return is_plain(completion)
+        if self.reward_name == "exact":
+            return completion == prompt.answer
+        found = final_answer(completion)
+        return found is not None and ends_with_answer(completion, found.text, prompt.answer)
 
 
 def _file_and_fields(entry: Path) -> tuple[Path, dict[str, str]]:

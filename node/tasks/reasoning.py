@@ -104,6 +104,10 @@ class ReasoningTask(GeneratorTask):
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [float(self._is_right(text, prompt)) for text in completions]
 
+    def is_canonical(self, prompt: Prompt, completion: str) -> bool:
+        """Returns whether ``completion`` is the task's own answer, letter by letter."""
+        return completion == prompt.answer
+
     def _is_right(self, text: str, prompt: Prompt) -> bool:
         return (not self.is_exact or text == prompt.answer) and self.has_full_marks(text, prompt.entry)
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Final
 
 from node.tasks.answers import CLOSING, OPENING, is_same_number, is_same_text, tagged_answer
+from node.tasks.canonical import is_reasoned
 from node.tasks.generators import AUDITED, COMPARED, REFUSED
 from node.tasks.propositions import is_conclusion
 from node.tasks.reasoning import GeneratorTask, library_version
@@ -81,6 +82,11 @@ class WordedTask(GeneratorTask):
     def extracted(self, completion: str) -> str | None:
         """Returns the answer that is scored, or None if the completion has none."""
         return tagged_answer(completion)
+
+    def is_canonical(self, prompt: Prompt, completion: str) -> bool:
+        """Returns whether ``completion`` is plain reasoning that ends with one answer, in the right answer's form."""
+        several = self.scoring in (Scoring.LIBRARY, Scoring.PROPOSITION)
+        return is_reasoned(completion, str(prompt.answer), several=several)
 
     def _is_right(self, prompt: Prompt, answer: str | None) -> bool:
         if answer is None or len(answer) > ANSWER_CHARACTERS:

@@ -12,8 +12,10 @@ group that was trained on.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from node.configuration import ObjectiveSection
 from node.learner.foreign.intake import ForeignGroup, RolloutIntake
@@ -24,10 +26,12 @@ from node.learner.objective.advantages import AdvantageRule
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.training_groups import foreign_training_group
 from node.policy.tokens import TokenTable
+from node.tasks.canonical import is_canonical
 from node.tasks.scorer import Scores
 from node.tasks.task import Prompt, Task
 from protocol.errors import ProtocolError
 from protocol.messages import PromptRef
+from protocol.rollouts import Completion
 from swarm.api import Judgement
 
 log = logging.getLogger(__name__)
@@ -111,6 +115,8 @@ class ForeignCandidates:
                 rule=rule,
                 success=success(each.prompt.ref.task),
                 context=self._context,
+                max_new_tokens=self._tasks[each.prompt.ref.task].max_new_tokens,
+                is_canonical=partial(_is_canonical, self._tasks[each.prompt.ref.task], each.prompt),
             )
             for each in verified
         ]
@@ -120,15 +126,26 @@ class ForeignCandidates:
     ) -> None:
         """Notes which groups are trained on. A sender's group is judged once, however often it is replayed."""
         for each, group in zip(verified, groups, strict=True):
-            foreign, outcome = each.foreign, ForeignOutcome.WITHOUT_GRADIENT
-            if group.informative:
+            foreign, outcome, detail = each.foreign, ForeignOutcome.WITHOUT_GRADIENT, None
+            is_used = group.informative and group.influence > 0
+            if is_used:
                 outcome = ForeignOutcome.USED if foreign.new else ForeignOutcome.REPLAYED
-            outcomes.note(Decided.of_group(outcome, foreign.peer, foreign.group))
+            elif group.informative:
+                outcome = ForeignOutcome.NO_INFLUENCE
+            elif group.not_copied:
+                outcome = ForeignOutcome.NOT_CANONICAL
+            if group.not_copied:
+                detail = ", ".join(f"{count} {why}" for why, count in sorted(Counter(group.not_copied).items()))
+            outcomes.note(Decided.of_group(outcome, foreign.peer, foreign.group, detail))
             if foreign.new:
-                judgement = Judgement.USED if group.informative else Judgement.UNUSED
+                judgement = Judgement.USED if is_used else Judgement.UNUSED
                 self._intake.judge(foreign.peer, foreign.blob, judgement)
 
     def _refuse(self, foreign: ForeignGroup, refusal: ForeignRefusal, outcomes: ForeignOutcomes) -> None:
         outcomes.note(Decided.of_group(refusal.decision, foreign.peer, foreign.group, refusal.detail))
         self._intake.refuse(foreign, refusal.judgement, refusal.detail)
         log.warning("group of %s not used: %s (%s)", foreign.peer, name_of(refusal.decision), refusal.detail)
+
+
+def _is_canonical(task: Task, prompt: Prompt, completion: Completion) -> bool:
+    return is_canonical(task, prompt, completion.text.decode("utf-8", "replace"))

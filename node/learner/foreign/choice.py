@@ -59,6 +59,7 @@ def choose(
     research: ResearchSection = DEFAULT_RESEARCH,
     *,
     try_strangers: bool = True,
+    admits: Callable[[str], bool] = lambda peer: True,
 ) -> ForeignChoice:
     """Chooses at most ``section.foreign_groups`` candidates, those of proven peers first.
 
@@ -70,6 +71,8 @@ def choose(
     for key, group in pool.candidates.items():
         age_seconds = now_seconds - group.seen_at_seconds
         reason = _unfit(group, age_seconds, tasks, section)
+        if reason is None and not admits(group.peer):
+            reason = ForeignOutcome.NO_INFLUENCE
         if reason is None and pool.is_copy(key, pool.outlines[key], now_seconds):
             reason = ForeignOutcome.COPY
         if reason is None and research.foreign_choice == "uniform":

@@ -102,6 +102,7 @@ class RolloutIntake:
         self._pool = ReplayPool(position)
         self._handed_out: OrderedDict[Key, tuple[bytes, ...]] = OrderedDict()  # marks of groups not judged yet
         self._pool_lock = threading.Lock()
+        self.admits: Callable[[str], bool] = lambda peer: True  # whose groups can be learnt from
         self._arriving: Future[Incoming] | None = None
         self._peers_asked_at_seconds = -math.inf
 
@@ -215,6 +216,7 @@ class RolloutIntake:
                 draws,
                 self._research,
                 try_strangers=self._fetcher.may_try_strangers(),
+                admits=self.admits,
             )
             used_before = frozenset(self._pool.uses)
             decided = [Decided.of_advert(ForeignOutcome.CROWDED_OUT, group) for group in crowded_out]

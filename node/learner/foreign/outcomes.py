@@ -48,6 +48,8 @@ class ForeignOutcome(StrEnum):
     FALSE_REWARD = "false_reward"
     NOT_SCORED = "not_scored"
     WITHOUT_GRADIENT = "without_gradient"
+    NOT_CANONICAL = "not_canonical"
+    NO_INFLUENCE = "no_influence"
 
 
 TRAINED_ON = (ForeignOutcome.USED, ForeignOutcome.REPLAYED)

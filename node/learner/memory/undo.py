@@ -42,6 +42,15 @@ class Undo:
         completed(lambda: self._others.restore_average(self._average, self._norm))
 
 
+def copy_within(most_bytes: int, optimizer: MasterAdamW, others: OtherPolicies) -> Undo | None:
+    """Returns a copy in main memory, None where it would be larger than ``most_bytes``."""
+    average, _ = others.average()
+    tensors = [*optimizer.state().values(), *optimizer.masters().values(), *average.values()]
+    if sum(tensor.nbytes for tensor in tensors) > most_bytes:
+        return None
+    return Undo(optimizer, others)
+
+
 def steps_or_nothing(
     phases: PhaseRunner,
     steps: Callable[[], Result],

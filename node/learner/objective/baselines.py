@@ -59,7 +59,8 @@ def with_baselines(
     *,
     temperature: float,
 ) -> list[TrainingGroup]:
-    """Returns ``groups`` in their order, every advantage known and completions without a gradient left out."""
+    """Returns ``groups`` in their order, every advantage known and completions without a gradient left out. Advantages
+    have their group's influence in them."""
     found: dict[int, tuple[float, float]] = {}  # completion's identity: (Σ log π_θ, ‖g‖²)
     waiting = [group for group in groups if group.baseline != "fixed"]
     need_norms = {id(c) for group in waiting if group.baseline == "min_variance" for c in group.completions}
@@ -79,7 +80,7 @@ def with_baselines(
                     hidden[tokens], head.weight, targets[tokens], weights[tokens], head.bias, temperature=temperature
                 )
             found[id(completion)] = float(logps[tokens].double().sum()), norm
-    return [_resolved(group, found, keep_all=objective.kl_weight > 0) for group in groups]
+    return [_influenced(_resolved(group, found, keep_all=objective.kl_weight > 0)) for group in groups]
 
 
 def _token_weights(logps: Tensor, completions: Sequence[TrainingCompletion], objective: ObjectiveSection) -> Tensor:
@@ -108,6 +109,13 @@ def _resolved(group: TrainingGroup, found: dict[int, tuple[float, float]], *, ke
         if a != 0 or (keep_all and not c.foreign)
     )
     return replace(group, completions=kept, baseline="fixed")
+
+
+def _influenced(group: TrainingGroup) -> TrainingGroup:
+    if group.influence == 1.0:
+        return group
+    scaled = tuple(replace(c, advantage=c.advantage * group.influence) for c in group.completions)
+    return replace(group, completions=scaled if group.influence > 0 else ())
 
 
 def prompt_success(

@@ -40,17 +40,20 @@ class TrainingCompletion:
 class TrainingGroup:
     """One prompt with those of its completions that have a gradient.
 
-    A completion with A = 0 has no gradient and costs no forward pass, but it and its tokens count in the normalisation.
-    With a KL term own completions have a gradient whatever their advantage. Equal completions, which short right
-    answers often are, are computed once and counted as often as they occur.
+    A completion with A = 0 has no gradient and costs no forward pass. One of our own counts in the normalisation all
+    the same, with its tokens; of others, where advantages are against the learner, what teaches nothing counts nowhere,
+    so that nobody can dilute a step. With a KL term own completions have a gradient whatever their advantage. Equal
+    completions, which short right answers often are, are computed once and counted as often as they occur.
     """
 
     prompt_ids: tuple[int, ...]  # (P,) P >= 1
     completions: tuple[TrainingCompletion, ...]
-    tokens: int  # completion tokens of the whole group, those with A = 0 included
-    size: int  # completions of the whole group, those with A = 0 included
+    tokens: int  # completion tokens of the whole group, those with A = 0 included where they count
+    size: int  # completions of the whole group, likewise
     baseline: Baseline = "fixed"  # otherwise advantages are computed later, from the policy itself
     unusable: int = 0  # foreign completions whose claimed log-probabilities are impossible, dropped or taken as text
+    not_copied: tuple[str, ...] = ()  # why right foreign completions were left out, one reason each
+    influence: float = 1.0  # what advantages, tokens and size are multiplied by
 
     @property
     def informative(self) -> bool:

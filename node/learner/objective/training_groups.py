@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +52,19 @@ def foreign_training_group(
     rule: AdvantageRule,
     success: float,
     context: int,
+    max_new_tokens: int,
+    is_canonical: Callable[[Completion], bool] = lambda completion: True,
 ) -> TrainingGroup:
     """Returns a checked foreign group in the learner's own tokens.
 
-    ``success`` is V_θ of the prompt's class, ``context`` the number of the model's positions. A completion that the
-    own tokenizer cannot write, or that does not fit the context, is left out, but its reward counts in the group's
-    mean. The same holds for a completion whose claimed log-probabilities are impossible, unless ``unusable_logps``
-    takes it as text.
+    ``success`` is V_θ of the prompt's class, ``context`` the number of the model's positions, ``max_new_tokens`` the
+    task's limit, which holds for our own tokens too. A completion that the own tokenizer cannot write, or that does not
+    fit the context, is left out, but its reward counts in the group's mean. The same holds for a completion whose
+    claimed log-probabilities are impossible, unless ``unusable_logps`` takes it as text.
+
+    A completion that would be made likelier is left out, and its reason noted, unless it is worth copying: it
+    ``is_canonical``, ended by itself, and is within the limit. Being right is not enough: what is copied is its every
+    token, those around the answer too.
     """
     scores = np.array(rewards, dtype=np.float32)
     relative = section.research.foreign_advantage == "learner"
@@ -68,12 +74,20 @@ def foreign_training_group(
     other_tokenizer = group.tokenizer != tokens.fingerprint
     all_as_text = other_tokenizer and CORRECTIONS[section.correction].other_tokenizers_as_text
     completions: list[TrainingCompletion] = []
+    not_copied: list[str] = []
     total = size = 0
     for completion, fine, each, reward in zip(group.completions, usable, advantages, scores, strict=True):
         if not fine and section.research.unusable_logps == "drop":
             continue
         own = _in_own_tokens(completion, tokens, same_tokenizer=not other_tokenizer)
         if own is None or len(prompt_ids) + len(own[0]) > context:
+            continue
+        if each > 0 or (baseline != "fixed" and reward > success):
+            because = _not_worth_copying(completion, len(own[0]), max_new_tokens, is_canonical)
+            if because is not None:
+                not_copied.append(because)
+                continue
+        elif len(own[0]) > max_new_tokens or (relative and baseline == "fixed"):
             continue
         total, size = total + len(own[0]), size + 1
         if each == 0 and baseline == "fixed":
@@ -87,7 +101,17 @@ def foreign_training_group(
                 )
             )
     unusable = len(usable) - sum(usable)
-    return TrainingGroup(prompt_ids, merged(completions), total, size, baseline, unusable)
+    return TrainingGroup(prompt_ids, merged(completions), total, size, baseline, unusable, tuple(not_copied))
+
+
+def _not_worth_copying(
+    completion: Completion, own_tokens: int, max_new_tokens: int, is_canonical: Callable[[Completion], bool]
+) -> str | None:
+    if completion.finish is not FinishReason.STOP:
+        return "not ended by itself"
+    if own_tokens > max_new_tokens:
+        return "beyond the task's limit in our tokens"
+    return None if is_canonical(completion) else "not in the task's own form"
 
 
 def _baseline(section: ResearchSection, rewards: NDArray[np.float32], advantages: NDArray[np.float32]) -> Baseline:
@@ -109,13 +133,13 @@ def _in_own_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Returns ids and byte lengths, (T,) each, with end-of-sequence where the generator sampled it.
 
-    None where the own tokenizer cannot write the text.
+    The text is cut as the own tokenizer cuts it, also where the generator has the same one: the sampled tokens may be
+    others that stand for the same text. None where the own tokenizer cannot write it.
     """
-    if same_tokenizer:
-        return completion.token_ids, completion.token_bytes
     own = tokens.tokenize_completion(completion.text)
     if own is None:
         return None
     end = completion.finish is FinishReason.STOP
-    ids = np.array([*own[0], *([tokens.eos_id] if end else [])], dtype=np.int64)
+    eos_id = int(completion.token_ids[-1]) if end and same_tokenizer else tokens.eos_id
+    ids = np.array([*own[0], *([eos_id] if end else [])], dtype=np.int64)
     return ids, np.array([*own[1], *([0] if end else [])], dtype=np.int64)

@@ -27,6 +27,8 @@ from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, AveragingTakenBack, Event, RoundDone
 from node.learner.foreign.intake import Incoming, RolloutIntake
 from node.learner.generation.schedule import needs_own_weights
+from node.learner.influence.guard import InfluenceState
+from node.learner.influence.standing import Standings
 from node.learner.loop import Learner
 from node.learner.objective.forward import Network
 from node.learner.optimizer import MasterAdamW
@@ -99,7 +101,7 @@ class ExperimentNode:
             self._scorer,
             self._intake,
             optimizer,
-            LearnerState(),
+            LearnerState(influence=InfluenceState(standings=Standings(trusting=True))),  # all of one experiment
             report=lambda event: None,
             clock=clock,
             weight_averager=self._replica,

@@ -232,7 +232,9 @@ class Node:
         tokens: int = 0,
         fails: Callable[[str], bool] = lambda _: False,
         folder: Path | None = None,
+        trusting: bool = True,
     ) -> None:
+        """``trusting``: peers have full influence from their first group on, as members of a private cluster do."""
         section = learner or LearnerSection(own_groups=4, completions=4, foreign_groups=4, learning_rate=1e-2)
         checkpoint = CheckpointSection(every_rounds=2)
         self.config = Config(
@@ -256,6 +258,7 @@ class Node:
             persistence = Persistence(
                 self.checkpoints, self.config, self.policy, optimizer, self.events.append, self._clock
             )
+        state.influence.standings.trusting = trusting
         known = tasks()
         self.intake = RolloutIntake(member, known, section, self._clock, position)
         self.engine = engine = TorchEngine(self.policy, rows=rows, seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from node.events import (
     RoundDone,
 )
 from node.learner.foreign.swarm_calls import MAX_WAITING_CALLS
+from node.policy.policy import Policy
 from node.tasks.scorer import ScoringFault as ScoringFault
 from protocol.messages import PromptRef
 from protocol.rollouts import FinishReason, Group, encode_group
@@ -34,8 +36,10 @@ from tests.node.learner.letter_node import (
 
 @pytest.mark.parametrize("merging", [False, True])
 def test_two_nodes_use_each_others_groups(swarm: MemorySwarm, merging: bool) -> None:
-    ann = Node("ann", swarm.member("ann"), own_policy=policy(1))
-    bob = Node("bob", swarm.member("bob"), own_policy=policy(2, merging=merging))
+    # Few right answers of such policies end by themselves, so each makes many.
+    learner = LearnerSection(own_groups=12, completions=8, foreign_groups=12, learning_rate=1e-2)
+    ann = Node("ann", swarm.member("ann"), own_policy=policy(1), learner=learner)
+    bob = Node("bob", swarm.member("bob"), own_policy=policy(2, merging=merging), learner=learner)
     for _ in range(6):
         to_ann, to_bob = ann.round(), bob.round()
     assert to_ann.foreign_groups_used_total > 0
@@ -267,3 +271,41 @@ def test_a_round_tells_what_became_of_each_foreign_group_and_whose_it_was(swarm:
     node.round()
     again = next(event for event in reversed(node.events) if isinstance(event, ForeignGroups))
     assert again.by_peer == {"bob": {"replayed": 1}}
+
+
+def padded(group: Group, **changes: Any) -> Group:
+    """Returns the group with the same change in each completion."""
+    return replace(group, completions=tuple(replace(each, **changes) for each in group.completions))
+
+
+def cut_short(own: Policy) -> Group:
+    ends = {"token_ids": np.array([2]), "token_bytes": np.array([1]), "logps": np.array([-0.1], np.float32)}
+    return padded(right_group(own), finish=FinishReason.LENGTH, **ends)
+
+
+def in_few_tokens_of_another_tokenizer(own: Policy) -> Group:
+    return right_group(policy(9, merging=True), answers=["abcdef"] * 4)
+
+
+@pytest.mark.parametrize("spoilt", [cut_short, in_few_tokens_of_another_tokenizer])
+def test_true_right_answers_that_are_not_worth_copying_teach_nothing(
+    swarm: MemorySwarm, spoilt: Callable[[Policy], Group]
+) -> None:
+    node = Node("ann", swarm.member("ann"))
+    swarm.put("eve", spoilt(node.policy))
+    done = node.round()
+    assert done.foreign_groups_used == 0
+    assert done.foreign_rejected == {"not_canonical": 1}
+    assert swarm.verdicts("ann") == {"unused": 1}  # every claim held
+
+
+def test_strangers_teach_only_once_own_success_is_known_and_then_a_little(swarm: MemorySwarm) -> None:
+    section = LearnerSection(own_groups=40, completions=4, foreign_groups=4, learning_rate=1e-3)
+    node = Node("ann", swarm.member("ann"), learner=section, trusting=False)
+    used = []
+    for version in range(6):
+        swarm.put("bob", replace(right_group(node.policy, seed=version), policy_version=version))
+        used.append(node.round().foreign_groups_used)
+    assert used[0] == 0
+    assert sum(used) > 0
+    assert not node.learner.state.influence.standings.of("bob").proven

@@ -83,6 +83,7 @@ def test_what_ended_is_given_our_end_token_and_within_one_tokenizer_keeps_its_ow
             rule=AdvantageRule.of("group", [[1.0, 0.0]]),
             success=0.5,
             context=32,
+            max_new_tokens=64,
         )
         # the wrong one teaches nothing
         assert [each.token_ids.tolist() for each in foreign.completions] == [[3, 4, last]]

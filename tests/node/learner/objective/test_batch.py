@@ -59,6 +59,7 @@ def foreign(
         rule=AdvantageRule.of(section.research.advantage, [rewards]),
         success=0.25,
         context=64,
+        max_new_tokens=64,
     )
 
 
@@ -82,7 +83,7 @@ def test_the_same_claim_is_taken_as_text_when_so_configured() -> None:
     group = foreign([written(t, OURS, 0.0) for t in texts], [1.0, 1.0, 0.0], unusable_logps="as_text")
     assert [c.as_text for c in group.completions] == [True, True]
     assert [c.alignment.behaviour_logps.tolist() for c in group.completions] == [[0.0] * 3, [0.0] * 2]
-    assert (group.unusable, group.size, group.informative) == (3, 3, True)
+    assert (group.unusable, group.size, group.informative) == (3, 2, True)  # what teaches nothing counts nowhere
 
 
 def test_one_absurd_completion_leaves_the_others_in_place() -> None:

@@ -1,0 +1,188 @@
+"""Keeps what is learnt from others from doing harm, whatever it is that they send.
+
+A round asks it three things, in this order:
+
+    admits         whose groups are worth fetching                                     (``standing``)
+    shaped         how much each group that arrived may weigh in the step               (``shares``)
+    after_round    whether own success has fallen, and by whom; then weights go back    (``watch``)
+
+Own success is measured on the learner's own groups, which it generates and scores in any case: it costs nothing, and
+no peer can choose the prompts. Where much of it is lost (``LARGE``), weights and moments are put back to a copy from
+before the fall. Copies are kept in main memory, two of them, one every ``KEEP_EVERY_ROUNDS`` calm rounds in which
+others taught something, and none above ``KEPT_BYTES``: then influence falls alone, and the weights stay. A node that
+learns from nobody keeps none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from node.learner.influence.shares import masses_by_peer, shaped
+from node.learner.influence.standing import Standings
+from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Groups, Watch
+from node.learner.memory.undo import Undo
+from node.learner.objective.batch import TrainingGroup
+
+LARGE: Final = 0.25  # of the usual success, lost over the newest rounds: weights go back
+LARGE_ROUNDS: Final = 3  # fewer say too little, more mix in what came before
+KEEP_EVERY_ROUNDS: Final = 4
+KEPT_BYTES: Final = 2 << 30  # of both copies
+CALM_SCORE: Final = 1.0  # of the watch, below which a round counts as one without harm: three in four of those without
+LAG_ROUNDS: Final = 2  # from learning something to its first trace in own success, and one more
+MOST_ROUNDS: Final = 64  # of which it is remembered who taught
+
+
+@dataclass(slots=True)
+class InfluenceState:
+    """What checkpoints hold of it; the copies of weights are not among that."""
+
+    watch: Watch = field(default_factory=Watch)
+    standings: Standings = field(default_factory=Standings)
+    shares: dict[int, dict[str, float]] = field(default_factory=dict)  # by round: mass by peer
+    blind_until_round: int = 0  # own groups of weights that were taken back say nothing
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "watch": self.watch.snapshot(),
+            "standings": self.standings.snapshot(),
+            "shares": [[number, by_peer] for number, by_peer in self.shares.items()],
+            "blind_until_round": self.blind_until_round,
+        }
+
+    @classmethod
+    def restored(cls, snapshot: Mapping[str, Any] | None, *, trusting: bool = False) -> InfluenceState:
+        """Returns what was saved; of a checkpoint without it, a fresh state."""
+        if snapshot is None:
+            return cls(standings=Standings(trusting))
+        return cls(
+            Watch.restored(snapshot["watch"]),
+            Standings.restored(snapshot["standings"], trusting=trusting),
+            {int(number): {p: float(s) for p, s in by_peer.items()} for number, by_peer in snapshot["shares"]},
+            int(snapshot["blind_until_round"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """Own success fell after learning from others."""
+
+    lost_share: float  # of the usual success, over the newest rounds
+    since_round: int
+    peers: tuple[str, ...]  # that lost their influence
+    weights_of_round: int | None  # that were put back; None: they stay
+
+    def __str__(self) -> str:
+        back = (
+            "the weights stay" if self.weights_of_round is None else f"back to the weights of {self.weights_of_round}"
+        )
+        return (
+            f"own success is {self.lost_share:.0%} below the usual since round {self.since_round}: {back}; "
+            f"without influence until proven again: {', '.join(self.peers)}"
+        )
+
+
+class Guard:
+    """One learner's. Called from the learner's thread."""
+
+    def __init__(self, state: InfluenceState, *, completions: int, staleness: int, seed: str) -> None:
+        """``completions`` are those of one own group; generation lags behind by up to ``staleness`` versions."""
+        self.state = state
+        self._completions, self._staleness, self._seed = completions, staleness, seed
+        self._kept: list[tuple[int, Undo]] = []  # round and weights, oldest first
+
+    def admits(self, round_number: int) -> Callable[[str], bool]:
+        """Returns whose groups can be learnt from in this round; for another thread."""
+        standings = self.state.standings
+        frozen = Standings(
+            standings.trusting,
+            dict(standings.peers),
+            dict(standings.places),
+            standings.caution,
+            standings.wary_until_round,
+        )
+        return lambda peer: frozen.admits(peer, round_number)
+
+    def shaped(
+        self, round_number: int, own: Sequence[TrainingGroup], foreign: Sequence[tuple[str, TrainingGroup]]
+    ) -> list[TrainingGroup]:
+        """Returns the foreign groups, each given with its peer, with their influence; 0 for those not learnt from."""
+        standings = self.state.standings
+        by_peer: dict[str, list[TrainingGroup]] = {}
+        for peer, group in foreign:
+            by_peer.setdefault(peer, []).append(group)
+        teaching = [peer for peer, groups in by_peer.items() if any(group.informative for group in groups)]
+        for peer, groups in by_peer.items():
+            if peer not in teaching and any(group.not_copied for group in groups):
+                standings.useless(peer, round_number)
+        draws = random.Random(f"starling/places/{self._seed}/{round_number}")
+        standings.seat(teaching, round_number, draws)
+        admitted = {peer for peer in teaching if standings.admits(peer, round_number) and self._may_begin(peer)}
+        admitted = {peer for peer in admitted if standings.of(peer).proven or peer in standings.places}
+        groups = shaped(
+            own,
+            foreign,
+            completions=self._completions,
+            influence=lambda peer: standings.influence(peer, round_number) if peer in admitted else 0.0,
+            newcomers=frozenset(peer for peer in admitted if not standings.of(peer).proven),
+            caution=standings.caution,
+        )
+        masses = masses_by_peer([(peer, group) for (peer, _), group in zip(foreign, groups, strict=True)])
+        taught = {peer: each for peer, each in masses.items() if each > 0}
+        standings.taught(list(taught), round_number)
+        self.state.shares[round_number] = taught
+        return groups
+
+    def after_round(self, round_number: int, groups: Groups, copied: Callable[[], Undo | None]) -> Harm | None:
+        """Takes all own groups of the round; returns harm if it shows now, after putting the weights back where that is
+        due. ``copied`` makes a copy of weights and moments, None where there is no memory for one."""
+        state = self.state
+        for old in [number for number in state.shares if number <= round_number - MOST_ROUNDS]:
+            del state.shares[old]
+        if round_number <= state.blind_until_round:
+            return None
+        state.watch = state.watch.after_round(round_number, groups)
+        shares = self._shares_since(state.watch.since) if state.watch.since is not None else {}
+        newcomers = bool(state.standings.responsible_newcomers(shares))
+        if state.watch.score >= (HARM_OF_NEWCOMERS if newcomers else HARM):
+            return self._harm(round_number, shares)
+        if state.watch.is_warm and state.watch.score < CALM_SCORE:
+            state.standings.calm(list(state.shares.get(round_number - 1, {})))
+        due = not self._kept or round_number - self._kept[-1][0] >= KEEP_EVERY_ROUNDS
+        if due and state.watch.score == 0 and state.shares.get(round_number):
+            copy = copied()
+            if copy is not None:
+                self._kept = [*self._kept[-1:], (round_number, copy)]
+        return None
+
+    def _may_begin(self, peer: str) -> bool:
+        """Newcomers wait until it is known what own success is without them."""
+        return self.state.standings.of(peer).proven or self.state.watch.is_warm
+
+    def _shares_since(self, since: int) -> dict[str, float]:
+        """Returns by peer what was learnt from it in the rounds in which success fell."""
+        shares: dict[str, float] = {}
+        for number, by_peer in self.state.shares.items():
+            if number >= since - LAG_ROUNDS:
+                for peer, share in by_peer.items():
+                    shares[peer] = shares.get(peer, 0.0) + share
+        return shares
+
+    def _harm(self, round_number: int, shares: Mapping[str, float]) -> Harm | None:
+        state, since = self.state, self.state.watch.since or round_number
+        lost = state.watch.lost_share(LARGE_ROUNDS)
+        blamed = state.standings.blame(shares, round_number)
+        before = [each for each in self._kept if each[0] < since] or self._kept[:1]
+        if blamed and lost >= LARGE and before:
+            kept_round, weights = before[-1]
+            weights.restore()
+            state.watch = state.watch.forgetting()
+            state.blind_until_round = round_number + self._staleness
+            self._kept = [before[-1]]
+            return Harm(lost, since, tuple(blamed), kept_round)
+        state.watch = state.watch.accepting()
+        if not blamed:  # it fell by itself
+            return None
+        return Harm(lost, since, tuple(blamed), None)

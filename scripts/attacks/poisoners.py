@@ -1,0 +1,117 @@
+"""What peers whose every reward is true can do to a learner, by what they send.
+
+    python -m scripts.attacks.poisoners [--quick] [--kinds blanks,constant] [--seeds 3] [--rounds 60] [--json]
+
+A real learner (``builtin:wren``) on the default swarm's six tasks, beside four honest identities, whose groups real
+learners made, and two poisoners of one kind (``poisoning.kinds``): a third of its peers. Success is the mean over the
+tasks, sampled on held-out prompts after the last round. A poisoner's influence lasts from the first to the last round
+in which a group of its was trained on. ``lenient:KIND`` has every right text count as worth copying, so that nothing
+but the caps and the guard on its own success protect the learner; then they come in round ``LATE_ROUND``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from scripts.attacks.poisoning.kinds import KINDS
+from scripts.attacks.poisoning.learning import TASKS, Learnt, learnt_beside
+from scripts.attacks.poisoning.lenient import lenient
+from scripts.bench.common.reporting import Figure, add_json_flag, report
+
+ROUNDS, QUICK_ROUNDS = 60, 20
+POISONERS = 2
+CLEAN = "clean"
+FRIENDS = "friends"  # without poisoners, in a private cluster, whose members have influence from the start
+LENIENT = "lenient:"
+LATE_ROUND = 21  # in which poisoners come where nothing but the guard helps: success has to be there to fall
+
+
+def run(name: str, seed: int, rounds: int, *, log: bool) -> Learnt:
+    kind = name.removeprefix(LENIENT)
+    tasks = {task: lenient(each) for task, each in TASKS.items()} if name.startswith(LENIENT) else TASKS
+    began = time.process_time()
+    learnt = learnt_beside(
+        None if kind in (CLEAN, FRIENDS) else kind,
+        seed=seed,
+        rounds=rounds,
+        poisoners=POISONERS,
+        tasks=tasks,
+        trusting=name == FRIENDS,
+        from_round=LATE_ROUND if name.startswith(LENIENT) else 1,
+    )
+    if log:
+        print(f"{name} seed {seed}: {time.process_time() - began:.0f} s of CPU; {described(learnt)}", file=sys.stderr)
+    return learnt
+
+
+def described(learnt: Learnt) -> str:
+    every = max(1, len(learnt.reward) // 12)
+    rewards = " ".join(
+        f"{statistics.fmean(learnt.reward[n : n + every]):.2f}" for n in range(0, len(learnt.reward), every)
+    )
+    final = " ".join(f"{value:.2f}" for value in learnt.final.values())
+    taught: dict[str, int] = {}
+    for used in learnt.used:
+        for peer, count in used.items():
+            taught[peer] = taught.get(peer, 0) + count
+    return f"reward {rewards}; final {final}; taught by {taught}; not used {learnt.rejected}; {learnt.harms}"
+
+
+def success(runs: Sequence[Learnt]) -> float:
+    return statistics.fmean(statistics.fmean(each.final.values()) for each in runs)
+
+
+def rewards(runs: Sequence[Learnt]) -> float:
+    return statistics.fmean(statistics.fmean(each.reward) for each in runs)
+
+
+def influence_rounds(learnt: Learnt) -> int:
+    """Returns the most rounds from the first to the last in which one poisoner's groups were trained on."""
+    most = 0
+    for peer in {peer for used in learnt.used for peer in used if peer.startswith("poisoner")}:
+        rounds = [number for number, used in enumerate(learnt.used) if used.get(peer)]
+        most = max(most, rounds[-1] - rounds[0] + 1)
+    return most
+
+
+def figures(results: Mapping[str, Sequence[Learnt]]) -> list[Figure]:
+    found: list[Figure] = []
+    for name, runs in results.items():
+        found.append(Figure(f"{name}, success at the end", success(runs), "", "higher"))
+        found.append(Figure(f"{name}, mean reward of all rounds", rewards(runs), "", "higher"))
+        clean = results.get(f"{LENIENT}{CLEAN}" if name.startswith(LENIENT) else CLEAN)
+        if name.endswith(CLEAN) or clean is None:
+            continue
+        found.append(Figure(f"{name}, success / clean", success(runs) / success(clean), "", "higher", "≥ .95"))
+        most = max(influence_rounds(each) for each in runs)
+        found.append(Figure(f"{name}, rounds of influence, most", most, "rounds", "lower", "≤ 20 after first harm"))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--kinds",
+        default=",".join([CLEAN, FRIENDS, *KINDS]),
+        help=f"of {CLEAN}, {FRIENDS}, {', '.join(KINDS)}; {LENIENT}KIND",
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds")
+    add_json_flag(parser)
+    options = parser.parse_args()
+    seeds, rounds = (1, QUICK_ROUNDS) if options.quick else (options.seeds, options.rounds)
+    results = {
+        name: [run(name, options.first_seed + seed, rounds, log=True) for seed in range(seeds)]
+        for name in options.kinds.split(",")
+    }
+    report("poisoners", figures(results), as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""One learner beside honest peers and poisoners: the real learner, the built-in models, the default swarm's tasks.
+
+The honest peers are real learners too (``HONEST``). They learn by themselves, so that what they announce does not
+depend on the victim: it is recorded once for each seed and played back, each model under ``IDENTITIES`` names.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import msgspec
+import torch
+
+from node.configuration import Config, PolicySection
+from node.engines.torch import TorchEngine
+from node.evaluation.evaluation import mean_rewards
+from node.events import Event, Fault, ForeignGroups, RoundDone
+from node.learner.foreign.intake import Incoming, RolloutIntake
+from node.learner.influence.guard import InfluenceState
+from node.learner.influence.standing import Standings
+from node.learner.loop import Learner
+from node.learner.objective.forward import Network
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from node.policy.policy import Policy
+from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.scorer import Scores
+from node.tasks.task import Task
+from protocol.messages import PromptRef
+from protocol.rollouts import Group, decode_group, encode_group
+from scripts import REPOSITORY
+from scripts.attacks.poisoning.board import Board
+from scripts.attacks.poisoning.kinds import Crowd
+
+VICTIM: Final = "wren"
+HONEST: Final = ("robin", "finch")
+IDENTITIES: Final = 2  # of each honest model, which share what it announces
+GROUPS: Final = 16  # own and foreign, each, a round
+ROUND_SECONDS: Final = 5.0
+WAIT_SECONDS: Final = 300.0  # a hang guard
+MEASURED_PROMPTS: Final = 64  # of each task
+RECORDINGS: Final = REPOSITORY / ".experiments" / "poisoners"
+TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
+
+
+class WaitingIntake(RolloutIntake):
+    """Always returns all requested groups: what a round learns from does not depend on the machine's speed."""
+
+    def collect(self, patience_seconds: float) -> Incoming:
+        return super().collect(WAIT_SECONDS)
+
+
+class HereScorer:
+    """Computes rewards in this process."""
+
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
+        self._tasks = tasks
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        tasks = self._tasks
+        return [
+            Scores(tuple(tasks[ref.task].rewards(tasks[ref.task].prompt(ref), texts)), (None,) * len(texts))
+            for ref, texts in items
+        ]
+
+
+@dataclass(slots=True)
+class Learnt:
+    """One victim's run."""
+
+    reward: list[float] = field(default_factory=list)  # own, sampled, by round
+    final: dict[str, float] = field(default_factory=dict)  # by task, sampled on held-out prompts after the last round
+    used: list[dict[str, int]] = field(default_factory=list)  # groups trained on, by peer, by round
+    rejected: dict[str, int] = field(default_factory=dict)
+    harms: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of the round, by phase "learn" alone
+
+
+@contextmanager
+def _learner(
+    model: str,
+    board: Board,
+    tasks: Mapping[str, Task],
+    seed: int,
+    foreign: int,
+    report: Callable[[Event], None],
+    trusting: bool,
+) -> Iterator[tuple[Learner, RolloutIntake, Policy]]:
+    policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"), seed=seed)
+    sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS}
+    config = Config.model_validate({"name": model, "seed": seed, "learner": sizes, "evaluation": {"every_rounds": 0}})
+    intake = WaitingIntake(board, tasks, config.learner, lambda: board.now_seconds)
+    learner = Learner(
+        config,
+        policy,
+        tasks,
+        TorchEngine(policy, rows=GROUPS * 4, seed=seed),
+        HereScorer(tasks),
+        intake,
+        MasterAdamW(policy.trainable(), config.learner),
+        LearnerState(influence=InfluenceState(standings=Standings(trusting))),
+        report=report,
+        clock=lambda: board.now_seconds,
+    )
+    try:
+        yield learner, intake, policy
+    finally:
+        learner.close()
+        intake.close()
+
+
+def recorded(model: str, seed: int, rounds: int) -> list[list[Group]]:
+    """Returns what ``model`` announces in each round while it learns alone; from a file where it was recorded."""
+    path = RECORDINGS / f"{model}-{seed}-{rounds}-{GROUPS}.msgpack"
+    if not path.is_file():
+        announced: list[list[bytes]] = []
+        with tempfile.TemporaryDirectory() as folder:
+            board = Board(Path(folder))
+            with _learner(model, board, TASKS, seed, 0, lambda event: None, False) as (learner, intake, _):
+                for _ in range(rounds):
+                    learner.round()
+                    intake.settle(WAIT_SECONDS)
+                    board.now_seconds += ROUND_SECONDS
+                    announced.append([encode_group(group) for group in board.take_shared()])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_bytes(msgspec.msgpack.encode(announced))
+        unfinished.rename(path)
+    by_round = msgspec.msgpack.decode(path.read_bytes(), type=list[list[bytes]])
+    return [[decode_group(blob) for blob in blobs] for blobs in by_round]
+
+
+def learnt_beside(
+    kind: str | None,
+    *,
+    seed: int,
+    rounds: int,
+    poisoners: int,
+    tasks: Mapping[str, Task] = TASKS,
+    trusting: bool = False,
+    from_round: int = 1,
+) -> Learnt:
+    """Runs the victim beside the honest peers and ``poisoners`` of ``kind`` (None: without), from ``from_round`` on."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    result = Learnt()
+    rejected: dict[str, int] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, ForeignGroups):
+            used = {peer: by.get("used", 0) + by.get("replayed", 0) for peer, by in event.by_peer.items()}
+            result.used.append({peer: count for peer, count in used.items() if count})
+        elif isinstance(event, Fault) and event.kind == "harm":
+            result.harms.append(f"round {event.round}: {event.detail}")
+        elif isinstance(event, RoundDone):
+            while len(result.used) < len(result.reward) + 1:
+                result.used.append({})  # a round that decided on no foreign group
+            result.reward.append(event.reward)
+            result.seconds.append(event.phases.learn)
+            for reason, count in event.foreign_rejected.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+
+    peers = {model: recorded(model, 100 + seed, rounds) for model in HONEST}
+    with tempfile.TemporaryDirectory() as folder:
+        board = Board(Path(folder))
+        with _learner(VICTIM, board, tasks, seed, GROUPS, note, trusting) as (learner, intake, policy):
+            context = Network.of(policy.model).context
+            crowd = Crowd(TASKS, policy.tokens, context=context)
+            for number in range(1, rounds + 1):
+                for model, announced in peers.items():
+                    for index, group in enumerate(announced[number - 1]):
+                        board.announce(f"{model}-{index % IDENTITIES}", group)
+                for index in range(poisoners if kind is not None and number >= from_round else 0):
+                    for group in crowd.poisoner(str(kind))(
+                        number - from_round + 1, Random(f"{kind} {seed} {index} {number}")
+                    ):
+                        board.announce(f"poisoner-{index}", group)
+                learner.round()
+                intake.settle(WAIT_SECONDS)
+                for fault in intake.faults():
+                    raise fault
+                board.now_seconds += ROUND_SECONDS
+            result.rejected = dict(sorted(rejected.items()))
+            engine = TorchEngine(policy, rows=256, seed=7)
+            result.final = mean_rewards(
+                policy.tokens, engine, HereScorer(tasks), tasks,
+                prompts=MEASURED_PROMPTS, samples=4, temperature=1.0, seed=7, context=context,
+            )  # fmt: skip
+    return result

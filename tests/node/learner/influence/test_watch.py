@@ -1,0 +1,69 @@
+"""Own success over rounds: which falls are seen, how soon, and how rarely one is seen that is none."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Watch
+from tests.node.learner.influence.own_success import own_groups
+
+
+def rounds_until(score: float, success: float, fallen: float, seed: int, *, before: int = 60, groups: int = 32) -> int:
+    """Returns how many rounds after a fall the watch is at ``score``; 99 for not at all."""
+    rng, watch = Random(seed), Watch()
+    for number in range(1, before + 1):
+        watch = watch.after_round(number, own_groups(rng, success, groups))
+    for number in range(before + 1, before + 60):
+        watch = watch.after_round(number, own_groups(rng, fallen, groups))
+        if watch.score >= score:
+            return number - before
+    return 99
+
+
+@pytest.mark.parametrize(("success", "fallen", "most"), [(0.5, 0.05, 5), (0.7, 0.35, 8), (0.35, 0.1, 12)])
+def test_a_large_fall_is_seen_within_a_few_rounds(success: float, fallen: float, most: int) -> None:
+    assert max(rounds_until(HARM, success, fallen, seed) for seed in range(12)) <= most
+    assert max(rounds_until(HARM_OF_NEWCOMERS, success, fallen, seed) for seed in range(12)) <= most
+
+
+@pytest.mark.parametrize("success", [0.1, 0.5, 0.9])
+def test_steady_success_raises_hardly_any_alarm(success: float) -> None:
+    alarms = 0
+    for seed in range(4):
+        rng, watch = Random(seed), Watch()
+        for number in range(1, 501):
+            watch = watch.after_round(number, own_groups(rng, success, 16))
+            if watch.score >= HARM:
+                alarms, watch = alarms + 1, watch.accepting()
+    assert alarms <= 2  # in 2000 rounds
+
+
+def test_rising_success_raises_none() -> None:
+    rng, watch = Random(3), Watch()
+    for number in range(1, 300):
+        watch = watch.after_round(number, own_groups(rng, min(0.9, 0.05 + number / 200), 16))
+        assert watch.score < HARM
+
+
+def test_what_was_lost_is_the_share_of_the_usual_success() -> None:
+    rng, watch = Random(5), Watch()
+    for number in range(1, 40):
+        watch = watch.after_round(number, own_groups(rng, 0.6, 32))
+    assert watch.lost_share(3) == pytest.approx(0.0, abs=0.3)
+    for number in range(40, 43):
+        watch = watch.after_round(number, own_groups(rng, 0.01, 32))
+    assert watch.lost_share(3) > 0.8
+    assert watch.since is not None and 38 <= watch.since <= 41
+    assert watch.accepting().score == 0 and watch.forgetting().levels == watch.levels
+
+
+def test_a_watch_survives_a_checkpoint() -> None:
+    rng, watch = Random(7), Watch()
+    for number in range(1, 30):
+        watch = watch.after_round(number, own_groups(rng, 0.4, 8))
+    again = Watch.restored(watch.snapshot())
+    assert again == watch
+    groups = own_groups(rng, 0.1, 8)
+    assert again.after_round(30, groups) == watch.after_round(30, groups)
