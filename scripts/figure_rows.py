@@ -211,7 +211,7 @@ ROWS: Final = (
         ),
     ),
     Row(
-        "bytes that each of 16 peers sends in a round of sharing; share of groups lost, of up to 8 MB",
+        "bytes that each of 16 peers sends in a round of sharing; share of groups lost, of up to 262,144 tokens",
         "sharing_traffic",
         "≤ 129 kB; 0",
         lambda f: f"{f['sent by each peer in a round']:.0f} kB; {f['lost, of any size']:g}",

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.blob_id import blob_id, size_and_chunk_hashes
 from protocol.errors import StorageError
-from protocol.limits import CHUNK_BYTES
+from protocol.limits import CHUNK_BYTES, GROUP_BLOB_BYTES
 from swarm.blobs.evictions import InterruptedFetch, StoredBlob, choose_dropped, choose_evictions
 from swarm.blobs.partials import PARTIAL_AGE_SECONDS
 from swarm.blobs.store import ContentStore, NotHereError
@@ -293,11 +293,11 @@ def test_interrupted_fetches_are_dropped_before_any_whole_blob_and_chunks_never_
     own = put_all(store, [content(CHUNK_BYTES, seed) for seed in range(18)], clock)
     clock.now_seconds += 100.0
     for seed in range(100, 110):
-        start(store, content(10 * CHUNK_BYTES, seed), chunks=1)
+        start(store, content(GROUP_BLOB_BYTES, seed), chunks=1)
     assert all(map(store.has, own))
     assert store.total_bytes() <= 20 * CHUNK_BYTES
     with pytest.raises(StorageError, match=r"swarm\.store_bytes"):
-        start(store, content(10 * CHUNK_BYTES, 200), chunks=3)
+        start(store, content(GROUP_BLOB_BYTES, 200), chunks=3)
     assert all(map(store.has, own))
 
 
@@ -358,7 +358,7 @@ def test_another_size_under_the_same_id_does_not_drop_an_interrupted_fetch(tmp_p
 
 def test_interrupted_fetches_keep_to_their_shares_and_small_ones_go_first() -> None:
     mib = 1 << 20
-    groups = {bytes([i]): InterruptedFetch(8 * mib, 4 * mib, float(i)) for i in range(10)}
+    groups = {bytes([i]): InterruptedFetch(GROUP_BLOB_BYTES, 4 * mib, float(i)) for i in range(10)}
     states = {bytes([i]): InterruptedFetch(900 * mib, 200 * mib, float(i)) for i in range(10, 13)}
     both = groups | states
     assert choose_dropped(both, budget_bytes=1024 * mib, excess_bytes=0) == [
