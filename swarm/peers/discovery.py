@@ -15,6 +15,7 @@ somebody who has nothing to do with the swarm do not become a weapon.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 120.0
 ADDRESSES = 2048
 ADDRESSES_PER_TELLER = 256  # that one peer sent and that were never reached
+RANKED_AT_ONCE = 16  # addresses to drop from a full book: to rank all of them for each newcomer takes long
 DIALS_PER_IP = 2  # at once, of addresses that are not configured
 SIMULTANEOUS_DIAL_SECONDS = 3.0  # two peers that learn of each other at once must not both dial: the greater id waits
 DEPARTED_SECONDS = 30.0  # for which a peer that said goodbye is not dialled
@@ -202,6 +204,7 @@ class AddressBook:
         self._of_peer: dict[str, dict[str, Candidate]] = {}
         self._of_teller: Counter[str] = Counter()
         self._count = 0
+        self._worst: list[Candidate] = []  # of the whole book when they were last ranked, the worst last
 
     def __len__(self) -> int:
         return self._count
@@ -228,7 +231,7 @@ class AddressBook:
             return False
         if len(of_peer) >= ADDRESSES_PER_PEER and not self._drop_worst(of_peer.values(), candidate):
             return False
-        if self._count >= ADDRESSES and not self._drop_worst(self.candidates(), candidate):
+        if self._count >= ADDRESSES and not self._drop_worst(self._ranked_worst(), candidate):
             return False
         self._of_peer.setdefault(candidate.peer, {})[address] = candidate
         self._of_teller[teller] += 1
@@ -241,6 +244,7 @@ class AddressBook:
         if known is None:
             return
         self._of_peer[candidate.peer][candidate.address] = candidate
+        self._worst.clear()
         if candidate.teller and candidate.reached_at_seconds is None and known.failures == 0 < candidate.failures:
             self.doubts[candidate.teller] += 1
         elif candidate.teller and candidate.reached_at_seconds is not None and known.reached_at_seconds is None:
@@ -259,20 +263,30 @@ class AddressBook:
         if not self._of_peer[peer]:
             del self._of_peer[peer]
 
+    def _ranked_worst(self) -> list[Candidate]:
+        """Returns the worst candidate of the whole book, as it was ranked at most ``RANKED_AT_ONCE`` drops ago."""
+        while self._worst and self._known(self._worst[-1].address) is not self._worst[-1]:
+            self._worst.pop()
+        if not self._worst:
+            self._worst = heapq.nlargest(RANKED_AT_ONCE, self.candidates(), key=self._badness)[::-1]
+        return self._worst[-1:]
+
+    def _known(self, address: str) -> Candidate | None:
+        return self._of_peer.get(Candidate(address, AddressSource.PEER).peer, {}).get(address)
+
+    def _badness(self, candidate: Candidate) -> tuple[bool, int, int, int]:
+        failures = candidate.failures + doubt_of(self.doubts[candidate.teller])
+        crowd = self._of_teller[candidate.teller] if candidate.teller else 0
+        return candidate.reached_at_seconds is None, failures, candidate.source, crowd
+
     def _drop_worst(self, among: Iterable[Candidate], newcomer: Candidate) -> bool:
         """Drops the worst candidate, unless it is configured or the newcomer is worse; returns whether it did.
 
         An address that was reached is never worse than one that was not. Of others alike, those leave first whose
         teller has the most in the book.
         """
-
-        def badness(candidate: Candidate) -> tuple[bool, int, int, int]:
-            failures = candidate.failures + doubt_of(self.doubts[candidate.teller])
-            crowd = self._of_teller[candidate.teller] if candidate.teller else 0
-            return candidate.reached_at_seconds is None, failures, candidate.source, crowd
-
-        worst = max(among, key=badness)
-        if worst.source is AddressSource.CONFIGURED or badness(worst) < badness(newcomer):
+        worst = max(among, key=self._badness)
+        if worst.source is AddressSource.CONFIGURED or self._badness(worst) < self._badness(newcomer):
             return False
         self.drop(worst.address)
         return True

@@ -10,6 +10,7 @@ Differences from the library's, beyond bounds on everything that a stranger can 
   hide a swarm. ``provider_records`` says which records are kept, and which are given to whoever asks.
 - Requests are served for ``REQUEST_SECONDS`` and ``REQUEST_BYTES`` at most; when all places are taken, the oldest
   request of the most crowded address ends. The library serves twelve streams for as long as their peers like.
+- Every message passes ``dht_messages`` before the library reads anything in it.
 - The peers of an answer are dialled ``DIALS`` at once and one each ``DIAL_EVERY_SECONDS`` afterwards at most: addresses
   in answers are hearsay, and may be those of people who have nothing to do with any of this.
 """
@@ -35,6 +36,7 @@ from libp2p.peer.peerinfo import PeerInfo
 from swarm.address_groups import groups_of, spread
 from swarm.host import Address
 from swarm.hosts.libp2p.containment import Failures
+from swarm.hosts.libp2p.dht_messages import read_bounded
 from swarm.hosts.libp2p.doorway import WaitingRoom
 from swarm.hosts.libp2p.provider_records import ADDRESSES_PER_PROVIDER, ANSWERED, BoundedProviders
 from swarm.token_bucket import TokenBucket
@@ -50,6 +52,7 @@ DIAL_EVERY_SECONDS = 3.0
 
 for _module in (library_dht, peer_routing, provider_store):
     _module.MAX_DHT_MESSAGE_SIZE = MESSAGE_BYTES  # type: ignore[attr-defined]  # the library's is 4 MiB
+    _module.read_varint_prefixed_bytes_limited = read_bounded  # type: ignore[attr-defined]
 
 
 class SparingHost:

@@ -414,6 +414,27 @@ def test_a_peer_that_asks_without_end_is_answered_up_to_a_bound() -> None:
     play(story)
 
 
+def test_an_answer_full_of_addresses_has_a_full_book_ranked_a_few_times_and_not_for_each_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "ADDRESSES", 200)
+    book, rated = AddressBook(), 0
+    for number in range(200):
+        assert book.add(address(f"known{number}"), AddressSource.PEER, teller=f"teller{number % 2}")
+    rate = book._badness
+
+    def counted(candidate: Candidate) -> tuple[bool, int, int, int]:
+        nonlocal rated
+        rated += 1
+        return rate(candidate)
+
+    monkeypatch.setattr(book, "_badness", counted)
+    taken = sum(book.add(address(f"new{number}"), AddressSource.PEER, teller="stranger") for number in range(64))
+    assert taken == 64
+    assert len(book) == 200
+    assert rated < 64 * 200 / 4
+
+
 @pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x02\xc1\xc1", b"\x00\x00\x00\x01\x90"])
 def test_a_hostile_question_is_counted_and_ends_nothing_but_its_stream(frame: bytes) -> None:
     async def story() -> None:

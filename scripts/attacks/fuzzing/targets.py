@@ -1,0 +1,49 @@
+"""What inputs are given to: everything that reads a stranger's bytes.
+
+A target has sound examples, which are mutated, and may have a maker of valid inputs with extreme fields. ``prepare``
+returns the action that is measured; what it does to bring a valid input there (signing, for example) is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from scripts.attacks.fuzzing.measuring import Prepare
+
+Make = Callable[[Random], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``share`` and ``structured_share`` say how many of the mutated and of the structured inputs it gets, relative to
+    those of the others; less than one for those that take long to make."""
+
+    name: str
+    prepare: Prepare
+    examples: Sequence[bytes] = ()
+    share: float = 0
+    make: Make | None = None
+    structured_share: float = 0
+
+
+def direct(decode: Callable[[bytes], object]) -> Prepare:
+    """Measures ``decode`` alone."""
+    return lambda raw: lambda: decode(raw)
+
+
+def driven(work: Coroutine[Any, Any, Any]) -> None:
+    """Runs what is asynchronous and waits for nothing. Raises what it raises."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise RuntimeError("it waits for something")
+
+
+def blocks_in(share: float, turn: int) -> int:
+    """Returns how many blocks of inputs a target with this share gets in a turn, counted from 1."""
+    return int(share * turn + 1e-9) - int(share * (turn - 1) + 1e-9)
