@@ -157,26 +157,32 @@ class SwarmService:
             await self.gossip.start()
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                duties = (
-                    self.peering.run,
-                    self._beat_regularly,
-                    self._states.run,
-                    self._watch_connectivity,
-                    self._maintain,
-                )
-                for duty in duties:
-                    tasks.start_soon(duty)
-                if self._members is not None:
-                    tasks.start_soon(self._members.run)
-                self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
-                self.started.set()
-                await self._leaving.wait()
-                await self._say(Goodbye(self._goodbye))
-                await anyio.sleep(GOODBYE_SEND_SECONDS)
+                try:
+                    await self._run_duties(tasks)
+                finally:
+                    self._tasks = None  # before it closes: other nodes' goodbyes may arrive until the host is down
                 tasks.cancel_scope.cancel()
-            self._tasks = None  # other nodes' goodbyes may still arrive until the host is down
         self._save()
         self._emit("left", {"reason": self._goodbye})
+
+    async def _run_duties(self, tasks: TaskGroup) -> None:
+        """Starts everything that a node does by itself, and returns once it has left and said goodbye."""
+        duties = (
+            self.peering.run,
+            self._beat_regularly,
+            self._states.run,
+            self._watch_connectivity,
+            self._maintain,
+        )
+        for duty in duties:
+            tasks.start_soon(duty)
+        if self._members is not None:
+            tasks.start_soon(self._members.run)
+        self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
+        self.started.set()
+        await self._leaving.wait()
+        await self._say(Goodbye(self._goodbye))
+        await anyio.sleep(GOODBYE_SEND_SECONDS)
 
     def leave(self, reason: str) -> None:
         """Says goodbye and ends ``run``."""

@@ -40,6 +40,7 @@ LOCK_POLL_SECONDS = 0.2
 MODEL_NAME_CHARACTERS = 12  # at most four bytes each: within the 64 bytes of a name
 INPUT_BYTES = 1 << 12
 LEARNER_COMMAND = (sys.executable, "-P", "-m", "node.learner.learner_process")
+SWARM_COMMAND = (sys.executable, "-P", "-m", "swarm.swarm_process")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -132,7 +133,7 @@ async def _supervise(
         peer=key.peer_id,
         swarm=ChildSpec(
             "swarm",
-            (sys.executable, "-P", "-m", "swarm.swarm_process"),
+            SWARM_COMMAND,
             msgspec.json.encode(swarm_settings(home, config, credentials)),
             lock.descriptor,
         ),

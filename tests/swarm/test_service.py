@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from trio.testing import MockClock
@@ -15,12 +16,13 @@ from trio.testing import MockClock
 from protocol import limits
 from protocol.blob_id import blob_id
 from protocol.errors import ConfigurationError, StorageError
-from protocol.messages import GroupAdvert, Heartbeat, PromptRef, TaskSuccess
+from protocol.messages import Announcement, Goodbye, GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api
 from swarm import service as service_module
 from swarm.announcements.crowding import Standing
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
 from swarm.service import MAX_BANNED_LISTED, MAX_PEERS_LISTED, SwarmService
 from swarm.settings import ServiceSettings, decode_settings
@@ -382,6 +384,40 @@ def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
                 assert (await peer(a, back)) is not None
 
     play(story)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_goodbye_that_arrives_in_any_moment_of_our_own_end_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    goodbye = Announcement(sender="another", sequence=1, time_seconds=EPOCH, body=Goodbye("later"))
+    ending = anyio.Event()
+
+    async def run_until_the_end(_peering: Peering) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ending.set()
+
+    async def receive_goodbye(service: SwarmService) -> None:
+        await ending.wait()
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        service._on_announcement(goodbye)
+
+    async def story() -> None:
+        nonlocal ending
+        ending = anyio.Event()
+        swarm = Swarm(tmp_path)
+        async with anyio.create_task_group() as network, swarm.member("a") as a:
+            network.start_soon(receive_goodbye, a)
+            a.leave("maintenance")
+            await anyio.sleep(5.0)
+        assert swarm.events["a"] == ["ready", "left"]
+
+    monkeypatch.setattr(Peering, "run", run_until_the_end)
+    for _ in range(10):  # whoever has a turn at one moment has it in any order
+        play(story)
 
 
 def test_a_peer_that_crashes_is_no_longer_connected_and_its_groups_say_why_they_are_not_here(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 BURST_BYTES = 64 * 1024
 QUEUE_MILLISECONDS = 50
+TOGETHER, APART = SEGMENTS = ("br0", "br1")  # bridges that are not joined; every peer begins in the first
 
 
 class NoSlowNetworkError(Exception):
@@ -36,10 +37,29 @@ class SlowPeer:
 
     namespace: str
     address: str
+    bridge: str  # the namespace of the bridge
+    port: str  # the peer's interface there
 
     def command(self, command: Sequence[str]) -> list[str]:
         """Returns the command that runs ``command`` in the peer's namespace."""
         return ["ip", "netns", "exec", self.namespace, *command]
+
+    def set_rate(self, megabits: float) -> None:
+        """Shapes the peer's link anew, both ways."""
+        for namespace, device in self._ends:
+            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *_shape(megabits))
+
+    def join(self, segment: str) -> None:
+        """Plugs the peer's cable into ``segment``: peers reach each other within one segment."""
+        _run("ip", "-n", self.bridge, "link", "set", self.port, "master", segment)
+
+    def unplug(self) -> None:
+        """Leaves the peer with its address and no way out, until it joins a segment again."""
+        _run("ip", "-n", self.bridge, "link", "set", self.port, "nomaster")
+
+    @property
+    def _ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        return (self.namespace, "eth0"), (self.bridge, self.port)
 
     def traffic(self) -> InterfaceTraffic:
         shown = _run("ip", "-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0")
@@ -53,32 +73,38 @@ def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
     _check_allowed()
     prefix = f"starling-{os.getpid()}"
     bridge = f"{prefix}-bridge"
-    peers = [SlowPeer(f"{prefix}-{number}", f"10.99.0.{number + 1}") for number in range(count)]
+    peers = [
+        SlowPeer(f"{prefix}-{number}", f"10.99.0.{number + 1}", bridge, f"port{number}") for number in range(count)
+    ]
     made: list[str] = []
     try:
         for namespace in (bridge, *(peer.namespace for peer in peers)):
             _run("ip", "netns", "add", namespace)
             made.append(namespace)
-        _run("ip", "-n", bridge, "link", "add", "br0", "type", "bridge")
-        _run("ip", "-n", bridge, "link", "set", "br0", "up")
-        for number, peer in enumerate(peers):
-            _join(peer, bridge, f"port{number}", megabits)
+        for segment in SEGMENTS:
+            _run("ip", "-n", bridge, "link", "add", segment, "type", "bridge")
+            _run("ip", "-n", bridge, "link", "set", segment, "up")
+        for peer in peers:
+            _connect(peer, megabits)
         yield peers
     finally:
         for namespace in made:  # removes its interfaces too
             subprocess.run(["ip", "netns", "delete", namespace], check=False)
 
 
-def _join(peer: SlowPeer, bridge: str, port: str, megabits: float) -> None:
-    ends = ("type", "veth", "peer", "name", port, "netns", bridge)
+def _connect(peer: SlowPeer, megabits: float) -> None:
+    ends = ("type", "veth", "peer", "name", peer.port, "netns", peer.bridge)
     _run("ip", "-n", peer.namespace, "link", "add", "eth0", *ends)
-    _run("ip", "-n", bridge, "link", "set", port, "master", "br0", "up")
+    _run("ip", "-n", peer.bridge, "link", "set", peer.port, "up")
+    peer.join(TOGETHER)
     _run("ip", "-n", peer.namespace, "address", "add", f"{peer.address}/24", "dev", "eth0")
     for device in ("lo", "eth0"):
         _run("ip", "-n", peer.namespace, "link", "set", device, "up")
-    shape = f"rate {megabits}mbit burst {BURST_BYTES} latency {QUEUE_MILLISECONDS}ms".split()
-    for namespace, device in ((peer.namespace, "eth0"), (bridge, port)):
-        _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *shape)
+    peer.set_rate(megabits)
+
+
+def _shape(megabits: float) -> list[str]:
+    return f"rate {megabits}mbit burst {BURST_BYTES} latency {QUEUE_MILLISECONDS}ms".split()
 
 
 def _check_allowed() -> None:
