@@ -1,11 +1,12 @@
 """Strangers that propose to average, serve what they offer and never say ``have``, beside honest replicas.
 
-    python -m scripts.attacks.averaging_pairing [--minutes 60] [--strangers 8] [--json]
+    python -m scripts.attacks.averaging_pairing [--minutes 60] [--strangers 8] [--seed 1] [--json]
 
 Four replicas, whole members of a swarm on the simulated network, learn for ten to thirty seconds of virtual time and
 then look for a partner, again and again. Strangers come when all of them have averaged: of no family, of the
 replicas' family, or under a new name every minute. Each proposes to every replica all the time, fetches what it is
-offered, and keeps the stream. Measured: commits of the replicas an hour, as a share of those without strangers.
+offered, and keeps the stream. Measured: commits of the replicas an hour, as a share of those without strangers; then a
+fifth honest replica comes, and the virtual minutes until its first commit are measured, at most ``NEWCOMER_MINUTES``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -45,6 +46,7 @@ REPLICAS: Final = 4
 CALM_SECONDS: Final = 600.0  # before strangers come
 PARTNER_SECONDS: Final = 30.0
 RENAMED_SECONDS: Final = 60.0
+NEWCOMER_MINUTES: Final = 60.0
 KINDS: Final[Mapping[str, bool]] = {"of no family": False, "of the family": True, "of the family, renamed": True}
 
 
@@ -76,6 +78,7 @@ class World:
     first: str | None = None
     commits: int = 0
     made: int = 0
+    committed: anyio.Event = field(default_factory=anyio.Event)  # once, by any replica of this world
 
     async def member(self) -> SwarmService:
         self.made += 1
@@ -111,7 +114,9 @@ class World:
         while True:
             await anyio.sleep(random.uniform(10.0, 30.0))
             reply = await service.answer(api.Average(offer, LAYOUT.tensors, PARTNER_SECONDS))
-            self.commits += isinstance(reply, api.AverageReply) and reply.partner is not None
+            if isinstance(reply, api.AverageReply) and reply.partner is not None:
+                self.commits += 1
+                self.committed.set()
 
     async def stranger(self, *, of_family: bool) -> None:
         """Proposes to everybody, accepts everything, serves its blob, and never says that it holds a partner's."""
@@ -152,7 +157,10 @@ class World:
             await conversation.drop()
 
 
-async def commits_an_hour(folder: Path, minutes: float, strangers: int, kind: str | None, seed: int) -> float:
+async def commits_and_newcomer(
+    folder: Path, minutes: float, strangers: int, kind: str | None, seed: int
+) -> tuple[float, float]:
+    """Returns the replicas' commits an hour, and the minutes until a newcomer's first."""
     async with anyio.create_task_group() as tasks:
         world = World(folder, tasks, SimulatedNetwork(seed, delay_seconds=(0.02, 0.05)))
         for _ in range(REPLICAS):
@@ -164,8 +172,14 @@ async def commits_an_hour(folder: Path, minutes: float, strangers: int, kind: st
         before = world.commits
         await anyio.sleep(60.0 * minutes)
         found = world.commits - before
+        newcomer = World(folder, tasks, world.network, world.first, made=500)
+        came_seconds = anyio.current_time()
+        await newcomer.replica()
+        with anyio.move_on_after(60.0 * NEWCOMER_MINUTES):
+            await newcomer.committed.wait()
+        waited_minutes = (anyio.current_time() - came_seconds) / 60.0
         tasks.cancel_scope.cancel()
-    return found * 60.0 / minutes
+    return found * 60.0 / minutes, waited_minutes
 
 
 async def _one_stranger(world: World, kind: str) -> None:
@@ -178,10 +192,10 @@ async def _one_stranger(world: World, kind: str) -> None:
             tasks.cancel_scope.cancel()
 
 
-def measured(minutes: float, strangers: int, kind: str | None, seed: int = 1) -> float:
+def measured(minutes: float, strangers: int, kind: str | None, seed: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="averaging-pairing-") as folder:
         return anyio.run(
-            commits_an_hour, Path(folder), minutes, strangers, kind, seed,
+            commits_and_newcomer, Path(folder), minutes, strangers, kind, seed,
             backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)},
         )  # fmt: skip
 
@@ -190,14 +204,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="of virtual time under attack (default 60)")
     parser.add_argument("--strangers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
     add_json_flag(parser)
     options = parser.parse_args()
-    calm = measured(options.minutes, 0, None)
-    figures = [Figure("commits an hour, no strangers", calm, "commits", "higher")]
+    calm, alone = measured(options.minutes, 0, None, options.seed)
+    figures = [
+        Figure("commits an hour, no strangers", calm, "commits", "higher"),
+        Figure("minutes until a newcomer's first commit, no strangers", alone, "min", "lower"),
+    ]
     for kind in KINDS:
-        found = measured(options.minutes, options.strangers, kind)
+        found, waited = measured(options.minutes, options.strangers, kind, options.seed)
         figures.append(Figure(f"commits an hour, strangers {kind}", found, "commits", "higher"))
         figures.append(Figure(f"share of calm, strangers {kind}", found / calm, "", "higher", "≥ 0.9"))
+        figures.append(Figure(f"minutes until a newcomer's first commit, strangers {kind}", waited, "min", "lower"))
     report("averaging_pairing", figures, as_json=options.json)
 
 

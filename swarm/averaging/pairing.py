@@ -20,7 +20,8 @@ Guarantees, for partners that keep to the protocol:
 - A partner that lies about holding our weights harms no other peer: we average with what it gave.
 - A decline, a fault or a death costs only time: at most ``answer_seconds`` four times for a proposal,
   ``exchange_seconds + resolve_seconds`` for an exchange, and a few ``answer_seconds`` for the last messages. A partner
-  that could say ``have`` and does not costs ``have_seconds``, and a few ``answer_seconds`` for asking it again.
+  that could say ``have`` and does not costs ``have_seconds_for`` our blob, and, unless it is a stranger that proposed,
+  a few ``answer_seconds`` for asking it again.
 - Only peers that we would ask ourselves are accepted: others cannot take our time by proposing.
 """
 
@@ -106,6 +107,8 @@ class Pairing:
         self._state = rules.PairingState(host.peer_id)
         self._seekers: dict[PeerId, float] = {}  # whose proposals we declined, and when; the latest last
         self._accepts: Callable[[PeerId], bool] = lambda peer: False
+        self._is_known: Callable[[PeerId], bool] = lambda peer: True
+        self._asked_first: Callable[[PeerId], bool] = lambda peer: True
         self._engaged: WeightExchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
@@ -126,9 +129,13 @@ class Pairing:
         *,
         accepts: Callable[[PeerId], bool],
         deadline_seconds: float,
+        is_known: Callable[[PeerId], bool] = lambda peer: True,
+        asked_first: Callable[[PeerId], bool] = lambda peer: True,
     ) -> PairingOutcome:
         """Makes one exchange with one of ``candidates``, or with a proposer that ``accepts`` is true of.
 
+        Candidates that ``asked_first`` is true of are asked before others. A proposer that ``is_known`` is not true of,
+        because it never averaged with us, hears our ``have`` only after its own: silent, it leaves no doubt.
         Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
         must not change meanwhile. Cancelled while undecided, it abandons the exchange, and answers so if it is asked.
         """
@@ -136,6 +143,7 @@ class Pairing:
             raise RuntimeError("an offer is open already: call average() once at a time")
         began_seconds = anyio.current_time()
         self._state, self._accepts = rules.PairingState(self._host.peer_id, offer), accepts
+        self._is_known, self._asked_first = is_known, asked_first
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
@@ -156,9 +164,17 @@ class Pairing:
         while self._engaged is not None or anyio.current_time() < until_seconds:
             if self._engaged is None:
                 now_seconds = anyio.current_time()
-                known = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
+                open_to = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
                 seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
-                move = rules.next_proposal(now_seconds, known, search, self._terms, self._random, seekers=seekers)
+                move = rules.next_proposal(
+                    now_seconds,
+                    open_to,
+                    search,
+                    self._terms,
+                    self._random,
+                    seekers=seekers,
+                    asked_first=self._asked_first,
+                )
                 self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
                 if move.peer is None:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)
@@ -320,8 +336,10 @@ class Pairing:
         """Ends the exchange once the partner has had all that it needs to say ``have``, and time for it."""
         await exchange.until(lambda progress: progress.holding)
         await exchange.given.wait()
-        await anyio.sleep(self._terms.have_seconds)
-        self._note_stall(exchange, f"no word for {self._terms.have_seconds:g} s after our last chunk")
+        assert self._state.offer is not None
+        seconds = self._terms.have_seconds_for(self._state.offer.size)
+        await anyio.sleep(seconds)
+        self._note_stall(exchange, f"no word for {seconds:.3g} s after our last chunk")
 
     def _note_stall(self, exchange: WeightExchange, because: str) -> None:
         exchange.note(ExchangeEvent.LOST, because)
@@ -355,6 +373,8 @@ class Pairing:
             exchange.note(ExchangeEvent.REFUSED, unfit)
             return
         exchange.note(ExchangeEvent.HELD)
+        if rules.says_have_last(proposed=exchange.proposed, is_known=self._is_known(exchange.partner)):
+            return  # committed by the partner's ``have``, and said at the end
         if exchange.progress.phase is ExchangePhase.OPEN:
             exchange.note(ExchangeEvent.SENDING_HAVE)
             with anyio.CancelScope(shield=True):  # half a frame would be worse than no frame

@@ -1,8 +1,8 @@
 """What each of two nodes decides in order to average weights: pure functions, no I/O and no clock.
 
-``reason_to_decline`` judges a proposal, ``next_proposal`` chooses the peer to propose to and the time to wait, and
-``after_event`` gives the progress of an exchange. ``swarm.averaging.pairing`` acts on them;
-``protocol.streams.averaging_messages`` has the messages.
+``reason_to_decline`` judges a proposal, ``next_proposal`` chooses the peer to propose to and the time to wait,
+``says_have_last`` decides the order of the two confirmations, and ``after_event`` gives the progress of an exchange.
+``swarm.averaging.pairing`` acts on them; ``protocol.streams.averaging_messages`` has the messages.
 
 Each side decides an exchange for itself, by one rule: **it commits as soon as it holds the partner's weights and has
 received the partner's ``have``**. A side that has not sent ``have`` may abandon at any moment, because the partner
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -24,11 +24,15 @@ from swarm.host import PeerId
 
 MAX_DOUBLINGS = 4  # of ``Terms.pause_seconds``: bounds every pause
 MIN_PAUSE_SECONDS = 0.02
+OTHERS_WAIT = 4  # proposals to each that is asked first: an exchange with another may cost far more than a decline
 ANSWER_SECONDS = 5.0
 EXCHANGE_SECONDS = 600.0
 RESOLVE_SECONDS = 60.0
-HAVE_SECONDS = 30.0
+HAVE_SECONDS = 5.0
+START_SECONDS = 10.0
 SLOWEST_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: links below it do not average weights in time
+SLOWEST_CHECK_BYTES_PER_SECOND = 20e6  # to hash and to decode weights, on a slow machine that is busy
+UNDER_WAY_BYTES = 1 << 20  # at most, of a blob whose last chunk was sent: windows and buffers of the connection
 # After the deadline of a search: an exchange accepted at its end, a doubt about its result, and last messages.
 MAX_SECONDS_AFTER_DEADLINE = EXCHANGE_SECONDS + RESOLVE_SECONDS + 6 * ANSWER_SECONDS
 
@@ -47,13 +51,19 @@ class Terms:
     max_steps_apart: int  # outer steps between the two
     answer_seconds: float = ANSWER_SECONDS  # to connect, to open a stream, to answer a proposal: each
     exchange_seconds: float = EXCHANGE_SECONDS  # from accepting until both hold each other's weights, at most
-    have_seconds: float = HAVE_SECONDS  # for the partner's ``have``, once both blobs are where they are needed
+    have_seconds: float = HAVE_SECONDS  # for the partner's ``have``, besides what its link and its check take
     resolve_seconds: float = RESOLVE_SECONDS  # for the answer of a partner, while we are in doubt
     pause_seconds: float = 0.5  # at most, after the first proposal that fails: idle, so that others may propose to us
 
     def seconds_for(self, size: int) -> float:
         """Returns how long an exchange of so many bytes, of both blobs, may take: what a slow link needs."""
-        return min(self.exchange_seconds, self.have_seconds + size / SLOWEST_BYTES_PER_SECOND)
+        moving_seconds = START_SECONDS + size / SLOWEST_BYTES_PER_SECOND
+        return min(self.exchange_seconds, moving_seconds + self.have_seconds_for(size))
+
+    def have_seconds_for(self, size: int) -> float:
+        """Returns how long a slow partner may take for ``have`` after the last chunk of our blob of so many bytes."""
+        arriving_seconds = min(size, UNDER_WAY_BYTES) / SLOWEST_BYTES_PER_SECOND
+        return self.have_seconds + arriving_seconds + size / SLOWEST_CHECK_BYTES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +142,26 @@ def next_proposal(
     random: Random,
     *,
     seekers: Sequence[PeerId] = (),
+    asked_first: Callable[[PeerId], bool] = lambda peer: True,
 ) -> Move:
     """The peer to propose to once the pause after the last proposal is over.
 
     It is the last of ``seekers``: peers whose proposal to us we declined, and which therefore look for a partner.
-    Without any, it is a random one of the candidates that received the fewest proposals.
+    Without any, it is a random one of the candidates that received the fewest proposals. While one that ``asked_first``
+    is true of is left to ask, the others are no seekers, and count as if each had received ``OTHERS_WAIT`` proposals.
     """
     if now_seconds < search.idle_until_seconds:
         return Move(None, search.idle_until_seconds, "pausing after a proposal that led to no exchange")
     open_to_us = [peer for peer in candidates if peer not in search.excluded]
     if not open_to_us:
         return Move(None, now_seconds + terms.pause_seconds, "no peer of the family is left to ask")
-    seeking = [peer for peer in seekers if peer in open_to_us]
+    first = [peer for peer in open_to_us if asked_first(peer)] or open_to_us
+    seeking = [peer for peer in seekers if peer in first]
     if seeking:
         return Move(seeking[-1], now_seconds, "it proposed to us when we could not accept")
-    fewest = min(search.proposals.get(peer, 0) for peer in open_to_us)
-    peer = random.choice([peer for peer in open_to_us if search.proposals.get(peer, 0) == fewest])
+    asked = {peer: search.proposals.get(peer, 0) + OTHERS_WAIT * (peer not in first) for peer in open_to_us}
+    fewest = min(asked.values())
+    peer = random.choice([peer for peer in open_to_us if asked[peer] == fewest])
     return Move(peer, now_seconds, f"one of {len(open_to_us)} peers of the family")
 
 
@@ -181,6 +195,14 @@ def after_proposal(
     pause_seconds = grown_seconds * random.uniform(0.5, 1.5)
     excluded = search.excluded | {peer} if lasting else search.excluded
     return Search(proposals, excluded, now_seconds + pause_seconds)
+
+
+def says_have_last(*, proposed: bool, is_known: bool) -> bool:
+    """Whether we say ``have`` only after the partner's: in an exchange that a stranger proposed.
+
+    It can then be abandoned at any moment without a doubt. A proposer never waits, so that no two wait for each other.
+    """
+    return not proposed and not is_known
 
 
 class ExchangePhase(Enum):

@@ -8,7 +8,8 @@
 
 so that a stranger that takes our time loses its own turn, and strangers that take turns, however many names they have,
 cost no more than one search in thirty-two. In a family without trouble the chance is 1 after two newcomers, and from
-then on they are like all others.
+then on they are like all others. In one with trouble, a search that is open to strangers asks known peers first; not
+before, because replicas of which each asks its first partner again would never mix.
 Peers that have committed with us, or whose groups we learnt from, are not counted among strangers; while none of them
 is here, every search is open.
 
@@ -71,6 +72,11 @@ class PartnerMemory:
     def is_pausing(self, peer: PeerId, now_seconds: float) -> bool:
         failed = self.failed.get(peer)
         return failed is not None and now_seconds < failed.until_seconds
+
+    @property
+    def wary(self) -> bool:
+        """Whether strangers have failed more than newcomers have made good: then known peers are asked first."""
+        return self.strangers < _FIRST
 
     def open_to_strangers(self, random: Random) -> bool:
         """Draws whether the next search may end with a peer that has never committed."""

@@ -143,6 +143,8 @@ class WeightAveraging:
                 lambda: self._partners_for(search),
                 accepts=lambda peer: peer in self._partners_for(search),
                 deadline_seconds=request.deadline_seconds,
+                is_known=lambda peer: not self._is_stranger(peer),
+                asked_first=lambda peer: not (self._partners.wary and self._is_stranger(peer)),
             )
         finally:
             for blob in search.pinned:

@@ -54,6 +54,7 @@ class Node:
         self.ended = anyio.Event()
         self.tasks: TaskGroup | None = None
         self.accepts: Callable[[str], bool] = lambda peer: True
+        self.is_known: Callable[[str], bool] = lambda peer: True
         BlobServer(host, self.store, report=self.report, on_sent=lambda *sent: self.pairing.on_given(*sent))
         self._fetcher = Fetcher(host, self.store, reach=self.reach, report=self.report)
         self.pairing = Pairing(
@@ -83,7 +84,11 @@ class Node:
 
     async def average(self, *others: str, deadline_seconds: float = 60.0, **changes: object) -> PairingOutcome:
         outcome = await self.pairing.average(
-            self.offer(**changes), lambda: others, accepts=self.accepts, deadline_seconds=deadline_seconds
+            self.offer(**changes),
+            lambda: others,
+            accepts=self.accepts,
+            deadline_seconds=deadline_seconds,
+            is_known=self.is_known,
         )
         if outcome.theirs is not None:
             self.weights = formula(self.weights, self.store.read(outcome.theirs.blob))

@@ -80,13 +80,16 @@ def test_a_partner_that_dies_at_any_moment_leaves_the_old_weights_or_the_new(wor
     assert committed[-1]
 
 
-@pytest.mark.parametrize("cut_seconds", [2.0, 30.0])
-def test_a_connection_cut_at_any_moment_and_healed_in_time_splits_no_pair(world: Any, cut_seconds: float) -> None:
+@pytest.mark.parametrize(("cut_seconds", "known"), [(2.0, True), (30.0, True), (2.0, False)])
+def test_a_connection_cut_at_any_moment_and_healed_in_time_splits_no_pair(
+    world: Any, cut_seconds: float, known: bool
+) -> None:
     """Both commit or neither, at every moment of the cut. Some were in doubt, so that the rule was needed."""
     outcomes: list[tuple[bool, bool, float]] = []
 
     async def story(world: Any, at_seconds: float) -> None:
         async with world.nodes(2) as (one, other):
+            one.is_known = other.is_known = lambda peer: known
             old, new = (one.weights, other.weights), world.formula(one.weights, other.weights)
             other.averages(deadline_seconds=5.0)
             one.averages(other.peer, deadline_seconds=5.0)

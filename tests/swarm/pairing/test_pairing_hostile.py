@@ -136,7 +136,7 @@ def test_a_peer_that_opens_streams_and_says_nothing_holds_a_few_and_hinders_nobo
     world.play(story)
 
 
-def test_a_partner_that_serves_and_never_says_have_holds_us_for_a_minute_and_is_reported(world: Any) -> None:
+def test_a_partner_that_serves_and_never_says_have_holds_us_for_seconds_and_is_reported(world: Any) -> None:
     async def story() -> None:
         async with world.nodes(3) as (one, silent, honest):
             theirs = silent.offer()
@@ -150,10 +150,33 @@ def test_a_partner_that_serves_and_never_says_have_holds_us_for_a_minute_and_is_
             silent.answers(take_and_say_nothing)
             outcome = await one.average(silent.peer, deadline_seconds=1.0)
             assert outcome.partner is None
-            assert outcome.seconds < 2.1 * world.terms.have_seconds
+            terms = world.terms
+            assert outcome.seconds < terms.have_seconds_for(world.size) + 3 * terms.answer_seconds
             assert (silent.peer, Conduct.STALLED) in one.reports
             honest.averages()
             assert (await one.average(honest.peer)).partner == honest.peer
+
+    world.play(story)
+
+
+def test_a_stranger_that_proposes_and_never_says_have_hears_none_of_us_and_leaves_no_doubt(world: Any) -> None:
+    async def story() -> None:
+        async with world.nodes(2) as (one, stranger):
+            one.is_known = lambda peer: False
+            one.averages(deadline_seconds=1.0)
+            await stranger.reach(one.peer, 5.0)
+            conversation = Conversation(
+                await stranger.host.open_stream(one.peer, AVERAGING_PROTOCOL, deadline_seconds=5.0)
+            )
+            await conversation.send(Propose(bytes(16), stranger.offer()), 5.0)
+            accepted = await conversation.receive(5.0, Accept, Decline)
+            assert isinstance(accepted, Accept)
+            assert await stranger.bring(one.peer, accepted.offer) is None
+            assert isinstance(await conversation.receive(60.0, Have, Abandon), Abandon)
+            await one.ended.wait()
+            assert one.outcome.partner is None
+            assert one.outcome.seconds < world.terms.have_seconds_for(world.size) + 1.0
+            assert (stranger.peer, Conduct.STALLED) in one.reports
 
     world.play(story)
 
