@@ -49,10 +49,14 @@ def _network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int) 
 
 
 def spread(items: Iterable[Item], groups: Iterable[Groups]) -> list[Item]:
-    """Returns all items in another order: one of each wide group, then a second one of each, and so on."""
-    of_group: Counter[str] = Counter()
-    rounds = []
-    for item, (wide, _) in zip(items, groups, strict=True):
-        rounds.append((of_group[wide], item))
-        of_group[wide] += 1
-    return [item for _, item in sorted(rounds, key=lambda entry: entry[0])]
+    """Returns all items in another order: one of each wide group, then a second one of each, and so on. Of a wide
+    group, one of each narrow group comes first. Otherwise their order stays."""
+    of_items = list(zip(items, groups, strict=True))
+    for level in (1, 0):
+        of_group: Counter[str] = Counter()
+        rounds = []
+        for item, group in of_items:
+            rounds.append((of_group[group[level]], item, group))
+            of_group[group[level]] += 1
+        of_items = [(item, group) for _, item, group in sorted(rounds, key=lambda entry: entry[0])]
+    return [item for item, _ in of_items]

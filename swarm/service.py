@@ -50,7 +50,6 @@ OWN_BLOBS_REMEMBERED = 4096
 MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
 MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
-PROVEN_REPUTATION = 0.6  # one group whose claims held, or five blobs that verified
 STRANGER_REPUTATION = 0.4  # below it more was wrong than right
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
@@ -295,10 +294,9 @@ class SwarmService:
         return self.reputations.banned_because(peer, self._wall_clock()) is not None
 
     def _standing(self, peer: PeerId) -> Standing:
-        reputation = self.reputations.of(peer, self._wall_clock())
-        if reputation >= PROVEN_REPUTATION:
+        if self.reputations.has_held(peer, self._wall_clock()):
             return Standing.PROVEN
-        known_wrong = reputation < STRANGER_REPUTATION
+        known_wrong = self.reputations.of(peer, self._wall_clock()) < STRANGER_REPUTATION
         return Standing.STRANGER if peer in self.host.peers() and not known_wrong else Standing.LAST
 
     def _on_announcement(self, announcement: Announcement) -> None:

@@ -83,7 +83,6 @@ MEMBERSHIP: Mapping[str, str] = {
 # What a peer did: ``swarm.peers.reputation.Conduct``, except for those values that are among the above.
 CONDUCT: Mapping[str, str] = {
     "unused": "its claims held, and this node did not train on it for a reason of its own",
-    "served": "it sent a blob that verified",
     "wrong_chunk": "it sent bytes that do not match their hash",
     "hostile_request": "it made a request that no honest peer makes",
     "stalled": "it accepted a request and then stayed silent",

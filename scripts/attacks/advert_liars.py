@@ -44,7 +44,7 @@ from swarm.announcements.crowding import Standing
 from swarm.announcements.group_pool import GroupPool
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 from swarm.peers.reputation import Conduct, ReputationBook
-from swarm.service import PROVEN_REPUTATION, STRANGER_REPUTATION
+from swarm.service import STRANGER_REPUTATION
 
 KINDS = ("liars", "unreachable", "slow", "new", "copies", "malformed")
 UNCONNECTED = ("unreachable", "new")
@@ -104,7 +104,7 @@ class SimulatedSwarm:
 
     def _standing(self, peer: str) -> Standing:
         reputation = self.book.of(peer, self.now_seconds)
-        if reputation >= PROVEN_REPUTATION:
+        if self.book.has_held(peer, self.now_seconds):
             return Standing.PROVEN
         connected = self.peers_known.get(peer, False) and reputation >= STRANGER_REPUTATION
         return Standing.STRANGER if connected else Standing.LAST
@@ -147,7 +147,6 @@ class SimulatedSwarm:
             heapq.heapreplace(free, ends)
             if ends <= deadline_seconds and not silent:
                 served.add(peer)
-                self._observe(peer, Conduct.SERVED)
             elif silent and kind_of(peer) not in UNCONNECTED:
                 self._observe(peer, Conduct.STALLED)
         self.now_seconds += min(deadline_seconds, max(free))

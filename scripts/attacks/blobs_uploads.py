@@ -1,6 +1,6 @@
 """Honest peers that fetch from one server whose uploads 300 identities hold, on the simulated network.
 
-    python -m scripts.attacks.blobs_uploads [--sybils 300] [--rounds 6] [--json]
+    python -m scripts.attacks.blobs_uploads [--sybils 300] [--rounds 3] [--json]
 
 Six nodes; one of them serves, at 5 MB/s in all. Every attacker holds four streams of it, for every kind of attack: one
 request a minute; reading 32 kB every two seconds of an answer without end; reading as fast as it comes; sending half
@@ -136,7 +136,7 @@ def attack(kind: str | None, sybils: int, rounds: int, directory: Path) -> Outco
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sybils", type=int, default=SYBILS)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
     add_json_flag(parser)
     arguments = parser.parse_args()
     figures: list[Figure] = []

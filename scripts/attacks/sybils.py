@@ -71,7 +71,7 @@ async def node(host: SimulatedHost, configured: Sequence[str]) -> Any:
 
 async def sybil(host: SimulatedHost, honest: Sequence[SimulatedHost], others: Sequence[str], random: Random) -> None:
     exchange = PeerExchange(
-        host, SWARM, on_addresses=lambda *_: None, addresses_for=lambda *_: random.sample(others, 64)
+        host, SWARM, on_addresses=lambda *_: None, addresses_for=lambda *_: random.sample(others, min(64, len(others)))
     )
     await anyio.sleep(random.uniform(0, REDIAL_SECONDS))
     async with host.run():

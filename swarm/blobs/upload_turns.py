@@ -13,13 +13,13 @@ lower reputation; of the same reputation, one whose peer took no bytes for ``SLO
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import anyio
 
 from swarm.host import PeerId
+from swarm.recent_amounts import RecentAmounts
 
 STREAMS = 512
 STREAMS_PER_PEER = 4
@@ -30,7 +30,6 @@ LOOK_SECONDS = 0.5  # between two looks, while a part waits, at who has become s
 IDLE_SECONDS = 5.0  # a stream is closed after so long without a request
 MARGIN_BYTES = 64 * 1024
 HALF_LIFE_SECONDS = 60.0  # of what a peer was served
-PEERS_REMEMBERED = 4096  # those served last
 
 
 @dataclass(eq=False, slots=True)
@@ -47,23 +46,6 @@ class Upload:
     called: anyio.Event = field(default_factory=anyio.Event)  # its turn has come
 
 
-class ServedBytes:
-    """What was served to each of the peers or networks served last; it halves every ``HALF_LIFE_SECONDS``."""
-
-    def __init__(self) -> None:
-        self._served: OrderedDict[str, tuple[float, float]] = OrderedDict()  # bytes, as of when
-
-    def add(self, whom: str, size_bytes: int, now_seconds: float) -> None:
-        self._served[whom] = self.of(whom, now_seconds) + size_bytes, now_seconds
-        self._served.move_to_end(whom)
-        while len(self._served) > PEERS_REMEMBERED:
-            self._served.popitem(last=False)
-
-    def of(self, whom: str, now_seconds: float) -> float:
-        served_bytes, at_seconds = self._served.get(whom, (0.0, now_seconds))
-        return float(served_bytes * 0.5 ** ((now_seconds - at_seconds) / HALF_LIFE_SECONDS))
-
-
 class UploadTurns:
     """The open streams of a server; ``turns`` of them are sent to at the same time."""
 
@@ -72,7 +54,8 @@ class UploadTurns:
         self._turns = turns
         self._uploads: list[Upload] = []
         self._waiting: list[Upload] = []
-        self._by_peer, self._by_network = ServedBytes(), ServedBytes()
+        self._by_peer = RecentAmounts(HALF_LIFE_SECONDS)
+        self._by_network = RecentAmounts(HALF_LIFE_SECONDS)
 
     def open(self, newcomer: Upload, now_seconds: float) -> bool:
         """Adds a stream; returns False if there is no room for it. ``close`` must follow True."""

@@ -6,12 +6,13 @@ the latest, from which it may be fetching), those whose claims held most often, 
 youngest of the most crowded address leaves first. Whoever is here and of use stays, whatever comes, and a newcomer from
 an address of its own finds a place as long as one address has more than one.
 
-Newcomers have places of their own for ``NEWCOMER_SECONDS``, of which the oldest of the most crowded address leaves when
-they are taken: a peer without a lasting place can still learn addresses and fetch, for as long as it takes strangers
-at addresses as crowded as its own to make ``NEWCOMERS`` connections.
+Whoever has no lasting place, newcomers among them, has one of ``PASSING`` others. Of these that peer of the most
+crowded address leaves that was connected for the longest time of late. So an identity that dials again and again has
+such a place no longer than others have, and a newcomer, which was not connected at all, comes before it: it learns
+addresses, fetches, gives, and stays once its claims hold.
 
-What this does not do: where strangers came first, from as many addresses as there are places, an honest newcomer is
-refused by this node until one of them leaves. The places of those that this node dials itself stay free for it.
+What this does not do: against identities that are all new, made for one connection each, a peer that is of no use yet
+and has no address of its own keeps a passing place for as long as it takes them to make ``PASSING`` connections.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from swarm.address_groups import Groups, most_crowded
+from swarm.address_groups import Groups, spread
+from swarm.recent_amounts import RecentAmounts
 
 CONNECTIONS = 64
-NEWCOMERS = 96  # above ``CONNECTIONS``
-NEWCOMER_SECONDS = 20.0
+PASSING = 96  # above ``CONNECTIONS``
+NEWCOMER_SECONDS = 20.0  # before which nobody has a lasting place
+HALF_LIFE_SECONDS = 600.0  # of the seconds that a peer was connected
 KEPT_USEFUL = 24
 KEPT_DIALLED = 8  # of the oldest, and as many of the latest
 KEPT_OLDEST = 8
@@ -42,38 +45,37 @@ class Connection:
     is_dialled: bool = False  # by us
     is_unproven: bool = False  # had the time to show that it is in our swarm, and did not
     standing: float = STRANGERS_STANDING  # reputation, 0 to 1
+    recent_seconds: float = 0.0  # for which it was connected of late, this time and before
 
 
 def superfluous(now_seconds: float, connections: Collection[Connection]) -> list[str]:
-    """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` and ``NEWCOMERS``
+    """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` and ``PASSING``
     stay. Peers that are kept for certain stay even above that."""
-    kept = _kept_for_certain(connections)
+    kept = kept_for_certain(connections)
     others = sorted((c for c in connections if c.peer not in kept), key=lambda c: c.since_seconds)
     newcomers = [c for c in others if now_seconds - c.since_seconds < NEWCOMER_SECONDS]
-    lasting = others[: len(others) - len(newcomers)]
-    leaving: list[str] = []
-    while len(newcomers) > NEWCOMERS:
-        oldest = most_crowded(newcomers, [c.groups for c in newcomers])[0]
-        newcomers.remove(oldest)
-        leaving.append(oldest.peer)
-    for droppable in _least_known_first(lasting):
-        while droppable and len(kept) + len(lasting) > CONNECTIONS:
-            youngest = most_crowded(droppable, [c.groups for c in droppable])[-1]
-            droppable.remove(youngest)
-            lasting.remove(youngest)
-            leaving.append(youngest.peer)
-    return leaving
+    by_age = others[: len(others) - len(newcomers)]
+    lasting = [c for known in (2, 1, 0) for c in _spread([c for c in by_age if _known(c) == known])]
+    without = lasting[max(0, CONNECTIONS - len(kept)) :]
+    passing = [*newcomers, *(c for c in without if not c.is_unproven)]
+    passing = _spread(sorted(passing, key=lambda c: c.recent_seconds))
+    leaving = [*passing[PASSING:], *(c for c in without if c.is_unproven)]
+    return [c.peer for c in reversed(leaving)]
 
 
-def _least_known_first(connections: Collection[Connection]) -> tuple[list[Connection], ...]:
-    return (
-        [c for c in connections if c.is_unproven],
-        [c for c in connections if not c.is_unproven and c.standing <= STRANGERS_STANDING],
-        [c for c in connections if not c.is_unproven and c.standing > STRANGERS_STANDING],
-    )
+def _spread(connections: Collection[Connection]) -> list[Connection]:
+    """Returns them in the order in which they get places: who is first at its address before any that is second."""
+    return spread(connections, [c.groups for c in connections])
 
 
-def _kept_for_certain(connections: Collection[Connection]) -> set[str]:
+def _known(connection: Connection) -> int:
+    if connection.is_unproven:
+        return 0
+    return 1 if connection.standing <= STRANGERS_STANDING else 2
+
+
+def kept_for_certain(connections: Collection[Connection]) -> set[str]:
+    """Returns the peers whose connections are not given up, whoever else comes."""
     by_age = sorted(connections, key=lambda c: c.since_seconds)
     useful = sorted((c for c in by_age if c.standing > STRANGERS_STANDING), key=lambda c: -c.standing)
     dialled = [c for c in by_age if c.is_dialled and not c.is_unproven and c.standing >= STRANGERS_STANDING]
@@ -83,10 +85,20 @@ def _kept_for_certain(connections: Collection[Connection]) -> set[str]:
     return {c.peer for c in [*configured, *useful[:KEPT_USEFUL], *of_dialled, *oldest[:KEPT_OLDEST]]}
 
 
+def recommended(connections: Collection[Connection]) -> tuple[list[Connection], ...]:
+    """Returns the connections in parts, those first that a newcomer should dial first: which we chose or found useful,
+    then the oldest. Identities that dial us can be neither at will, however many they are."""
+    kept = kept_for_certain(connections)
+    chosen = [c for c in connections if c.peer in kept and (c.is_dialled or c.standing > STRANGERS_STANDING)]
+    oldest = [c for c in connections if c.peer in kept and c not in chosen]
+    return chosen, oldest, [c for c in connections if c.peer not in kept]
+
+
 class ConnectionLog:
-    """Since when each peer is connected, and who dialled."""
+    """Since when each peer is connected, for how long it was before, and who dialled."""
 
     def __init__(self) -> None:
+        self._before = RecentAmounts(HALF_LIFE_SECONDS)
         self._since: dict[str, float] = {}
         self._dialled: set[str] = set()
 
@@ -96,13 +108,20 @@ class ConnectionLog:
     def observe(self, connected: Collection[str], now_seconds: float) -> list[str]:
         """Takes the peers that are connected now. Returns those that we had dialled and that did not last."""
         ended = {peer: since for peer, since in self._since.items() if peer not in connected}
+        for peer, since_seconds in ended.items():
+            self._before.add(peer, now_seconds - since_seconds, now_seconds)
         did_not_last = [p for p, since in ended.items() if p in self._dialled and now_seconds - since < LASTED_SECONDS]
         self._since = {peer: self._since.get(peer, now_seconds) for peer in connected}
         self._dialled &= self._since.keys()
         return did_not_last
 
-    def since_seconds(self, peer: str) -> float:
-        return self._since[peer]
+    def since_seconds(self, peer: str, now_seconds: float) -> float:
+        return self._since.get(peer, now_seconds)
+
+    def recent_seconds(self, peer: str, now_seconds: float) -> float:
+        """For how long the peer was connected of late; what was before this connection halves in
+        ``HALF_LIFE_SECONDS``."""
+        return self._before.of(peer, now_seconds) + now_seconds - self.since_seconds(peer, now_seconds)
 
     def is_dialled(self, peer: str) -> bool:
         return peer in self._dialled

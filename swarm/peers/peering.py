@@ -40,7 +40,7 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
-from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, superfluous
+from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, recommended, superfluous
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.remembered_addresses import RememberedAddresses
 
@@ -149,12 +149,13 @@ class Peering:
         return [
             Connection(
                 peer,
-                since_seconds := self._log.since_seconds(peer),
+                since_seconds := self._log.since_seconds(peer, now_seconds),
                 groups_of(self._host.remote_ip(peer)),
                 is_configured=peer in configured,
                 is_dialled=self._log.is_dialled(peer),
                 is_unproven=peer not in self._members and now_seconds - since_seconds > QUESTION_SECONDS,
                 standing=self._standing(peer),
+                recent_seconds=self._log.recent_seconds(peer, now_seconds),
             )
             for peer in sorted(connected)
         ]
@@ -225,13 +226,19 @@ class Peering:
 
     def _addresses_for(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
         addresses = [c.address for s in sought for c in self.book.of(s)]
-        members = self._random.sample(sorted(self._members - {peer}), len(self._members - {peer}))
-        for member in spread(members, [groups_of(self._host.remote_ip(member)) for member in members]):
+        for member in self._recommended(self._members - {peer}):
             addresses.extend(c.address for c in self.book.of(member)[:4])
         reached = [c for c in self.book.candidates() if c.reached_at_seconds is not None and c.peer != peer]
         self._random.shuffle(reached)
         addresses.extend(c.address for c in reached)
         return list(dict.fromkeys(addresses))[:ADDRESSES_PER_ANSWER]
+
+    def _recommended(self, members: set[PeerId]) -> list[PeerId]:
+        """Returns the members in the order in which a newcomer should dial them, each part spread over networks."""
+        connections = self._connections(set(self._host.peers()), anyio.current_time())
+        self._random.shuffle(connections)
+        parts = [[c for c in part if c.peer in members] for part in recommended(connections)]
+        return [peer for part in parts for peer in spread([c.peer for c in part], [c.groups for c in part])]
 
     async def reach(self, peer: PeerId, deadline_seconds: float) -> None:
         """Connects to ``peer`` unless it is connected. Raises ``TransportError``."""

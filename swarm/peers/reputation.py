@@ -9,6 +9,9 @@ stream that broke off, or weights far from ours cost reputation and are never a 
 ban lasts ``BAN_SECONDS``, doubled each time up to ``MAX_BAN_SECONDS``, and is kept on disk; afterwards the peer is a
 stranger again.
 
+Bytes that verify are no good conduct: a peer chooses what it announces, and would earn by being fetched from. Whether
+claims that were checked held (``has_held``) is asked apart from the reputation, which averaging raises too.
+
 Identities cost nothing, and so do bans: whoever makes up identities also makes up banned ones. Bans and standings
 therefore have places of their own (``ReputationBook``), and no number of either pushes out a peer whose claims held.
 
@@ -31,6 +34,7 @@ from swarm.api import Judgement
 from swarm.atomic_file import write_atomically
 
 HALF_LIFE_SECONDS = 3600.0
+PROVEN_REPUTATION = 0.6  # one group whose claims held
 BAN_FAULTS = 2.5  # three within about twenty minutes
 BAN_SHARE = 0.1
 BAN_SECONDS = 3600.0
@@ -47,7 +51,6 @@ class Conduct(StrEnum):
     UNUSED = "unused"
     FALSE_REWARD = "false_reward"
     MALFORMED = "malformed"
-    SERVED = "served"  # sent a blob that verified
     WRONG_CHUNK = "wrong_chunk"  # sent bytes that do not match their hash
     HOSTILE_REQUEST = "hostile_request"  # sent a request that no honest peer sends
     STALLED = "stalled"  # accepted a request and sent nothing more
@@ -61,7 +64,8 @@ class Conduct(StrEnum):
     UNLIKE = "unlike"  # offered weights of another family or layout than ours
 
 
-_GOOD = {Conduct.USED: 1.0, Conduct.UNUSED: 0.5, Conduct.SERVED: 0.1, Conduct.AVERAGED: 0.5}
+_GOOD = {Conduct.USED: 1.0, Conduct.UNUSED: 0.5, Conduct.AVERAGED: 0.5}
+_HELD = {Conduct.USED, Conduct.UNUSED}
 _BAD = {
     Conduct.FALSE_REWARD: 4.0,
     Conduct.MALFORMED: 4.0,
@@ -94,6 +98,7 @@ class PeerReputation(Struct, frozen=True):
     good: Weight = 0.0
     bad: Weight = 0.0
     judged: Weight = 0.0  # number of events that prove good or bad conduct
+    held: Weight = 0.0  # the part of ``good`` that are claims which were checked
     faults: dict[Conduct, float] = {}
     bans: int = 0
     banned_until_seconds: float = 0.0
@@ -110,6 +115,7 @@ def decayed(record: PeerReputation, now_seconds: float) -> PeerReputation:
         good=record.good * kept,
         bad=record.bad * kept,
         judged=record.judged * kept,
+        held=record.held * kept,
         faults={kind: count * kept for kind, count in record.faults.items()},
     )
 
@@ -120,6 +126,12 @@ def reputation(record: PeerReputation, now_seconds: float) -> float:
         return 0.0
     now = decayed(record, now_seconds)
     return (1.0 + now.good) / (2.0 + now.good + now.bad)
+
+
+def has_held(record: PeerReputation, now_seconds: float) -> bool:
+    """Whether claims of the peer were checked and held, so many that it would be proven by these alone."""
+    now = decayed(record, now_seconds)
+    return not is_banned(record, now_seconds) and (1.0 + now.held) / (2.0 + now.held + now.bad) >= PROVEN_REPUTATION
 
 
 def is_banned(record: PeerReputation, now_seconds: float) -> bool:
@@ -137,6 +149,7 @@ def observed(record: PeerReputation, conduct: Conduct, now_seconds: float) -> Pe
         good=now.good + _GOOD.get(conduct, 0.0),
         bad=now.bad + _BAD.get(conduct, 0.0),
         judged=now.judged + (conduct in _PROVEN or conduct in (Conduct.USED, Conduct.UNUSED)),
+        held=now.held + (_GOOD[conduct] if conduct in _HELD else 0.0),
         faults=faults,
     )
     proven = sum(faults.values())
@@ -209,6 +222,11 @@ class ReputationBook:
         """Returns the peer's reputation, 0 to 1."""
         record = self._records.get(peer)
         return 0.5 if record is None else reputation(record, now_seconds)
+
+    def has_held(self, peer: str, now_seconds: float) -> bool:
+        """Whether the peer is proven by claims of its own that were checked and held."""
+        record = self._records.get(peer)
+        return record is not None and has_held(record, now_seconds)
 
     def banned_because(self, peer: str, now_seconds: float) -> str | None:
         record = self._records.get(peer)

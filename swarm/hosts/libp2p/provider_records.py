@@ -1,10 +1,14 @@
 """Which provider records a host keeps for others, and which it gives to whoever asks.
 
 A record is bound to the peer that sent it (the library takes none for others), and to the address from which that peer
-was connected. When a key is full, the youngest record of the most crowded address leaves, of peers that are not
-connected any more first; a newcomer from a crowded address is that youngest. So strangers at a few addresses cannot
-take the records of others, however many identities they have. An answer holds ``ANSWERED`` records: of connected
-providers first, of as many networks as there are, the oldest first.
+was connected. When a key is full, a record of the most crowded address leaves, of peers that are not connected any more
+first. So strangers at a few addresses cannot take the records of others, however many identities they have.
+
+Among the records of one address, a quarter of the places are those of the oldest; who has the others is drawn by lot,
+again every ``LOT_SECONDS``. The lot of a peer is a keyed hash of its id: providing again does not better it. So a
+member that comes after hundreds of identities of its own address has the chance of one of them, and a new one with each
+lot. An answer holds ``ANSWERED`` records: of connected providers first, of as many networks as there are, a quarter of
+them the oldest and the others by chance, so that who asks again is told of others.
 
 Keys that nobody here provides are bounded in number; the youngest of those leaves that have the fewest records.
 """
@@ -12,7 +16,11 @@ Keys that nobody here provides are bounded in number; the youngest of those leav
 from __future__ import annotations
 
 import time
+from hashlib import blake2b
+from random import Random, SystemRandom
+from typing import Any
 
+from libp2p.abc import IHost
 from libp2p.kad_dht.provider_store import PROVIDER_RECORD_EXPIRATION_INTERVAL, ProviderRecord, ProviderStore
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
@@ -21,6 +29,8 @@ from swarm.address_groups import Groups, groups_of, most_crowded, spread
 
 RECORDS_PER_KEY = 128
 ANSWERED = 32
+OLDEST_SHARE = 1 / 4  # of the records of one address, and of an answer
+LOT_SECONDS = 600.0  # as often as a member provides a key again
 KEYS = 256
 KEYS_PER_PROVIDER = 8
 ADDRESSES_PER_PROVIDER = 4
@@ -39,6 +49,11 @@ class BoundedProviders(ProviderStore):
     """The library's store with bounds, in memory only."""
 
     providers: dict[bytes, dict[str, BoundedRecord]]  # type: ignore[assignment]
+
+    def __init__(self, host: IHost, peer_routing: Any = None, *, random: Random | None = None) -> None:
+        super().__init__(host, peer_routing)
+        self._random = random or SystemRandom()
+        self._lot_key = self._random.randbytes(16)
 
     def add_provider(self, key: bytes, provider: PeerInfo) -> None:
         """Keeps a record, unless its address is the most crowded one and there is no room."""
@@ -66,8 +81,19 @@ class BoundedProviders(ProviderStore):
         by_age = sorted(records.values(), key=lambda record: record.first_seconds)
         here = [record for record in by_age if self._is_connected(record.peer_id)]
         away = [record for record in by_age if not self._is_connected(record.peer_id)]
-        apart = [*spread(here, [r.groups for r in here]), *spread(away, [r.groups for r in away])]
+        apart = [r for part in (here, away) for r in self._spread(part)]
         return [record.provider_info for record in apart[:ANSWERED]]
+
+    def _spread(self, by_age: list[BoundedRecord]) -> list[BoundedRecord]:
+        """One of each network, then a second one of each, and so on: the oldest, three by chance, the next oldest."""
+        oldest = by_age[: int(ANSWERED * OLDEST_SHARE)]
+        others = by_age[len(oldest) :]
+        self._random.shuffle(others)
+        mixed: list[BoundedRecord] = []
+        while oldest or others:
+            mixed += oldest[:1] + others[:3]
+            oldest, others = oldest[1:], others[3:]
+        return spread(mixed, [r.groups for r in mixed])
 
     def _make_room(self, records: dict[str, BoundedRecord]) -> None:
         while len(records) > RECORDS_PER_KEY:
@@ -75,8 +101,13 @@ class BoundedProviders(ProviderStore):
             strangers = [r for r in by_age if r.peer_id != self.local_peer_id]
             away = [r for r in strangers if not self._is_connected(r.peer_id)]
             droppable = away or strangers
-            youngest = most_crowded(droppable, [r.groups for r in droppable])[-1]
-            del records[str(youngest.peer_id)]
+            crowded = most_crowded(droppable, [r.groups for r in droppable])
+            del records[str(self._loser(crowded).peer_id)]
+
+    def _loser(self, by_age: list[BoundedRecord]) -> BoundedRecord:
+        drawn = by_age[int(RECORDS_PER_KEY * OLDEST_SHARE) :] or by_age[-1:]
+        lots = int(time.time() / LOT_SECONDS).to_bytes(8, "big")
+        return max(drawn, key=lambda r: blake2b(lots + r.peer_id.to_bytes(), key=self._lot_key).digest())
 
     def _forget_a_key(self) -> None:
         foreign = [key for key in self.providers if key not in self.providing_keys]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from swarm.hosts.libp2p.provider_records import (
     ANSWERED,
     KEYS,
     KEYS_PER_PROVIDER,
+    LOT_SECONDS,
     RECORDS_PER_KEY,
     BoundedProviders,
 )
@@ -55,9 +57,9 @@ class Connections:
 
 
 class Store:
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 1) -> None:
         self.host = Connections()
-        self.records = BoundedProviders(cast(IHost, self.host))
+        self.records = BoundedProviders(cast(IHost, self.host), random=Random(seed))
 
     def add(self, number: int, ip: str = "198.51.100.7", key: bytes = KEY, *, stays: bool = False) -> None:
         addresses = [Multiaddr(f"/ip4/{ip}/tcp/{port}") for port in range(1, 10)]
@@ -95,9 +97,29 @@ def test_members_elsewhere_keep_their_records_and_are_answered_though_the_identi
 
 def test_oldest_records_of_one_address_stay() -> None:
     store = Store()
-    for number in range(RECORDS_PER_KEY + 50):
+    for number in range(3 * RECORDS_PER_KEY):
         store.add(number, stays=True)
-    assert store.answered() == [peer(number) for number in range(ANSWERED)]
+    oldest = [peer(number) for number in range(RECORDS_PER_KEY // 4)]
+    assert set(oldest) <= {record.peer_id for record in store.records.providers[KEY].values()}
+    assert set(oldest[: ANSWERED // 4]) <= set(store.answered())
+
+
+def test_member_that_comes_after_hundreds_of_its_address_is_found_sooner_or_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, found, now_seconds = Store(), [], 1e9
+    monkeypatch.setattr(time, "time", lambda: now_seconds)
+    for number in range(300):
+        store.add(number, stays=True)
+    for _ in range(100):
+        now_seconds += LOT_SECONDS
+        for number in range(300):
+            for _ in range(1 + (number >= 200)):  # some provide more often than others
+                store.add(number, stays=True)
+        store.add(1000, stays=True)
+        found.append(any(peer(1000) in store.answered() for _ in range(8)))
+        store.records.providers[KEY].pop(str(peer(1000)), None)
+    assert 0.2 < sum(found) / len(found) < 0.5
 
 
 def test_keys_and_addresses_of_one_provider_are_bounded_and_our_own_key_is_never_forgotten() -> None:

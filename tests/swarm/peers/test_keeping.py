@@ -12,7 +12,16 @@ import pytest
 from protocol.errors import StarlingError
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers import keeping
-from swarm.peers.keeping import CONNECTIONS, NEWCOMER_SECONDS, NEWCOMERS, Connection, ConnectionLog, superfluous
+from swarm.peers.keeping import (
+    CONNECTIONS,
+    HALF_LIFE_SECONDS,
+    NEWCOMER_SECONDS,
+    PASSING,
+    Connection,
+    ConnectionLog,
+    recommended,
+    superfluous,
+)
 from swarm.peers.peer_exchange import PeerExchange
 from tests.swarm.peers.test_discovery import SWARM, living, play
 
@@ -37,16 +46,26 @@ def test_node_with_room_gives_up_nobody() -> None:
     assert superfluous(NOW, crowd(CONNECTIONS)) == []
 
 
-def test_full_node_gives_up_the_youngest_first() -> None:
+def test_those_that_came_last_to_a_full_node_pass_and_whoever_passed_longest_leaves_first() -> None:
     friends = [connection(f"friend {n}", network="one network") for n in range(CONNECTIONS)]
-    late = [connection(f"late {n}", 50.0 + n, network="one network") for n in range(2)]
-    assert superfluous(NOW, [*late, *friends]) == ["late 1", "late 0"]
+    late = [connection(f"late {n}", 50.0 + n, network="one network", recent_seconds=900.0 - n) for n in range(PASSING)]
+    assert superfluous(NOW, [*late, *friends]) == []
+    again = [connection(f"again {n}", NOW, network="one network", recent_seconds=1000.0 + n) for n in range(2)]
+    assert superfluous(NOW, [*again, *late, *friends]) == ["again 1", "again 0"]
+    new = [connection(f"new {n}", NOW, network="one network") for n in range(2)]
+    assert superfluous(NOW, [*new, *late, *friends]) == ["late 0", "late 1"]
 
 
 def test_newcomer_from_an_address_of_its_own_finds_a_place_among_hundreds_from_one() -> None:
-    newcomer = connection("newcomer", NOW - NEWCOMER_SECONDS)
+    newcomer = connection("newcomer", NOW - NEWCOMER_SECONDS, recent_seconds=5000.0)
     kept = left([*crowd(300), newcomer])
-    assert newcomer.peer in kept and len(kept) == CONNECTIONS
+    assert newcomer.peer in kept and len(kept) == CONNECTIONS + PASSING
+
+
+def test_newcomers_are_told_first_of_peers_that_we_chose_or_found_useful_then_of_the_oldest() -> None:
+    ours = [connection("useful", 500.0, standing=0.9), connection("dialled", 501.0, is_dialled=True)]
+    chosen, oldest, others = recommended([*crowd(300), *ours])
+    assert chosen == ours and [c.peer for c in oldest] == [f"sybil {n}" for n in range(8)] and len(others) == 292
 
 
 def test_useful_configured_and_dialled_peers_stay_whoever_else_comes_and_however_young_they_are() -> None:
@@ -58,15 +77,18 @@ def test_useful_configured_and_dialled_peers_stay_whoever_else_comes_and_however
     assert {c.peer for c in ours} <= left([*crowd(300), *ours])
 
 
-def test_peer_that_never_showed_its_swarm_leaves_before_one_that_did() -> None:
+def test_peer_that_never_showed_its_swarm_has_no_passing_place() -> None:
     others = [connection(f"friend {n}", 100.0) for n in range(CONNECTIONS)]
     assert superfluous(NOW, [connection("mute", 0.0, is_unproven=True), *others]) == ["mute"]
 
 
-def test_newcomers_have_places_of_their_own_for_a_while() -> None:
-    old, new = crowd(CONNECTIONS), [connection(f"new {n}", NOW, network="new") for n in range(NEWCOMERS + 5)]
-    assert superfluous(NOW, [*old, *new]) == [f"new {n}" for n in range(5)]
-    assert len(left([*old, *new], NOW + NEWCOMER_SECONDS)) == CONNECTIONS
+def test_time_of_former_connections_counts_and_fades() -> None:
+    log = ConnectionLog()
+    log.observe({"peer"}, 0.0)
+    log.observe(set(), 60.0)
+    log.observe({"peer"}, 60.0 + HALF_LIFE_SECONDS)
+    assert log.recent_seconds("peer", 70.0 + HALF_LIFE_SECONDS) == pytest.approx(40.0, rel=0.02)
+    assert log.recent_seconds("stranger", 70.0) == 0.0
 
 
 def test_connection_that_we_dialled_and_that_ends_at_once_is_told_from_one_that_lasted() -> None:
@@ -76,14 +98,14 @@ def test_connection_that_we_dialled_and_that_ends_at_once_is_told_from_one_that_
     assert log.observe({"lasting", "theirs"}, 0.0) == []
     log.note_dialled("brief")
     assert log.observe({"lasting", "brief", "theirs"}, 60.0) == []
-    assert log.since_seconds("lasting") == 0.0 and log.is_dialled("brief") and not log.is_dialled("theirs")
+    assert log.since_seconds("lasting", 60.0) == 0.0 and log.is_dialled("brief") and not log.is_dialled("theirs")
     assert log.observe(set(), 61.0) == ["brief"]
 
 
 def test_honest_peers_keep_their_places_on_a_node_that_hundreds_of_identities_dial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, places in {"CONNECTIONS": 16, "NEWCOMERS": 4, "KEPT_OLDEST": 4, "KEPT_DIALLED": 2}.items():
+    for name, places in {"CONNECTIONS": 16, "PASSING": 4, "KEPT_OLDEST": 4, "KEPT_DIALLED": 2}.items():
         monkeypatch.setattr(keeping, name, places)
 
     async def besiege(sybil: SimulatedHost, victim: SimulatedHost, random: Random) -> None:

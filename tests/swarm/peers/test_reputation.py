@@ -158,8 +158,21 @@ def test_strangers_with_a_little_good_conduct_leave_before_friends_however_late_
     for _ in range(20):
         peers.observe("friend", Conduct.USED, NOW)
     for number in range(1000):
-        peers.observe(f"stranger {number}", Conduct.SERVED, NOW + 2 * reputation_module.HALF_LIFE_SECONDS)
+        peers.observe(f"stranger {number}", Conduct.AVERAGED, NOW + 2 * reputation_module.HALF_LIFE_SECONDS)
     assert peers.of("friend", NOW + 2 * reputation_module.HALF_LIFE_SECONDS) > 0.8
+
+
+def test_no_amount_of_averaging_makes_a_peer_proven_and_one_claim_that_held_does() -> None:
+    peers = ReputationBook()
+    for _ in range(20):
+        peers.observe("averages", Conduct.AVERAGED, NOW)
+    peers.observe("shares", Conduct.UNUSED, NOW)
+    assert peers.of("averages", NOW) > 0.8 and not peers.has_held("averages", NOW)
+    assert peers.has_held("shares", NOW) and not peers.has_held("shares", NOW + reputation_module.HALF_LIFE_SECONDS)
+    for _ in range(20):
+        peers.observe("shares", Conduct.UNUSED, NOW)
+    assert peers.has_held("shares", NOW + reputation_module.HALF_LIFE_SECONDS)
+    assert not peers.has_held("unknown", NOW)
 
 
 def test_heartbeats_of_made_up_identities_push_out_no_notes_on_a_peer_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
