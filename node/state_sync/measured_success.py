@@ -1,8 +1,9 @@
 """The success of a policy as this node measures it, before it keeps the weights of a stranger.
 
-    success = mean over our tasks of the mean reward of sampled completions
+    success = mean over our tasks of the mean reward of greedy completions
 
-The prompts are drawn from billions and nobody else knows them, so that weights cannot have been made for them.
+Greedy, so that weights that are nearly the same are found nearly the same. The prompts are drawn from billions and nobody
+else knows them, so that weights cannot have been made for them.
 """
 
 from __future__ import annotations
@@ -27,27 +28,26 @@ PROMPT_SEEDS: Final = 1 << 31
 
 
 class SuccessMeasurement:
-    """Measures the weights that ``policy`` holds when it is called, each time on the same prompts and draws."""
+    """Measures the weights that ``policy`` holds when it is called, each time on the same prompts."""
 
     def __init__(
         self, policy: Policy, tasks: Mapping[str, Task], scorer: RewardScorer, *, rows: int, draws: random.Random
     ) -> None:
         self._policy, self._tasks, self._scorer, self._rows = policy, tasks, scorer, rows
         self._first_prompt = draws.randrange(HELD_OUT_PROMPTS, PROMPT_SEEDS)
-        self._seed = draws.randrange(PROMPT_SEEDS)
 
     def __call__(self) -> MeasuredSuccess:
         prompts = max(LEAST_PROMPTS, math.ceil(COMPLETIONS / len(self._tasks)))
         rewards = mean_rewards(
             self._policy.tokens,
-            TorchEngine(self._policy, rows=self._rows, seed=self._seed),
+            TorchEngine(self._policy, rows=self._rows, seed=0),
             self._scorer,
             self._tasks,
             prompts=prompts,
             first_prompt=self._first_prompt,
             samples=1,
-            temperature=1.0,
-            seed=self._seed,
+            temperature=0.0,
+            seed=0,
             context=Network.of(self._policy.model).context,
         )
         return MeasuredSuccess(sum(rewards.values()) / len(rewards), prompts * len(rewards))

@@ -1,6 +1,6 @@
 """Whether announced weights are kept, once they were measured here beside those that the node had. Pure.
 
-    keep ⇔ after > 0  ∧  after ≥ before − √(e_after² + e_before²)  ∧  (nobody claimed a success, or one claim holds)
+    keep ⇔ after > 0  ∧  after ≥ before − 2 √(e_after² + e_before²)  ∧  (nobody claimed a success, or one claim holds)
     a claim c holds ⇔ c ≤ after + 3 e_after + 0.1
 
 Claims are running means over rounds, on prompts that an allocator chose; hence the tenth. A peer gains nothing by a
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+NOISES: Final = 2.0  # one in forty equally good states is taken for a worse one
 CLAIM_ERRORS: Final = 3.0
 CLAIM_SLACK: Final = 0.1
 
@@ -48,5 +49,5 @@ def judge_state(before: MeasuredSuccess, after: MeasuredSuccess, claims: Mapping
     if claims and len(false_claims) == len(claims):
         return StateVerdict(False, f"{found}; claimed were {max(claims.values()):.3f}", false_claims)
     noise = math.hypot(before.error, after.error)
-    keep = after.success > 0.0 and after.success >= before.success - noise
+    keep = after.success > 0.0 and after.success >= before.success - NOISES * noise
     return StateVerdict(keep, found, false_claims)

@@ -151,7 +151,7 @@ def group(seed: int, tokens: int = 64) -> Group:
 def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> None:
     first, second = pair
     known, (before,) = len(first.client.seen_groups(0, 1000)), peers_of(first, second)
-    shared = [group(seed) for seed in range(4)] + [group(99, tokens=60_000)]
+    shared = [group(seed) for seed in range(4)] + [group(99, tokens=30_000)]
     second.client.share(shared)
     wait_until("a has seen all groups", lambda: len(first.client.seen_groups(0, 1000)) == known + 5)
     seen = first.client.seen_groups(0, 1000)[known:]
