@@ -2,8 +2,8 @@
 
     success = mean over our tasks of the mean reward of greedy completions
 
-Greedy, so that weights that are nearly the same are found nearly the same. The prompts are drawn from billions and nobody
-else knows them, so that weights cannot have been made for them.
+Greedy, so that weights that are nearly the same are found nearly the same. The prompts are drawn from billions, and
+nobody else knows them: weights cannot have been made for them.
 """
 
 from __future__ import annotations
