@@ -19,6 +19,7 @@ from swarm.client import SwarmClient
 pytestmark = pytest.mark.processes
 
 SMALL = ("--set", "learner.own_groups=4", "--set", "learner.share_groups=0", "--set", "averaging.every_rounds=0")
+SLOWLY = ("--set", "learner.learning_rate=1e-5")  # its weights are its own, and answer as well as the joiner's
 STILL = ("--set", "learner.learning_rate=1e-30")  # no step is large enough to change a weight
 UPLOAD = ("--set", "swarm.upload_bytes_per_second=120000")  # a state of one MB takes nine seconds
 ONE_STATE = ("--set", "checkpoint.publish_every_rounds=1000000")
@@ -44,7 +45,7 @@ def sent_bytes(home: Path) -> int:
 def donor(shared: Any) -> Any:
     """A node that finds nobody to start from, and trains."""
     alone = ("--from-peers", "--set", "checkpoint.from_peers_seconds=1")
-    return shared.up(*SMALL, *UPLOAD, *ONE_STATE, *SOON, *alone, home=shared.root / "donor")
+    return shared.up(*SMALL, *SLOWLY, *UPLOAD, *ONE_STATE, *SOON, *alone, home=shared.root / "donor")
 
 
 def test_with_nobody_to_ask_a_node_says_so_and_starts_from_its_own_model(donor: Any) -> None:
@@ -70,7 +71,8 @@ def test_a_joiner_killed_in_the_middle_of_the_fetch_resumes_it_and_trains_from_e
     killed.process.kill()
 
     joiner = processes.up(*flags, home=home)
-    done = joiner.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] == "done")
+    done = joiner.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] in ("failed", "done", "given_up"))
+    assert done["stage"] == "done", done["because"]
     assert (done["weights"], done["policy_version"]) == (state["weights"], state["policy_version"])
     assert joiner.end() == 0
     assert joiner.of_kind("round")[-1]["policy_version"] < 3  # counts of a peer stay the peer's
