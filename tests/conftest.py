@@ -4,7 +4,8 @@ Asynchronous code is tested in two ways. What runs on asyncio (the supervisor, t
 by coroutines, ``async def test_…``, which pytest-asyncio runs in the loop that the product uses. What runs on trio (all
 of ``swarm/``) is tested by plain functions: each hands its story, with its hosts, to ``anyio.run`` on trio's
 ``MockClock``, so that a day of the story takes no time. That clock is an argument of the run and belongs to the test's
-own world; a plug-in that makes the loop before the test begins has no place for either.
+own world; a plug-in that makes the loop before the test begins has no place for either. Trio shuffles the tasks that
+are ready with a generator of its own, which is seeded here, so that such a story goes the same way every time.
 """
 
 import gc
@@ -12,6 +13,7 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from trio._core import _run
 
 from tests.examples import USUAL
 
@@ -28,6 +30,12 @@ settings.register_profile(
     "thorough", settings.get_profile("starling"), derandomize=False, print_blob=True, max_examples=10 * USUAL
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "starling"))
+
+
+@pytest.fixture(autouse=True)
+def _tasks_in_the_same_order_every_time() -> None:
+    _run._r.seed(0)  # a private name; Hypothesis and pytest-trio use it for the same purpose
+
 
 gc.disable()  # until everything is imported; see pytest_collection_finish
 

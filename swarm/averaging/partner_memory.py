@@ -4,12 +4,12 @@
                                  commit followed
     peers without a commit       all of them together: a search is open to them with the chance
 
-        chance = max(MIN_CHANCE, 2^(commits of such peers − 3 × failures of such peers − 2)), at most 1
+        chance = max(MIN_CHANCE, 2^(commits of such peers − 3 × failures of such peers)), at most 1
 
 so that a stranger that takes our time loses its own turn, and strangers that take turns, however many names they have,
-cost no more than one search in thirty-two. In a family without trouble the chance is 1 after two newcomers, and from
-then on they are like all others. In one with trouble, a search that is open to strangers asks known peers first; not
-before, because replicas of which each asks its first partner again would never mix.
+cost no more than one search in thirty-two. Until one has failed the chance is 1, and strangers are like all others: two
+replicas must both be open to average for the first time, so with less every replica would keep its first partner, and
+the family would not mix. After a failure, a search that is open to strangers asks known peers first.
 Peers that have committed with us, or whose groups we learnt from, are not counted among strangers; while none of them
 is here, every search is open.
 
@@ -31,7 +31,6 @@ PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time
 MAX_PAUSE_SECONDS: Final = 24 * 3600.0
 MIN_CHANCE: Final = 1 / 32
 REMEMBERED: Final = 1024
-_FIRST: Final = -2  # a quarter: nobody has shown yet that newcomers mean well
 _FAILURE: Final = 3  # one takes more time than several commits
 
 
@@ -48,9 +47,7 @@ class PartnerMemory:
     """The outcomes of exchanges. ``now_seconds`` is of any one clock."""
 
     failed: Mapping[PeerId, FailedExchanges] = field(default_factory=dict)  # the latest last
-    strangers: int = (
-        _FIRST  # the exponent above: at most 0; commits minus 3 × failures of peers that had never committed before
-    )
+    strangers: int = 0  # the exponent above, at most 0; peers that had never committed before count
 
     def after_failure(
         self, peer: PeerId, now_seconds: float, took_seconds: float, *, is_stranger: bool
@@ -76,7 +73,7 @@ class PartnerMemory:
     @property
     def wary(self) -> bool:
         """Whether strangers have failed more than newcomers have made good: then known peers are asked first."""
-        return self.strangers < _FIRST
+        return self.strangers < 0
 
     def open_to_strangers(self, random: Random) -> bool:
         """Draws whether the next search may end with a peer that has never committed."""

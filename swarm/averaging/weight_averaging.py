@@ -5,11 +5,11 @@ ask, fetches the partner's weights, and judges them before the node confirms tha
 
 Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked, and only
 proposals of such peers accepted; of these, none that failed a moment ago, and few of those that never averaged with us
-once strangers have failed (``swarm.averaging.partner_memory``). The weights
-that we average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all
-others are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in
-the store during the exchange and for the store's grace period, a minute, after the answer. There is one search at a
-time; cancelled, it abandons. Only the exchange itself waits for a blob to be decoded.
+once strangers have failed (``swarm.averaging.partner_memory``). The weights that we average with have our layout, are
+finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all others are refused with the reason before
+anything is committed, and cost their sender reputation. Both blobs stay in the store during the exchange and for the
+store's grace period, a minute, after the answer. There is one search at a time; cancelled, it abandons. Only the
+exchange itself waits for a blob to be decoded.
 """
 
 from __future__ import annotations
