@@ -23,7 +23,6 @@ from protocol import base58
 from protocol.errors import IdentityError, MalformedError, SignatureError, StorageError
 
 PUBLIC_KEY_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")  # of the binary form; the public key follows it
 
 _PEER_ID_CHARACTERS: Final = 52  # of every Ed25519 peer id: the prefix fixes the magnitude of the number

@@ -28,7 +28,7 @@ IDLE_SECONDS: Final = 15.0
 
 
 @dataclass(slots=True)
-class Connection:
+class ApiConnection:
     """One open connection."""
 
     handler: web.RequestHandler
@@ -43,7 +43,7 @@ class Connections:
 
     def __init__(self, user: Callable[[Address, Address], int | None] = user_of) -> None:
         self._user = user
-        self._open: dict[web.RequestHandler, Connection] = {}
+        self._open: dict[web.RequestHandler, ApiConnection] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -83,7 +83,7 @@ class Connections:
             transport.abort()
             return
         handler = server()
-        self._open[handler] = Connection(handler, is_owner, _now())
+        self._open[handler] = ApiConnection(handler, is_owner, _now())
         transport.set_protocol(handler)
         handler.connection_made(transport)
         asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self._close_if_silent, handler)

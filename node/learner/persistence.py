@@ -30,6 +30,7 @@ from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
+from node.policy.base_weights import all_finite
 from node.policy.policy import Policy
 from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
@@ -241,15 +242,10 @@ def _checked_weights(newest: NewestCheckpoint, snapshot: Snapshot, policy: Polic
         saved = snapshot.tensors.get(f"weights.{name}")
         if saved is None or saved.shape != parameter.shape:
             raise StorageError(f"{newest.path} has no weights of the right shape for {name}")
-        if not _finite(saved):
+        if not all_finite(saved):
             raise StorageError(f"{newest.path} has values that are not finite in {name}")
         weights[name] = saved
     return weights
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    lowest, highest = tensor.aminmax()  # NaN if any value is; no copy as large as the tensor
-    return bool(torch.isfinite(lowest) & torch.isfinite(highest))
 
 
 def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
@@ -276,10 +272,10 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
 def _count(saved: object) -> int:
     """Returns a counter with room to count on. Raises ``ValueError`` for one that is negative or near the protocol's
     end, where the next announcement could not be encoded."""
-    count = int(saved)  # type: ignore[call-overload]
+    count: int = int(saved)  # type: ignore[call-overload]
     if not 0 <= count <= MOST_COUNTED:
         raise ValueError(f"a count of {count} is outside 0 to {MOST_COUNTED}")
-    return int(count)
+    return count
 
 
 def _of_optimizer(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -53,7 +53,7 @@ def _checked_digest(name: str, path: Path, tensor: StoredTensor, chunk: bytearra
                 if file.readinto(part) != len(part):
                     raise OSError(f"it ended {left:,} bytes too early")
                 digest.update(part)
-                if dtype is not None and not _finite(part, dtype):
+                if dtype is not None and not all_finite(torch.frombuffer(part, dtype=dtype)):
                     raise ConfigurationError(
                         f"{path}: the tensor {name} has weights that are NaN or infinite: fetch the model again, or "
                         "choose another policy.model"
@@ -64,6 +64,7 @@ def _checked_digest(name: str, path: Path, tensor: StoredTensor, chunk: bytearra
     return digest.digest()
 
 
-def _finite(part: memoryview, dtype: torch.dtype) -> bool:
-    lowest, highest = torch.frombuffer(part, dtype=dtype).aminmax()  # NaN if any value is
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Returns whether no value is NaN or infinite, without a copy as large as the tensor, which has elements."""
+    lowest, highest = tensor.aminmax()  # NaN if any value is
     return bool(torch.isfinite(lowest) & torch.isfinite(highest))

@@ -1,8 +1,8 @@
 """Which right answers are worth copying: those in the one form that a task would write itself.
 
 A scorer is lenient, since what it rewards is being right: blanks in front, leading zeros or ``$`` around a number cost
-nothing. A learner that copies such answers learns the blanks. So whoever copies what another policy wrote asks here
-first. A task may say which texts are in its form (``KnowsItsForm``); of all others, plug-ins' too, only padding is
+nothing. A learner that copies such answers learns the blanks. So a learner that copies what another policy wrote asks
+here first. A task may say which texts are in its form (``KnowsItsForm``); of all others, plug-ins' too, only padding is
 refused.
 """
 

@@ -137,7 +137,9 @@ class KnownBlobs:
         return blob
 
     def head(self, wanted: ChunkRange) -> bytes:
-        size, hashes = self._hashes.get(wanted.blob, (CHUNK_BYTES, []))  # what was asked for in vain elsewhere
+        size, hashes = self._hashes.get(
+            wanted.blob, (CHUNK_BYTES, [])
+        )  # what another peer was asked for and did not have
         return encode_answer_header(BlobStatus.HERE, size) + (b"".join(hashes) if wanted.hashes else b"")
 
 

@@ -23,7 +23,7 @@ from random import Random
 from scripts.attacks.fuzzing.blobs import blob_targets
 from scripts.attacks.fuzzing.carried import carried_targets
 from scripts.attacks.fuzzing.library import library_targets
-from scripts.attacks.fuzzing.measuring import Record, Watch
+from scripts.attacks.fuzzing.measuring import InputWatch, Record
 from scripts.attacks.fuzzing.messages import message_targets
 from scripts.attacks.fuzzing.mutation import mutated
 from scripts.attacks.fuzzing.targets import Target, blocks_in
@@ -58,7 +58,7 @@ def blocks(targets: Sequence[Target], mutations: int, structured: int) -> Iterat
                         yield target, kind, turn * 100 + part
 
 
-def give_block(watch: Watch, target: Target, is_structured: bool, seed: int, number: int) -> None:
+def give_block(watch: InputWatch, target: Target, is_structured: bool, seed: int, number: int) -> None:
     kind = "structured" if is_structured else "mutated"
     block = f"{kind}/{seed}/{number}"
     random = Random(f"{target.name}/{block}")
@@ -69,9 +69,9 @@ def give_block(watch: Watch, target: Target, is_structured: bool, seed: int, num
 
 def campaign(
     targets: Sequence[Target], mutations: int, structured: int, *, seed: int, seconds: float, progress: bool
-) -> Watch:
+) -> InputWatch:
     """Gives so many inputs, or as many as there is time for."""
-    watch = Watch()
+    watch = InputWatch()
     began = said = time.monotonic()
     for target, is_structured, number in blocks(targets, mutations, structured):
         give_block(watch, target, is_structured, seed, number)
@@ -90,7 +90,7 @@ def campaign(
     return watch
 
 
-def figures(watch: Watch) -> list[Figure]:
+def figures(watch: InputWatch) -> list[Figure]:
     records = watch.records
     slowest = max(records.values(), key=lambda record: record.slowest_seconds)
 
@@ -111,7 +111,7 @@ def figures(watch: Watch) -> list[Figure]:
     ]
 
 
-def print_records(watch: Watch) -> None:
+def print_records(watch: InputWatch) -> None:
     print(f"{'target':44} {'inputs':>10} {'refused':>8} {'µs each':>8} {'slowest ms':>10} {'peak MiB':>8}  undeclared")
     for name, record in sorted(watch.records.items(), key=lambda each: -each[1].slowest_seconds):
         print(_line(name, record))
@@ -144,7 +144,7 @@ def main() -> int:
     gc.freeze()
     if options.block:
         kind, seed, number = options.block.split("/")
-        watch = Watch()
+        watch = InputWatch()
         for target in targets:
             give_block(watch, target, kind == "structured", int(seed), int(number))
     else:

@@ -1,9 +1,9 @@
 """Who is served when more peers want blobs than the server can serve at once.
 
 An answer is sent in parts, and each part needs a turn. Turns go to the peer with the best reputation, and among equals
-to the one that was served least of late: first by network, then by peer. So whoever asks for less than an equal share
-gets all of it at once, whatever the others ask for, and neither an identity nor an address gets more than its share
-while others wait. A peer that takes no bytes for ``SLOW_SECONDS`` does not hold a turn.
+to the one that was served least of late: first by network, then by peer. So a peer that asks for less than an equal
+share gets all of it at once, whatever the others ask for, and neither an identity nor an address gets more than its
+share while others wait. A peer that takes no bytes for ``SLOW_SECONDS`` does not hold a turn.
 
 Streams are bounded, ``STREAMS_PER_PEER`` for each peer; when all are open, the one that waits longest without a request
 makes room. Requests under way are bounded too. One that finds them full pushes out, in this order: one of a peer with a

@@ -7,10 +7,10 @@ peer do not all dial it at the same time. An address is dropped only for lack of
 that swarms that started apart or were partitioned find each other again. Times are seconds of one clock; nothing here
 reads it.
 
-Addresses are hearsay. Whoever sends dead ones is doubted: the more of its addresses failed, the later its others are
-dialled and the sooner they are dropped. Networks that have few of our connections are dialled before those that have
-many, and one IP address is dialled ``DIALS_PER_IP`` times at once at most, so that nodes that were sent the address of
-somebody who has nothing to do with the swarm do not become a weapon.
+Addresses are hearsay. A peer that sends dead ones is doubted: the more of its addresses failed, the later its others
+are dialled and the sooner they are dropped. Networks that have few of our connections are dialled before those that
+have many, and one IP address is dialled ``DIALS_PER_IP`` times at once at most, so that nodes that were sent the
+address of somebody who has nothing to do with the swarm do not become a weapon.
 """
 
 from __future__ import annotations

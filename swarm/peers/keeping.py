@@ -3,10 +3,10 @@
 Identities cost nothing, so that anybody can dial a node under a thousand of them. A node therefore gives up newcomers,
 and never a connection at random. Kept for certain are configured peers, a few that it dialled itself (the oldest, and
 the latest, from which it may be fetching), those whose claims held most often, and the oldest. Of all others the
-youngest of the most crowded address leaves first. Whoever is here and of use stays, whatever comes, and a newcomer from
-an address of its own finds a place as long as one address has more than one.
+youngest of the most crowded address leaves first. A peer that is here and of use stays, whatever comes, and a newcomer
+from an address of its own finds a place as long as one address has more than one.
 
-Whoever has no lasting place, newcomers among them, has one of ``PASSING`` others. Of these that peer of the most
+A peer without a lasting place, newcomers among them, has one of ``PASSING`` others. Of these that peer of the most
 crowded address leaves that was connected for the longest time of late. So an identity that dials again and again has
 such a place no longer than others have, and a newcomer, which was not connected at all, comes before it: it learns
 addresses, fetches, gives, and stays once its claims hold.
@@ -75,7 +75,7 @@ def _known(connection: Connection) -> int:
 
 
 def kept_for_certain(connections: Collection[Connection]) -> set[str]:
-    """Returns the peers whose connections are not given up, whoever else comes."""
+    """Returns the peers whose connections are not given up for any other."""
     by_age = sorted(connections, key=lambda c: c.since_seconds)
     useful = sorted((c for c in by_age if c.standing > STRANGERS_STANDING), key=lambda c: -c.standing)
     dialled = [c for c in by_age if c.is_dialled and not c.is_unproven and c.standing >= STRANGERS_STANDING]

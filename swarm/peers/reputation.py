@@ -12,7 +12,7 @@ stranger again.
 Bytes that verify are no good conduct: a peer chooses what it announces, and would earn by being fetched from. Whether
 claims that were checked held (``has_held``) is asked apart from the reputation, which averaging raises too.
 
-Identities cost nothing, and so do bans: whoever makes up identities also makes up banned ones. Bans and standings
+Identities cost nothing, and so do bans: who makes up identities also makes up banned ones. Bans and standings
 therefore have places of their own (``ReputationBook``), and no number of either pushes out a peer whose claims held.
 
 Nothing here reads a clock: ``now_seconds`` is Unix time, because records are kept over restarts.

@@ -11,7 +11,7 @@ from protocol.messages import Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from protocol.wire import decode
 from scripts.attacks import fuzz
 from scripts.attacks.fuzzing.extremes import encoded
-from scripts.attacks.fuzzing.measuring import Act, Watch
+from scripts.attacks.fuzzing.measuring import Act, InputWatch
 from scripts.attacks.fuzzing.mutation import MAX_BYTES, mutated
 from scripts.attacks.fuzzing.targets import Target, blocks_in
 
@@ -21,7 +21,7 @@ PEAK_BYTES = 32e6
 
 def test_no_target_raises_what_it_does_not_declare_or_allocates_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "BLOCK", INPUTS_EACH)
-    watch = Watch()
+    watch = InputWatch()
     for target in fuzz.all_targets():
         if target.share:
             fuzz.give_block(watch, target, False, seed=5, number=1)
@@ -44,7 +44,7 @@ def wrong(raw: bytes) -> Act:
 
 def test_an_undeclared_exception_is_kept_with_the_block_that_draws_its_input_again() -> None:
     target = Target("wrong", wrong, [b"abcd", b"efghi"], 1)
-    first, again = Watch(), Watch()
+    first, again = InputWatch(), InputWatch()
     fuzz.give_block(first, target, False, seed=1, number=7)
     fuzz.give_block(again, target, False, seed=1, number=7)
     record = first.records["wrong, mutated"]

@@ -2,7 +2,7 @@
 
 A group is known by its sender and its blob: what one sender claims of a blob, or how it fails, does not touch another's
 announcement of the same blob. What has been learnt from is known by its content too, so that a group counts once,
-however it is compressed and whoever passes it on.
+however it is compressed and from whichever peer it comes.
 
 Nothing grows without bound. When there are too many candidates, room is made by the senders' standing
 (``swarm.announcements.crowding``), which follows from what became of their groups (``peer_records``). ``choice``

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from node.learner.influence.shares import masses_by_peer, shaped
 from node.learner.influence.standing import Standings
-from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Groups, Watch
+from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Groups, SuccessWatch
 from node.learner.memory.undo import Undo
 from node.learner.objective.batch import TrainingGroup
 
@@ -39,7 +39,7 @@ MOST_ROUNDS: Final = 64  # of which it is remembered who taught
 class InfluenceState:
     """What checkpoints hold of it; the copies of weights are not among that."""
 
-    watch: Watch = field(default_factory=Watch)
+    watch: SuccessWatch = field(default_factory=SuccessWatch)
     standings: Standings = field(default_factory=Standings)
     shares: dict[int, dict[str, float]] = field(default_factory=dict)  # by round: mass by peer
     blind_until_round: int = 0  # own groups of weights that were taken back say nothing
@@ -58,7 +58,7 @@ class InfluenceState:
         if snapshot is None:
             return cls(standings=Standings(trusting))
         return cls(
-            Watch.restored(snapshot["watch"]),
+            SuccessWatch.restored(snapshot["watch"]),
             Standings.restored(snapshot["standings"], trusting=trusting),
             {int(number): {p: float(s) for p, s in by_peer.items()} for number, by_peer in snapshot["shares"]},
             int(snapshot["blind_until_round"]),

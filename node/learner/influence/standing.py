@@ -4,10 +4,10 @@
     1/P, 2/P, … 1          one step more for every round learnt from it without harm, P = PROBATION_ROUNDS
     back to 0              with harm: set aside for SET_ASIDE_ROUNDS, twice as long each time, then a newcomer again
 
-Peers below 1 are newcomers. Few of them are learnt from at a time (``PLACES``), since whoever is learnt from alone is
-known to be the one when success falls. So harm is put down to the newcomers of the rounds in which success fell. Where
-there was none, or hardly any, the peers with influence are all suspected: they become newcomers again, the one that
-taught least first, and the next fall shows which of them it was. After harm there is one place for a while.
+Peers below 1 are newcomers. Few of them are learnt from at a time (``PLACES``), since a peer that is learnt from alone
+is known to be the cause when success falls. So harm is put down to the newcomers of the rounds in which success fell.
+Where there was none, or hardly any, the peers with influence are all suspected: they become newcomers again, the one
+that taught least first, and the next fall shows which of them it was. After harm there is one place for a while.
 
 A stranger has any number of names. Each name has to wait for a place, and what all newcomers may do together is halved
 with each harm (``caution``), down to ``LEAST_CAUTION``, and comes back slowly. Who is pushed out: of the peers that are
@@ -21,18 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-PROBATION_ROUNDS: Final = (
-    4  # what a fall by half takes to be seen (``watch``): longer costs honest newcomers, and the learner with them
-)
+PROBATION_ROUNDS: Final = 4  # what a fall by half takes to be seen (``watch``); longer costs newcomers and the learner
 PLACES: Final = 2
 PLACES_AFTER_HARM: Final = 1
 WARY_ROUNDS: Final = 50  # after harm
 AWAY_ROUNDS: Final = 5  # without anything from a newcomer, after which its place is free
 SET_ASIDE_ROUNDS: Final = 20
 MOST_SET_ASIDE_ROUNDS: Final = 20 << 10
-USELESS_ROUNDS: Final = (
-    3  # one after another, of groups with nothing in them worth copying: set aside, for a shorter time
-)
+USELESS_ROUNDS: Final = 3  # one after another, without anything worth copying: set aside, for a shorter time
 USELESS_SET_ASIDE_ROUNDS: Final = 5  # a policy that is still poor may write better soon
 NEWCOMERS_SHARE: Final = 0.05  # of what was learnt from others while success fell, from which on they are the cause
 LEAST_CAUTION: Final = 1 / 16
@@ -41,7 +37,7 @@ MOST_PEERS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TeacherStanding:
     """One peer's."""
 
     calm_rounds: int = 0  # learnt from it without harm, since the last harm
@@ -55,7 +51,7 @@ class Standing:
         return self.calm_rounds >= PROBATION_ROUNDS
 
 
-NEWCOMER: Final = Standing()
+NEWCOMER: Final = TeacherStanding()
 
 
 @dataclass(slots=True)
@@ -63,13 +59,13 @@ class Standings:
     """Every peer's. ``trusting``: peers start with full influence, as the members of a private cluster do."""
 
     trusting: bool = False
-    peers: dict[str, Standing] = field(default_factory=dict)
+    peers: dict[str, TeacherStanding] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)  # of newcomers: the round in which it last sent something
     caution: float = 1.0
     wary_until_round: int = 0
 
-    def of(self, peer: str) -> Standing:
-        return self.peers.get(peer) or (Standing(PROBATION_ROUNDS) if self.trusting else NEWCOMER)
+    def of(self, peer: str) -> TeacherStanding:
+        return self.peers.get(peer) or (TeacherStanding(PROBATION_ROUNDS) if self.trusting else NEWCOMER)
 
     def influence(self, peer: str, round_number: int) -> float:
         """Returns 0 to 1: for a newcomer, what it has while it has a place."""
@@ -102,8 +98,8 @@ class Standings:
             self._set(peer, replace(self.of(peer), last_round=round_number, useless_rounds=0))
 
     def useless(self, peer: str, round_number: int) -> None:
-        """Takes that nothing that ``peer`` sent for this round was worth copying. Whoever was set aside before and
-        comes back with the same has no second chance."""
+        """Takes that nothing that ``peer`` sent for this round was worth copying. A peer that was set aside before
+        and comes back with the same has no second chance."""
         rounds = self.of(peer).useless_rounds + 1
         self._set(peer, replace(self.of(peer), useless_rounds=rounds))
         if rounds >= USELESS_ROUNDS or self.of(peer).set_aside:
@@ -142,7 +138,9 @@ class Standings:
         self.places.pop(peer, None)
         self._set(
             peer,
-            Standing(set_aside=standing.set_aside + 1, returns_in_round=round_number + rounds, last_round=round_number),
+            TeacherStanding(
+                set_aside=standing.set_aside + 1, returns_in_round=round_number + rounds, last_round=round_number
+            ),
         )
 
     def _held(self, round_number: int) -> dict[str, int]:
@@ -157,7 +155,7 @@ class Standings:
     def _places(self, round_number: int) -> int:
         return PLACES_AFTER_HARM if round_number < self.wary_until_round else PLACES
 
-    def _set(self, peer: str, standing: Standing) -> None:
+    def _set(self, peer: str, standing: TeacherStanding) -> None:
         self.peers[peer] = standing
         while len(self.peers) > MOST_PEERS:
             del self.peers[min(self.peers, key=lambda p: (self.peers[p].set_aside > 0, self.peers[p].last_round, p))]
@@ -178,7 +176,7 @@ class Standings:
     def restored(cls, snapshot: Mapping[str, Any], *, trusting: bool) -> Standings:
         return cls(
             trusting,
-            {peer: Standing(*map(int, values)) for peer, values in snapshot["peers"].items()},
+            {peer: TeacherStanding(*map(int, values)) for peer, values in snapshot["peers"].items()},
             {peer: int(seen) for peer, seen in snapshot["places"].items()},
             float(snapshot["caution"]),
             int(snapshot["wary_until_round"]),

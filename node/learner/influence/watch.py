@@ -59,7 +59,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SuccessWatch:
     """One watch after some round. ``after_round`` returns the next; nothing is changed in place."""
 
     levels: Mapping[str, Level] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Watch:
         expected = sum(usual for usual, _ in newest)
         return 1.0 - sum(value for _, value in newest) / expected if expected > 0 else 0.0
 
-    def after_round(self, round_number: int, groups: Groups) -> Watch:
+    def after_round(self, round_number: int, groups: Groups) -> SuccessWatch:
         by_task: dict[str, list[float]] = {}
         for task, rewards in groups:
             by_task.setdefault(task, []).append(sum(min(max(r, 0.0), 1.0) for r in rewards) / len(rewards))
@@ -106,15 +106,15 @@ class Watch:
         )
         return rising._taken_in(DELAY_ROUNDS if self.is_warm else 0)
 
-    def accepting(self) -> Watch:
+    def accepting(self) -> SuccessWatch:
         """Returns the watch that takes the success of the newest rounds for the usual one."""
         return replace(self, levels={}, score=0.0, since=None)._taken_in(0)
 
-    def forgetting(self) -> Watch:
+    def forgetting(self) -> SuccessWatch:
         """Returns the watch without the newest rounds, whose weights were taken back."""
         return replace(self, waiting=(), score=0.0, since=None)
 
-    def _taken_in(self, delay: int) -> Watch:
+    def _taken_in(self, delay: int) -> SuccessWatch:
         """Takes in waiting rounds but the newest ``delay``; none while a fall is suspected."""
         if self.score > SUSPECTED:
             return replace(self, waiting=self.waiting[-4 * DELAY_ROUNDS :])
@@ -136,7 +136,7 @@ class Watch:
         }
 
     @classmethod
-    def restored(cls, snapshot: Mapping[str, Any]) -> Watch:
+    def restored(cls, snapshot: Mapping[str, Any]) -> SuccessWatch:
         return cls(
             {task: Level(*map(float, each)) for task, each in snapshot["levels"].items()},
             tuple({task: tuple(map(float, means)) for task, means in each.items()} for each in snapshot["waiting"]),

@@ -47,7 +47,7 @@ class Record:
     faults: list[Fault] = field(default_factory=list)
 
 
-class Watch:
+class InputWatch:
     """Measures inputs of all targets."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ depend on the victim: it is recorded once for each seed and played back, each mo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from node.configuration import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Event, Fault, ForeignGroups, RoundDone
-from node.learner.foreign.intake import Incoming, RolloutIntake
+from node.learner.foreign.intake import RolloutIntake
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
 from node.learner.loop import Learner
@@ -30,44 +30,20 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from node.policy.policy import Policy
 from node.tasks.default_swarm import DEFAULT_TASKS
-from node.tasks.scorer import Scores
 from node.tasks.task import Task
-from protocol.messages import PromptRef
 from protocol.rollouts import Group, decode_group, encode_group
 from scripts import REPOSITORY
 from scripts.attacks.poisoning.board import Board
 from scripts.attacks.poisoning.kinds import Crowd
+from scripts.experiments.harness.nodes_run import ROUND_SECONDS, WAIT_SECONDS, OwnProcessScorer, WaitingIntake
 
 VICTIM: Final = "wren"
 HONEST: Final = ("robin", "finch")
 IDENTITIES: Final = 2  # of each honest model, which share what it announces
 GROUPS: Final = 16  # own and foreign, each, a round
-ROUND_SECONDS: Final = 5.0
-WAIT_SECONDS: Final = 300.0  # a hang guard
 MEASURED_PROMPTS: Final = 64  # of each task
 RECORDINGS: Final = REPOSITORY / ".experiments" / "poisoners"
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
-
-
-class WaitingIntake(RolloutIntake):
-    """Always returns all requested groups: what a round learns from does not depend on the machine's speed."""
-
-    def collect(self, patience_seconds: float) -> Incoming:
-        return super().collect(WAIT_SECONDS)
-
-
-class HereScorer:
-    """Computes rewards in this process."""
-
-    def __init__(self, tasks: Mapping[str, Task]) -> None:
-        self._tasks = tasks
-
-    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
-        tasks = self._tasks
-        return [
-            Scores(tuple(tasks[ref.task].rewards(tasks[ref.task].prompt(ref), texts)), (None,) * len(texts))
-            for ref, texts in items
-        ]
 
 
 @dataclass(slots=True)
@@ -101,7 +77,7 @@ def _learner(
         policy,
         tasks,
         TorchEngine(policy, rows=GROUPS * 4, seed=seed),
-        HereScorer(tasks),
+        OwnProcessScorer(tasks),
         intake,
         MasterAdamW(policy.trainable(), config.learner),
         LearnerState(influence=InfluenceState(standings=Standings(trusting))),
@@ -189,7 +165,7 @@ def learnt_beside(
             result.rejected = dict(sorted(rejected.items()))
             engine = TorchEngine(policy, rows=256, seed=7)
             result.final = mean_rewards(
-                policy.tokens, engine, HereScorer(tasks), tasks,
+                policy.tokens, engine, OwnProcessScorer(tasks), tasks,
                 prompts=MEASURED_PROMPTS, samples=4, temperature=1.0, seed=7, context=context,
             )  # fmt: skip
     return result

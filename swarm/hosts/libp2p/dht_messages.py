@@ -1,7 +1,7 @@
 """Bounds on one message of the DHT, kept before the library reads anything in it.
 
 The library writes ids of peers as base58, whatever their length, which takes time in the square of it: one id of 64 kB
-costs seconds. It keeps addresses unread, and whoever reads them later meets an exception. It verifies signed records
+costs seconds. It keeps addresses unread, and code that reads them later meets an exception. It verifies signed records
 with whatever key is in them, an RSA key of any size among them. ``bounded`` therefore drops
 
 - peers whose id is longer than ``PEER_ID_BYTES``, and those after the first ``PEERS`` of either list;

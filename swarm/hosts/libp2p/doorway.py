@@ -28,7 +28,7 @@ class Visitor(Protocol):
     def get_remote_address(self) -> tuple[str, int] | None: ...
 
     def drop(self) -> None:
-        """Closes it at once, whoever waits for it."""
+        """Closes it at once; whatever waits for it ends."""
 
 
 class WaitingRoom:

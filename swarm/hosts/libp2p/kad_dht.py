@@ -7,7 +7,7 @@ Differences from the library's, beyond bounds on everything that a stranger can 
   the peers that we are connected with besides them: identities can be made that are closest to any key, but they cannot
   take the places of those that we know. What these answer comes first, and none contributes more than its share.
 - The library stores the first ``k`` providers of a key for two days and ignores all others, so that twenty identities
-  hide a swarm. ``provider_records`` says which records are kept, and which are given to whoever asks.
+  hide a swarm. ``provider_records`` says which records are kept, and which are given to a peer that asks.
 - Requests are served for ``REQUEST_SECONDS`` and ``REQUEST_BYTES`` at most; when all places are taken, the oldest
   request of the most crowded address ends. The library serves twelve streams for as long as their peers like.
 - Every message passes ``dht_messages`` before the library reads anything in it.

@@ -50,7 +50,7 @@ from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.transport import Listener, Meter, MeteredTcp, Network, Upgrader
+from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, Upgrader
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
@@ -134,12 +134,12 @@ class Libp2pHost:
         self._dht = BoundedDht(self._host, self.failures)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run, self.faults)
 
-    def _build(self, key: NodeKey, connections: int) -> tuple[Network, IdentifyingHost]:
+    def _build(self, key: NodeKey, connections: int) -> tuple[DoorwayNetwork, IdentifyingHost]:
         key_pair = create_new_key_pair(seed=key.private_bytes)
         peer_id = ID.from_pubkey(key_pair.public_key)
         peerstore = PeerStore()
         peerstore.add_key_pair(peer_id, key_pair)
-        network = Network(
+        network = DoorwayNetwork(
             peer_id,
             peerstore,
             Upgrader(key_pair, self._blocked, self._handshake, self.failures),

@@ -1,4 +1,4 @@
-"""Which provider records a host keeps for others, and which it gives to whoever asks.
+"""Which provider records a host keeps for others, and which it gives to a peer that asks.
 
 A record is bound to the peer that sent it (the library takes none for others), and to the address from which that peer
 was connected. When a key is full, a record of the most crowded address leaves, of peers that are not connected any more

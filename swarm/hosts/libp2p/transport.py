@@ -171,7 +171,9 @@ class Listener(IListener):
 
     async def _handle(self, socket: MeteredSocket, accepted: trio.CancelScope) -> None:
         try:
-            with self._doorway.handshaking.place_for(socket):  # given back in ``Network``, once the handshake is over
+            with self._doorway.handshaking.place_for(
+                socket
+            ):  # given back in ``DoorwayNetwork``, once the handshake is over
                 await self._handler(socket)
         except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
             self._failures.note("incoming connection", error)
@@ -187,7 +189,7 @@ class Listener(IListener):
             await socket.aclose()
 
 
-class Network(Swarm):
+class DoorwayNetwork(Swarm):
     """The library's network; only connections that have finished their handshake count against its limit."""
 
     def __init__(self, *arguments: Any, doorway: Doorway, **options: Any) -> None:

@@ -12,7 +12,7 @@ from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, scores, sen
 from swarm.hosts.libp2p.gossipsub.allowances import Allowances
 from swarm.hosts.libp2p.gossipsub.mesh import Mesh
 from swarm.hosts.libp2p.gossipsub.messages import MessageCache, SeenMessages, message_id
-from swarm.hosts.libp2p.gossipsub.scores import Scores
+from swarm.hosts.libp2p.gossipsub.scores import ForwarderScores
 from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 
 TOPIC = "test"
@@ -123,7 +123,7 @@ def test_peer_that_reads_nothing_makes_a_bounded_queue_in_which_control_messages
 
 
 def test_points_outlast_a_connection_until_they_have_decayed() -> None:
-    known = Scores()
+    known = ForwarderScores()
     for _ in range(20):
         known.on_invalid_message(peer(0), TOPIC)
     known.remove_peer(peer(0))
@@ -135,7 +135,7 @@ def test_points_outlast_a_connection_until_they_have_decayed() -> None:
 
 def test_scores_of_peers_that_were_only_asked_about_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "PEERS_REMEMBERED", 10)
-    known = Scores()
+    known = ForwarderScores()
     known.on_refused_rpc(peer(0))
     for number in range(1, 200):
         assert not known.is_muted(peer(number), [TOPIC])

@@ -24,7 +24,7 @@ from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.hosts.libp2p.gossipsub.allowances import Allowances
 from swarm.hosts.libp2p.gossipsub.messages import ID_BYTES, MessageCache
-from swarm.hosts.libp2p.gossipsub.scores import Scores
+from swarm.hosts.libp2p.gossipsub.scores import ForwarderScores
 
 HEARTBEAT_SECONDS = 1
 PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
@@ -36,7 +36,7 @@ class Mesh(GossipSub):
     """The peers of each topic to which this host forwards, and the messages that they may have missed."""
 
     def __init__(self, mesh_degree: int) -> None:
-        self.peer_scorer = Scores()
+        self.peer_scorer = ForwarderScores()
         self.allowances = Allowances()
         super().__init__(
             protocols=[PROTOCOL_ID_V11],

@@ -23,7 +23,7 @@ PEERS_REMEMBERED = 1024
 FORGOTTEN_POINTS = 0.5
 
 
-class Scores(PeerScorer):
+class ForwarderScores(PeerScorer):
     def __init__(self) -> None:
         super().__init__(
             ScoreParams(

@@ -12,7 +12,7 @@ import torch
 from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection
 from node.events import Fault
-from node.learner.influence.watch import Level, Watch
+from node.learner.influence.watch import Level, SuccessWatch
 from node.learner.persistence import restore
 from tests.node.learner.letter_node import MemorySwarm, Node, right_group
 
@@ -46,7 +46,7 @@ def test_weights_go_back_to_before_the_fall_and_the_engine_gets_them(swarm: Memo
     assert kept_round == node.learner.state.round
 
     usual = {task: Level(0.95, 0.05, 64.0) for task in ("first", "again")}  # far above what this policy achieves
-    influence.watch = Watch(usual)
+    influence.watch = SuccessWatch(usual)
     rounds_until(node, swarm, lambda: "harm" in node.faults())
     (harm,) = [event for event in node.events if isinstance(event, Fault) and event.kind == "harm"]
     assert f"back to the weights of {kept_round}" in harm.detail and "eve" in harm.detail

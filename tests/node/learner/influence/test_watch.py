@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Watch
+from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, SuccessWatch
 from tests.node.learner.influence.own_success import own_groups
 
 
 def rounds_until(score: float, success: float, fallen: float, seed: int, *, before: int = 60, groups: int = 32) -> int:
     """Returns how many rounds after a fall the watch is at ``score``; 99 for not at all."""
-    rng, watch = Random(seed), Watch()
+    rng, watch = Random(seed), SuccessWatch()
     for number in range(1, before + 1):
         watch = watch.after_round(number, own_groups(rng, success, groups))
     for number in range(before + 1, before + 60):
@@ -32,7 +32,7 @@ def test_a_large_fall_is_seen_within_a_few_rounds(success: float, fallen: float,
 def test_steady_success_raises_hardly_any_alarm(success: float) -> None:
     alarms = 0
     for seed in range(4):
-        rng, watch = Random(seed), Watch()
+        rng, watch = Random(seed), SuccessWatch()
         for number in range(1, 501):
             watch = watch.after_round(number, own_groups(rng, success, 16))
             if watch.score >= HARM:
@@ -41,14 +41,14 @@ def test_steady_success_raises_hardly_any_alarm(success: float) -> None:
 
 
 def test_rising_success_raises_none() -> None:
-    rng, watch = Random(3), Watch()
+    rng, watch = Random(3), SuccessWatch()
     for number in range(1, 300):
         watch = watch.after_round(number, own_groups(rng, min(0.9, 0.05 + number / 200), 16))
         assert watch.score < HARM
 
 
 def test_what_was_lost_is_the_share_of_the_usual_success() -> None:
-    rng, watch = Random(5), Watch()
+    rng, watch = Random(5), SuccessWatch()
     for number in range(1, 40):
         watch = watch.after_round(number, own_groups(rng, 0.6, 32))
     assert watch.lost_share(3) == pytest.approx(0.0, abs=0.3)
@@ -60,10 +60,10 @@ def test_what_was_lost_is_the_share_of_the_usual_success() -> None:
 
 
 def test_a_watch_survives_a_checkpoint() -> None:
-    rng, watch = Random(7), Watch()
+    rng, watch = Random(7), SuccessWatch()
     for number in range(1, 30):
         watch = watch.after_round(number, own_groups(rng, 0.4, 8))
-    again = Watch.restored(watch.snapshot())
+    again = SuccessWatch.restored(watch.snapshot())
     assert again == watch
     groups = own_groups(rng, 0.1, 8)
     assert again.after_round(30, groups) == watch.after_round(30, groups)
