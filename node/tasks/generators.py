@@ -8,6 +8,7 @@ imports reasoning-gym by its name gets the whole library.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import sys
@@ -147,10 +148,27 @@ _ours: dict[str, ModuleType] = {}  # the library's modules imported here, by ful
 def create_dataset(generator: str, **config: Any) -> Any:
     """Returns the data set of one generator of ``AUDITED`` or ``COMPARED``. Its first call imports that generator."""
     with _lock, _library_is_ours():
-        _import(f"{LIBRARY}.{(AUDITED | COMPARED)[generator]}.{generator}")
+        _import_generator(generator)
         created = sys.modules[f"{LIBRARY}.factory"].create_dataset(generator, **config)  # may read the library's files
         created[0]  # some import or read the rest at their first entry
         return created
+
+
+def default_parameters(generator: str) -> dict[str, Any]:
+    """Returns the parameters of a generator of ``AUDITED`` or ``COMPARED`` with the library's defaults, by name."""
+    with _lock, _library_is_ours():
+        _import_generator(generator)
+        _, config_type = sys.modules[f"{LIBRARY}.factory"].DATASETS[generator]
+        return parameters_of(config_type())
+
+
+def parameters_of(config: Any) -> dict[str, Any]:
+    """Returns the fields of a data set's configuration, less what says which entry is which."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("seed", "size")}
+
+
+def _import_generator(generator: str) -> None:
+    _import(f"{LIBRARY}.{(AUDITED | COMPARED)[generator]}.{generator}")
 
 
 @contextmanager

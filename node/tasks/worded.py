@@ -73,7 +73,7 @@ class WordedTask(GeneratorTask):
     def prompt(self, ref: PromptRef) -> Prompt:
         """Raises MalformedError for a reference that this version and configuration of the task does not have."""
         check_ref(self, ref, self.seeds)
-        entry = self.dataset[ref.seed]
+        entry = self.entry(ref.seed)
         return Prompt(ref, entry["question"].strip() + INSTRUCTION, entry["answer"], entry)
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
