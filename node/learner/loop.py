@@ -98,7 +98,7 @@ class Learner:
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
         self._weight_averager, self._evaluation = weight_averager, evaluation
-        self._network = Network.of(policy.model)
+        self._network = Network.of(policy.model, policy.tokens.vocabulary)
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._foreign = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=self._network.context)
         self._seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
