@@ -10,7 +10,7 @@ import msgspec
 from node.configuration import TasksSection
 from node.tasks.answers import final_answer
 from node.tasks.jsonl import JsonlTask
-from node.tasks.parameters import PREFIX, TOKENS
+from node.tasks.parameters import BARE, PREFIX, TOKENS
 from node.tasks.reasoning import ReasoningTask
 from node.tasks.registry import BUILT_IN_TASKS, TASK_SETS, load_tasks, named_tasks
 from node.tasks.task import Task
@@ -93,7 +93,7 @@ def sample(task: Task, seed: int) -> TaskSample:
     prompt = task.prompt(ref)
     parameters = None
     if isinstance(task, WordedTask) and task.name.startswith(PREFIX):
-        parameters = {**task.generator_config, TOKENS: task.max_new_tokens}
+        parameters = {**task.generator_config, TOKENS: task.max_new_tokens, BARE: task.bare}
     return TaskSample(
         task.name, ref.seed, prompt.text, prompt.answer, task.max_new_tokens, scoring_of(task), parameters
     )
@@ -114,7 +114,7 @@ def judge(task: Task, seed: int, completion: str) -> JudgedAnswer:
 
 def _extracted(task: Task, completion: str) -> tuple[str | None, str]:
     if isinstance(task, WordedTask):
-        return task.extracted(completion), "<answer>"
+        return task.extracted(completion), "the whole text" if task.bare else "<answer>"
     if isinstance(task, JsonlTask) and task.reward_name == "final":
         found = final_answer(completion)
         return (None, "any mark") if found is None else (found.text, found.mark.value)

@@ -1,9 +1,10 @@
 """Generators of reasoning-gym with the owner's parameters: the tables ``[tasks.reasoning_gym.GENERATOR]``.
 
-A table's keys are the generator's own parameters, and ``max_new_tokens``. What it does not name is the library's
-default. Questions and scoring are those of the worded task over the same generator. The hash of the configuration is
-over all parameters with their values, so that two nodes agree exactly if the same questions come out: whether a default
-was written down, or a 1 as 1.0, makes no difference.
+A table's keys are the generator's own parameters, and two of ours: ``max_new_tokens``, and ``bare`` for the question
+without an instruction, whose answer is the whole completion. What it does not name is the library's default. Questions
+and scoring are those of the worded task over the same generator. The hash of the configuration is over all parameters
+with their values, so that two nodes agree exactly if the same questions come out: whether a default was written down,
+or a 1 as 1.0, makes no difference.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from protocol.errors import ConfigurationError
 TABLE: Final = "tasks.reasoning_gym"
 PREFIX: Final = "reasoning_gym:"
 TOKENS: Final = "max_new_tokens"
+BARE: Final = "bare"
 PROBED_SEEDS: Final = range(4)
 _WORDED: Final[Mapping[str, WordedTask]] = {task.generator: task for task in REASONING_TASKS}
 GENERATORS: Final = tuple(sorted(AUDITED | COMPARED))
@@ -40,8 +42,9 @@ def generator_task(generator: str, given: Mapping[str, Any]) -> WordedTask:
         raise ConfigurationError(f"{key} = {given!r}: wanted a table of parameters, such as [{key}]")
     usual = _WORDED[generator]
     defaults = default_parameters(generator)
-    values = {name: _value(f"{key}.{name}", name, value, defaults) for name, value in given.items()}
-    tokens = values.pop(TOKENS, usual.max_new_tokens)
+    known = {**defaults, TOKENS: usual.max_new_tokens, BARE: False}
+    values = {name: _value(f"{key}.{name}", name, value, known) for name, value in given.items()}
+    tokens, bare = values.pop(TOKENS, usual.max_new_tokens), values.pop(BARE, False)
     if tokens < 1:
         raise ConfigurationError(f"{key}.{TOKENS} = {tokens}: at least 1")
     try:
@@ -57,6 +60,7 @@ def generator_task(generator: str, given: Mapping[str, Any]) -> WordedTask:
         parameters_of(dataset.config),
         scoring=usual.scoring,
         seeds=usual.seeds,
+        bare=bare,
     )
     for seed in PROBED_SEEDS:
         task.entry(seed)
@@ -76,9 +80,9 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 def _value(key: str, name: str, value: Any, defaults: Mapping[str, Any]) -> Any:
     """Returns ``value`` in the type of the parameter's default."""
-    if name != TOKENS and name not in defaults:
-        raise ConfigurationError(f"{key}: the generator has no such parameter; {_nearest(name, [*defaults, TOKENS])}")
-    default = 1 if name == TOKENS else defaults[name]
+    if name not in defaults:
+        raise ConfigurationError(f"{key}: the generator has no such parameter; {_nearest(name, defaults)}")
+    default = defaults[name]
     if isinstance(value, str) and not isinstance(default, str):
         value = _from_text(value, is_list=isinstance(default, (list, tuple)))
     match default:

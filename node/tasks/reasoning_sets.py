@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from node.tasks.reasoning import SEEDS
 from node.tasks.worded import Scoring, WordedTask
 
 PREFIX: Final = "reasoning:"
@@ -21,8 +22,15 @@ GSM_SEEDS: Final = 1_000_000  # its generator keeps a list of them
 def _task(
     generator: str, scoring: Scoring, tokens: int, *, seeds: int | None = None, **generator_config: Any
 ) -> WordedTask:
-    limited = {} if seeds is None else {"seeds": seeds}
-    return WordedTask(PREFIX + generator, 1, tokens, generator, generator_config, scoring=scoring, **limited)
+    return WordedTask(
+        PREFIX + generator,
+        1,
+        tokens,
+        generator,
+        generator_config,
+        scoring=scoring,
+        seeds=SEEDS if seeds is None else seeds,
+    )
 
 
 _TEXT, _NUMBER, _LIBRARY = Scoring.TEXT, Scoring.NUMBER, Scoring.LIBRARY

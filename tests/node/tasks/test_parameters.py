@@ -15,9 +15,10 @@ import pytest
 import node
 from node.configuration import TasksSection, load_config
 from node.tasks.generators import REFUSED
-from node.tasks.parameters import GENERATORS, TABLE, generator_task
+from node.tasks.parameters import BARE, GENERATORS, TABLE, TOKENS, generator_task
 from node.tasks.registry import load_tasks
 from node.tasks.task import Prompt
+from node.tasks.worded import INSTRUCTION
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
 
@@ -72,6 +73,17 @@ def test_other_parameters_are_another_task() -> None:
     assert len({generator_task("chain_sum", table).config_hash for table in tables}) == len(tables)
 
 
+def test_a_bare_task_asks_the_question_alone_and_takes_the_whole_completion() -> None:
+    worded, bare = generator_task("chain_sum", {}), generator_task("chain_sum", {"bare": "true"})
+    prompt = bare.prompt(bare.ref(3))
+    right = str(prompt.answer)
+    assert worded.prompt(worded.ref(3)).text == prompt.text + INSTRUCTION
+    assert worded.config_hash != bare.config_hash
+    given = [right, f" {right}\n", f"<answer>{right}</answer>", f"{right} 1", ""]
+    assert bare.rewards(prompt, given) == [1.0, 1.0, 1.0, 0.0, 0.0], "one number, whatever stands around it"
+    assert [bare.is_canonical(prompt, text) for text in given] == [True, False, False, False, False]
+
+
 def test_another_process_makes_the_same_questions_under_the_same_hash() -> None:
     """As a scoring worker does from the section that the learner sends it."""
     section = TasksSection(reasoning_gym={"group_anagrams": {"max_anagram_groups": 3}, "survo": {}})
@@ -91,6 +103,7 @@ def test_another_process_makes_the_same_questions_under_the_same_hash() -> None:
 def test_every_generator_of_the_audit_takes_its_own_defaults(generator: str) -> None:
     task = generator_task(generator, {})
     assert len(task.name.encode()) <= NAME_BYTES
+    assert not {TOKENS, BARE} & task.generator_config.keys(), "our own keys hide none of the generator's"
     assert task.prompt(task.ref(3)).text
     again = generator_task(generator, json.loads(json.dumps(dict(task.generator_config))))
     assert again.config_hash == task.config_hash
