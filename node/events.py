@@ -258,7 +258,7 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
 class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
-    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long"
+    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long", "scoring"
     detail: str
     round: int
     fatal: bool

@@ -5,9 +5,9 @@ A number's comment says its unit and what 0 means; ``node.toml.example`` gives e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -101,15 +101,19 @@ class PolicySection(ConfigSection):
 
 
 class TasksSection(ConfigSection):
-    """What the policy is trained on: built-in tasks, JSONL files, plug-ins."""
+    """What the policy is trained on: built-in tasks, generators with parameters, JSONL files, plug-ins."""
 
-    names: tuple[str, ...] = ()  # of tasks and sets; empty: the data sets, or else the default swarm's tasks
+    # Tasks and sets; empty: the data sets and generators below alone, or else the default swarm's tasks.
+    names: tuple[str, ...] = ()
     jsonl: tuple[Path, ...] = ()  # FILE, or FILE?question=FIELD&answer=FIELD
-    jsonl_reward: str = "auto"  # "auto", "exact", "final", "math" (needs the extra `math`), or a reward plug-in's name
+    # "auto", "exact", "final", "math" (needs the extra `math`), a reward plug-in's name, or FILE.py:FUNCTION, which
+    # runs on this machine and gets the answers of strangers too.
+    jsonl_reward: str = "auto"
     jsonl_instruction: str = ""  # written after every question
     jsonl_max_new_tokens: AtLeastOne = 256
     scoring_workers: AtLeastOne = 1  # processes
     scoring_seconds: Positive = 5.0  # per completion
+    reasoning_gym: Mapping[str, Mapping[str, Any]] = {}  # generator → its parameters; ``node.tasks`` checks them
 
 
 class EngineSection(ConfigSection):

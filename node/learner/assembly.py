@@ -133,12 +133,12 @@ def _policy(sized: _Sized, *, may_recompute: bool) -> tuple[Policy, Sizes]:
     ``may_recompute`` and the architecture allow it."""
     policy = Policy.load(sized.config.policy, seed=sized.config.seed)
     return_freed_tensors(policy.parameters)
-    network = Network.of(policy.model)
-    check_network(policy.model, network, policy.vocabulary, recompute=sized.settings.recompute)
+    network = Network.of(policy.model, policy.tokens.vocabulary)
+    check_network(policy.model, network, recompute=sized.settings.recompute)
     if sized.settings.recompute or not may_recompute:
         return policy, FLOORS
     try:
-        check_network(policy.model, network, policy.vocabulary, recompute=True)
+        check_network(policy.model, network, recompute=True)
     except ConfigurationError as error:
         log.info("memory that runs out is not answered by recomputation: %s", error)
         return policy, FLOORS

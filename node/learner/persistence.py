@@ -259,7 +259,13 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         foreign_completions=_count(saved.get("foreign_completions", 0)),
         bytes_fetched=_count(saved.get("bytes_fetched", 0)),
         success=SuccessTracker.restored(saved["success"]),
-        unfinished=restored_unfinished(snapshot.tensors, saved.get("unfinished", [])),
+        unfinished=tuple(
+            group
+            for group in restored_unfinished(snapshot.tensors, saved.get("unfinished", []))
+            if all(
+                policy.tokens.knows(each.token_ids) for each in group.progress.sequences
+            )  # padding's ids: earlier nodes
+        ),
         evidence=Evidence.restored(saved.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
         averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),

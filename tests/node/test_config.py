@@ -157,7 +157,7 @@ def test_the_example_names_every_key_once_in_order_and_loads_to_the_defaults(tmp
         return [
             leaf
             for name, value in tree.items()
-            for leaf in (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
+            for leaf in (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) and value else [prefix + name])
         ]
 
     assert leaves(values) == list(known_keys())

@@ -6,15 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from node.checkpoints.checkpoints import NewestCheckpoint, Snapshot, read, write
 from node.configuration import Config, DtypeName, LearnerSection, OptimizerName, PolicySection
+from node.engines.engine import GenerationProgress, Partial, Segment
 from node.learner.assembly import _continued
+from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, restore, snapshot_of
 from node.policy.policy import Policy
+from protocol.messages import PromptRef
 
 
 def node(
@@ -122,3 +126,17 @@ def test_only_checkpoint_is_of_no_use_and_the_run_begins_afresh(tmp_path: Path) 
     state, position, path = _continued(tmp_path, fresh_policy, fresh)
     assert (state.round, position, path) == (0, None, None)
     assert all(torch.equal(p, original.trainable()[name]) for name, p in fresh_policy.trainable().items())
+
+
+def test_unfinished_groups_with_ids_that_no_token_has_are_left_out(tmp_path: Path) -> None:
+    """Earlier nodes sampled ids from a model's padding."""
+    policy, optimizer = node()
+
+    def group(seed: int, token_id: int) -> UnfinishedGroup:
+        begun = Partial(np.array([3, token_id]), np.zeros(2, np.float32), (Segment(1, 2),))
+        return UnfinishedGroup(PromptRef("even", 1, bytes(16), seed), 4, GenerationProgress((), (begun,)))
+
+    state = LearnerState(round=3, unfinished=(group(1, 4), group(2, policy.tokens.vocabulary)))
+    path, _ = write(tmp_path, snapshot_of(Config(), policy, optimizer, state, {}), keep=1)
+    restored, _ = restore(NewestCheckpoint(read(path), path, ()), tmp_path, policy, optimizer)
+    assert [each.ref.seed for each in restored.unfinished] == [1]
