@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -64,7 +66,7 @@ def test_dense_marks_are_merged_and_sparse_ones_stay() -> None:
     assert len(kept) == MAX_OF_A_KIND <= MAX_MARKS
     assert sum(mark.count for mark in kept) == 1002
     assert [(mark.round, mark.count) for mark in kept[-2:]] == [(5000, 1), (9000, 1)]
-    assert all(earlier.until_seconds < later.time_seconds for earlier, later in zip(kept, kept[1:], strict=False))
+    assert all(earlier.until_seconds < later.time_seconds for earlier, later in pairwise(kept))
 
 
 def test_a_name_that_a_stranger_chose_moves_no_cursor() -> None:
