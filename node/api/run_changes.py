@@ -27,6 +27,8 @@ from node.events import (
     PeersChanged,
     RoundDone,
 )
+from node.printable import printable
+from protocol.limits import NAME_BYTES
 
 MAX_NAMES: Final = 1024  # of peers, the newest ones
 
@@ -95,7 +97,8 @@ class RunChanges:
     def name_peers(self, peers: Sequence[NamedPeer]) -> None:
         """Takes what peers call themselves; one that has left keeps its name."""
         for peer in peers:
-            self._names[peer.peer] = peer
+            shown = (printable(text, NAME_BYTES) for text in (peer.name, peer.model))
+            self._names[peer.peer] = NamedPeer(peer.peer, *shown)
             self._names.move_to_end(peer.peer)
         while len(self._names) > MAX_NAMES:
             self._names.popitem(last=False)
