@@ -151,10 +151,10 @@ async def test_what_is_only_to_be_looked_at_is_kept_for_the_api_and_never_record
     heard, kept = Heard(), list[Supervisor]()
     group = SampledGroup(None, "add", "1+1=", "2", (SampledAnswer("a secret", False, 1.0),), 1, 1.0)
     sample = Samples(time_seconds=1.0, round=1, ours=group, learnt_from=None)
-    await supervised(home, heard, learner=saying(sample), react=kept.append)
-    assert kept[0].record.samples == sample
-    assert heard.events == [] and (not home.metrics.exists() or b"a secret" not in home.metrics.read_bytes())
-    assert "a secret" not in home.log("learner").read_text()
+    after = f"os.write(1, {encode_event(FAULT) + chr(10).encode()!r}); print('a library says hello')"
+    await supervised(home, heard, learner=saying(sample, after), react=kept.append)
+    assert kept[0].record.samples == sample and heard.events == [FAULT]
+    assert b"a secret" not in home.metrics.read_bytes() and "a secret" not in home.log("learner").read_text()
 
 
 class EndsOnceUsageIsTold(Heard):

@@ -152,9 +152,7 @@ def taught(number: int, reward: float, **changes: object) -> RoundDone:
 def test_the_report_says_what_came_from_whom_what_was_lost_and_what_happened(recorded: Callable[..., Path]) -> None:
     bob = NamedPeer("bob", f"bob {HOSTILE}", "robin")
     came = PeersChanged(time_seconds=1000.5, round=0, came=(bob,), left=(), came_total=1, left_total=0, present=1)
-    left = msgspec.structs.replace(
-        came, time_seconds=1080.5, came=(), left=(bob,), came_total=0, left_total=1, round=80
-    )
+    left = PeersChanged(time_seconds=1080.5, round=80, came=(), left=(bob,), came_total=0, left_total=1, present=0)
     rounds = [taught(n, 0.0 if n <= 2 else 0.8 if n <= 80 else 0.1) for n in range(1, 141)]
     facts = run_facts(recorded(ready(), came, *rounds[:80], left, *rounds[80:]))
     assert facts.gains is not None and facts.gains.peers[0].name is not None
@@ -171,9 +169,8 @@ def test_the_report_says_what_came_from_whom_what_was_lost_and_what_happened(rec
 def test_two_runs_are_compared_and_a_mean_does_not_hide_a_task_that_went_the_other_way(
     recorded: Callable[..., Path],
 ) -> None:
-    alone = run_facts(
-        recorded(ready(), *(done(n, 0.5, reward_by_task={"add": 0.2, "sort": 0.5}) for n in range(1, 21)))
-    )
+    few = {"add": 0.2, "sort": 0.5}
+    alone = run_facts(recorded(ready(), *(done(n, 0.5, reward_by_task=few) for n in range(1, 21))))
     both = {"add": 0.9, "sort": 0.3, "new": 0.1}
     together = run_facts(recorded(ready(), *(done(n, 0.5, reward_by_task=both) for n in range(1, 31))))
     comparison = compare(alone, together, ("alone", f"together{HOSTILE}"))
