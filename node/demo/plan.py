@@ -7,11 +7,16 @@ tokens.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 from msgspec import Struct
 
+from node.api.losses import LEAST_FALL, SIGMAS
 from node.evaluation.evaluation_result import Evaluation
 
 WEAK_BELOW = 0.15
+LostTasks = Sequence[tuple[str, float, float]]  # task, reward before, reward after
 
 
 class Effort(Struct, frozen=True):
@@ -73,6 +78,25 @@ def make_report(
     }
     better = {model: _greater(means["together"], means["alone"]) for model, means in weak_means.items()}
     return DemoReport(minutes, seed, machine, version, models, weak_means, better)
+
+
+def lost_tasks(before: Evaluation, after: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Returns the tasks on which ``after``, sampled rewards by task, is lower than before training by more than noise,
+    each with what it was and what it is; the greatest fall first."""
+    # Both measurements are on the same prompts, so what differs by chance is the draw of each completion.
+    count = max(1, before.prompts * before.samples)
+    pairs = [(task, was, after[task]) for task, was in before.sampled.items()]
+    return sorted((each for each in pairs if fell_for_certain(*each[1:], count)), key=lambda each: each[2] - each[1])
+
+
+def fell_for_certain(was: float, now: float, completions: int) -> bool:
+    """Whether a mean over ``completions`` fell by ``LEAST_FALL`` and by three times the error of the difference."""
+
+    def squared_error(mean: float) -> float:
+        share = min(max((mean * completions + 1) / (completions + 2), 0.0), 1.0)  # so that 0 and 1 have an error too
+        return share * (1 - share) / completions
+
+    return was - now > max(LEAST_FALL, SIGMAS * math.sqrt(squared_error(was) + squared_error(now)))
 
 
 def _greater(left: float | None, right: float | None) -> bool | None:

@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from node.api.loss_words import lost_sentence
 from node.demo.member import DemoNode
-from node.demo.plan import DemoReport, Effort, ModelResult
+from node.demo.plan import DemoReport, Effort, LostTasks, ModelResult, lost_tasks
 from node.quantities import size, times
 
 TABLE_CHARACTERS = 120  # width of the tables where there is no terminal
@@ -122,17 +123,31 @@ def effort_table(report: DemoReport) -> Table:
 def conclusions(report: DemoReport) -> list[str]:
     """Returns one line a model."""
     lines = []
+    losses = {result.model: _losses(result) for result in report.models}
     for model, better in report.better_together.items():
         means = report.weak_means[model]
+        lost = losses.get(model, "")
         if better is None or means["together"] is None or means["alone"] is None:
-            lines.append(f"{model} was weak on no task.")
+            lines.append(f"{model} was weak on no task.{lost}")
             continue
         verdict = "better together" if better else "NOT better together"
         lines.append(
             f"{model}: {verdict}: {means['together']:.3f} against {means['alone']:.3f} alone, on the tasks that it was "
-            "weak on."
+            f"weak on.{lost}"
         )
     return lines
+
+
+def _losses(result: ModelResult) -> str:
+    """Returns what a model lost while it learnt, as plainly as what it gained; empty where that is nothing."""
+    together, alone = (lost_tasks(result.before, each.sampled) for each in (result.together, result.alone))
+    return lost_words(together, alone)
+
+
+def lost_words(together: LostTasks, alone: LostTasks) -> str:
+    """Returns what was lost in either run, to be put behind a verdict; empty where that is nothing."""
+    runs = (("Together", lost_sentence(together)), ("Alone", lost_sentence(alone)))
+    return "".join(f" {run}: {said}" for run, said in runs if said)
 
 
 def _effort_cells(effort: Effort) -> list[str]:

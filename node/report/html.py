@@ -17,6 +17,7 @@ from node.api.types import Timeline
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size
+from node.report.comparison import Comparison
 from node.report.facts import RunFacts
 
 HEAD = """<!doctype html>
@@ -52,6 +53,33 @@ def report_page(facts: RunFacts, *, name: str) -> str:
 
 def write_report(facts: RunFacts, path: Path, *, name: str) -> None:
     path.write_text(report_page(facts, name=name), encoding="utf-8")
+
+
+def write_comparison(comparison: Comparison, path: Path) -> None:
+    """Writes two runs side by side, as tables."""
+    first, second = comparison.names
+    title = f"starling: {first} and {second}"
+    rows = [(row.what, row.a, row.b) for row in comparison.rows]
+    tasks = [
+        (each.task, _reward(each.a_first, each.a_last), _reward(each.b_first, each.b_last), _change(each.difference))
+        for each in comparison.tasks
+    ]
+    header = ("task", first, second, "difference at the end")
+    body = [
+        HEAD.format(title=html.escape(title), subtitle=html.escape(comparison.sentence), style=asset_text("page.css")),
+        _section("Runs", _table(("", first, second), rows, "")),
+        _section("Reward, first and last tenth", _table(header, tasks, "No round is recorded.")),
+        "</main></body></html>\n",
+    ]
+    path.write_text("\n".join(body), encoding="utf-8")
+
+
+def _reward(first: float | None, last: float | None) -> str:
+    return "–" if first is None or last is None else f"{first:.3f} → {last:.3f}"
+
+
+def _change(difference: float | None) -> str:
+    return "–" if difference is None else f"{difference:+.3f}"
 
 
 def _subtitle(facts: RunFacts) -> str:

@@ -1,0 +1,137 @@
+"""How a run changed the node, from its events: gains, losses, and marks for the charts.
+
+The API fills it with events as they arrive, after those that earlier starts recorded; a report fills it from the record
+alone. Both get the same answers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from node.api.gains import Attribution
+from node.api.losses import LossWatch
+from node.api.marks import Marks
+from node.api.types import GainsAnswer, Loss
+from node.events import (
+    Averaged,
+    AveragingTakenBack,
+    CheckpointSaved,
+    Evaluated,
+    ForeignGroups,
+    LearnerReady,
+    NamedPeer,
+    PeersChanged,
+    RoundDone,
+    StateSyncing,
+)
+from node.printable import printable
+from protocol.limits import NAME_BYTES
+
+MAX_NAMES: Final = 1024  # of peers, the newest ones
+
+
+class GroupsByPeer(Struct, frozen=True, kw_only=True, tag_field="event", tag="foreign_groups"):
+    """The part of ``ForeignGroups`` that is read back: its groups one by one are many and long."""
+
+    time_seconds: float
+    round: int
+    by_peer: dict[str, dict[str, int]]
+
+
+Change = (
+    RoundDone
+    | GroupsByPeer
+    | ForeignGroups
+    | Evaluated
+    | PeersChanged
+    | CheckpointSaved
+    | Averaged
+    | AveragingTakenBack
+    | LearnerReady
+    | StateSyncing
+)
+
+
+class RunChanges:
+    """Bounded in memory for a run of any length. Not for concurrent use."""
+
+    def __init__(self) -> None:
+        self.marks = Marks()
+        self._gains = Attribution()
+        self._watch = LossWatch()
+        self._averagings = 0
+        self._from_peers = False
+        self._names: OrderedDict[str, NamedPeer] = OrderedDict()
+        self.losses: tuple[Loss, ...] = ()
+        self._answer: GainsAnswer | None = None  # until something changes: it is asked for every second
+
+    def add(self, event: Change) -> tuple[Loss, ...]:
+        """Takes one event and returns the losses that it showed for the first time."""
+        self._answer = None
+        match event:
+            case RoundDone():
+                self._gains.add_round(event)
+                self._watch.add_round(event)
+                return self._new_losses(event.time_seconds, event.round)
+            case GroupsByPeer() | ForeignGroups():
+                self._gains.add_groups(event.by_peer)
+            case Evaluated():
+                self._watch.add_evaluation(event)
+                return self._new_losses(event.time_seconds, event.round)
+            case PeersChanged():
+                self.name_peers([*event.came, *event.left])
+                self._watch.add_peers(event)
+                self.marks.add_peers(event)
+            case CheckpointSaved():
+                self.marks.add_checkpoint(event)
+            case Averaged(partner=str(partner)):
+                self._averagings += 1
+                self._watch.add_averaging(event)
+                self.marks.add_averaging(event, self.name_of(partner))
+            case AveragingTakenBack():
+                self.marks.add_taken_back(event, self.name_of(event.partner))
+            case StateSyncing(stage="done"):
+                self._from_peers = True
+                self.marks.add_adoption(event)
+            case LearnerReady():
+                self._watch.add_start(event)
+                self.marks.add_start(event)
+            case _:
+                pass
+        return ()
+
+    def name_peers(self, peers: Sequence[NamedPeer]) -> None:
+        """Takes what peers call themselves; one that has left keeps its name."""
+        self._answer = self._answer if not peers else None
+        for peer in peers:
+            shown = (printable(text, NAME_BYTES) for text in (peer.name, peer.model))
+            self._names[peer.peer] = NamedPeer(peer.peer, *shown)
+            self._names.move_to_end(peer.peer)
+        while len(self._names) > MAX_NAMES:
+            self._names.popitem(last=False)
+
+    def known(self, peer: str) -> NamedPeer | None:
+        return self._names.get(peer)
+
+    def name_of(self, peer: str) -> str:
+        known = self._names.get(peer)
+        return known.name if known is not None else f"…{peer[-5:]}"
+
+    def gains(self) -> GainsAnswer:
+        if self._answer is None:
+            self._answer = self._gains.answer(
+                self.losses, self._names, averagings=self._averagings, from_peers=self._from_peers
+            )
+        return self._answer
+
+    def _new_losses(self, time_seconds: float, round_number: int) -> tuple[Loss, ...]:
+        before = {loss.task for loss in self.losses}
+        self.losses = self._watch.answer()
+        new = tuple(loss for loss in self.losses if loss.task not in before)
+        for loss in new:
+            self.marks.add_loss(loss, time_seconds=time_seconds, round_number=round_number)
+        return new
