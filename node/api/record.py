@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from node.api.history import History
 from node.api.rollout_history import RolloutHistory
 from node.events import Evaluated, Event, ForeignGroups, RoundDone, Usage
@@ -10,7 +13,9 @@ from node.events import Evaluated, Event, ForeignGroups, RoundDone, Usage
 class RunRecord:
     """Bounded in memory for a run of any length. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        """``settings``: the resolved configuration that the run was started with, as JSON."""
+        self.settings: Final = dict(settings or {})
         self.rollouts = RolloutHistory()
         self.history = History()
 

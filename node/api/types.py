@@ -8,6 +8,7 @@ as markup. Lists are bounded, whatever strangers announce. Times are Unix second
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -230,6 +231,14 @@ class HistoryAnswer(Struct, frozen=True):
     usage: Timeline  # of machine and network
     restored: bool  # whether it includes already what was recorded before this start
     evaluations: Timeline = Timeline((), ())  # a sample an evaluation: the mean reward on held-out prompts, and by task
+
+
+class SettingsAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/settings: what the node runs with, as it was resolved when it started."""
+
+    pid: int  # of the supervisor
+    home: str
+    config: dict[str, Any]  # ``node.configuration.Config`` as JSON; what is "auto" is chosen by the learner
 
 
 class StopAnswer(Struct, frozen=True):

@@ -111,7 +111,8 @@ def judge_disk(facts: DiskFacts, *, store_bytes: int, checkpoints_kept: int, log
             "disk", f"{facts.path} cannot be written", "make the directory yours (chown), or choose another with --home"
         )
     need_bytes = max(0, store_bytes - facts.blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
-    message = f"{size(facts.free_bytes)} free at {facts.path}; the node may need {size(need_bytes)} more"
+    next_one = f"the next checkpoint needs {size(facts.checkpoint_bytes)}, " if facts.checkpoint_bytes else ""
+    message = f"{size(facts.free_bytes)} free at {facts.path}; {next_one}the node may need {size(need_bytes)} more"
     if facts.free_bytes < max(MIN_DISK_BYTES, 2 * facts.checkpoint_bytes):
         return error("disk", message, "free some space there, or choose another directory with --home")
     if facts.free_bytes < need_bytes:

@@ -124,7 +124,7 @@ class Supervisor:
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
-        self.record = RunRecord()
+        self.record = RunRecord(settings=config.model_dump(mode="json"))
         self._usage: Usage | None = None
         self._outcome: RunOutcome | None = None  # set once; from then on the node is stopping
         self._page: str | None = None
