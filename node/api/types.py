@@ -12,7 +12,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, Loading, RoundDone, Usage
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    CheckpointsDamaged,
+    Evaluated,
+    Fault,
+    LearnerReady,
+    Loading,
+    NotSaved,
+    RoundDone,
+    Usage,
+)
 from swarm.api import ExchangeStatus, SwarmStatus
 
 
@@ -57,6 +68,9 @@ class NodeStatus(Struct, frozen=True):
     usage: Usage | None = None  # memory and traffic
     waiting_for: str = ""  # what the node does now, in words
     evaluated: Evaluated | None = None  # the last measurement on held-out prompts since the node's start
+    not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
+    damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
+    clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
 
 
 class HeartbeatView(Struct, frozen=True):

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from node.api.answers import damaged_line, not_saved_line
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
@@ -168,6 +169,12 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
+    if status.not_saved is not None:
+        lines.append(f"unsaved   {not_saved_line(status.not_saved)}")
+    if status.damaged is not None:
+        lines.append(f"damaged   {damaged_line(status.damaged)}")
+    if status.clock is not None:
+        lines.append(f"clock     {status.clock}")
     if status.evaluated is not None:
         lines.append(f"held-out  {evaluated_line(status.evaluated)}")
     if status.averaged is not None:

@@ -8,17 +8,13 @@ its configuration do not matter here: a directory whose only checkpoint is damag
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from node.checkpoints.checkpoint_files import CONFIG, rounds
+from node.checkpoints.checkpoint_files import CONFIG, SET_ASIDE, rounds, set_aside_folders
 from node.configuration.sections import Config
-
-SET_ASIDE: Final = "set-aside-"  # how the folder of a checkpoint that no start reads any more is named
-_SET_ASIDE_FOLDER: Final = re.compile(r"set-aside-round-(\d{6,})-(\d+)")
 
 # Settings that belong together: a source that says anything of one of ``if_unsaid`` replaces all of that line.
 _TOGETHER: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
@@ -60,12 +56,6 @@ def remembered_run(home: Path) -> RememberedRun | None:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return None
-
-
-def set_aside_folders(folder: Path) -> list[Path]:
-    """Returns the folders of checkpoints that were set aside, the lowest round first."""
-    found = [(int(m[1]), int(m[2]), p) for p in folder.glob(f"{SET_ASIDE}*") if (m := _SET_ASIDE_FOLDER.match(p.name))]
-    return [path for *_, path in sorted(found)]
 
 
 def settings_to_keep(run: RememberedRun, said: frozenset[str]) -> dict[str, Any]:

@@ -278,6 +278,7 @@ class CheckpointSection(ConfigSection):
     keep: AtLeastOne = 2
     publish_every_rounds: Count = 20  # while a peer of the family is connected; 0: never
     from_peers: bool = False  # start from the best state that peers announce, if it is better than our own
+    recover_from_peers: bool = True  # likewise where checkpoints are here and all of them are damaged
     from_peers_seconds: Positive = 60.0  # to wait for one
 
 

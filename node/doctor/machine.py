@@ -14,6 +14,7 @@ from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, TorchF
 from node.fit.table import FitReport
 from node.printable import printable
 from node.quantities import counted, size, times
+from node.supervision.clock_watch import judge_offsets
 from protocol.limits import CLOCK_WINDOW_SECONDS
 
 MIN_NODE_BYTES = 700_000_000  # with less, the system kills the learner before its first round
@@ -22,7 +23,6 @@ MIN_DISK_BYTES = 256 << 20  # with less, writing the first checkpoint or blob ma
 RELEASED_SECONDS = 1_767_225_600.0  # Unix time of 2026-01-01: this version did not exist before
 MAX_FUTURE_SECONDS = 86_400.0  # how far a file's time may lie ahead of the clock
 MAX_JUMP_SECONDS = 1.0  # between wall clock and monotonic clock, during the examination
-MAX_PEER_OFFSET_SECONDS = 30.0  # median of the peers' clocks
 
 
 def judge_python(version: str, wanted: str) -> Finding:
@@ -139,9 +139,10 @@ def judge_clock(facts: ClockFacts) -> Finding:
     if abs(jump_seconds) > MAX_JUMP_SECONDS:
         return warning("clock", f"the clock jumped by {jump_seconds:+.1f} s during this examination", remedy)
     offsets, refused = facts.peer_offsets_seconds, facts.refused_for_clock
-    if offsets and abs(middle := median(offsets)) > MAX_PEER_OFFSET_SECONDS:
-        where = "behind" if middle > 0 else "ahead of"
-        return warning("clock", f"{abs(middle):.0f} s {where} the clocks of {counted(len(offsets), 'peer')}", remedy)
+    verdict = judge_offsets(offsets)
+    if verdict is not None:
+        judge = error if verdict.ours and abs(median(offsets)) > CLOCK_WINDOW_SECONDS else warning
+        return judge("clock", verdict.message, verdict.remedy)
     if refused and not offsets:
         limit = f"{CLOCK_WINDOW_SECONDS:.0f} s"
         return error(
