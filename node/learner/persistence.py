@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +39,7 @@ from node.policy.policy import Policy
 from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
-LAST_TRIES: Final = 31  # to write the state at the end of a run, for a minute in all
-LAST_RETRY_SECONDS: Final = 2.0  # between two of them
+LAST_RETRY_SECONDS: Final = 2.0  # between two attempts to write the state at the end of a run
 STATE_BYTES: Final = 1 << 18  # of a checkpoint's two JSON files, about
 MOST_COUNTED: Final = 2**62  # the protocol's counters end at 2⁶³ − 1
 
@@ -151,18 +151,19 @@ class Persistence:
 
     def save_last(self, inputs: SnapshotInputs, phases: PhaseRunner) -> str | None:
         """Writes the state unless the newest checkpoint has it, and waits. Where something would be lost, it tries
-        ``LAST_TRIES`` times. Returns the path, None if writing failed."""
+        for ``checkpoint.wait_for_room_seconds``. Returns the path, None if writing failed."""
         done = inputs[0].round
         self._report_finished(wait=True, round_number=done)
-        for tries_left in reversed(range(LAST_TRIES)):
+        last_tries = 1 + math.ceil(self._config.checkpoint.wait_for_room_seconds / LAST_RETRY_SECONDS)
+        for tries_left in reversed(range(last_tries)):
             if self._newest is not None and self._newest[0] == done:
                 break
             phases.attempt("checkpoint", lambda: self._save(inputs))
             self._report_finished(wait=True, round_number=done)
             if self._unsaved.failure is None or done <= self._unsaved.saved_round:
                 break
-            if tries_left == LAST_TRIES - 1:
-                self._unsaved.ending(done, tries_left * LAST_RETRY_SECONDS)
+            if tries_left == last_tries - 1:
+                self._unsaved.ending(done, self._config.checkpoint.wait_for_room_seconds)
             self._sleep(LAST_RETRY_SECONDS if tries_left else 0.0)
         return self._newest[1] if self._newest is not None and self._newest[0] == done else None
 

@@ -55,6 +55,26 @@ def test_with_nobody_to_ask_a_node_says_so_and_starts_from_its_own_model(donor: 
     donor.wait_for_round(1)
 
 
+def test_a_node_whose_checkpoints_are_all_damaged_says_so_keeps_them_and_starts_from_the_weights_of_its_family(
+    donor: Any, processes: Any
+) -> None:
+    address = donor.wait_for_event("node")["addresses"][0]
+    home = processes.root / "damaged"
+    checkpoint = home / "checkpoints" / "round-000007"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "tensors.safetensors").write_bytes(b"all that is left")
+    node = processes.up(*SMALL, *STILL, *SOON, "--peer", address, "--rounds", "1", home=home)
+    told = node.wait_for_event("checkpoints_damaged")
+    assert (told["continues_from"], told["asks_peers"]) == (None, True)
+    assert "DAMAGED CHECKPOINT: round-000007" in node.wait_for_note("DAMAGED")["text"]
+    aside = Path(told["damaged"][0]["aside"])
+    assert (aside / "tensors.safetensors").read_bytes() == b"all that is left" and not checkpoint.exists()
+    done = node.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] in ("failed", "done", "given_up"))
+    assert done["stage"] == "done", done["because"]
+    assert node.end() == 0
+    assert aside.exists() and hash_of_checkpoint(home) == done["weights"]
+
+
 def test_a_joiner_killed_in_the_middle_of_the_fetch_resumes_it_and_trains_from_exactly_those_weights(
     donor: Any, shared: Any, processes: Any
 ) -> None:

@@ -56,6 +56,28 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert processes.none_alive()
 
 
+def test_a_start_that_cannot_be_is_refused_before_torch_the_transport_or_a_process(processes: Any) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import subprocess, sys\n"
+        "subprocess.Popen = None\n"
+        "sys.argv = ['starling', 'up', '--model', 'builtin:wrne', '--listen', '0.0.0.0:4001']\n"
+        "from node.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print('CODE', end.code)\n"
+        "heavy = {'torch', 'transformers', 'libp2p', 'trio', 'aiohttp', 'numpy', 'rich.live'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))"
+    )
+    home = processes.root / "home"
+    environment = processes.environment | {"STARLING_HOME": str(home)}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-2:] == ["CODE 78", "HEAVY []"]
+    assert "did you mean builtin:wren?" in said.stderr and "write /ip4/0.0.0.0/tcp/4001" in said.stderr
+    assert not home.exists()
+
+
 @pytest.mark.parametrize("verb", ["status", "peers", "id", "version", "--help"])
 def test_a_reading_verb_imports_neither_torch_nor_the_transport(processes: Any, verb: str) -> None:
     import subprocess
