@@ -106,8 +106,8 @@ def judge_checkpoints(facts: CheckpointFacts) -> Finding:
         return error(
             "checkpoints",
             f"none is whole: {damage}",
-            "restore one from a backup; otherwise the next start keeps these aside, and starts from the weights of peers "
-            "of the family where there are any (checkpoint.recover_from_peers), or anew",
+            "restore one from a backup; otherwise the next start keeps these aside and begins from the weights of "
+            "peers of the family (checkpoint.recover_from_peers), or anew where there are none",
         )
     return warning(
         "checkpoints",
