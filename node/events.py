@@ -291,6 +291,33 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
     seconds: float
 
 
+class NotSaved(_Event, frozen=True, kw_only=True, tag="not_saved"):
+    """What was learnt since the newest checkpoint is in memory alone, since no checkpoint can be written. It is tried
+    again; the next ``CheckpointSaved`` ends this state."""
+
+    round: int  # rounds done
+    saved_round: int  # of the newest checkpoint; 0: there is none
+    because: str
+    retry_seconds: float  # until the next attempt
+    ends_in_seconds: float | None = None  # the run has ended and waits this long for room, before it is lost
+
+
+class DamagedCheckpoint(Struct, frozen=True):
+    """A checkpoint that no run can continue from."""
+
+    name: str  # its folder's former name
+    because: str
+    aside: str  # where it is now; nothing deletes it there. Where it could not be moved: its place
+
+
+class CheckpointsDamaged(_Event, frozen=True, kw_only=True, tag="checkpoints_damaged"):
+    """Checkpoints are damaged and kept aside. Reported before ``LearnerReady``."""
+
+    damaged: tuple[DamagedCheckpoint, ...]  # newest first
+    continues_from: int | None  # the round of the newest whole one; None: none is left
+    asks_peers: bool  # the weights of peers are asked for
+
+
 class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
@@ -324,6 +351,7 @@ class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
     because: str  # "rounds", "tokens", "asked", "supervisor gone"
     tokens_generated_total: int
     checkpoint: str | None
+    lost: NotSaved | None = None  # what could not be saved, if anything
 
 
 class NamedPeer(Struct, frozen=True):
@@ -386,6 +414,8 @@ Event = (
     | LearnerReady
     | StatePublished
     | CheckpointSaved
+    | NotSaved
+    | CheckpointsDamaged
     | Fault
     | OutOfMemory
     | Samples

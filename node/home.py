@@ -60,18 +60,26 @@ class Home:
 
     def prepare(self) -> None:
         """Makes the directory, accessible to its owner alone. Raises ``StorageError`` or ``ConfigurationError``."""
-        longest_bytes = len(os.fsencode(self.supervisor_socket))
-        if longest_bytes > MAX_SOCKET_PATH_BYTES:
-            raise ConfigurationError(
-                f"the path of the data directory is too long for a Unix socket in it ({longest_bytes} bytes, at most "
-                f"{MAX_SOCKET_PATH_BYTES}): {self.path}; choose a shorter one with --home or STARLING_HOME"
-            )
+        too_long = socket_path_fault(self)
+        if too_long is not None:
+            raise ConfigurationError(f"{too_long}; choose a shorter one with --home or STARLING_HOME")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
                 f"the data directory {self.path} cannot be made ({error.strerror}): choose another with --home"
             ) from None
+
+
+def socket_path_fault(home: Home) -> str | None:
+    """Returns why no Unix socket fits into the data directory; None if one does."""
+    longest_bytes = len(os.fsencode(home.supervisor_socket))
+    if longest_bytes <= MAX_SOCKET_PATH_BYTES:
+        return None
+    return (
+        f"the path of the data directory is too long for a Unix socket in it ({longest_bytes} bytes, at most "
+        f"{MAX_SOCKET_PATH_BYTES}): {home.path}"
+    )
 
 
 def home_at(chosen: Path | None, environment: Mapping[str, str]) -> Home:

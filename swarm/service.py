@@ -402,6 +402,10 @@ class SwarmService:
             private=self._settings.private,
         )
 
+    def _clock_offset_seconds(self, peer: PeerId, accepted: float | None) -> float | None:
+        """Returns the offset of the peer's last heartbeat; of one from which none was accepted, what was refused."""
+        return accepted if accepted is not None else self.gossip.refused_offsets.get(peer)
+
     def _peers(self) -> list[api.PeerStatus]:
         """Lists connected, lately banned and other known peers, in this order, the latest heard first.
 
@@ -429,7 +433,7 @@ class SwarmService:
                     groups_rejected=notes.groups_rejected,
                     reputation=self.reputations.of(peer, now_seconds),
                     banned_because=self.reputations.banned_because(peer, now_seconds),
-                    clock_offset_seconds=notes.clock_offset_seconds,
+                    clock_offset_seconds=self._clock_offset_seconds(peer, notes.clock_offset_seconds),
                     groups_given=notes.groups_given,
                     conduct=dict(notes.conduct),
                     exchanges_committed=notes.exchanges_committed,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, PeersAnswer, PeerView
-from node.events import Event, Fault, Loading, OutOfMemory, PhaseBegan, RoundDone
+from node.events import CheckpointsDamaged, Event, Fault, Loading, NotSaved, OutOfMemory, PhaseBegan, RoundDone
 from node.printable import printable
 from node.quantities import size
 from protocol.limits import NAME_BYTES
@@ -25,6 +25,7 @@ PHASES = {  # in words; ``node.events.PhaseBegan``
 }
 MAX_ADDRESS_CHARACTERS = 200
 MAX_REASON_CHARACTERS = 400
+MAX_ASIDE_CHARACTERS = 300
 MAX_ALONE_CHARACTERS = 600
 MAX_DETAIL_CHARACTERS = 2000
 
@@ -61,6 +62,42 @@ def waiting_for(
 
 def loading_line(loading: Loading) -> str:
     return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since the learner started)"
+
+
+def not_saved_line(event: NotSaved) -> str:
+    """Describes in one line what no checkpoint holds, while it is tried again."""
+    begin = f"NOT SAVED: {_unsaved(event)}. "
+    if event.ends_in_seconds is not None:
+        return f"{begin}The run ends without them in {event.ends_in_seconds:.0f} s, unless there is room by then."
+    return f"{begin}It is tried again every {event.retry_seconds:.0f} s."
+
+
+def lost_line(lost: NotSaved) -> str:
+    """Describes what a run that has ended could not save, and what follows."""
+    begins = "from its first round" if lost.saved_round == 0 else f"after round {lost.saved_round}"
+    return f"LOST: {_unsaved(lost, 'were never saved')}. The next start goes on {begins}."
+
+
+def damaged_line(event: CheckpointsDamaged) -> str:
+    """Describes which checkpoints are damaged, where they are kept, and from what the run goes on."""
+    names = ", ".join(printable(each.name, 64) for each in event.damaged)
+    kept = ", ".join(printable(each.aside, MAX_ASIDE_CHARACTERS) for each in event.damaged)
+    why = printable(event.damaged[0].because, MAX_REASON_CHARACTERS) if event.damaged else ""
+    if event.continues_from is not None:
+        follows = f"The run goes on from the checkpoint before, of round {event.continues_from}"
+    elif event.asks_peers:
+        follows = "No checkpoint is left: the weights of peers are looked for; without any, it begins anew"
+    else:
+        follows = "No checkpoint is left: the run begins anew from its first round"
+    return f"DAMAGED CHECKPOINT: {names} ({why}). Kept aside, not deleted: {kept}. {follows}."
+
+
+def _unsaved(event: NotSaved, verb: str = "are in memory alone") -> str:
+    count, because = event.round - event.saved_round, printable(event.because, MAX_REASON_CHARACTERS)
+    which = f"round {event.round}" if count == 1 else f"rounds {event.saved_round + 1} to {event.round}"
+    verb = verb.replace("were", "was", 1).replace("are ", "is ", 1) if count == 1 else verb
+    last = f"the last checkpoint is of round {event.saved_round}" if event.saved_round else "there is no checkpoint"
+    return f"{which} {verb} ({last}): {because}"
 
 
 def out_of_memory_line(event: OutOfMemory) -> str:

@@ -34,6 +34,7 @@ from node.api.types import (
     PeersAnswer,
     RolloutsAnswer,
     SamplesAnswer,
+    SettingsAnswer,
     StopAnswer,
     SwarmAnswer,
 )
@@ -59,6 +60,11 @@ async def _on_status(node: Node, _: EventFeed, __: web.Request) -> web.Response:
 
 async def _on_peers(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     return json_response(node.peers())
+
+
+async def _on_settings(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+    status = node.status()
+    return json_response(SettingsAnswer(status.pid, status.home, node.record.settings))
 
 
 async def _on_swarm(node: Node, _: EventFeed, request: web.Request) -> web.Response:
@@ -145,6 +151,7 @@ async def _on_events(node: Node, feed: EventFeed, request: web.Request) -> web.S
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/api/v1/status", "This node, now", _on_status, NodeStatus),
     Endpoint("GET", "/api/v1/peers", "The peers that this node knows, connected ones first", _on_peers, PeersAnswer),
+    Endpoint("GET", "/api/v1/settings", "What this node runs with", _on_settings, SettingsAnswer),
     Endpoint("GET", "/api/v1/swarm", "The swarm, as its heartbeats report it", _on_swarm, SwarmAnswer),
     Endpoint(
         "GET",

@@ -8,7 +8,15 @@ from typing import TypeVar
 
 import msgspec
 
-from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, StopAnswer, SwarmAnswer
+from node.api.types import (
+    HistoryAnswer,
+    NodeStatus,
+    PeersAnswer,
+    RolloutsAnswer,
+    SettingsAnswer,
+    StopAnswer,
+    SwarmAnswer,
+)
 from node.home import Home
 from protocol.errors import TransportError, UnreachableError
 
@@ -24,6 +32,10 @@ def ask_status(home: Home) -> NodeStatus:
 
 def ask_peers(home: Home) -> PeersAnswer:
     return _ask(home, "GET", "/api/v1/peers", PeersAnswer)
+
+
+def ask_settings(home: Home) -> SettingsAnswer:
+    return _ask(home, "GET", "/api/v1/settings", SettingsAnswer)
 
 
 def ask_swarm(home: Home) -> SwarmAnswer:

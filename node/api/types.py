@@ -8,10 +8,22 @@ as markup. Lists are bounded, whatever strangers announce. Times are Unix second
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
-from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, Loading, RoundDone, Usage
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    CheckpointsDamaged,
+    Evaluated,
+    Fault,
+    LearnerReady,
+    Loading,
+    NotSaved,
+    RoundDone,
+    Usage,
+)
 from swarm.api import ExchangeStatus, SwarmStatus
 
 
@@ -85,6 +97,9 @@ class NodeStatus(Struct, frozen=True):
     gained: str = ""  # ``GainsAnswer.sentence``: what it can do now, and what it has from whom
     losses: tuple[Loss, ...] = ()  # the greatest fall first; at most ``losses.MAX_LOSSES``
     join: Join | None = None  # None while the swarm process does not answer
+    not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
+    damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
+    clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
 
 
 class HeartbeatView(Struct, frozen=True):
@@ -410,6 +425,14 @@ class HistoryAnswer(Struct, frozen=True):
     restored: bool  # whether it includes already what was recorded before this start
     evaluations: Timeline = Timeline((), ())  # a sample an evaluation: the mean reward on held-out prompts, and by task
     marks: tuple[Mark, ...] = ()  # oldest first, of the same time; at most ``marks.MAX_MARKS``
+
+
+class SettingsAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/settings: what the node runs with, as it was resolved when it started."""
+
+    pid: int  # of the supervisor
+    home: str
+    config: dict[str, Any]  # ``node.configuration.Config`` as JSON; what is "auto" is chosen by the learner
 
 
 class StopAnswer(Struct, frozen=True):

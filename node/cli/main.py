@@ -37,7 +37,8 @@ HELP = """Train a language model together with nodes on other machines: no coord
 Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
 See three nodes learn from each other: starling demo.
 
-Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 75 try again, 77 refused, 78 bad configuration, 130 interrupted.
+Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 74 not saved, 75 try again, 77 refused, 78 bad configuration,
+130 interrupted.
 """
 
 app = typer.Typer(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -34,6 +35,11 @@ SetOption = Annotated[
         help="Set a key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
     ),
 ]
+
+
+def shown_width(out: TextIO) -> int | None:
+    """Returns the characters of a line of the terminal that ``out`` is; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if out.isatty() else None
 
 
 def assignments(texts: list[str] | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from node.api.answers import loading_line
+from node.api.answers import damaged_line, loading_line, not_saved_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.events import (
@@ -118,6 +118,8 @@ class PlainObserver:
                 self._write(wording.plan_line(event))
             case LearnerReady():
                 self._write(wording.ready_line(event))
+            case Fault(kind="checkpoint", fatal=False):
+                pass  # the supervisor's note says what is not saved
             case Fault():
                 self._write(wording.fault_line(event))
             case CheckpointSaved() if self._due(self._checkpoint_shown_at, CHECKPOINT_LINE_SECONDS):
@@ -186,6 +188,8 @@ class PanelObserver:
                 self._scroll(wording.ready_line(event))
             case StateSyncing():
                 self._scroll(wording.state_sync_line(event))
+            case Fault(kind="checkpoint", fatal=False):
+                pass  # the supervisor's note says what is not saved
             case Fault():
                 self._scroll(wording.fault_line(event))
             case _:
@@ -214,6 +218,13 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     """Returns one frame: what the node does now. Strings from peers are text, neither markup nor control sequences."""
     facts = Table.grid(padding=(0, 2))
     facts.add_row("now", Text(status.waiting_for))
+    for name, text in (
+        ("not saved", not_saved_line(status.not_saved) if status.not_saved else None),
+        ("damaged", damaged_line(status.damaged) if status.damaged else None),
+        ("clock", status.clock),
+    ):
+        if text is not None:
+            facts.add_row(Text(name, style="bold red"), Text(text, style="bold red"))
     if status.round is not None:
         done = status.round
         facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from node.api.answers import damaged_line, not_saved_line
 from node.api.loss_words import loss_lines
 from node.api.types import NodeState, NodeStatus, PeerView
-from node.doctor.findings import Report, Severity
+from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
     Averaged,
@@ -28,6 +30,7 @@ from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
 MAX_ADDRESSES_SHOWN = 3
+MIN_WRAPPED_CHARACTERS = 30  # of a line that is broken between words
 ENDINGS = {"rounds": "it has done the rounds of --rounds", "tokens": "it has generated the tokens of --tokens"}
 
 
@@ -167,6 +170,12 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
+    if status.not_saved is not None:
+        lines.append(f"unsaved   {not_saved_line(status.not_saved)}")
+    if status.damaged is not None:
+        lines.append(f"damaged   {damaged_line(status.damaged)}")
+    if status.clock is not None:
+        lines.append(f"clock     {status.clock}")
     if status.evaluated is not None:
         lines.append(f"held-out  {evaluated_line(status.evaluated)}")
     if status.averaged is not None:
@@ -227,16 +236,38 @@ def export_lines(result: Export, folder: Path) -> list[str]:
     ]
 
 
-def finding_lines(report: Report) -> list[str]:
-    """Returns what ``starling doctor`` prints: one line a check, with the remedy below it where there is one."""
+def finding_lines(report: Report, width: int | None = None) -> list[str]:
+    """Returns what ``starling doctor`` prints: one line a check, with the remedy below it where there is one. With a
+    ``width`` in characters, longer lines are broken between words."""
     check = max(len(finding.check) for finding in report.findings)
     severity = max(map(len, Severity))
     lines = []
     for finding in report.findings:
-        lines.append(f"{finding.severity:<{severity}}  {finding.check:<{check}}  {finding.message}")
+        lines += _wrapped(f"{finding.severity:<{severity}}  {finding.check:<{check}}  ", finding.message, width)
         if finding.remedy is not None:
-            lines.append(f"{'':<{severity}}  {'':<{check}}  → {finding.remedy}")
+            lines += _wrapped(" " * (severity + check + 4), f"→ {finding.remedy}", width)
     return lines
+
+
+def refusal_lines(findings: Sequence[Finding], width: int | None = None) -> list[str]:
+    """Returns why nothing was started: everything that has to be corrected first, each with its remedy."""
+    wrong = "one thing has" if len(findings) == 1 else f"{len(findings)} things have"
+    lines = [f"the node was not started: {wrong} to be corrected first"]
+    for finding in findings:
+        lines += _wrapped("  ", f"{finding.check}: {finding.message}", width)
+        if finding.remedy is not None:
+            lines += _wrapped("    ", f"→ {finding.remedy}", width)
+    return lines
+
+
+def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
+    """Breaks ``text`` between words, each line below the first; a word that is longer stays whole, so that it can be
+    copied."""
+    if width is None:
+        return [begin + text]
+    room = max(width - len(begin), MIN_WRAPPED_CHARACTERS)
+    parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [begin + parts[0], *(" " * len(begin) + part for part in parts[1:])]
 
 
 def _swarm_lines(status: NodeStatus) -> list[str]:

@@ -280,8 +280,10 @@ class CheckpointSection(ConfigSection):
 
     every_rounds: AtLeastOne = 50
     keep: AtLeastOne = 2
+    wait_for_room_seconds: NotNegative = 60.0  # at the end of a run, where the disk has no room for its last state
     publish_every_rounds: Count = 20  # while a peer of the family is connected; 0: never
     from_peers: bool = False  # start from the best state that peers announce, if it is better than our own
+    recover_from_peers: bool = True  # likewise where checkpoints are here and all of them are damaged
     from_peers_seconds: Positive = 60.0  # to wait for one
 
 

@@ -99,7 +99,8 @@ def run_learner(
 
             on_imported()
             with assembled(home, config, scorer, report, began, should_stop) as learner:
-                report(learner.run(should_stop))
+                stopped = learner.run(should_stop)
+            report(stopped)
     except StarlingError as error:
         return _ended_by(error, report)
     except Exception as error:
@@ -115,7 +116,7 @@ def run_learner(
             )
         )
         return ExitCode.FAULT
-    return ExitCode.DONE
+    return ExitCode.DONE if stopped.lost is None else ExitCode.NOT_SAVED
 
 
 def _ended_by(error: StarlingError, report: Callable[[Event], None]) -> ExitCode:

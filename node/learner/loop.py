@@ -148,6 +148,7 @@ class Learner:
             because=because,
             tokens_generated_total=self.state.tokens_generated,
             checkpoint=path,
+            lost=self._persistence.lost(self.state.round) if self._persistence is not None else None,
         )
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ once. If the supervisor itself is killed, its children read the end of their inp
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,24 +19,35 @@ from typing import Any, Protocol
 import msgspec
 
 from node.api.access import load_or_create_token
-from node.api.answers import escaped_event, escaped_swarm_status, out_of_memory_line, peers_answer, waiting_for
+from node.api.answers import (
+    damaged_line,
+    escaped_event,
+    escaped_swarm_status,
+    lost_line,
+    not_saved_line,
+    out_of_memory_line,
+    peers_answer,
+    waiting_for,
+)
 from node.api.event_feed import EventFeed
 from node.api.join import join_of
 from node.api.losses import MAX_LOSSES
 from node.api.presence import Presence
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
-from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer, SamplesNews
+from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer, PeerView, SamplesNews
 from node.configuration import Config
 from node.events import (
     Averaged,
     CheckpointSaved,
+    CheckpointsDamaged,
     DeviceUsage,
     Evaluated,
     Event,
     Fault,
     LearnerReady,
     Loading,
+    NotSaved,
     OutOfMemory,
     PhaseBegan,
     RoundDone,
@@ -50,6 +62,7 @@ from node.home import Home
 from node.printable import printable
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
+from node.supervision.clock_watch import ClockWatch
 from node.supervision.device_usage import device_usage
 from node.supervision.memory_kills import MemoryKills
 from node.supervision.outcome import RunOutcome
@@ -72,6 +85,8 @@ SWARM_STOP_SECONDS = 10.0  # to say goodbye to peers
 NOTES_KEPT = 20
 REFUSAL_CHARACTERS = 2000
 DEVICE_SECONDS = 10.0  # between two looks at the GPU
+UNSAVED_NOTE_SECONDS = 300.0  # between two notes that no checkpoint can be written
+FRESH_HEARTBEAT_SECONDS = 60.0  # an older one says nothing about a peer's clock now
 USAGE_SECONDS = 5.0  # between two reports of memory and traffic
 FIRST_USAGE_SECONDS = 1.0  # until both processes have started
 
@@ -123,14 +138,16 @@ class Supervisor:
         self._trackers = TrackerSink(home, trackers, self._note)
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
         self._memory_kills = MemoryKills(home.fitted)
+        self._clock_watch = ClockWatch()
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
         self._averaged: Averaged | None = None  # the newest one with a partner
         self._notes: list[str] = []
         self._began = time.monotonic()
+        self._unsaved_noted_at = -math.inf
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
-        self.record = RunRecord()
+        self.record = RunRecord(settings=config.model_dump(mode="json"))
         self._presence = Presence()
         self._usage: Usage | None = None
         self._device: DeviceUsage | None = None
@@ -202,6 +219,9 @@ class Supervisor:
             round=done,
             checkpoint=self._newest.get(CheckpointSaved),
             evaluated=self._newest.get(Evaluated),
+            not_saved=self._newest.get(NotSaved),
+            damaged=self._newest.get(CheckpointsDamaged),
+            clock=self._clock_watch.told.message if self._clock_watch.told is not None else None,
             fault=self._newest.get(Fault),
             notes=tuple(self._notes),
             page=self._page,
@@ -241,8 +261,11 @@ class Supervisor:
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
+            stopped = self._newest.get(Stopped)
+            if kept is self._learner and end.returncode == ExitCode.NOT_SAVED and stopped and stopped.lost:
+                self._finish(RunOutcome(ExitCode.NOT_SAVED, lost_line(stopped.lost)))
+                return
             if kept is self._learner and end.returncode == 0 and not end.not_started:
-                stopped = self._newest.get(Stopped)
                 self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
                 return
             kept.ends.append(end)
@@ -268,6 +291,9 @@ class Supervisor:
 
     def _judge_last_end(self, kept: _KeptChild, end: ChildEnd) -> None:
         """Turns the outcome into a fault if a child that was asked to end failed instead."""
+        stopped = self._newest.get(Stopped)
+        if end.returncode == ExitCode.NOT_SAVED and stopped is not None and stopped.lost is not None:
+            self._outcome = RunOutcome(ExitCode.NOT_SAVED, lost_line(stopped.lost))
         reported = self._outcome is not None and self._outcome.exit_code == end.returncode
         if end.returncode != 0 and not reported and not self._stop_now.is_set():
             description = restarts.describe(kept.spec.process, end)
@@ -299,11 +325,19 @@ class Supervisor:
                     self._look_for_peers()
                 except TransportError:  # not up yet or restarting: _keep_running reports its end
                     self._swarm_status = None
+                self._watch_clock()
                 status = self.status()
                 self._observer.on_tick(status, self.peers())
                 if self._feed.readers:
                     self._feed.publish("status", msgspec.json.encode(status))
                 await asyncio.sleep(POLL_SECONDS)
+
+    def _watch_clock(self) -> None:
+        peers = [peer for peer in self._peers.peers if peer.connected and _is_fresh(peer)]
+        offsets = [peer.clock_offset_seconds for peer in peers if peer.clock_offset_seconds is not None]
+        if self._clock_watch.look(offsets):
+            told = self._clock_watch.told
+            self._note(f"CLOCK: {told.message}. To do: {told.remedy}." if told else "The clocks agree again.")
 
     async def _keep_record(self, began_seconds: float) -> None:
         """Restores what earlier runs recorded, then reports memory and traffic while the node is up."""
@@ -369,6 +403,9 @@ class Supervisor:
             self._averaged = event
         if isinstance(event, Evaluated):
             self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
+        if isinstance(event, CheckpointsDamaged):
+            self._note(damaged_line(event))
+        self._tell_unsaved(event)
         self._learner.ready |= isinstance(event, LearnerReady)
         if isinstance(event, RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
@@ -381,6 +418,16 @@ class Supervisor:
         self._observer.on_event(line, event)
         self._feed.publish(kind_of(event), encode_event(event))
         return True
+
+    def _tell_unsaved(self, event: Event) -> None:
+        """Notes that no checkpoint can be written, again every ``UNSAVED_NOTE_SECONDS``, and that one is again."""
+        due = time.monotonic() - self._unsaved_noted_at >= UNSAVED_NOTE_SECONDS
+        if isinstance(event, NotSaved) and (due or event.ends_in_seconds is not None):
+            self._unsaved_noted_at = time.monotonic()
+            self._note(not_saved_line(event))
+        if isinstance(event, CheckpointSaved) and self._newest.pop(NotSaved, None) is not None:
+            self._unsaved_noted_at = -math.inf
+            self._note(f"Saved again: the checkpoint of round {event.round} is whole, at {event.path}")
 
     def _on_swarm_line(self, line: bytes) -> bool:
         try:
@@ -398,6 +445,10 @@ class Supervisor:
         self._notes = [*self._notes, text][-NOTES_KEPT:]
         self._observer.on_note(text)
         self._feed.publish("note", msgspec.json.encode(Note(time.time(), text)))
+
+
+def _is_fresh(peer: PeerView) -> bool:
+    return peer.heartbeat_age_seconds is None or peer.heartbeat_age_seconds < FRESH_HEARTBEAT_SECONDS
 
 
 def _resident(learner: int | None, swarm: int | None) -> tuple[int | None, int | None, int | None]:

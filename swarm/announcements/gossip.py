@@ -24,6 +24,7 @@ import msgspec
 
 from protocol import limits, wire
 from protocol.errors import (
+    ClockError,
     MalformedError,
     OversizedError,
     ProtocolError,
@@ -49,6 +50,7 @@ BYTES_AT_ONCE = 1024.0 * 1024
 ENVELOPE_BYTES = 512  # more than an announcement takes around its body
 _FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError, VersionError)
 _OPENED_REMEMBERED = 256
+_OFFSETS_REMEMBERED = 256  # of neighbours
 
 OnAnnouncement = Callable[[Announcement], None]
 
@@ -160,6 +162,9 @@ class Gossip:
         """``messages_per_second`` says how many messages one sender may send now, on average."""
         self.accepted: Counter[str] = Counter()  # announcements of others, by kind
         self.rejected: Counter[str] = Counter()  # by reason
+        # Seconds by which the last announcement that was refused for its time differed from ours, by the neighbour that
+        # sent it: a node whose own clock is wrong accepts no heartbeat that could tell.
+        self.refused_offsets: OrderedDict[PeerId, float] = OrderedDict()
         self._host = host
         self._key = key
         self._swarm_id = swarm_id
@@ -203,11 +208,19 @@ class Gossip:
             announcement = wire.open_body(envelope)
         except ProtocolError as error:
             self.rejected[error.reason] += 1
+            if isinstance(error, ClockError):
+                self._remember_offset(forwarder, error.offset_seconds)
             return GossipVerdict.REJECT if isinstance(error, _FORWARDER_FAULTS) else GossipVerdict.IGNORE
         self._opened[raw] = announcement
         if len(self._opened) > _OPENED_REMEMBERED:
             self._opened.popitem(last=False)
         return GossipVerdict.ACCEPT
+
+    def _remember_offset(self, forwarder: PeerId, offset_seconds: float) -> None:
+        self.refused_offsets[forwarder] = offset_seconds
+        self.refused_offsets.move_to_end(forwarder)
+        if len(self.refused_offsets) > _OFFSETS_REMEMBERED:
+            self.refused_offsets.popitem(last=False)
 
     def _refusal(
         self, envelope: wire.Envelope, size: int, now_seconds: float, forwarder: PeerId

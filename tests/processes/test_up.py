@@ -46,6 +46,17 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert json.loads(processes.run("peers", *home, "--json").stdout) == {"peers": []}
     assert processes.run("id", *home).stdout.strip() == status["peer"]
 
+    shown = processes.run("config", "show", *home, "--json")
+    assert f"process {node.process.pid}" in shown.stderr
+    assert json.loads(shown.stdout)["swarm"]["listen"] == "/ip4/127.0.0.1/tcp/0", "the flag of its start"
+    text = processes.run("config", "show", *home).stdout
+    assert text.startswith("# Settings of the node that runs") and "would differ in swarm.listen" in text
+    of_start = processes.run("config", "show", *home, "--start", "--json")
+    assert json.loads(of_start.stdout)["swarm"]["listen"] == "/ip4/0.0.0.0/tcp/0" and "start" in of_start.stderr
+    processes.run("bugreport", *home, str(processes.root / "report.txt"))
+    report = (processes.root / "report.txt").read_text()
+    assert "# Settings of the node that runs" in report and 'listen = "/ip4/127.0.0.1/tcp/0"' in report
+
     second = processes.up(torch=False)
     assert second.end() == 75
     assert "in use" in second.events[-1]["because"] and str(node.process.pid) in second.events[-1]["because"]
@@ -54,6 +65,30 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert down.returncode == 0 and node.end() == 0
     assert node.of_kind("stopped")[-1]["because"] == "asked"
     assert processes.none_alive()
+
+
+def test_a_start_that_cannot_be_is_refused_before_torch_the_transport_or_a_process(processes: Any) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\n"
+        "def seen(event, of):\n"
+        "    if event == 'subprocess.Popen' and sys.executable in map(str, of[:1]): print('STARTED', of[1])\n"
+        "sys.addaudithook(seen)\n"
+        "sys.argv = ['starling', 'up', '--model', 'builtin:wrne', '--listen', '0.0.0.0:4001']\n"
+        "from node.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print('CODE', end.code)\n"
+        "heavy = {'torch', 'transformers', 'libp2p', 'trio', 'aiohttp', 'numpy', 'rich.live'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))"
+    )
+    home = processes.root / "home"
+    environment = processes.environment | {"STARLING_HOME": str(home)}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["CODE 78", "HEAVY []"]
+    assert "did you mean builtin:wren?" in said.stderr and "write /ip4/0.0.0.0/tcp/4001" in said.stderr
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("verb", ["status", "peers", "id", "version", "--help"])

@@ -36,6 +36,16 @@ export function now(status) {
   const wide = (title, text, kind) => tiles.push(tile(title, text, null, kind, "tile wide"));
   if (status.waiting_for) wide("Now", status.waiting_for, null);
   if (swarm?.alone_because) wide("Alone", swarm.alone_because, "warn");
+  if (status.not_saved) {
+    const { round: done, saved_round: saved, because } = status.not_saved;
+    wide("Not saved", `rounds ${saved + 1} to ${done} are in memory alone: ${because}`, "bad");
+  }
+  if (status.damaged) {
+    const { damaged, continues_from: from } = status.damaged;
+    const names = damaged.map((each) => each.name).join(", ");
+    wide("Damaged", `${names}, kept aside; ${from === null ? "no checkpoint was left" : `the run went on from round ${from}`}`, "bad");
+  }
+  if (status.clock) wide("Clock", status.clock, "bad");
   if (fault) wide("Last fault", `round ${fault.round}: ${fault.kind}: ${fault.detail}`, fault.fatal ? "bad" : "warn");
   return tiles;
 }

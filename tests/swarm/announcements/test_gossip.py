@@ -122,6 +122,7 @@ def test_a_message_from_the_past_or_the_far_future_is_ignored(late_seconds: floa
     setting.now_seconds += late_seconds
     assert setting.host.arrive(raw) is GossipVerdict.IGNORE
     assert setting.gossip.rejected == {"clock": 1}
+    assert list(setting.gossip.refused_offsets.values()) == [pytest.approx(-late_seconds)]
 
 
 def test_a_replay_is_ignored_and_counted() -> None:
