@@ -217,8 +217,8 @@ def before(commit: str, hours: float, as_json: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--blobs", type=int, default=1_000_000, help="in the store that is started")
+    parser.add_argument("--hours", type=float, default=24.0, help="0: only the start")
+    parser.add_argument("--blobs", type=int, default=1_000_000, help="in the store that is started; 0: only the day")
     parser.add_argument("--before", metavar="COMMIT", help="measure the store of this commit instead")
     parser.add_argument("--older", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=Path, help=argparse.SUPPRESS)
@@ -231,12 +231,13 @@ def main() -> None:
         before(arguments.before, arguments.hours, arguments.json)
         return
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as folder:
-        make = day_of_an_older_version if arguments.older else day_of_this_version
-        day = make(Path(folder) / "blobs", Clock())
-        day.run(arguments.hours)
-        figures += figures_of(day, arguments.hours, bars=not arguments.older)
-    if not arguments.older:
+    if arguments.hours > 0:
+        with tempfile.TemporaryDirectory() as folder:
+            make = day_of_an_older_version if arguments.older else day_of_this_version
+            day = make(Path(folder) / "blobs", Clock())
+            day.run(arguments.hours)
+            figures += figures_of(day, arguments.hours, bars=not arguments.older)
+    if arguments.blobs > 0 and not arguments.older:
         with tempfile.TemporaryDirectory() as folder:
             figures += million(Path(folder), arguments.blobs)
     report("store before" if arguments.older else "store", figures, as_json=arguments.json)
