@@ -24,33 +24,23 @@ that decodes or receives it detects. A full disk raises ``StorageError``, and no
 
 from __future__ import annotations
 
-import heapq
-import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 from protocol.blob_id import blob_id, chunk_count
 from protocol.errors import StorageError
 from protocol.limits import CHUNK_BYTES, GROUP_BLOB_BYTES
 from swarm.blobs import incoming
-from swarm.blobs.evictions import RESERVE_SHARE, Candidate, choose_evictions
-from swarm.blobs.files import BlobFiles
-from swarm.blobs.packed import PACKED_BYTES, PackedBlobs
+from swarm.blobs.packed import PACKED_BYTES
 from swarm.blobs.partial_blob import PartialBlob
-from swarm.blobs.partials import Partials
+from swarm.blobs.room import StoreRoom
 
-BATCH = 500  # blobs that one call of ``tend`` expires or adopts, some ten milliseconds
-EVICTED_AT_ONCE = 4096  # packed blobs, before the room is measured again
-EVICTION_ROUNDS = 8  # of ``EVICTED_AT_ONCE``, in one call
-DATABASE = "packed.db"
-
-log = logging.getLogger(__name__)
+ADOPTED_AT_ONCE = 500  # blobs in one call of ``tend``, some ten milliseconds
 
 
 class NotHereError(StorageError):
@@ -84,16 +74,20 @@ class ContentStore:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory
-        self._packed = PackedBlobs(directory / DATABASE)
-        self._files = BlobFiles(directory / incoming.FILES_FOLDER)
-        self._partials = Partials(directory / "partial")
         self._inbox = incoming.HandedOver(directory)
-        self._budget_bytes = budget_bytes
         self._grace_seconds = grace_seconds
-        self._expire_seconds = expire_seconds
         self._wall_clock = wall_clock
         self._readers: Counter[bytes] = Counter()
         self._pinned: Counter[bytes] = Counter()
+        self._room = StoreRoom(
+            directory,
+            budget_bytes=budget_bytes,
+            grace_seconds=grace_seconds,
+            expire_seconds=expire_seconds,
+            wall_clock=wall_clock,
+            kept=(self._pinned, self._readers),
+        )
+        self._packed, self._files, self._partials = self._room.packed, self._room.files, self._room.partials
 
     def path(self, blob: bytes) -> Path:
         """Returns a file with the blob, for another process to open within ``grace_seconds``.
@@ -148,10 +142,10 @@ class ContentStore:
         parts = [content] if isinstance(content, bytes | memoryview) else content
         size = sum(len(part) for part in parts)
         if size > PACKED_BYTES:
-            self._make_room(size)
+            self._room.make(size)
             self._write_file(blob, parts, fetched=fetched)
             return
-        self._make_room(self._packed.growth_bytes(size), with_reserve=True)
+        self._room.make(self._packed.growth_bytes(size), with_reserve=True)
         with self._storing(blob):
             self._packed.put(blob, b"".join(parts), fetched=fetched, used_at_seconds=self._wall_clock())
 
@@ -201,10 +195,6 @@ class ContentStore:
         if self._pinned[blob] <= 0:
             del self._pinned[blob]
 
-    def can_hold(self, size: int) -> bool:
-        """Whether a blob of this size fits an empty store."""
-        return self._budget_bytes is None or size <= self._budget_bytes
-
     def resume(self, blob: bytes, size: int, chunk_hashes: Sequence[bytes] | None = None) -> PartialBlob | None:
         """Returns the place where the verified chunks of a blob are gathered.
 
@@ -219,7 +209,7 @@ class ContentStore:
 
     def write_chunk(self, partial: PartialBlob, index: int, chunk: bytes | memoryview) -> bool:
         """Verifies, then writes; returns False for a chunk that is not the blob's. Raises ``StorageError``."""
-        self._make_room(len(chunk), with_reserve=True, spare_own=partial.size <= GROUP_BLOB_BYTES)
+        self._room.make(len(chunk), with_reserve=True, spare_own=partial.size <= GROUP_BLOB_BYTES)
         with self._storing(partial.blob):
             return partial.write(index, chunk)
 
@@ -233,15 +223,8 @@ class ContentStore:
             partial.publish(self._files.path(partial.blob))
             self._files.added(partial.blob, fetched=True, used_at_seconds=self._wall_clock())
         self._partials.finished(partial)
-        if self._budget_bytes is not None and self.total_bytes() > (1.0 - RESERVE_SHARE) * self._budget_bytes:
+        if self._room.is_reserve_in_use:
             self.evict()  # the next fetch shall find its room free
-
-    def total_bytes(self) -> int:
-        """Returns what blobs and the chunks of unfinished fetches take on the disk.
-
-        What another process handed over counts once it was adopted.
-        """
-        return self._packed.disk_bytes + self._files.disk_bytes + self._partials.held_bytes
 
     def tend(self) -> bool:
         """Does what is due: adopts what was handed over, deletes what expired, evicts, and compacts the database.
@@ -249,52 +232,34 @@ class ContentStore:
         Returns whether more is due now; a call takes some ten milliseconds.
         """
         now_seconds = self._wall_clock()
-        adopted = [b for b in self._inbox.waiting(now_seconds - self._grace_seconds, BATCH) if self._adopt(b)]
+        adopted = [b for b in self._inbox.waiting(now_seconds - self._grace_seconds, ADOPTED_AT_ONCE) if self._adopt(b)]
         with suppress(OSError):  # a disk that takes no writes: tried again with the next call
             self._packed.flush(now_seconds)
         self._partials.drop_aged(now_seconds)
-        expired = self._expired(now_seconds)
-        are_gone = self._remove(expired)
+        has_more = self._room.expire()
         self.evict()
         with suppress(OSError):
             self._packed.compact()
-        return len(adopted) >= BATCH or (are_gone and len(expired) >= BATCH)
+        return has_more or len(adopted) >= ADOPTED_AT_ONCE
+
+    def total_bytes(self) -> int:
+        """Returns what blobs and the chunks of unfinished fetches take on the disk.
+
+        What another process handed over counts once it was adopted.
+        """
+        return self._room.total_bytes()
 
     def evict(self, *, room_bytes: int = 0, with_reserve: bool = True, spare_own: bool = False) -> list[bytes]:
-        """Evicts until the store is within its budget with ``room_bytes`` to spare, if it can. Returns the evicted.
+        """Evicts until the store is within its budget with ``room_bytes`` to spare: ``StoreRoom.evict``."""
+        return self._room.evict(room_bytes=room_bytes, with_reserve=with_reserve, spare_own=spare_own)
 
-        ``with_reserve`` keeps at least ``RESERVE_SHARE`` free; with ``spare_own`` only fetched blobs are evicted.
-        """
-        if self._budget_bytes is None:
-            return []
-        if with_reserve:
-            room_bytes = max(room_bytes, int(RESERVE_SHARE * self._budget_bytes))
-        now_seconds = self._wall_clock()
-        self._drop_partials(self.total_bytes() + room_bytes - self._budget_bytes)
-        evicted: list[bytes] = []
-        for _ in range(EVICTION_ROUNDS):
-            excess_bytes = self.total_bytes() + room_bytes - self._budget_bytes
-            if excess_bytes <= 0:
-                break
-            with suppress(OSError):
-                self._packed.flush(now_seconds)
-                self._packed.compact(wanted_bytes=excess_bytes)
-            chosen = choose_evictions(
-                () if spare_own else self._evictable(now_seconds, fetched=False),
-                self._evictable(now_seconds, fetched=True),
-                excess_bytes=self.total_bytes() + room_bytes - self._budget_bytes,
-                fetched_bytes=self._files.fetched_bytes + self._packed.fetched_bytes,
-                budget_bytes=self._budget_bytes,
-            )
-            if not self._remove(chosen):
-                break
-            evicted += chosen
-        return evicted
+    def can_hold(self, size: int) -> bool:
+        """Whether a blob of this size fits an empty store."""
+        return self._room.can_hold(size)
 
     def raise_budget(self, budget_bytes: int) -> None:
         """Raises the budget to at least this. A store without a budget stays without."""
-        if self._budget_bytes is not None:
-            self._budget_bytes = max(self._budget_bytes, budget_bytes)
+        self._room.raise_budget(budget_bytes)
 
     def close(self) -> None:
         """Gives the database free for another object; the next call opens it again."""
@@ -333,69 +298,13 @@ class ContentStore:
             incoming.write_whole(self._files.path(blob), parts, self._partials.directory)
             self._files.added(blob, fetched=fetched, used_at_seconds=self._wall_clock())
 
-    def _is_kept(self, blob: bytes) -> bool:
-        return blob in self._pinned or blob in self._readers
-
-    def _evictable(self, now_seconds: float, *, fetched: bool) -> Iterable[Candidate]:
-        """The blobs of one kind that may be evicted, the least recently used first."""
-        both = heapq.merge(
-            self._packed.oldest(fetched=fetched, limit=EVICTED_AT_ONCE),
-            self._files.oldest(now_seconds, fetched=fetched),
-            key=lambda each: each.used_at_seconds,
-        )
-        in_use_from_seconds = now_seconds - self._grace_seconds
-        for each in takewhile(lambda each: each.used_at_seconds <= in_use_from_seconds, both):
-            if not self._is_kept(each.blob):
-                yield each
-
-    def _expired(self, now_seconds: float) -> list[bytes]:
-        if self._expire_seconds is None:
-            return []
-        before_seconds = now_seconds - self._expire_seconds
-        unused = self._files.unused_since(before_seconds, now_seconds)
-        expired = [blob for blob, size in unused if size <= GROUP_BLOB_BYTES]
-        for is_fetched in (True, False):
-            oldest = self._packed.oldest(fetched=is_fetched, limit=BATCH)
-            expired += [each.blob for each in oldest if each.used_at_seconds <= before_seconds]
-        for blob in filter(self._is_kept, expired):
-            self.touch(blob)  # so that no batch consists of these alone
-        return [blob for blob in expired if not self._is_kept(blob)][:BATCH]
-
-    def _remove(self, blobs: Sequence[bytes]) -> bool:
-        """Deletes whole blobs; returns whether there were any and the disk let go of them."""
-        try:
-            packed = [blob for blob in blobs if not self._files.remove(blob)]
-            if packed:
-                self._packed.remove(packed)
-        except OSError as error:
-            log.warning("%d blobs cannot be deleted: %s", len(blobs), error)
-            return False
-        return bool(blobs)
-
-    def _drop_partials(self, excess_bytes: int) -> None:
-        self._partials.drop(
-            budget_bytes=self._budget_bytes or 0, excess_bytes=excess_bytes, now_seconds=self._wall_clock()
-        )
-
-    def _make_room(self, size: int, *, with_reserve: bool = False, spare_own: bool = False) -> None:
-        if self._budget_bytes is None:
-            return
-        if self.total_bytes() + size > self._budget_bytes:
-            self.evict(room_bytes=size, with_reserve=with_reserve, spare_own=spare_own)
-        held = self.total_bytes()
-        if held + size > self._budget_bytes:
-            raise StorageError(
-                f"{size} bytes do not fit: {held} of {self._budget_bytes} bytes of {self.directory} are in use or just "
-                "fetched; raise swarm.store_bytes"
-            )
-
     @contextmanager
     def _storing(self, blob: bytes) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if incoming.is_disk_full(error):
-                self._drop_partials(self._partials.held_bytes)  # what nobody waits for
+                self._room.drop_partials(self._partials.held_bytes)  # what nobody waits for
             raise incoming.storage_error(self.directory / blob.hex(), error) from error
 
     def _not_here(self, blob: bytes) -> NotHereError:

@@ -161,7 +161,7 @@ def test_another_size_that_is_named_after_the_blob_came_from_others_is_no_failur
 def test_a_blob_larger_than_the_store_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     async def story() -> None:
         async with World(tmp_path).nodes(2) as (here, there):
-            here.store._budget_bytes = 1 << 30
+            here.store._room._budget_bytes = 1 << 30
             (huge,) = await here.fetch(Wanted(bytes(32), 1 << 40, (there.host.peer_id,)))
             assert "swarm.store_bytes" in huge.reason
             assert here.host.traffic().sent_bytes == 0

@@ -445,7 +445,7 @@ def test_a_store_without_room_fails_that_blob_with_its_remedy_and_fetches_the_ot
         async with World(tmp_path).nodes(2) as (here, there):
             there.store.put(content(LARGE))
             there.store.put(content(1000))
-            here.store._budget_bytes = LARGE - 1
+            here.store._room._budget_bytes = LARGE - 1
             large, small = await here.fetch(here.wanted(content(LARGE), there), here.wanted(content(1000), there))
             assert "swarm.store_bytes" in large.reason
             assert small.reason is None
