@@ -14,6 +14,7 @@ Guarantees:
   that ``close`` deletes names the boot of the system. Where the system names none, a killed process counts as that.
 - A call takes some ten microseconds, and memory stays at a few MiB for any number.
 - Times of use are gathered in memory and written by ``flush``; a crash loses those of the last moments.
+- Blobs can be deleted on a full disk: a file keeps room for that.
 - Calls that change the database raise ``OSError``; calls that only read find nothing where it cannot be read.
 """
 
@@ -21,8 +22,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -39,8 +41,10 @@ CACHE_BYTES = 4 << 20
 LOG_PAGES = 64  # of the write-ahead log, before they are copied into the database
 LOG_BYTES = 512 << 10  # of the log's file, which one long transaction may exceed for a while
 TOUCHES = 4096  # gathered before they are written
-SPARE_SHARE = 1 / 4  # of the database may be dead space, which new blobs fill
-SPARE_BYTES = 1 << 20  # may be dead space in any case
+DEAD_SHARE = 1 / 4  # of the database may be dead space, which new blobs fill
+DEAD_BYTES = 1 << 20  # may be dead space in any case
+SPARE_BYTES = 512 << 10  # of a file beside the database, which is deleted where deleting a blob needs room
+REMOVED_AT_ONCE = 20  # blobs, on a full disk
 OPEN_SECONDS = 2.0  # for a process that is ending to close the database
 VERSION = 1
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -106,8 +110,8 @@ class PackedBlobs:
 
     @property
     def disk_bytes(self) -> int:
-        """What the database takes on the disk, dead space and its log included."""
-        return disk_bytes_of(self._path) + disk_bytes_of(self._log)
+        """What the database takes on the disk, with dead space, its log and its spare room."""
+        return disk_bytes_of(self._path) + disk_bytes_of(self._log) + disk_bytes_of(self._beside("-spare"))
 
     @property
     def dead_bytes(self) -> int:
@@ -121,6 +125,7 @@ class PackedBlobs:
         length_bytes = self._read(lambda database: _number(database, "PRAGMA page_count"), 0) * PAGE_BYTES
         growth_bytes = max(0, log_bytes - disk_bytes_of(self._log))
         growth_bytes += max(0, length_bytes - disk_bytes_of(self._path))  # what is in the log alone
+        growth_bytes += max(0, SPARE_BYTES - disk_bytes_of(self._beside("-spare")))
         return growth_bytes + (0 if needed_bytes <= self.dead_bytes else needed_bytes)
 
     def has(self, blob: bytes) -> bool:
@@ -184,30 +189,66 @@ class PackedBlobs:
         return [Candidate(blob, size + ROW_BYTES, used_at_seconds) for blob, size, used_at_seconds in rows]
 
     def remove(self, blobs: Iterable[bytes]) -> None:
-        """Deletes them, all or none; those that are not here are passed over. Their room is dead until ``compact``."""
-        wanted = [(blob,) for blob in blobs]
+        """Deletes them; those that are not here are passed over. Their room is dead until ``compact``.
+
+        On a full disk it takes the room that is kept for this; where that is not enough, all blobs are deleted.
+        """
+        wanted = list(blobs)
+        try:
+            self._remove(wanted)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._remove_on_a_full_disk(wanted)
+        for blob in wanted:
+            self._touched.pop(blob, None)
+
+    def _remove(self, wanted: Sequence[bytes]) -> None:
         delete = "DELETE FROM blobs WHERE id = ? RETURNING fetched, size"
 
         def write(database: sqlite3.Connection) -> list[tuple[int, int]]:
-            return [row for each in wanted for row in database.execute(delete, each).fetchall()]
+            return [row for blob in wanted for row in database.execute(delete, (blob,)).fetchall()]
 
         for fetched, size in self._write(write):
             self._count -= 1
             self._fetched_bytes -= size if fetched else 0
-        for (blob,) in wanted:
-            self._touched.pop(blob, None)
+
+    def _remove_on_a_full_disk(self, wanted: Sequence[bytes]) -> None:
+        self._beside("-spare").unlink(missing_ok=True)
+        try:
+            for first in range(0, len(wanted), REMOVED_AT_ONCE):
+                self._empty_log()
+                self._remove(wanted[first : first + REMOVED_AT_ONCE])
+            self._empty_log()
+        except OSError as error:
+            log.warning("%s is begun anew, for the disk has no room to delete from it: %s", self._path, error)
+            self._delete()
+
+    def _empty_log(self) -> None:
+        self._with_database(lambda database: database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+
+    def _keep_spare(self) -> None:
+        """Takes the room that deleting needs on a full disk, where there is room now."""
+        spare = self._beside("-spare")
+        if not spare.exists():
+            try:
+                spare.write_bytes(os.urandom(SPARE_BYTES))  # not zeros, which take no room on some file systems
+            except OSError:
+                spare.unlink(missing_ok=True)
 
     def compact(self, *, wanted_bytes: int = 0) -> None:
-        """Gives dead space back to the file system: what is beyond the spare, and at least ``wanted_bytes`` of it."""
+        """Gives dead space back to the file system: what is beyond its share, and at least ``wanted_bytes`` of it."""
         dead_bytes = self.dead_bytes
-        spare_bytes = max(SPARE_BYTES, int(SPARE_SHARE * disk_bytes_of(self._path)))
-        surplus_bytes = min(dead_bytes, max(wanted_bytes, dead_bytes - spare_bytes))
+        kept_bytes = max(DEAD_BYTES, int(DEAD_SHARE * disk_bytes_of(self._path)))
+        surplus_bytes = min(dead_bytes, max(wanted_bytes, dead_bytes - kept_bytes))
         if surplus_bytes > 0:
             pages = -(-surplus_bytes // PAGE_BYTES)
             vacuum = f"PRAGMA incremental_vacuum({pages})"  # steps once a page, which ``execute`` would not
             self._with_database(lambda database: database.executescript(vacuum))
         if surplus_bytes > 0 or (wanted_bytes > 0 and disk_bytes_of(self._log) > 0):
-            self._with_database(lambda database: database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+            self._empty_log()
+        if self._open is not None:
+            self._keep_spare()
 
     def close(self) -> None:
         """Gives the database free; the next call opens it again."""
@@ -267,24 +308,29 @@ class PackedBlobs:
         raise AssertionError("the second attempt returns or raises")
 
     def _opened(self) -> sqlite3.Connection:
-        if self._open is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._open = self._connected()
-            if self._went_down_open():
-                log.warning("the machine went down with %s open, which is begun anew", self._path)
+        if self._open is not None:
+            return self._open
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        database = self._connected()
+        try:
+            if self._went_down_open() or _number(database, "PRAGMA user_version") not in (0, VERSION):
+                log.warning("%s is of another version, or was open when the machine went down: begun anew", self._path)
+                database.close()
                 self._delete()
-                self._open = self._connected()
-            if _number(self._open, "PRAGMA user_version") not in (0, VERSION):
-                log.warning("%s is of another version of starling and is begun anew", self._path)
-                self._delete()
-                self._open = self._connected()
+                database = self._connected()
             for statement in _SCHEMA:
-                self._open.execute(statement)
-            sums = self._open.execute("SELECT fetched, count(*), sum(size) FROM blobs GROUP BY fetched").fetchall()
+                database.execute(statement)
+            sums = database.execute("SELECT fetched, count(*), sum(size) FROM blobs GROUP BY fetched").fetchall()
+        except BaseException:
+            database.close()
+            raise
+        with suppress(OSError):  # on a full disk a power failure may go unnoticed, and ``get`` verifies
             self._beside("-open").write_text(self._boot(), encoding="ascii")
-            self._count = sum(count for _, count, _ in sums)
-            self._fetched_bytes = sum(size for fetched, _, size in sums if fetched)
-        return self._open
+        self._count = sum(count for _, count, _ in sums)
+        self._fetched_bytes = sum(size for fetched, _, size in sums if fetched)
+        self._open = database
+        self._keep_spare()
+        return database
 
     def _connected(self) -> sqlite3.Connection:
         database = sqlite3.connect(
@@ -314,7 +360,7 @@ class PackedBlobs:
         self._open = None
         self._touched.clear()
         self._count = self._fetched_bytes = 0
-        for suffix in ("", "-wal", "-shm", "-journal", "-open"):
+        for suffix in ("", "-wal", "-shm", "-journal", "-open", "-spare"):
             self._beside(suffix).unlink(missing_ok=True)
 
 
