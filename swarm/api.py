@@ -1,11 +1,13 @@
 """Requests and replies between the swarm process and its clients on the Unix socket: structs in MessagePack frames.
 
-Both ends are ours and of one version; frames are bounded nevertheless. Blobs pass as files in the content store.
+Both ends are ours and of one version; frames are bounded nevertheless. Blobs pass as files in the content store, small
+ones that were fetched within the reply.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -15,6 +17,7 @@ from protocol.streams.averaging_messages import Offer
 from swarm.averaging.norm_history import FamilyPast
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_INLINE_BYTES = 8 * 1024 * 1024  # of contents in one reply; further blobs are handed over by path
 
 
 class Judgement(StrEnum):
@@ -118,11 +121,30 @@ class Wanted(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """The outcome for one wanted blob: a path in the content store, or the reason why there is none."""
+    """The outcome for one wanted blob: its content if it is small, a path in the content store, or the reason why it
+    is not here."""
 
     blob: bytes
     path: str | None
     reason: str | None
+    content: bytes | None = None
+
+    @property
+    def is_here(self) -> bool:
+        return self.content is not None or self.path is not None
+
+    def size(self) -> int:
+        """Returns the bytes of a blob that is here. Raises ``FileNotFoundError`` if it was evicted since."""
+        return len(self.content) if self.content is not None else self._file().stat().st_size
+
+    def read(self) -> bytes:
+        """Returns the whole content of a blob that is here. Raises ``FileNotFoundError`` if it was evicted since."""
+        return self.content if self.content is not None else self._file().read_bytes()
+
+    def _file(self) -> Path:
+        if self.path is None:
+            raise FileNotFoundError(self.reason)
+        return Path(self.path)
 
 
 # Requests of clients: one outstanding request per connection; every request gets exactly one reply.

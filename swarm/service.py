@@ -10,9 +10,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
 from random import Random
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
@@ -20,16 +24,18 @@ from protocol import limits
 from protocol.connections import connections_field
 from protocol.errors import ConfigurationError, RefusedError, StarlingError, StorageError
 from protocol.identity import NodeKey
+from protocol.limits import CLOCK_WINDOW_SECONDS
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
 from swarm.announcements import pacing
 from swarm.announcements.crowding import Standing
 from swarm.announcements.gossip import Gossip, split_adverts
-from swarm.announcements.group_pool import GroupPool
+from swarm.announcements.group_pool import AGE_SECONDS, GroupPool
 from swarm.announcements.state_sharing import StateSharing
 from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
+from swarm.blobs.incoming import clear_flat_folder, flat_folder
 from swarm.blobs.store import ContentStore
 from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
@@ -46,6 +52,7 @@ CONNECTIVITY_CHECK_SECONDS = 2.0
 COUNT_SECONDS = 1.0  # between two counts of the swarm's nodes
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after the learner's last beat; heartbeats then say that it is silent
+GROUP_BLOB_SECONDS = AGE_SECONDS + CLOCK_WINDOW_SECONDS  # after its last use no peer has its advert any more
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
 MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
@@ -75,7 +82,12 @@ class SwarmService:
         home = settings.home_path
         self.started = anyio.Event()
         self.host = host
-        self.store = ContentStore(home / "blobs", budget_bytes=settings.store_bytes, wall_clock=wall_clock)
+        self.store = ContentStore(
+            home / "blobs",
+            budget_bytes=settings.store_bytes,
+            expire_seconds=GROUP_BLOB_SECONDS,
+            wall_clock=wall_clock,
+        )
         self.reputations = ReputationBook(home / "trust.json")  # another name would lift the bans kept on disk
         self._settings = settings
         self._wall_clock = wall_clock
@@ -151,6 +163,11 @@ class SwarmService:
         Raises ``TransportError`` if the port is in use, ``RefusedError`` once this node is no longer a member of its
         private cluster.
         """
+        with closing(self.store):
+            await self._run_on_host()
+        self._emit("left", {"reason": self._goodbye})
+
+    async def _run_on_host(self) -> None:
         async with self.host.run():
             for peer in self.reputations.banned(self._wall_clock()):
                 self.host.block(peer)
@@ -163,7 +180,6 @@ class SwarmService:
                     self._tasks = None  # before it closes: other nodes' goodbyes may arrive until the host is down
                 tasks.cancel_scope.cancel()
         self._save()
-        self._emit("left", {"reason": self._goodbye})
 
     async def _run_duties(self, tasks: TaskGroup) -> None:
         """Starts everything that a node does by itself, and returns once it has left and said goodbye."""
@@ -173,6 +189,7 @@ class SwarmService:
             self._states.run,
             self._watch_connectivity,
             self._maintain,
+            self._clear_flat_folder,
         )
         for duty in duties:
             tasks.start_soon(duty)
@@ -234,6 +251,7 @@ class SwarmService:
 
     async def _share(self, request: api.Share) -> None:
         for group in request.groups:
+            self.store.take_over(group.blob)
             self._own_blobs[group.blob] = None
             if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
                 self._own_blobs.popitem(last=False)
@@ -370,10 +388,18 @@ class SwarmService:
     async def _maintain(self) -> None:
         while True:
             await anyio.sleep(MAINTENANCE_SECONDS)
-            self.store.evict()
+            while self.store.tend():
+                await anyio.lowlevel.checkpoint()
             self._groups.expire(self._wall_clock())
             self._groups.regrade()
             self._save()
+
+    async def _clear_flat_folder(self) -> None:
+        """Empties what an older version left: up to a million files, which takes minutes."""
+        if flat_folder(self.store.directory).exists():
+            before_seconds = self._wall_clock() - GROUP_BLOB_SECONDS
+            clear = partial(clear_flat_folder, self.store.directory, before_seconds=before_seconds)
+            await anyio.to_thread.run_sync(clear, abandon_on_cancel=True)
 
     def _save(self) -> None:
         try:

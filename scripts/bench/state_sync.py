@@ -83,9 +83,9 @@ def donors_of(stack: ExitStack, count: int, directory: Path, source: ContentStor
             upload_bytes_per_second=LINK_BYTES_PER_SECOND,
         )
         stack.callback(donor.close)
-        (donor.home / "blobs").mkdir(exist_ok=True)
+        (donor.home / "blobs" / "incoming").mkdir(parents=True, exist_ok=True)
         for each in advert.blobs:
-            (donor.home / "blobs" / each.blob.hex()).hardlink_to(source.path(each.blob))
+            (donor.home / "blobs" / "incoming" / each.blob.hex()).hardlink_to(source.path(each.blob))
         donor.client.beat(heartbeat("learning"))
         donor.client.share_state(advert)
         addresses += donor.addresses[:1]

@@ -180,7 +180,7 @@ class Swarm:
         wanted = (api.Wanted(chosen.advert.blob, chosen.advert.size, (chosen.peer,)),)
         outcome = await node.service.answer(api.Fetch(wanted, ROUND_SECONDS))
         assert isinstance(outcome, api.FetchedList)
-        is_here = outcome.fetched[0].path is not None
+        is_here = outcome.fetched[0].is_here
         if now_seconds() > self._disturbed_until_seconds:
             node.fetched[is_here] += 1
         if is_here:

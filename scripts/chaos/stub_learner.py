@@ -141,10 +141,10 @@ class StubLearner:
         wanted = [api.Wanted(each.advert.blob, each.advert.size, (each.peer,)) for each in chosen]
         used = 0
         for each, fetched in zip(chosen, self._swarm.fetch(wanted, deadline_seconds=FETCH_SECONDS), strict=True):
-            if fetched.path is None:
+            if not fetched.is_here:
                 continue
             try:
-                theirs = decode_group(Path(fetched.path).read_bytes())
+                theirs = decode_group(fetched.read())
                 check_against_advert(theirs, each.advert)
             except FileNotFoundError:
                 continue  # evicted since

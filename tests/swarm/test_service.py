@@ -153,7 +153,7 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
                     (b.host.peer_id, FAMILY, TOKENIZER, 7)
                 }
                 fetched = await fetch(other, groups)
-                assert [Path(f.path or "").read_bytes() for f in fetched] == [content(1), content(2)]  # noqa: ASYNC240
+                assert [f.read() for f in fetched] == [content(1), content(2)]
             assert await seen(c, after=2) == []
             received = await peer(a, b)
             assert received is not None
@@ -161,7 +161,7 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
             given = await peer(b, a)
             assert given is not None and given.groups_given == 2
             (again,) = await fetch(c, [(await seen(c))[0]])  # it is here: nothing is sent
-            assert again.path is not None
+            assert again.is_here
             relayed = await peer(a, c)
             assert relayed is not None and relayed.groups_given == 0  # it gave none of its own groups
 
@@ -266,7 +266,7 @@ def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_con
             await anyio.sleep(10.0)
             assert liar.host.peer_id not in honest.host.peers()
             (refused,) = await fetch(honest, [group(liar)])
-            assert refused.path is None
+            assert not refused.is_here
 
         async with (
             swarm.member("honest", host=swarm.network.restart(honest.host)) as again,  # type: ignore[arg-type]
@@ -437,7 +437,7 @@ def test_a_peer_that_crashes_is_no_longer_connected_and_its_groups_say_why_they_
             await anyio.sleep(1.0)
             swarm.network.crash(b.host)  # type: ignore[arg-type]
             (lost,) = await fetch(a, await seen(a))
-            assert lost.path is None
+            assert not lost.is_here
             assert b.host.peer_id in (lost.reason or "")
             gone = await peer(a, b)
             assert gone is not None
