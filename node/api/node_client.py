@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from typing import TypeVar
 
 import msgspec
 
 from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, StopAnswer, SwarmAnswer
-from node.home import Home
-from protocol.errors import TransportError, UnreachableError
+from node.home import Home, holder_of
+from protocol.errors import DeadlineError, TransportError, UnreachableError
 
 A = TypeVar("A", bound=msgspec.Struct)
 TIMEOUT_SECONDS = 10.0
@@ -18,7 +19,8 @@ TIMEOUT_SECONDS = 10.0
 
 def ask_status(home: Home) -> NodeStatus:
     """Raises ``UnreachableError`` with the remedy where no node runs in ``home``, as all functions here do;
-    ``TransportError`` for an answer that this version does not understand."""
+    ``DeadlineError`` where one runs and does not answer; ``TransportError`` for an answer that this version does not
+    understand."""
     return _ask(home, "GET", "/api/v1/status", NodeStatus)
 
 
@@ -60,11 +62,7 @@ def _ask(home: Home, method: str, target: str, expected: type[A]) -> A:
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        why = "" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f" ({error})"
-        raise UnreachableError(
-            f"no node is running in {home.path}{why}: start one with starling up, "
-            "or name its data directory with --home or STARLING_HOME"
-        ) from None
+        raise _no_answer(home, error) from None
     finally:
         connection.close()
     if response.status != http.client.OK:
@@ -75,3 +73,25 @@ def _ask(home: Home, method: str, target: str, expected: type[A]) -> A:
         raise TransportError(
             f"the node in {home.path} runs another version ({error}): restart it with this version of starling up"
         ) from None
+
+
+def _no_answer(home: Home, error: Exception) -> TransportError:
+    """Tells a node that is not there from one that does not answer, by the lock of its data directory."""
+    holder = holder_of(home)
+    if holder is None:
+        why = "" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f" ({error})"
+        return UnreachableError(
+            f"no node is running in {home.path}{why}: start one with starling up, "
+            "or name its data directory with --home or STARLING_HOME"
+        )
+    if holder.supervisor is None:
+        return DeadlineError(
+            f"the node in {home.path} has ended, and its processes are still checkpointing: wait until they have ended"
+        )
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since_seconds))
+    why = "its socket is not open" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else str(error)
+    return DeadlineError(
+        f"a node is running in {home.path} (process {holder.supervisor}, since {since}) but does not answer ({why}): "
+        f"it may be starting, ending or stopped by a signal; see starling logs, and kill {holder.supervisor} where "
+        "it stays so"
+    )

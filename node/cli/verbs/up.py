@@ -62,6 +62,8 @@ def up(
 
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
+    from node.cli.node_log import LoggedObserver, node_log
+    from node.cli.output_queue import queued_standard_error
     from node.cli.progress import observer_for
     from node.configuration import load_config
     from node.home import home_at
@@ -76,7 +78,9 @@ def up(
     if from_peers:
         flags["checkpoint.from_peers"] = "true"
     config = load_config(where.path, os.environ, flags)
-    with observer_for(as_json=as_json) as observer:
+    log = node_log(where)
+    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
+        observer = LoggedObserver(shown, log)
         outcome = run_node(where, config, observer, until_input_ends=until_input_ends, invite=invite)
         observer.on_outcome(outcome)
     if outcome.exit_code is not ExitCode.DONE:
