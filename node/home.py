@@ -56,6 +56,10 @@ class Home:
     def fitted(self) -> Path:
         return self.path / "fitted.json"
 
+    @property
+    def pause(self) -> Path:
+        return self.path / "pause.json"
+
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"
 

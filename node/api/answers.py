@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, PeersAnswer, PeerView
+from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, Paused, PeersAnswer, PeerView
 from node.events import Event, Fault, Loading, OutOfMemory, PhaseBegan, RoundDone
 from node.printable import printable
-from node.quantities import size
+from node.quantities import local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -48,6 +48,8 @@ def waiting_for(
     """Describes in a few words what the node does now."""
     if state is NodeState.STOPPING:
         return "stopping: finishing the step, checkpointing, saying goodbye"
+    if state is NodeState.PAUSED:
+        return "paused"
     if state is NodeState.RECOVERING:
         return "the learner ended and is being restarted"
     if state is NodeState.STARTING:
@@ -57,6 +59,12 @@ def waiting_for(
     if began is None or began.phase not in PHASES or (number is not None and began.round != number):
         return f"{round_name} under way"
     return f"{round_name}: {PHASES[began.phase]}"
+
+
+def paused_line(paused: Paused, now_seconds: float) -> str:
+    """Describes in one line why the node does not train, and until when."""
+    until = "" if paused.until is None else f", until {local_time(paused.until, now_seconds)}"
+    return f"paused: {paused.because}{until}"
 
 
 def loading_line(loading: Loading) -> str:

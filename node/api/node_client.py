@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from node.api.types import HistoryAnswer, NodeStatus, PeersAnswer, RolloutsAnswer, StopAnswer, SwarmAnswer
+from node.api.types import HistoryAnswer, NodeStatus, PauseAnswer, PeersAnswer, RolloutsAnswer, StopAnswer, SwarmAnswer
 from node.home import Home, holder_of
 from protocol.errors import DeadlineError, TransportError, UnreachableError
 
@@ -42,6 +42,17 @@ def ask_history(home: Home, points: int) -> HistoryAnswer:
 
 def ask_stop(home: Home) -> StopAnswer:
     return _ask(home, "POST", "/api/v1/stop", StopAnswer)
+
+
+def ask_pause(home: Home, for_seconds: float | None, *, at_once: bool = False) -> PauseAnswer:
+    query = ([] if for_seconds is None else [f"seconds={for_seconds}"]) + (["at_once=true"] if at_once else [])
+    return _ask(home, "POST", f"/api/v1/pause?{'&'.join(query)}", PauseAnswer)
+
+
+def ask_resume(home: Home, for_seconds: float | None) -> PauseAnswer:
+    return _ask(
+        home, "POST", "/api/v1/resume" + ("" if for_seconds is None else f"?seconds={for_seconds}"), PauseAnswer
+    )
 
 
 class _Connection(http.client.HTTPConnection):

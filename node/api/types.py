@@ -18,6 +18,7 @@ from swarm.api import ExchangeStatus, SwarmStatus
 class NodeState(StrEnum):
     STARTING = "starting"  # no round has begun yet
     TRAINING = "training"
+    PAUSED = "paused"  # the learner rests, and its memory is given back; peers stay connected and are served
     RECOVERING = "recovering"  # the learner ended and is being restarted
     STOPPING = "stopping"
 
@@ -28,6 +29,14 @@ class ChildStatus(Struct, frozen=True):
     pid: int | None  # None while it is not running
     restarts: int
     last_end: str | None  # how it last ended, in words; None if it never ended
+
+
+class Paused(Struct, frozen=True):
+    """Why the node does not train now, though it could. Times are Unix seconds."""
+
+    since: float
+    because: str  # in words
+    until: float | None  # None: until ``starling resume``, or until what it waits for is over
 
 
 class NodeStatus(Struct, frozen=True):
@@ -56,6 +65,7 @@ class NodeStatus(Struct, frozen=True):
     usage: Usage | None = None  # memory and traffic
     waiting_for: str = ""  # what the node does now, in words
     evaluated: Evaluated | None = None  # the last measurement on held-out prompts since the node's start
+    paused: Paused | None = None  # None while the node trains
 
 
 class HeartbeatView(Struct, frozen=True):
@@ -236,6 +246,13 @@ class StopAnswer(Struct, frozen=True):
     """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and stops."""
 
     stopping: bool
+
+
+class PauseAnswer(Struct, frozen=True):
+    """Answer of POST /api/v1/pause and /api/v1/resume: ``NodeStatus.paused`` from now on. After a resume it is not null
+    where the schedule, or what the machine is used for, is still against training."""
+
+    paused: Paused | None
 
 
 class HealthAnswer(Struct, frozen=True):

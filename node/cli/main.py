@@ -19,7 +19,9 @@ from node.cli.verbs import (
     export,
     fit,
     id,
+    logs,
     owner,
+    pause,
     peers,
     report,
     status,
@@ -35,6 +37,7 @@ from swarm.exit_codes import ExitCode, exit_code_of
 HELP = """Train a language model together with nodes on other machines: no coordinator, no account, no blockchain.
 
 Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
+In the background: starling up --detach, starling logs -f. Have the machine for yourself: starling pause --for 2h.
 See three nodes learn from each other: starling demo.
 
 Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 75 try again, 77 refused, 78 bad configuration, 130 interrupted.
@@ -52,6 +55,9 @@ app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
 app.command("top")(top.top)
+app.command("logs")(logs.logs)
+app.command("pause")(pause.pause)
+app.command("resume")(pause.resume)
 app.command("down")(down.down)
 app.command("report")(report.report)
 app.command("id")(id.identity)

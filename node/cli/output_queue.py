@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import TextIO, cast
 
 MAX_BYTES = 1 << 20  # that wait for a reader
 CLOSE_SECONDS = 2.0  # at the end, for a reader to take what waits
@@ -197,7 +197,7 @@ def queued_standard_error(also: Callable[[bytes], None]) -> Iterator[None]:
     """
     former = sys.stderr
     with queued(former) as queue:
-        sys.stderr = QueuedText(queue, former, also)
+        sys.stderr = cast(TextIO, QueuedText(queue, former, also))
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import IO, Protocol, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -49,6 +49,14 @@ ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone o
 SCROLLED_LINES = 200  # that wait for a terminal which nobody reads
 
 
+class LineWriter(Protocol):
+    """What lines are written to: a text stream."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+
 class UpObserver(Observer, Protocol):
     def on_outcome(self, outcome: RunOutcome) -> None:
         """Called once, after the node has stopped."""
@@ -62,7 +70,7 @@ def observer_for(*, as_json: bool) -> Iterator[UpObserver]:
         if as_json:
             yield JsonObserver(out)
         elif sys.stdout.isatty():
-            with Live(console=Console(file=out), auto_refresh=False, transient=True) as live:
+            with Live(console=Console(file=cast(IO[str], out)), auto_refresh=False, transient=True) as live:
                 yield PanelObserver(live, lambda: queue.idle)
         else:
             yield PlainObserver(out)
@@ -77,8 +85,8 @@ class JsonObserver:
     """Writes one JSON object a line: the learner's events unchanged, the supervisor's as ``note``, ``node``,
     ``ended``; ``dropped`` where the reader missed some."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out: TextIO | None = out
+    def __init__(self, out: LineWriter) -> None:
+        self._out: LineWriter | None = out
         self._addresses: tuple[str, ...] = ()
 
     def on_event(self, line: bytes, event: Event) -> None:
@@ -106,8 +114,10 @@ class PlainObserver:
     """Writes a line for each event, and for rounds one line every ``round_line_seconds``. ``stamp`` is the format of
     the local time before each line."""
 
-    def __init__(self, out: TextIO, *, stamp: str = "%H:%M:%S", round_line_seconds: float = ROUND_LINE_SECONDS) -> None:
-        self._out: TextIO | None = out
+    def __init__(
+        self, out: LineWriter, *, stamp: str = "%H:%M:%S", round_line_seconds: float = ROUND_LINE_SECONDS
+    ) -> None:
+        self._out: LineWriter | None = out
         self._stamp, self._round_line_seconds = stamp, round_line_seconds
         self._round_shown_at: float | None = None
         self._unshown: RoundDone | None = None  # the newest round since the one that was shown
@@ -272,7 +282,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")
 
 
-def _written(out: TextIO | None, line: str) -> TextIO | None:
+def _written(out: LineWriter | None, line: str) -> LineWriter | None:
     """Writes ``line`` and returns ``out``; returns None once its reader has closed it."""
     try:
         if out is not None:

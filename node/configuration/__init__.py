@@ -4,6 +4,7 @@
 section, never the whole tree. ``node.toml.example`` documents every key.
 """
 
+from node.configuration.machine import MachineSection, PauseCondition
 from node.configuration.sections import (
     DEFAULT_BATCH_TOKENS,
     DEFAULT_ROWS,
@@ -57,8 +58,10 @@ __all__ = [
     "ForeignAdvantage",
     "LearnerSection",
     "LossName",
+    "MachineSection",
     "ObjectiveSection",
     "OptimizerName",
+    "PauseCondition",
     "PolicySection",
     "ResearchSection",
     "SwarmSection",

@@ -23,6 +23,8 @@ from protocol.errors import ConfigurationError
 ENVIRONMENT_PREFIX: Final = "STARLING_"
 NOT_KEYS: Final = frozenset({"STARLING_HOME", "STARLING_JOIN"})  # read elsewhere: the data directory, and an invite
 
+MOVED: Final = {"swarm.upload_bytes_per_second": ("machine.max_upload", '"10 Mbit/s"')}  # former keys
+
 
 def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> Config:
     """Returns the resolved configuration of the node whose data lie in ``home``.
@@ -143,6 +145,9 @@ def _refuse_unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str])
     for key, written in spelling.items():
         if key in known:
             continue
+        if key in MOVED:
+            place, example = MOVED[key]
+            raise ConfigurationError(f"{written} is now {spell(place)}, in words: write {example}")
         inside = [candidate for candidate in known if candidate.startswith(f"{key}.")]
         same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == key.rpartition(".")[2]]
         nearest = inside or same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.0)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import HomeOption, SetOption, assignments
+
+if TYPE_CHECKING:
+    from node.home import Home
 
 
 def up(
@@ -45,6 +49,12 @@ def up(
     tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
     sets: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", help="Run in the background: return once the node is ready, or say why it could not start."
+        ),
+    ] = False,
     until_input_ends: Annotated[
         bool,
         typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes."),
@@ -59,6 +69,8 @@ def up(
     starling up --model builtin:wren
 
     starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
+
+    starling up --detach
 
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
@@ -78,6 +90,8 @@ def up(
     if from_peers:
         flags["checkpoint.from_peers"] = "true"
     config = load_config(where.path, os.environ, flags)
+    if detach:
+        raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
     log = node_log(where)
     with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
         observer = LoggedObserver(shown, log)
@@ -85,6 +99,16 @@ def up(
         observer.on_outcome(outcome)
     if outcome.exit_code is not ExitCode.DONE:
         raise typer.Exit(outcome.exit_code)
+
+
+def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:
+    from node.cli.detaching import start_detached
+    from protocol.errors import ConfigurationError
+
+    if until_input_ends:
+        raise ConfigurationError("--detach and --until-input-ends contradict: a detached node has no standard input")
+    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
+    return start_detached(home, arguments, as_json=as_json, write=typer.echo)
 
 
 def flags_of(

@@ -23,7 +23,7 @@ from node.api.event_feed import EventFeed
 from node.api.openapi import description
 from node.api.record import RunRecord
 from node.api.server import application
-from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
+from node.api.types import ChildStatus, NodeState, NodeStatus, Paused, PeersAnswer, RolloutsAnswer, SwarmAnswer
 from node.events import (
     CheckpointSaved,
     Fault,
@@ -130,6 +130,14 @@ class Node:
 
     def request_stop(self, because: str) -> None:
         self.stops.append(because)
+
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
+        self.stops.append(f"pause for {for_seconds}, at once {at_once}")
+        return Paused(100.0, "asked by its owner", None if for_seconds is None else 100.0 + for_seconds)
+
+    def resume(self, for_seconds: float | None) -> Paused | None:
+        self.stops.append(f"resume for {for_seconds}")
+        return None
 
 
 class Served:

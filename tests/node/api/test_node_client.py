@@ -26,7 +26,7 @@ def home() -> Iterator[Home]:
 
 def test_where_nobody_holds_the_lock_no_node_is_running(home: Home) -> None:
     assert holder_of(home) is None
-    with pytest.raises(UnreachableError, match="no node is running .*starling up"):
+    with pytest.raises(UnreachableError, match=r"no node is running .*starling up"):
         ask_status(home)
 
 

@@ -122,7 +122,8 @@ def test_a_reader_that_went_away_costs_nothing_more() -> None:
 def test_text_in_parts_is_one_piece_once_its_line_is_complete() -> None:
     reader = Reader()
     reader.reads.set()
-    queue, also = OutputQueue(reader.write), []
+    queue = OutputQueue(reader.write)
+    also: list[bytes] = []
     text = QueuedText(queue, also=also.append)
     print("a", "b", file=text)
     text.write("no end")
