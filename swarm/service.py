@@ -226,6 +226,8 @@ class SwarmService:
             case api.SetPaused(paused):
                 if paused != self._paused:
                     self._heartbeat_due.set()
+                    self._heartbeat = msgspec.structs.replace(self._heartbeat, phase="starting", tokens_per_second=0.0)
+                    self._beaten_at_seconds = self._wall_clock()  # the learner has as long to come back as at a start
                 self._paused = paused
             case api.RaiseStore(store_bytes):
                 self.store.raise_budget(store_bytes)

@@ -23,6 +23,7 @@ PHASES = {  # in words; ``node.events.PhaseBegan``
     "publish": "sharing groups, giving the engine new weights",
     "evaluate": "answering held-out prompts",
 }
+ASKED_BY_OWNER = "asked by its owner"  # ``Paused.because`` after ``starling pause``
 MAX_ADDRESS_CHARACTERS = 200
 MAX_REASON_CHARACTERS = 400
 MAX_ALONE_CHARACTERS = 600

@@ -27,8 +27,8 @@ CRASH_LOG: Final = "crash"
 CRASH_LOG_BYTES: Final = 1 << 20  # from which on the next start begins it anew
 
 
-def start_detached(home: Home, arguments: Sequence[str], *, as_json: bool, write: Callable[[str], None]) -> int:
-    """Starts ``starling`` with ``arguments`` and returns once it is ready, or has ended: then with its exit code.
+def start_detached(home: Home, command: Sequence[str], *, as_json: bool, write: Callable[[str], None]) -> int:
+    """Starts ``command``, a ``starling up``, and returns once it is ready, or has ended: then with its exit code.
 
     Raises ``StorageError`` or ``ConfigurationError`` where the data directory cannot be used. After Ctrl-C the node
     goes on starting.
@@ -39,7 +39,7 @@ def start_detached(home: Home, arguments: Sequence[str], *, as_json: bool, write
     keep = crashes.exists() and crashes.stat().st_size < CRASH_LOG_BYTES
     with crashes.open("ab" if keep else "wb") as errors:
         node = subprocess.Popen(
-            (sys.executable, "-m", "node.cli.main", *arguments),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

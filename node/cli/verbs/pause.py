@@ -71,7 +71,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _show(answer: PauseAnswer, as_json: bool) -> None:
-    from node.api.answers import paused_line
+    from node.api.answers import ASKED_BY_OWNER, paused_line
 
     if as_json:
         import msgspec
@@ -82,5 +82,5 @@ def _show(answer: PauseAnswer, as_json: bool) -> None:
     else:
         line = paused_line(answer.paused, time.time())
         typer.echo(f"The node is {line}. Peers stay connected. `starling status` shows when the learner has ended.")
-        if answer.paused.because != "asked by its owner":
+        if answer.paused.because != ASKED_BY_OWNER:
             typer.echo("To train all the same: starling resume --for 2h")

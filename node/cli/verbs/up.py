@@ -107,8 +107,8 @@ def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:
 
     if until_input_ends:
         raise ConfigurationError("--detach and --until-input-ends contradict: a detached node has no standard input")
-    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
-    return start_detached(home, arguments, as_json=as_json, write=typer.echo)
+    command = [sys.executable, *(argument for argument in sys.orig_argv[1:] if argument != "--detach")]
+    return start_detached(home, command, as_json=as_json, write=typer.echo)
 
 
 def flags_of(

@@ -12,6 +12,7 @@ from datetime import tzinfo
 
 from msgspec import Struct
 
+from node.api.answers import ASKED_BY_OWNER
 from node.configuration.schedule import Schedule
 from node.supervision.pausing.machine_use import MachineUse
 
@@ -40,6 +41,7 @@ class Decision:
     run: bool
     because: str  # in words; empty where it trains because nothing is against it
     until_seconds: float | None  # when this ends by itself; None where that is not known
+    cause: str = ""  # "owner", "schedule", or the condition of the machine's use: the same while only the words change
 
 
 def decide(
@@ -47,14 +49,14 @@ def decide(
 ) -> Decision:
     """Decides for ``now_seconds``, Unix time. ``zone`` is that of the schedule; None is this machine's."""
     if order is not None and order.holds(now_seconds):
-        if order.run:
-            return Decision(True, "asked by its owner to train now", order.until_seconds)
-        return Decision(False, "asked by its owner", order.until_seconds)
-    within, changes_seconds = rules.schedule.at(now_seconds, zone)
+        because = "asked by its owner to train now" if order.run else ASKED_BY_OWNER
+        return Decision(order.run, because, order.until_seconds, "owner")
+    schedule = rules.schedule
+    within, changes_seconds = schedule.at(now_seconds, zone)
     if not within:
-        return Decision(False, f"outside its schedule, {rules.schedule.text}", changes_seconds)
+        return Decision(False, f"outside its schedule, {schedule.text}", changes_seconds, "schedule")
     for condition in use.holding(rules.pause_when):
-        return Decision(False, condition.text, condition.until_seconds(now_seconds))
-    return Decision(
-        True, "" if changes_seconds is None else f"within its schedule, {rules.schedule.text}", changes_seconds
-    )
+        return Decision(False, condition.text, condition.until_seconds(now_seconds), condition.kind)
+    if changes_seconds is None:
+        return Decision(True, "", None)
+    return Decision(True, f"within its schedule, {schedule.text}", changes_seconds, "schedule")

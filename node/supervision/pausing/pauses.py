@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from node.api.answers import paused_line
 from node.api.types import Paused
-from node.cli.wording import RESUME_HINT
 from node.events import PAUSE_LINE, Stopped
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
@@ -72,10 +71,12 @@ class LearnerPauses:
         if before.run:
             self._since_seconds = self._clock()
             self._over.clear()
-        if before.run or not self._told or before.because != decision.because:
+        if before.run or not self._told or before.cause != decision.cause:
             self._told = True
             line = self._line()
-            self._note(f"{line[0].upper()}{line[1:]}. {RESUME_HINT}.")
+            is_order = decision.cause == "owner"
+            hint = "`starling resume` ends it" if is_order else "Now all the same: `starling resume --for 2h`"
+            self._note(f"{line[0].upper()}{line[1:]}. {hint}.")
         if learner is not None and learner.pid is not None:
             self._end(learner, at_once=at_once)
 
