@@ -31,14 +31,14 @@ MAX_DETAIL_CHARACTERS = 2000
 
 
 def health_of(status: NodeStatus) -> HealthAnswer:
-    """Returns whether the node is healthy: it has not reached its first round yet, or it trains and its swarm process
-    answers."""
+    """Returns whether the node is healthy: it has not reached its first round yet, or it trains or rests and its swarm
+    process answers."""
     because = None
     if status.state is NodeState.RECOVERING:
         because = f"the learner ended and is being restarted: {status.learner_process.last_end}"
     elif status.state is NodeState.STOPPING:
         because = "the node is stopping"
-    elif status.state is NodeState.TRAINING and status.swarm is None:
+    elif status.state in (NodeState.TRAINING, NodeState.PAUSED) and status.swarm is None:
         because = "the swarm process does not answer"
     return HealthAnswer(because is None, status.state, because)
 

@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from node.cli.output_queue import say_last
 from node.cli.verbs import (
     bugreport,
     config,
@@ -82,7 +83,7 @@ def main() -> None:
     try:
         app()
     except StarlingError as error:
-        print(f"starling: {error}", file=sys.stderr)  # noqa: T201
+        say_last(f"starling: {error}")
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)

@@ -189,6 +189,12 @@ def queued(stream: TextIO, told: Told = dropped_line) -> Iterator[OutputQueue]:
         queue.close(CLOSE_SECONDS)
 
 
+def say_last(text: str) -> None:
+    """Writes a line to standard error, and waits at most ``CLOSE_SECONDS`` for its reader."""
+    with queued(sys.stderr) as queue:
+        queue.put(f"{text}\n")
+
+
 @contextlib.contextmanager
 def queued_standard_error(also: Callable[[bytes], None]) -> Iterator[None]:
     """Within this, what is written to ``sys.stderr``, by logging and warnings too, waits for no reader.

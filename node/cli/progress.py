@@ -236,16 +236,12 @@ class PanelObserver:
     def _draw(self) -> None:
         if not self._reads():
             return
-        if self._lost_lines:
-            self._unscrolled.appendleft(dropped_line(self._lost_lines))
+        if self._unscrolled:
+            missed = [dropped_line(self._lost_lines)] if self._lost_lines else []
+            self._live.console.print(Text("\n".join([*missed, *self._unscrolled])))
+            self._unscrolled.clear()
             self._lost_lines = 0
-        try:
-            if self._unscrolled:
-                self._live.console.print(Text("\n".join(self._unscrolled)))
-                self._unscrolled.clear()
-            self._live.refresh()
-        except (OSError, ValueError):  # the terminal has closed; the node runs on
-            self._live.stop()
+        self._live.refresh()
 
 
 def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
