@@ -43,7 +43,7 @@ def test_a_node_whose_socket_is_not_open_runs_and_does_not_answer(home: Home) ->
 def test_a_node_that_accepts_and_is_silent_runs_and_does_not_answer(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_client, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(node_client, "STATUS_SECONDS", 0.05)
     lock = lock_home(home)
     assert isinstance(lock, Lock)
     with socket.socket(socket.AF_UNIX) as listener:
