@@ -120,8 +120,11 @@ def test_a_node_in_the_background_is_ready_when_the_command_returns_and_can_rest
         assert second.returncode == 75 and "in use" in second.stdout
         rests = processes.run("pause", *where, "--for", "2h")
         assert rests.returncode == 0 and "asked by its owner, until" in rests.stdout
+        while status["learner_process"]["pid"] is not None:
+            status = json.loads(processes.run("status", *where, "--json").stdout)
+        assert status["state"] == "paused" and status["swarm"]["addresses"]
         shown = processes.run("status", *where).stdout
-        assert "paus" in shown and "starling resume" in shown
+        assert "paused: asked by its owner, until" in shown and "starling resume" in shown
         assert "trains" in processes.run("resume", *where).stdout
     finally:
         down = processes.run("down", *where)
