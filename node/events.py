@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 STOP_LINE = "stop"  # on the learner's standard input: finish the round, checkpoint, exit 0
+PAUSE_LINE = "pause"  # the same, because the node pauses: it will be started again
 
 
 class LearnerStart(Struct, frozen=True):
@@ -348,7 +349,7 @@ class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
     """The learner's last line when it ends on purpose."""
 
     round: int
-    because: str  # "rounds", "tokens", "asked", "supervisor gone"
+    because: str  # "rounds", "tokens", "asked", "paused", "supervisor gone"
     tokens_generated_total: int
     checkpoint: str | None
     lost: NotSaved | None = None  # what could not be saved, if anything

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,10 @@ class Home:
     @property
     def fitted(self) -> Path:
         return self.path / "fitted.json"
+
+    @property
+    def pause(self) -> Path:
+        return self.path / "pause.json"
 
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"
@@ -131,6 +136,35 @@ def lock_home(home: Home) -> Lock | LockHeld:
             "choose another with --home"
         ) from None
     return Lock(descriptor, own_descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who uses a data directory now."""
+
+    supervisor: int | None  # its process id; None where only processes that it left behind are still ending
+    since_seconds: float  # Unix time at which it took the lock
+
+
+def holder_of(home: Home) -> Holder | None:
+    """Returns who holds the lock of the data directory; None where no process of a node does."""
+    if not is_locked(home):
+        return None
+    try:
+        text, since_seconds = home.supervisor_lock.read_text().strip(), home.supervisor_lock.stat().st_mtime
+    except (OSError, UnicodeDecodeError):
+        return Holder(None, time.time())
+    return Holder(int(text) if text.isdigit() and _lives(int(text)) else None, since_seconds)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, and is another user's
+        return True
+    return True
 
 
 def is_locked(home: Home) -> bool:

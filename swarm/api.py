@@ -91,6 +91,7 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     adverts_held_back: int = 0  # of our own groups, because the whole swarm announces enough: ``announcements.pacing``
     averaging: AveragingStatus = AveragingStatus()
     private: bool = False  # a private cluster, which is joined with an invite
+    paused: bool = False  # heartbeats say so
 
 
 class SeenGroup(Struct, frozen=True):
@@ -226,6 +227,12 @@ class Beat(Struct, frozen=True, tag="beat"):
     heartbeat: Heartbeat
 
 
+class SetPaused(Struct, frozen=True, tag="set_paused"):
+    """Says whether the learner rests on purpose: heartbeats then have the phase "paused". Answered by ``Done``."""
+
+    paused: bool
+
+
 class RaiseStore(Struct, frozen=True, tag="raise_store"):
     """Raises the content store's limit to at least this, until the process ends; never lowers it. Answered by ``Done``.
 
@@ -271,6 +278,7 @@ Request = (
     | AskStates
     | Average
     | Beat
+    | SetPaused
     | RaiseStore
     | Judge
     | Decree

@@ -119,6 +119,10 @@ class SwarmClient:
         """Sets the node's heartbeat; the swarm process repeats it on its own schedule."""
         self._ask(api.Beat(heartbeat), api.Done)
 
+    def set_paused(self, paused: bool) -> None:
+        """Says whether the learner rests on purpose, until said otherwise or the swarm process ends."""
+        self._ask(api.SetPaused(paused), api.Done)
+
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
         """Reports the result of checking a peer's group or state; reputation and bans follow from it."""
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)

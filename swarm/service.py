@@ -35,6 +35,7 @@ from swarm.announcements.state_sharing import StateSharing
 from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
+from swarm.blobs.fetch_places import peers_within
 from swarm.blobs.incoming import clear_flat_folder, flat_folder
 from swarm.blobs.store import ContentStore
 from swarm.cluster.member_exchange import MemberExchange
@@ -59,6 +60,7 @@ MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.M
 MAX_FETCH_SECONDS = 3600.0
 MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
 STRANGER_REPUTATION = 0.4  # below it more was wrong than right
+BLOB_SHARE = 0.9  # of an upload limit, so that announcements and requests do not wait behind blobs
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -103,6 +105,7 @@ class SwarmService:
         )
         self._beaten_at_seconds = wall_clock()
         self._started_at_seconds = wall_clock()
+        self._paused = False
         self._heartbeat_due = anyio.Event()  # the model changed, which peers should hear at once
         self._leaving = anyio.Event()
         self._goodbye = "left"
@@ -137,13 +140,20 @@ class SwarmService:
         self.server = BlobServer(
             host,
             self.store,
-            upload_bytes_per_second=settings.upload_bytes_per_second,
+            upload_bytes_per_second=BLOB_SHARE * settings.upload_bytes_per_second,
             report=self._on_conduct,
             on_sent=self._on_blob_given,
             standing=lambda peer: self.reputations.of(peer, wall_clock()),
         )
         self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
-        self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._on_conduct)
+        download = settings.download_bytes_per_second
+        self._fetcher = Fetcher(
+            host,
+            self.store,
+            reach=self.peering.reach,
+            report=self._on_conduct if not download else self._on_conduct_under_limit,
+            most_peers=peers_within(download),
+        )
         self._averaging = WeightAveraging(
             host,
             self.store,
@@ -231,6 +241,12 @@ class SwarmService:
                 if heartbeat.model != self._heartbeat.model:
                     self._heartbeat_due.set()
                 self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
+            case api.SetPaused(paused):
+                if paused != self._paused:
+                    self._heartbeat_due.set()
+                    self._heartbeat = msgspec.structs.replace(self._heartbeat, phase="starting", tokens_per_second=0.0)
+                    self._beaten_at_seconds = self._wall_clock()  # the learner has as long to come back as at a start
+                self._paused = paused
             case api.RaiseStore(store_bytes):
                 self.store.raise_budget(store_bytes)
             case api.Judge(peer, _, judgement, detail):
@@ -296,6 +312,11 @@ class SwarmService:
             self._emit("banned", {"peer": peer, "reason": banned_because})
             self._save()
 
+    def _on_conduct_under_limit(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
+        """Where our own limit slows every download, a slow peer is not to blame."""
+        if conduct is not Conduct.STALLED:
+            self._on_conduct(peer, conduct, detail)
+
     def _averaging_candidates(self, family: bytes) -> list[PeerId]:
         """Returns the connected peers whose latest heartbeat is fresh and names this family."""
         oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._heartbeat_seconds()
@@ -351,7 +372,9 @@ class SwarmService:
         while True:
             silent_seconds = self._wall_clock() - self._beaten_at_seconds
             heartbeat = self._heartbeat
-            if silent_seconds > LEARNER_SILENT_SECONDS:
+            if self._paused:
+                heartbeat = msgspec.structs.replace(heartbeat, phase="paused", tokens_per_second=0.0)
+            elif silent_seconds > LEARNER_SILENT_SECONDS:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
             await self._say(msgspec.structs.replace(heartbeat, connected=connections_field(self.host.peers())))
             with anyio.move_on_after(self._heartbeat_seconds()):
@@ -426,6 +449,7 @@ class SwarmService:
             adverts_held_back=self._adverts_held_back,
             averaging=self._averaging.status(),
             private=self._settings.private,
+            paused=self._paused,
         )
 
     def _clock_offset_seconds(self, peer: PeerId, accepted: float | None) -> float | None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, PeersAnswer, PeerView
+from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, Paused, PeersAnswer, PeerView
 from node.events import CheckpointsDamaged, Event, Fault, Loading, NotSaved, OutOfMemory, PhaseBegan, RoundDone
 from node.printable import printable
-from node.quantities import size
+from node.quantities import local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -23,6 +23,7 @@ PHASES = {  # in words; ``node.events.PhaseBegan``
     "publish": "sharing groups, giving the engine new weights",
     "evaluate": "answering held-out prompts",
 }
+ASKED_BY_OWNER = "asked by its owner"  # ``Paused.because`` after ``starling pause``
 MAX_ADDRESS_CHARACTERS = 200
 MAX_REASON_CHARACTERS = 400
 MAX_ASIDE_CHARACTERS = 300
@@ -31,14 +32,14 @@ MAX_DETAIL_CHARACTERS = 2000
 
 
 def health_of(status: NodeStatus) -> HealthAnswer:
-    """Returns whether the node is healthy: it has not reached its first round yet, or it trains and its swarm process
-    answers."""
+    """Returns whether the node is healthy: it has not reached its first round yet, or it trains or rests and its swarm
+    process answers."""
     because = None
     if status.state is NodeState.RECOVERING:
         because = f"the learner ended and is being restarted: {status.learner_process.last_end}"
     elif status.state is NodeState.STOPPING:
         because = "the node is stopping"
-    elif status.state is NodeState.TRAINING and status.swarm is None:
+    elif status.state in (NodeState.TRAINING, NodeState.PAUSED) and status.swarm is None:
         because = "the swarm process does not answer"
     return HealthAnswer(because is None, status.state, because)
 
@@ -49,6 +50,8 @@ def waiting_for(
     """Describes in a few words what the node does now."""
     if state is NodeState.STOPPING:
         return "stopping: finishing the step, checkpointing, saying goodbye"
+    if state is NodeState.PAUSED:
+        return "paused"
     if state is NodeState.RECOVERING:
         return "the learner ended and is being restarted"
     if state is NodeState.STARTING:
@@ -58,6 +61,12 @@ def waiting_for(
     if began is None or began.phase not in PHASES or (number is not None and began.round != number):
         return f"{round_name} under way"
     return f"{round_name}: {PHASES[began.phase]}"
+
+
+def paused_line(paused: Paused, now_seconds: float) -> str:
+    """Describes in one line why the node does not train, and until when."""
+    until = "" if paused.until is None else f", until {local_time(paused.until, now_seconds)}"
+    return f"paused: {paused.because}{until}"
 
 
 def loading_line(loading: Loading) -> str:

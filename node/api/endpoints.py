@@ -31,6 +31,7 @@ from node.api.types import (
     HistoryAnswer,
     LinksAnswer,
     NodeStatus,
+    PauseAnswer,
     PeersAnswer,
     RolloutsAnswer,
     SamplesAnswer,
@@ -41,6 +42,9 @@ from node.api.types import (
 
 RETRY = b"retry: 1000\n\n"  # milliseconds until a reader of events that lost its connection connects again
 SLOW_ANSWER = web.AppKey("slow_answer", asyncio.Lock)  # held while an answer is made in a thread
+MAX_ORDER_SECONDS = 366 * 86400.0
+PAUSE_SECONDS = "pause for so long; without it until resumed"
+RESUME_SECONDS = "train for so long, whatever is against it; without it only the owner's pause ends"
 CONNECTIONS = web.AppKey("connections", Connections)
 Q = TypeVar("Q", bound=Struct)
 
@@ -52,6 +56,19 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(gt=0, description="only the last this many seconds")] | UnsetType = (
         UNSET  # never null
     )
+
+
+class ResumeQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a resume holds against the schedule and the machine's use."""
+
+    seconds: Annotated[float, Meta(gt=0, le=MAX_ORDER_SECONDS, description=RESUME_SECONDS)] | UnsetType = UNSET
+
+
+class PauseQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long and how soon a node pauses."""
+
+    seconds: Annotated[float, Meta(gt=0, le=MAX_ORDER_SECONDS, description=PAUSE_SECONDS)] | UnsetType = UNSET
+    at_once: Annotated[bool, Meta(description="drop the step that is under way")] = False
 
 
 async def _on_status(node: Node, _: EventFeed, __: web.Request) -> web.Response:
@@ -112,6 +129,24 @@ async def _on_history(node: Node, _: EventFeed, request: web.Request) -> web.Res
 async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     node.request_stop("asked by starling down")
     return json_response(StopAnswer(stopping=True))
+
+
+async def _on_pause(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    query = _decoded(request, PauseQuery)
+    if isinstance(query, web.Response):
+        return query
+    return json_response(PauseAnswer(node.pause(_given(query.seconds), at_once=query.at_once)))
+
+
+async def _on_resume(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    query = _decoded(request, ResumeQuery)
+    if isinstance(query, web.Response):
+        return query
+    return json_response(PauseAnswer(node.resume(_given(query.seconds))))
+
+
+def _given(seconds: float | UnsetType) -> float | None:
+    return None if seconds is UNSET else seconds
 
 
 async def _on_health(node: Node, _: EventFeed, __: web.Request) -> web.Response:
@@ -198,6 +233,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/api/v1/openapi.json", "This description", _on_openapi, None, content_type=JSON),
     Endpoint("POST", "/api/v1/stop", "Stop the node in order; a second request stops it at once", _on_stop, StopAnswer),
+    Endpoint(
+        "POST",
+        "/api/v1/pause",
+        "Let the learner finish its step, checkpoint and end; peers stay connected and are served",
+        _on_pause,
+        PauseAnswer,
+        refusals={400: ErrorAnswer},
+        query=PauseQuery,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/resume",
+        "End the owner's pause, or train for some time whatever is against it",
+        _on_resume,
+        PauseAnswer,
+        refusals={400: ErrorAnswer},
+        query=ResumeQuery,
+    ),
     Endpoint("GET", "/health", "Whether the node is healthy", _on_health, HealthAnswer, refusals={503: HealthAnswer}),
     Endpoint("GET", "/metrics", "Prometheus's text format", _on_metrics, None, content_type="text/plain"),
 )

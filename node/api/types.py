@@ -30,6 +30,7 @@ from swarm.api import ExchangeStatus, SwarmStatus
 class NodeState(StrEnum):
     STARTING = "starting"  # no round has begun yet
     TRAINING = "training"
+    PAUSED = "paused"  # the learner rests, and its memory is given back; peers stay connected and are served
     RECOVERING = "recovering"  # the learner ended and is being restarted
     STOPPING = "stopping"
 
@@ -68,6 +69,14 @@ class Join(Struct, frozen=True):
     qr: bool  # /api/v1/join.svg shows the first command
 
 
+class Paused(Struct, frozen=True):
+    """Why the node does not train now, though it could. Times are Unix seconds."""
+
+    since: float
+    because: str  # in words
+    until: float | None  # None: until ``starling resume``, or until what it waits for is over
+
+
 class NodeStatus(Struct, frozen=True):
     """Answer of GET /api/v1/status: this node, now."""
 
@@ -100,6 +109,7 @@ class NodeStatus(Struct, frozen=True):
     not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
     damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
     clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
+    paused: Paused | None = None  # None while the node trains
 
 
 class HeartbeatView(Struct, frozen=True):
@@ -439,6 +449,13 @@ class StopAnswer(Struct, frozen=True):
     """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and stops."""
 
     stopping: bool
+
+
+class PauseAnswer(Struct, frozen=True):
+    """Answer of POST /api/v1/pause and /api/v1/resume: ``NodeStatus.paused`` from now on. After a resume it is not null
+    where the schedule, or what the machine is used for, is still against training."""
+
+    paused: Paused | None
 
 
 class HealthAnswer(Struct, frozen=True):

@@ -53,6 +53,7 @@ def compose_bugreport(
         "peers": lambda: iter(peer_lines(ask_peers(home).peers)),
         "private cluster": lambda: _cluster(home),
         "last events": lambda: _last_lines(home.metrics, MAX_EVENT_LINES, skip='{"event":"usage"'),
+        "log of the node": lambda: _last_lines(home.log("node"), MAX_LOG_LINES),
         "log of the learner": lambda: _last_lines(home.log("learner"), MAX_LOG_LINES),
         "log of the swarm process": lambda: _last_lines(home.log("swarm"), MAX_LOG_LINES),
     }

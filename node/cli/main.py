@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from node.cli.output_queue import say_last
 from node.cli.verbs import (
     bugreport,
     config,
@@ -19,7 +20,9 @@ from node.cli.verbs import (
     export,
     fit,
     id,
+    logs,
     owner,
+    pause,
     peers,
     report,
     status,
@@ -35,6 +38,7 @@ from swarm.exit_codes import ExitCode, exit_code_of
 HELP = """Train a language model together with nodes on other machines: no coordinator, no account, no blockchain.
 
 Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
+In the background: starling up --detach, starling logs -f. Have the machine for yourself: starling pause --for 2h.
 See three nodes learn from each other: starling demo.
 
 Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 74 not saved, 75 try again, 77 refused, 78 bad configuration,
@@ -53,6 +57,9 @@ app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
 app.command("top")(top.top)
+app.command("logs")(logs.logs)
+app.command("pause")(pause.pause)
+app.command("resume")(pause.resume)
 app.command("down")(down.down)
 app.command("report")(report.report)
 app.command("id")(id.identity)
@@ -77,7 +84,7 @@ def main() -> None:
     try:
         app()
     except StarlingError as error:
-        print(f"starling: {error}", file=sys.stderr)  # noqa: T201
+        say_last(f"starling: {error}")
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)

@@ -24,13 +24,14 @@ from node.events import (
 )
 from node.export.export_result import Export
 from node.printable import printable
-from node.quantities import duration, size, times
+from node.quantities import duration, size, times, weekday_time
 from node.supervision.outcome import RunOutcome
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
 MAX_ADDRESSES_SHOWN = 3
 MIN_WRAPPED_CHARACTERS = 30  # of a line that is broken between words
+RESUME_HINT = "`starling resume` ends an owner's pause, `starling resume --for 2h` trains whatever is against it"
 ENDINGS = {"rounds": "it has done the rounds of --rounds", "tokens": "it has generated the tokens of --tokens"}
 
 
@@ -161,6 +162,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         f"model     {printable(status.model)}",
         *([f"page      {status.page}"] if status.page else []),
         f"now       {status.waiting_for}",
+        *([f"paused    since {weekday_time(status.paused.since)}; {RESUME_HINT}"] if status.paused else []),
     ]
     if status.round is not None:
         lines.append(f"last      {round_line(status.round)}")

@@ -5,6 +5,7 @@ remembers of its run over defaults.
 section, never the whole tree. ``node.toml.example`` documents every key.
 """
 
+from node.configuration.machine import MachineSection, PauseCondition
 from node.configuration.remembered import RememberedRun, remembered_run, with_whole_paths
 from node.configuration.sections import (
     DEFAULT_BATCH_TOKENS,
@@ -59,8 +60,10 @@ __all__ = [
     "ForeignAdvantage",
     "LearnerSection",
     "LossName",
+    "MachineSection",
     "ObjectiveSection",
     "OptimizerName",
+    "PauseCondition",
     "PolicySection",
     "RememberedRun",
     "ResearchSection",

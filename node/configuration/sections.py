@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from node.configuration.machine import MachineSection
+from node.configuration.section import ConfigSection
 from protocol import limits
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -63,10 +65,6 @@ def chosen(value: Value | Auto, default: Value) -> Value:
     return default if value == "auto" else value
 
 
-class ConfigSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class SwarmSection(ConfigSection):
     """Which swarm the node joins, how it reaches it, and what that may cost."""
 
@@ -75,7 +73,6 @@ class SwarmSection(ConfigSection):
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
     lan_discovery: bool = True
     store_bytes: Annotated[int, Field(ge=1 << 20)] | Auto = "auto"
-    upload_bytes_per_second: Count = 0  # 0: no limit
     heartbeat_seconds: Positive = 5.0
     mesh_degree: AtLeastOne = 4
 
@@ -296,6 +293,7 @@ class Config(ConfigSection):
     seed: Count = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     trackers: tuple[TrackerName, ...] = ()  # programs that also get the run's numbers
+    machine: MachineSection = MachineSection()
     swarm: SwarmSection = SwarmSection()
     policy: PolicySection = PolicySection()
     tasks: TasksSection = TasksSection()

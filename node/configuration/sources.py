@@ -28,6 +28,8 @@ ENVIRONMENT_PREFIX: Final = "STARLING_"
 OPEN_TABLES: Final = ("tasks.reasoning_gym.",)  # the keys below them are checked where they are read
 NOT_KEYS: Final = frozenset({"STARLING_HOME", "STARLING_JOIN"})  # read elsewhere: the data directory, and an invite
 
+MOVED: Final = {"swarm.upload_bytes_per_second": ("machine.max_upload", '"10 Mbit/s"')}  # former keys
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
@@ -210,6 +212,9 @@ def _unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str]) -> dic
     for key, written in spelling.items():
         if key in known or key.startswith(OPEN_TABLES):
             continue
+        if key in MOVED:
+            place, example = MOVED[key]
+            raise ConfigurationError(f"{written} is now {spell(place)}, in words: write {example}")
         inside = [candidate for candidate in known if candidate.startswith(f"{key}.")]
         same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == key.rpartition(".")[2]]
         nearest = inside or same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.0)

@@ -105,7 +105,13 @@ def _fit(home: Home, config: Config, probe: TorchProbe | None, wrong: Sequence[F
     try:
         sizes = sizes_of(model_folder(config.policy.model))
         workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
-        return fit_report(config, sizes, machine_of(probe, home), workload, kept=trained_here(home))
+        return fit_report(
+            config,
+            sizes,
+            machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes),
+            workload,
+            kept=trained_here(home),
+        )
     except ConfigurationError as failure:
         return str(failure)
 

@@ -38,6 +38,7 @@ class ChildSpec:
     first_line: bytes
     lock_descriptor: int | None  # None: it does not hold the data directory's lock
     stop_line: bytes | None = None  # the line that asks it to end; None: the end of its input asks it
+    environment: tuple[tuple[str, str], ...] = ()  # beside this process's own
 
 
 class Child:
@@ -79,7 +80,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=compute_environment(os.environ),
+                env=compute_environment({**os.environ, **dict(self._spec.environment)}),
                 start_new_session=True,
                 pass_fds=() if self._spec.lock_descriptor is None else (self._spec.lock_descriptor,),
             )
@@ -109,11 +110,11 @@ class Child:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._process.stdin.write(line + b"\n")
 
-    def ask_to_end(self) -> None:
-        """Asks the child to finish its work and end."""
+    def ask_to_end(self, line: bytes | None = None) -> None:
+        """Asks the child to finish its work and end; ``line`` replaces the one that its spec names."""
         self._asked_to_end = True
         if self._spec.stop_line is not None:
-            self.send_line(self._spec.stop_line)
+            self.send_line(line or self._spec.stop_line)
         elif self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -1,10 +1,11 @@
 """Keeps one node up: starts the swarm process and the learner, restarts a child that dies, and ends both in order.
 
-    starting → training ⇄ recovering → stopping → ended
+    starting → training ⇄ recovering, paused → stopping → ended
 
 It does not import torch and never blocks, so it answers and stops at any time. After the first stop request the learner
 finishes its step and checkpoints, then the swarm process says goodbye to its peers; a second request ends everything at
-once. If the supervisor itself is killed, its children read the end of their input and end by themselves.
+once. While the node pauses the learner is not there, and the swarm process stays. If the supervisor itself is killed,
+its children read the end of their input and end by themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -35,7 +37,8 @@ from node.api.losses import MAX_LOSSES
 from node.api.presence import Presence
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
-from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer, PeerView, SamplesNews
+from node.api.types import ChildStatus, NodeState, NodeStatus, Note, Paused, PeersAnswer, PeerView, SamplesNews
+from node.compute_environment import thread_limit
 from node.configuration import Config
 from node.events import (
     Averaged,
@@ -64,11 +67,15 @@ from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
 from node.supervision.clock_watch import ClockWatch
 from node.supervision.device_usage import device_usage
+from node.supervision.memory_cap import MemoryCap
 from node.supervision.memory_kills import MemoryKills
 from node.supervision.outcome import RunOutcome
+from node.supervision.pausing.pauses import LearnerPauses
+from node.supervision.pausing.run_control import READING_SECONDS, RunControl
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
 from node.supervision.restarts import ChildEnd, GiveUp
 from node.supervision.rolling_log import RollingLog
+from node.supervision.run_budget import RunBudget
 from node.trackers.sink import TrackerSink
 from node.version import VERSION
 from protocol.errors import TransportError
@@ -132,6 +139,8 @@ class Supervisor:
         observer: Observer,
         trackers: Sequence[ChildSpec] = (),
     ) -> None:
+        threads = config.machine.threads(os.cpu_count() or 1)
+        learner = replace(learner, environment=tuple(thread_limit(threads, os.environ).items()))
         self._home, self._config, self._observer = home, config, observer
         self._peer = peer
         self._swarm, self._learner = _KeptChild(swarm), _KeptChild(learner)
@@ -139,11 +148,15 @@ class Supervisor:
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
         self._memory_kills = MemoryKills(home.fitted)
         self._clock_watch = ClockWatch()
+        self._memory_cap = MemoryCap(config.machine.max_memory_bytes)
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
         self._averaged: Averaged | None = None  # the newest one with a partner
         self._notes: list[str] = []
         self._began = time.monotonic()
         self._unsaved_noted_at = -math.inf
+        self._budget = RunBudget(learner.first_line)
+        self._control = RunControl(home.pause, config.machine)
+        self._pauses = LearnerPauses(self._control.now(), LEARNER_STOP_SECONDS, self._note, time.time)
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
@@ -171,7 +184,8 @@ class Supervisor:
             watch = asyncio.create_task(self._watch())
             remember = asyncio.create_task(self._keep_record(time.time()))
             device = asyncio.create_task(self._watch_device())
-            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember, device}
+            decide = asyncio.create_task(self._decide())
+            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember, device, decide}
             stop = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -199,6 +213,21 @@ class Supervisor:
             f"Stopping ({because}): the learner finishes its step and checkpoints. A second request ends it now."
         )
         self._finish(RunOutcome(ExitCode.DONE, because))
+
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
+        """The owner asks for a pause, for so long or until ``resume``; ``at_once`` drops the step that is under way."""
+        self._pauses.follow(self._control.pause(for_seconds), self._learner.child, at_once=at_once)
+        return self._ordered()
+
+    def resume(self, for_seconds: float | None) -> Paused | None:
+        """Ends the owner's pause; with ``for_seconds`` trains for so long, whatever is against it."""
+        self._pauses.follow(self._control.resume(for_seconds), self._learner.child)
+        return self._ordered()
+
+    def _ordered(self) -> Paused | None:
+        if self._control.failure is not None:
+            self._note(self._control.failure)
+        return self._pauses.paused
 
     def status(self) -> NodeStatus:
         state, loading, done = self._state(), self._newest.get(Loading), self._newest.get(RoundDone)
@@ -228,10 +257,12 @@ class Supervisor:
             offered=self._newest.get(Averaged),
             averaged=self._averaged,
             usage=self._usage,
-            waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
             gained=self.record.changes.gains().sentence,
             losses=self.record.changes.losses[:MAX_LOSSES],
             join=join_of(self._swarm_status) if self._swarm_status is not None else None,
+            waiting_for=self._pauses.doing(self._learner.child)
+            or waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
+            paused=self._pauses.paused,
         )
 
     def peers(self) -> PeersAnswer:
@@ -240,6 +271,8 @@ class Supervisor:
     def _state(self) -> NodeState:
         if self._stop.is_set():
             return NodeState.STOPPING
+        if self._pauses.paused is not None:
+            return NodeState.PAUSED
         if self._learner.ready:
             return NodeState.TRAINING
         return NodeState.RECOVERING if self._learner.ends else NodeState.STARTING
@@ -253,17 +286,28 @@ class Supervisor:
         """Runs and restarts a child until the node stops, the child ends on purpose, or restarting is given up."""
         log = RollingLog(self._home.log(kept.spec.process), max_bytes=LOG_BYTES)
         while not self._stop.is_set():
-            kept.child, kept.ready = Child(kept.spec, log, on_line), False
             if kept is self._learner:
+                await self._pauses.until_over(self._stop)
+                if self._stop.is_set():
+                    return
+                self._newest.pop(Stopped, None)
                 self._memory_kills.learner_starts()
+            kept.child, kept.ready = Child(kept.spec, log, on_line), False
             end = await kept.child.live()
             was_ready, kept.ready = kept.ready, False
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
             stopped = self._newest.get(Stopped)
-            if kept is self._learner and end.returncode == ExitCode.NOT_SAVED and stopped and stopped.lost:
-                self._finish(RunOutcome(ExitCode.NOT_SAVED, lost_line(stopped.lost)))
+            lost = stopped.lost if stopped is not None and end.returncode == ExitCode.NOT_SAVED else None
+            if kept is self._learner and self._pauses.was_for(kept.child, stopped):
+                if lost is not None:
+                    self._note(lost_line(lost))
+                kept.spec = self._pauses.ended(end, kept.spec, self._budget.start())
+                kept.child = None
+                continue
+            if kept is self._learner and lost is not None:
+                self._finish(RunOutcome(ExitCode.NOT_SAVED, lost_line(lost)))
                 return
             if kept is self._learner and end.returncode == 0 and not end.not_started:
                 self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
@@ -319,6 +363,9 @@ class Supervisor:
             while True:
                 try:
                     self._swarm_status = escaped_swarm_status(await asyncio.to_thread(client.status))
+                    rests = self._pauses.paused is not None
+                    if self._swarm_status.paused != rests:
+                        await asyncio.to_thread(client.set_paused, rests)
                     seen = await asyncio.to_thread(client.peers)
                     outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
                     self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
@@ -339,6 +386,19 @@ class Supervisor:
             told = self._clock_watch.told
             self._note(f"CLOCK: {told.message}. To do: {told.remedy}." if told else "The clocks agree again.")
 
+    async def _decide(self) -> None:
+        """Decides every second whether the node trains."""
+        looked_at = -READING_SECONDS
+        while True:
+            if self._control.watches and time.monotonic() - looked_at >= READING_SECONDS:
+                looked_at = time.monotonic()
+                pids = [kept.child.pid for kept in (self._learner, self._swarm) if kept.child is not None]
+                sessions = [pid for pid in pids if pid is not None]
+                for what in await asyncio.to_thread(self._control.look, sessions):
+                    self._note(f"machine.pause_when: this system does not tell {what}.")
+            self._pauses.follow(self._control.now(), self._learner.child)
+            await asyncio.sleep(POLL_SECONDS)
+
     async def _keep_record(self, began_seconds: float) -> None:
         """Restores what earlier runs recorded, then reports memory and traffic while the node is up."""
         earlier = await asyncio.to_thread(recorded_run, self._home.metrics, before_seconds=began_seconds)
@@ -357,6 +417,10 @@ class Supervisor:
                 received_bytes_total=traffic.received_bytes if traffic is not None else None,
                 device=self._device if learner is not None else None,
             )
+            exceeded = self._memory_cap.exceeded_by(self._usage)
+            if exceeded is not None and self._learner.child is not None:
+                self._memory_kills.exceeds(exceeded)
+                self._learner.child.kill()
             line = msgspec.json.encode(self._usage)
             self.record.add(self._usage)
             self._write_metrics(line)
@@ -411,6 +475,7 @@ class Supervisor:
             self._learner.child.useful = True
         if isinstance(event, OutOfMemory):
             self._note(out_of_memory_line(event))
+        self._budget.saw(event)
         for loss in self.record.add(event):
             self._note(loss.sentence)
         self._write_metrics(line)

@@ -2,7 +2,7 @@
 
     python -m scripts.bench.state_sync [--parameters 100000000] [--json]
 
-Real swarm processes on loopback; the limit is the node's own, ``swarm.upload_bytes_per_second``. The state is an anchor
+Real swarm processes on loopback; the limit is the node's own, ``machine.max_upload``. The state is an anchor
 of ``--parameters`` bf16 weights and two lossless diffs of 1 % changed each. A new node chooses a state, fetches,
 verifies and adopts it as ``starling up --from-peers`` does; the time is from "fetching" to "done". The new node's
 weights must have the announced hash in the end; otherwise the benchmark fails.

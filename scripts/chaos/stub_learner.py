@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from node.events import (
+    PAUSE_LINE,
     STOP_LINE,
     CheckpointSaved,
     Event,
@@ -101,8 +102,8 @@ class StubLearner:
             line = commands.line(round_seconds)
             if line is None:
                 self._learn(round_seconds)
-            elif line in (b"", STOP_LINE.encode()):
-                stop = "asked" if line else "supervisor gone"
+            elif line in (b"", STOP_LINE.encode(), PAUSE_LINE.encode()):
+                stop = {b"": "supervisor gone", PAUSE_LINE.encode(): "paused"}.get(line, "asked")
         self._save()
         _report(
             Stopped(

@@ -13,6 +13,7 @@ from protocol.errors import StorageError
 from swarm.api import MAX_INLINE_BYTES, Fetched, Wanted
 from swarm.blobs.blob_server import STALL_SECONDS, Report
 from swarm.blobs.fetch_job import FetchJob
+from swarm.blobs.fetch_places import PEERS_AT_MOST
 from swarm.blobs.fetch_round import FetchRound
 from swarm.blobs.store import ContentStore
 from swarm.host import Host, PeerId
@@ -24,8 +25,17 @@ class Fetcher:
     """Brings wanted blobs into the store. Fetches may run at the same time; each blob is fetched by one of them."""
 
     def __init__(
-        self, host: Host, store: ContentStore, *, reach: Reach, report: Report, stall_seconds: float = STALL_SECONDS
+        self,
+        host: Host,
+        store: ContentStore,
+        *,
+        reach: Reach,
+        report: Report,
+        stall_seconds: float = STALL_SECONDS,
+        most_peers: int = PEERS_AT_MOST,
     ) -> None:
+        """``most_peers`` are asked at the same time in one fetch."""
+        self._most_peers = most_peers
         self.host = host
         self.reach = reach
         self.report = report
@@ -66,7 +76,9 @@ class Fetcher:
         self._jobs.update(began)
         self._on_the_way.update({blob: anyio.Event() for blob in began})
         try:
-            await FetchRound(self.host, list(began.values()), self.reach, self.report, self.stall_seconds).run()
+            await FetchRound(
+                self.host, list(began.values()), self.reach, self.report, self.stall_seconds, self._most_peers
+            ).run()
         finally:
             for blob, job in began.items():
                 job.close()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 SMALL = ("--set", "learner.own_groups=4", "--set", "learner.share_groups=0", "--set", "averaging.every_rounds=0")
 SLOWLY = ("--set", "learner.learning_rate=1e-5")  # its weights are its own, and answer as well as the joiner's
 STILL = ("--set", "learner.learning_rate=1e-30")  # no step is large enough to change a weight
-UPLOAD = ("--set", "swarm.upload_bytes_per_second=120000")  # a state of one MB takes nine seconds
+UPLOAD = ("--set", "machine.max_upload=120 kB/s")  # a state of one MB takes nine seconds
 ONE_STATE = ("--set", "checkpoint.publish_every_rounds=1000000")
 SOON = ("--set", "swarm.heartbeat_seconds=0.5")
 PREFIX = "weights."

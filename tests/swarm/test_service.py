@@ -246,6 +246,48 @@ def test_a_model_that_has_loaded_is_told_at_once_not_with_the_next_regular_heart
     play(story)
 
 
+def test_a_node_that_rests_says_so_at_once_and_for_as_long_as_it_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await a.answer(api.Beat(heartbeat("a")))
+            await anyio.sleep(10.0)
+            for paused in (True, False):
+                await a.answer(api.SetPaused(paused))
+                status = await a.answer(api.AskStatus())
+                assert isinstance(status, api.SwarmStatus) and status.paused is paused
+                await anyio.sleep(1.0)
+                now = await peer(b, a)
+                expected = heartbeat("a", phase="paused" if paused else "starting", tokens_per_second=0.0)
+                assert now is not None and now.connected and now.heartbeat == expected
+                await anyio.sleep(service_module.LEARNER_SILENT_SECONDS + 10.0 if paused else 0.0)
+                later = await peer(b, a)
+                assert later is not None and later.heartbeat == expected
+
+    play(story)
+
+
+def test_under_a_limit_on_downloads_a_slow_peer_is_not_to_blame_and_a_wrong_one_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with (
+            swarm.member("limited", download_bytes_per_second=16_000.0) as limited,
+            swarm.member("free") as free,
+            swarm.member("peer", limited, free) as other,
+        ):
+            await anyio.sleep(10.0)
+            for member in (limited, free):
+                member._fetcher.report(other.host.peer_id, Conduct.STALLED, "")
+                member._fetcher.report(other.host.peer_id, Conduct.MISSING, "")
+            seen = [await peer(member, other) for member in (limited, free)]
+            assert [each.conduct for each in seen if each is not None] == [
+                {"missing": 1},
+                {"stalled": 1, "missing": 1},
+            ]
+
+    play(story)
+
+
 def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_connection(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)

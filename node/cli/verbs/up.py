@@ -17,6 +17,9 @@ from swarm.exit_codes import ExitCode
 if TYPE_CHECKING:
     from node.doctor.findings import Finding
 
+if TYPE_CHECKING:
+    from node.home import Home
+
 
 def up(
     home: HomeOption = None,
@@ -53,6 +56,12 @@ def up(
     tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
     sets: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", help="Run in the background: return once the node is ready, or say why it could not start."
+        ),
+    ] = False,
     until_input_ends: Annotated[
         bool,
         typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes."),
@@ -80,6 +89,8 @@ def up(
 
     starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
 
+    starling up --detach
+
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
     from node.configuration import with_whole_paths
@@ -95,11 +106,18 @@ def up(
     if checked.errors or refused_invite:
         _refuse((*refused_invite, *checked.errors), checked.exit_code or ExitCode.BAD_CONFIGURATION, as_json=as_json)
 
-    from node.cli.progress import observer_for  # after the check, which is to answer at once
+    if detach:
+        raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
+
+    from node.cli.node_log import LoggedObserver, node_log  # after the check, which is to answer at once
+    from node.cli.output_queue import queued_standard_error
+    from node.cli.progress import observer_for
     from node.supervision.start import run_node
 
     config = with_whole_paths(checked.resolved.config, Path.cwd())
-    with observer_for(as_json=as_json) as observer:
+    log = node_log(where)
+    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
+        observer = LoggedObserver(shown, log)
         for each in checked.warnings:
             observer.on_note(f"Warning, {each.check}: {each.message}. To do: {each.remedy}.")
         outcome = run_node(where, config, observer, until_input_ends=until_input_ends, invite=invite)
@@ -138,6 +156,16 @@ def _refuse(findings: Sequence[Finding], code: int, *, as_json: bool) -> NoRetur
         lines = refusal_lines(findings, shown_width(sys.stderr))
         typer.echo("\n".join(["starling: " + lines[0], *lines[1:]]), err=True)
     raise typer.Exit(code)
+
+
+def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:
+    from node.cli.detaching import start_detached
+    from protocol.errors import ConfigurationError
+
+    if until_input_ends:
+        raise ConfigurationError("--detach and --until-input-ends contradict: a detached node has no standard input")
+    command = [sys.executable, *(argument for argument in sys.orig_argv[1:] if argument != "--detach")]
+    return start_detached(home, command, as_json=as_json, write=typer.echo)
 
 
 def flags_of(

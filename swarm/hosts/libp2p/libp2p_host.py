@@ -43,6 +43,7 @@ from protocol.identity import NodeKey
 from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
+from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
 from swarm.hosts.libp2p.doorway import Doorway
 from swarm.hosts.libp2p.gossipsub.mesh import Mesh
@@ -102,8 +103,9 @@ class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
     ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free port. ``mesh_degree`` is the number of
-    peers to which a gossiped message is forwarded. ``handshake`` is that of a private cluster. ``faults`` counts, by
-    reason, the failures of peers that stream handlers met.
+    peers to which a gossiped message is forwarded. ``handshake`` is that of a private cluster. ``bandwidth`` limits
+    what all sockets send and receive together. ``faults`` counts, by reason, the failures of peers that stream handlers
+    met.
     """
 
     def __init__(
@@ -115,12 +117,13 @@ class Libp2pHost:
         lan_discovery: bool = False,
         connections: int = CONNECTIONS,
         handshake: Handshake | None = None,
+        bandwidth: Bandwidth | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
         self._listen = [Multiaddr(address) for address in listen]
         self._lan_discovery = lan_discovery
-        self._meter = Meter()
+        self._meter = Meter(bandwidth=bandwidth or Bandwidth())
         self._doorway = Doorway(self.failures)
         self._blocked: dict[ID, None] = {}  # the earliest first
         self._incoming: Counter[ID] = Counter()

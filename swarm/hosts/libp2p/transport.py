@@ -1,6 +1,7 @@
 """TCP + Noise + Yamux for py-libp2p, with what the library's own classes lack.
 
-- Every byte over the sockets is counted, including handshakes and all overhead (``Meter``).
+- Every byte over the sockets is counted, including handshakes and all overhead (``Meter``), and may be held back by a
+  limit of the owner (``Bandwidth``).
 - A port that is taken is an error. The library listens with SO_REUSEPORT, with which a second node on the same port
   would silently receive half of the first node's connections.
 - An incoming connection releases its slot when it ends. The library holds the slot as long as the host runs, and so
@@ -46,6 +47,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.errors import StarlingError, UnreachableError
 from swarm.cluster.handshake import perform_handshake
 from swarm.host import Handshake
+from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause
 from swarm.hosts.libp2p.doorway import FIRST_BYTES_SECONDS, Doorway
 from swarm.hosts.libp2p.private_network import PrivateConnection, PrivateNetworkError
@@ -66,6 +68,7 @@ class Meter:
 
     sent_bytes: int = 0
     received_bytes: int = 0
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
     open: set[MeteredSocket] = field(default_factory=set)
 
     async def close_all(self) -> None:
@@ -85,6 +88,7 @@ class MeteredSocket(TrioTCPStream):
         meter.open.add(self)
 
     async def write(self, data: bytes) -> None:
+        await self._meter.bandwidth.before_sending(len(data))
         await super().write(data)
         self._meter.sent_bytes += len(data)
 
@@ -92,6 +96,7 @@ class MeteredSocket(TrioTCPStream):
         self._wake_for(n)
         data = await super().read(None if n is None else min(n, READ_BYTES))
         self._meter.received_bytes += len(data)
+        await self._meter.bandwidth.after_receiving(len(data))
         return data
 
     def _wake_for(self, n: int | None) -> None:

@@ -102,11 +102,12 @@ def test_every_setting_of_the_swarm_section_reaches_the_swarm_process(tmp_path: 
     flags = {
         "swarm.name": "s", "swarm.listen": "/ip4/127.0.0.1/tcp/1", "swarm.peers": "/a,/b",
         "swarm.lan_discovery": "false", "swarm.store_bytes": "2000000",
-        "swarm.upload_bytes_per_second": "7", "swarm.heartbeat_seconds": "9",
+        "machine.max_upload": "160 kbit/s", "machine.max_download": "16 kB/s", "swarm.heartbeat_seconds": "9",
         "swarm.mesh_degree": "3", "log_level": "debug", "name": "n",
     }  # fmt: skip
     settings = swarm_settings(Home(tmp_path), load_config(tmp_path, {}, flags))
     assert (settings.swarm_name, settings.listen, settings.peers) == ("s", "/ip4/127.0.0.1/tcp/1", ("/a", "/b"))
-    assert (settings.lan_discovery, settings.store_bytes, settings.upload_bytes_per_second) == (False, 2_000_000, 7.0)
+    assert (settings.lan_discovery, settings.store_bytes) == (False, 2_000_000)
+    assert (settings.upload_bytes_per_second, settings.download_bytes_per_second) == (20_000.0, 16_000.0)
     assert (settings.heartbeat_seconds, settings.mesh_degree, settings.log_level) == (9.0, 3, "debug")
     assert (settings.name, settings.home) == ("n", str(tmp_path))
