@@ -44,6 +44,7 @@ CHECKPOINT_LINE_SECONDS = 60.0
 EVALUATED_LINE_SECONDS = 60.0
 ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
 FRAMES_PER_SECOND = 2
+MAX_PEERS_SHOWN = 7
 
 
 class UpObserver(Observer, Protocol):
@@ -236,8 +237,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     else:
         sent, received = size(swarm.sent_bytes), size(swarm.received_bytes)
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
-    for line in wording.peer_lines([peer for peer in peers.peers if peer.connected])[:7]:
-        facts.add_row("", Text(line, overflow="ellipsis", no_wrap=True))
+    for peer in [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]:
+        facts.add_row("", Text(wording.panel_peer_line(peer), overflow="ellipsis", no_wrap=True))
     below = Text(wording.alone_lines(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
     return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")

@@ -21,7 +21,10 @@ from node.configuration.sections import Config
 from protocol.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX: Final = "STARLING_"
-NOT_KEYS: Final = frozenset({"STARLING_HOME", "STARLING_JOIN"})  # read elsewhere: the data directory, and an invite
+# Read elsewhere: the data directory, an invite, and what scripts/environment.sh and install.sh ask for.
+NOT_KEYS: Final = frozenset(
+    {"STARLING_HOME", "STARLING_JOIN", "STARLING_PYTHON", "STARLING_UV", "STARLING_PREFIX", "STARLING_BIN"}
+)
 
 
 def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> Config:

@@ -199,7 +199,7 @@ class Supervisor:
             offered=self._newest.get(Averaged),
             averaged=self._averaged,
             usage=self._usage,
-            waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
+            waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan), now_seconds=time.time()),
         )
 
     def peers(self) -> PeersAnswer:

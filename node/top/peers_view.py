@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from node.api.reasons import words_for
 from node.api.types import HeartbeatView, PeerView
+from node.cli.wording import has_left
 from node.quantities import duration, size, times
 from node.top.text import Column, Line, Span, Style, fitted, number, wrapped
 
@@ -83,14 +84,15 @@ def _link(peer: PeerView) -> Span:
     if peer.banned_because is not None:
         return Span("banned", "bad")
     if not peer.connected:
-        return Span("away", "faint")
+        return Span("left" if has_left(peer) else "away", "faint")
     round_trip_seconds = peer.round_trip_seconds
     return Span("linked" if round_trip_seconds is None else f"{1e3 * round_trip_seconds:,.0f} ms", "good")
 
 
 def _link_words(peer: PeerView) -> str:
     age_seconds = peer.heartbeat_age_seconds
-    heartbeat = "no heartbeat yet" if age_seconds is None else f"heartbeat {duration(age_seconds)} ago"
+    none = "no heartbeat yet" if peer.heartbeat is None else "it has left"
+    heartbeat = none if age_seconds is None else f"heartbeat {duration(age_seconds)} ago"
     round_trip = "" if peer.round_trip_seconds is None else f", round trip {1e3 * peer.round_trip_seconds:,.1f} ms"
     clock = "" if peer.clock_offset_seconds is None else f", clock {peer.clock_offset_seconds:+.1f} s"
     address = f", {peer.addresses[0]}" if peer.addresses else ""

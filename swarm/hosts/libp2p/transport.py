@@ -31,6 +31,7 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
@@ -51,6 +52,10 @@ from swarm.hosts.libp2p.doorway import FIRST_BYTES_SECONDS, Doorway
 from swarm.hosts.libp2p.private_network import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p.yamux import SteadyYamux
 
+FIRST_BYTES = 16  # of what the other end sends: enough to tell text from a greeting and from a private cluster's nonce
+LEAST_TEXT_BYTES = 5
+TEXT_BYTES = frozenset(b"\t\r\n") | frozenset(range(0x20, 0x7F))
+NO_NODE = "plain text answers there, as from a web server, and no starling node: check the port"
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
 WHOLE_READ_BYTES = 2048  # a read of so many bytes or more needs all of them
@@ -82,6 +87,7 @@ class MeteredSocket(TrioTCPStream):
         self.closed = trio.Event()
         self._meter = meter
         self._wake_bytes = 1
+        self._first_bytes = b""
         meter.open.add(self)
 
     async def write(self, data: bytes) -> None:
@@ -92,7 +98,14 @@ class MeteredSocket(TrioTCPStream):
         self._wake_for(n)
         data = await super().read(None if n is None else min(n, READ_BYTES))
         self._meter.received_bytes += len(data)
+        if len(self._first_bytes) < FIRST_BYTES:
+            self._first_bytes += data[: FIRST_BYTES - len(self._first_bytes)]
         return data
+
+    @property
+    def has_answered_in_text(self) -> bool:
+        """Whether what the other end sent first is plain text, as a web server sends it."""
+        return len(self._first_bytes) >= LEAST_TEXT_BYTES and all(byte in TEXT_BYTES for byte in self._first_bytes)
 
     def _wake_for(self, n: int | None) -> None:
         """Sets after how many bytes the system wakes us: up to ``WAKE_BYTES`` of a long read, not every packet.
@@ -132,6 +145,10 @@ class MeteredSocket(TrioTCPStream):
         except OSError:
             return None
         return str(host), int(port)
+
+
+class OtherProtocolError(RawConnError):
+    """The other end speaks no libp2p."""
 
 
 class Listener(IListener):
@@ -239,6 +256,9 @@ class Upgrader(TransportUpgrader):
         try:
             connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         except SecurityUpgradeFailure as failure:
+            socket = raw_conn.stream if isinstance(raw_conn, RawConnection) else None
+            if isinstance(socket, MeteredSocket) and socket.has_answered_in_text:
+                raise SecurityUpgradeFailure("no libp2p") from OtherProtocolError(NO_NODE)
             if isinstance(innermost_cause(failure), PrivateNetworkError):
                 self._failures.note("private network", failure)
             raise
