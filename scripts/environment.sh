@@ -68,7 +68,7 @@ check_machine() {
 export_pip_settings() {
     [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}${UV_OFFLINE:-}" ] || return 0
     [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
-    settings="$("$VENV/bin/python" -m pip config list 2>/dev/null)" || return 0
+    settings="$("$python" -m pip config list 2>/dev/null)" || return 0
     default="$(pip_setting index-url)"
     extra="$(pip_setting extra-index-url)"
     links="$(pip_setting find-links)"
@@ -85,7 +85,7 @@ pip_setting() {
 
 # reachable URL: whether something answers there.
 reachable() {
-    "$VENV/bin/python" - "$1" <<'PYTHON'
+    "$python" - "$1" <<'PYTHON'
 import sys, urllib.error, urllib.request
 try:
     urllib.request.urlopen(urllib.request.Request(sys.argv[1], method="HEAD"), timeout=15)
@@ -96,9 +96,9 @@ except OSError as error:
 PYTHON
 }
 
-# Fails with a sentence where no package index answers.
+# Fails with a sentence where no package index answers. Without a Python, uv itself is left to find out.
 check_network() {
-    [ -z "${UV_OFFLINE:-}" ] || return 0
+    [ -z "${UV_OFFLINE:-}" ] && [ -n "$python" ] || return 0
     index="${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-https://pypi.org/simple/}}"
     case "$index" in
         http*) reachable "$index" || fail "the package index cannot be reached: connect this machine to the network, or name a" \
@@ -120,32 +120,34 @@ prefer_cpu_torch() {
     fi
 }
 
-# Makes VENV, by Python's own venv or by uv, which fetches a Python if there is none.
+# Makes VENV, by uv, which fetches a Python if there is none, or by Python's own venv.
 make_environment() {
-    python="$(find_python)" || python=""
-    uv="$(find_uv)" || uv=""
-    if [ -n "$python" ] && "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
+    if [ -n "$uv" ]; then
+        say "making a virtual environment in $VENV with ${python:-a Python that uv fetches}"
+        "$uv" venv --quiet --clear --python "${python:-3.$NEWEST_PYTHON}" "$VENV" || fail "no virtual environment could be made in $VENV"
+    elif [ -n "$python" ] && "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
         say "making a virtual environment in $VENV with $("$python" --version)"
         "$python" -m venv --clear "$VENV" || fail "no virtual environment could be made in $VENV"
-    elif [ -n "$uv" ]; then
-        say "making a virtual environment in $VENV with uv"
-        "$uv" venv --quiet --clear --seed --python "${python:-3.$NEWEST_PYTHON}" "$VENV" || fail "no virtual environment could be made in $VENV"
     else
         fail "no Python from 3.11 to 3.$NEWEST_PYTHON with its venv module was found. Install one (Debian, Ubuntu: apt install" \
             "python3-venv; Fedora: dnf install python3.$NEWEST_PYTHON; macOS: brew install python@3.$NEWEST_PYTHON), or name it in" \
             "STARLING_PYTHON. Or install uv (https://docs.astral.sh/uv), which brings its own."
     fi
+    python="$VENV/bin/python"
 }
 
 # install_node ARGUMENT…: checks, then has uv install ARGUMENT… and what they need into VENV, which is made if need be.
 install_node() {
     check_machine
-    "$VENV/bin/python" -c '' >/dev/null 2>&1 || make_environment
+    python="$VENV/bin/python"
+    "$python" -c '' >/dev/null 2>&1 || python="$(find_python)" || python=""
+    uv="$(find_uv)" || uv=""
     export_pip_settings
     check_network
-    if ! uv="$(find_uv)"; then
+    [ "$python" = "$VENV/bin/python" ] || make_environment
+    if [ -z "$uv" ]; then
         say "installing uv, which installs the rest (20 MB)"
-        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1' ||
+        "$python" -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1' ||
             fail "uv could not be installed; the lines above say why. Install it by hand: https://docs.astral.sh/uv"
         uv="$VENV/bin/uv"
     fi

@@ -237,11 +237,11 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     else:
         sent, received = size(swarm.sent_bytes), size(swarm.received_bytes)
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
-    for peer in [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]:
-        facts.add_row("", Text(wording.panel_peer_line(peer), overflow="ellipsis", no_wrap=True))
+    connected = [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]
+    lines = [Text(f"  {wording.panel_peer_line(peer)}", overflow="ellipsis", no_wrap=True) for peer in connected]
     below = Text(wording.alone_lines(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
-    return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")
+    return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
 
 
 def _written(out: TextIO | None, line: str) -> TextIO | None:

@@ -147,7 +147,13 @@ def _text_rank(of: Callable[[PeerView], Span]) -> Callable[[PeerView], Rank]:
     return lambda peer: (of(peer).text == "–", of(peer).text.casefold())
 
 
-_model, _family = _reported(lambda beat: beat.model), _reported(lambda beat: beat.family[:8])
+def _short(model: str) -> str:
+    """Returns a model's name without the organisation, so that its end, often its size, is not what a narrow column
+    cuts; the lines below the table have it whole."""
+    return model.rpartition("/")[2] or model
+
+
+_model, _family = _reported(lambda beat: _short(beat.model)), _reported(lambda beat: beat.family[:8])
 _WHY = PeerColumn(
     Column("why not used", 24, grows=3), lambda peer: Span(_why(peer)), lambda peer: (not _why(peer), _why(peer))
 )

@@ -118,7 +118,8 @@ def readmit(
     if not is_invite:
         typer.echo(
             f"On the machine of that peer, either: starling swarm apply FILE, a copy of "
-            f"{files.directory / 'revocations'}, then starling up; or, with what starling invite prints: starling up --join INVITE"
+            f"{files.directory / 'revocations'}, then starling up; or, with what starling invite prints: starling up "
+            "--join INVITE"
         )
 
 

@@ -25,8 +25,10 @@ class ClassSuccess:
     @property
     def measured(self) -> float:
         """The success without the initial value: the running mean of rewards alone, for people and charts."""
-        seen = 1.0 - self.initial_share
-        return min(1.0, max(0.0, (self.success - self.initial_share * INITIAL_SUCCESS) / seen)) if seen > 0.0 else 0.0
+        if self.initial_share >= 1.0:
+            return 0.0
+        measured = (self.success - self.initial_share * INITIAL_SUCCESS) / (1.0 - self.initial_share)
+        return min(1.0, max(0.0, measured))
 
 
 @dataclass(slots=True)

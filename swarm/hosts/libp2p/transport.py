@@ -251,16 +251,16 @@ class Upgrader(TransportUpgrader):
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
+        socket = raw_conn.stream if isinstance(raw_conn, RawConnection) else None
         if self._handshake is not None:
             raw_conn = PrivateConnection(raw_conn, self._handshake.keys())
         try:
             connection = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         except SecurityUpgradeFailure as failure:
-            socket = raw_conn.stream if isinstance(raw_conn, RawConnection) else None
-            if isinstance(socket, MeteredSocket) and socket.has_answered_in_text:
-                raise SecurityUpgradeFailure("no libp2p") from OtherProtocolError(NO_NODE)
             if isinstance(innermost_cause(failure), PrivateNetworkError):
                 self._failures.note("private network", failure)
+            elif isinstance(socket, MeteredSocket) and socket.has_answered_in_text:
+                raise SecurityUpgradeFailure("no libp2p") from OtherProtocolError(NO_NODE)
             raise
         except ValueError as error:  # the library decodes a greeting as text without a check
             raise SecurityUpgradeFailure("the first bytes are no greeting of libp2p") from error
