@@ -16,6 +16,7 @@ from node.demo.plan import DemoReport, Effort, ModelResult
 from node.quantities import size, times
 
 TABLE_CHARACTERS = 120  # width of the tables where there is no terminal
+LOSS = 0.05  # a smaller fall of the mean reward, of 200 prompts, may be chance
 LINES_SECONDS = 15.0  # between two reports on the nodes where there is no terminal
 
 
@@ -132,7 +133,18 @@ def conclusions(report: DemoReport) -> list[str]:
             f"{model}: {verdict}: {means['together']:.3f} against {means['alone']:.3f} alone, on the tasks that it was "
             "weak on."
         )
-    return lines
+    return [*lines, *(line for result in report.models for line in losses(result))]
+
+
+def losses(result: ModelResult) -> list[str]:
+    """Returns one line for each task on which the model got worse while it learnt together."""
+    before, together, alone = result.before.sampled, result.together.sampled, result.alone.sampled
+    return [
+        f"{result.model} LOST {before[task] - together[task]:.3f} on {task}: {before[task]:.3f} before, "
+        f"{together[task]:.3f} together, {alone[task]:.3f} alone."
+        for task in before
+        if before[task] - together[task] >= LOSS
+    ]
 
 
 def _effort_cells(effort: Effort) -> list[str]:
