@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.api.types import NodeState, NodeStatus, PeerView
+from node.api.types import HeartbeatView, NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
@@ -187,7 +187,7 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
     for peer in peers:
         beat = peer.heartbeat
         name = printable(beat.name, 64) if beat else "?"
-        activity = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
+        activity = _trains(beat) if beat else "no heartbeat yet"
         round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
         link = link_word(peer)
         exchanges = f"  {_exchanges(peer)}" if peer.last_exchange else ""
@@ -213,10 +213,14 @@ def panel_peer_line(peer: PeerView) -> str:
     """Describes a connected peer for a narrow terminal: who it is comes first, the long id not at all."""
     beat = peer.heartbeat
     name = printable(beat.name, 64) if beat and beat.name else f"{peer.peer[:6]}…{peer.peer[-6:]}"
-    activity = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
+    activity = _trains(beat) if beat else "no heartbeat yet"
     round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms  " if peer.round_trip_seconds is not None else ""
     banned = "  banned" if peer.banned_because else ""
     return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_received} groups used{banned}"
+
+
+def _trains(beat: HeartbeatView) -> str:
+    return f"{printable(beat.model, 64)}, round {beat.round}" if beat.model else "still loading"
 
 
 def evaluation_lines(result: Evaluation) -> list[str]:

@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("install.sh", "scripts/environment.sh", "scripts/start.sh", "scripts/test.sh", "scripts/try_install.sh")
+SCRIPTS = (
+    "install.sh",
+    "scripts/environment.sh",
+    "scripts/start.sh",
+    "scripts/test.sh",
+    "scripts/try_install.sh",
+    "scripts/check_wheels.sh",
+)
 Install = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # A build backend that needs nothing: it writes the wheel that its pyproject.toml asks for.

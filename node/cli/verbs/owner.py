@@ -195,7 +195,7 @@ def apply_document(
     if isinstance(judged, AdmissionRefused):
         raise RefusedError(judged.message, judged.reason)
     files.keep("revocations" if kind == "revocations" else "key-change", raw)
-    _hand_over(where, files, kind, raw)
+    _hand_over(where, files, kind, raw, done="Applied")
 
 
 def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
@@ -227,7 +227,14 @@ def _sign_list(home: Home, files: ClusterFiles, owner: NodeKey, revocations: Rev
     _hand_over(home, files, "revocations", document)
 
 
-def _hand_over(home: Home, files: ClusterFiles, kind: Literal["revocations", "key_change"], document: bytes) -> None:
+def _hand_over(
+    home: Home,
+    files: ClusterFiles,
+    kind: Literal["revocations", "key_change"],
+    document: bytes,
+    *,
+    done: str = "Signed",
+) -> None:
     from protocol.errors import UnreachableError
     from swarm.client import SwarmClient
 
@@ -238,10 +245,10 @@ def _hand_over(home: Home, files: ClusterFiles, kind: Literal["revocations", "ke
     except UnreachableError:
         secret = " The file holds the new key: protect it like a password." if kind == "key_change" else ""
         typer.echo(
-            f"Signed: {files.directory / name}. No node runs here, so no member has received it yet: start this node "
+            f"{done}: {files.directory / name}. No node runs here, so no member has received it yet: start this node "
             f"with starling up, or copy the file to any member and run there: starling swarm apply FILE{secret}"
         )
         return
     typer.echo(
-        "Signed and handed to the node here: connected members receive it within seconds, others when they connect."
+        f"{done} and handed to the node here: connected members receive it within seconds, others when they connect."
     )

@@ -184,6 +184,10 @@ def test_a_peer_that_left_keeps_its_name_in_the_list() -> None:
     gone = PeerStatus("12D3KooWx", False, (), None, heartbeat("robin"), None, 4, 3, 1, 0.9, None)
     (line,) = wording.peer_lines([peer_view(gone)])
     assert "  left  " in line and "robin" in line
+    loading = PeerStatus(
+        "12D3KooWx", True, (), None, msgspec.structs.replace(heartbeat("robin"), model=""), 1.0, 0, 0, 0, 1, None
+    )
+    assert "robin  still loading" in wording.peer_lines([peer_view(loading)])[0]
     never_heard = msgspec.structs.replace(gone, heartbeat=None)
     assert "  away  " in wording.peer_lines([peer_view(never_heard)])[0]
 
