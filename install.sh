@@ -32,7 +32,8 @@ uninstall() {
     refuse_running_node
     if [ "$(readlink "$LINK" 2>/dev/null)" = "$PREFIX/venv/bin/starling" ]; then rm -f "$LINK"; fi
     rm -rf "$PREFIX"
-    say "removed $PREFIX and $LINK. The data of nodes are kept; to delete them as well: rm -r ${STARLING_HOME:-$HOME/.local/share/starling}"
+    say "removed $PREFIX and $LINK. The data of nodes are kept; to delete them as well:" \
+        "rm -r ${STARLING_HOME:-$HOME/.local/share/starling}"
 }
 
 # A process that starts another while its modules change would run two versions at once.
@@ -78,7 +79,8 @@ fetch_sources() {
             command -v git >/dev/null 2>&1 || fail "git was not found: install it, or give --from a .tar.gz"
             branch="${source##*#}"
             [ "$branch" != "$source" ] || branch=""
-            git clone --quiet --depth 1 ${branch:+--branch "$branch"} -- "${source%%#*}" "$work/sources" || fail "$source could not be cloned"
+            git clone --quiet --depth 1 ${branch:+--branch "$branch"} -- "${source%%#*}" "$work/sources" ||
+                fail "$source could not be cloned"
             ROOT="$work/sources"
             ;;
         *)
@@ -87,8 +89,9 @@ fetch_sources() {
             elif [ -f "$source/pyproject.toml" ]; then
                 ROOT="$work/sources"
                 mkdir "$ROOT"
-                (cd "$source" && tar -cf - install.sh pyproject.toml README.md LICENSE node packaging protocol scripts starling swarm) |
-                    tar -xf - -C "$ROOT"
+                copied="install.sh pyproject.toml README.md LICENSE node packaging protocol scripts starling swarm"
+                # shellcheck disable=SC2086  # several names
+                (cd "$source" && tar -cf - $copied) | tar -xf - -C "$ROOT"
             fi
             ;;
     esac
@@ -113,7 +116,10 @@ main() {
         shift
     done
     if [ "$action" = uninstall ]; then uninstall; exit; fi
-    if [ -z "$source" ] && [ -f "$(dirname -- "$0")/pyproject.toml" ]; then source="$(cd -- "$(dirname -- "$0")" && pwd -P)"; fi
+    here="$(cd -- "$(dirname -- "$0")" && pwd -P)"
+    case "$0" in
+        *install.sh) if [ -z "$source" ] && [ -f "$here/pyproject.toml" ]; then source="$here"; fi ;;
+    esac
     need "$source" "this script, read from a pipe, needs --from SOURCE; --from"
     if [ -e "$PREFIX" ] && [ ! -e "$PREFIX/.starling" ]; then
         fail "$PREFIX exists, and this script did not make it: name another folder in STARLING_PREFIX"
@@ -135,7 +141,10 @@ main() {
     say "$("$LINK" --version) is installed: $LINK"
     case ":$PATH:" in
         *":$(dirname -- "$LINK"):"*) say "next: starling up" ;;
-        *) say "next: add $(dirname -- "$LINK") to PATH (export PATH=\"$(dirname -- "$LINK"):\$PATH\" in ~/.profile), then: starling up" ;;
+        *)
+            say "next: add $(dirname -- "$LINK") to PATH, with this line in ~/.profile, then: starling up"
+            say "    export PATH=\"$(dirname -- "$LINK"):\$PATH\""
+            ;;
     esac
 }
 

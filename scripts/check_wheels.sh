@@ -13,13 +13,14 @@ trap 'rm -rf "$work"' EXIT
 echo "$ROOT/packaging/pycosat" >"$work/stand-in.txt"
 
 compile() { # compile ARGUMENT…: as for the installation on $platform with Python $version
-    (cd "$ROOT" && "$UV" pip compile --quiet --python-version "$version" --python-platform "$platform" --no-header --no-annotate "$@")
+    (cd "$ROOT" && "$UV" pip compile --quiet --no-header --no-annotate --python-version "$version" \
+        --python-platform "$platform" "$@")
 }
 
 for platform in x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin; do
     for version in 3.11 3.12 3.13; do
         compile pyproject.toml "$work/stand-in.txt" --output-file "$work/all.txt"
-        grep == "$work/all.txt" >"$work/left.txt"
+        grep "==" "$work/all.txt" >"$work/left.txt"
         from_source=""
         until said="$(compile "$work/left.txt" --no-deps --no-build --output-file "$work/wheels.txt" 2>&1)"; do
             package="$(printf '%s' "$said" | sed -n 's/.*Because \([^= ]*\)==.*/\1/p' | head -n 1)"
@@ -28,6 +29,7 @@ for platform in x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwi
             grep -v "^$package==" "$work/left.txt" >"$work/fewer.txt"
             mv "$work/fewer.txt" "$work/left.txt"
         done
-        printf '%-24s %s  %d packages, without a wheel:%s\n' "$platform" "$version" "$(grep -c == "$work/all.txt")" "$from_source"
+        count="$(grep -c "==" "$work/all.txt")"
+        printf '%-24s %s  %d packages, without a wheel:%s\n' "$platform" "$version" "$count" "$from_source"
     done
 done

@@ -1,12 +1,12 @@
 # shellcheck shell=sh
-# Sourced by start.sh, test.sh and install.sh, which set ROOT to the folder of the sources. Makes virtual environments, without
-# root and without a compiler.
-# Guarantees: what pyproject.toml asks for is installed; nothing is downloaded while pyproject.toml stays as it is; what is
-# missing on this machine is said before the first download.
+# Sourced by start.sh, test.sh and install.sh, which set ROOT to the folder of the sources. Makes virtual environments,
+# without root and without a compiler.
+# Guarantees: what pyproject.toml asks for is installed; nothing is downloaded while pyproject.toml stays as it is; what
+# is missing on this machine is said before the first download.
 #
-# Packages are installed by uv (https://docs.astral.sh/uv): pip cannot override libp2p's pin of a package that has no wheels.
-# uv is the one on PATH, or STARLING_UV; where there is none, pip installs it into the environment. pip's settings of an index,
-# of find-links and of certificates hold for uv as well.
+# Packages are installed by uv (https://docs.astral.sh/uv): pip cannot override libp2p's pin of a package that has no
+# wheels. uv is the one on PATH, or STARLING_UV; where there is none, pip installs it into the environment. pip's
+# settings of an index, of find-links and of certificates hold for uv as well.
 
 say() { printf 'starling: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -19,7 +19,8 @@ find_python() {
     for candidate in ${STARLING_PYTHON:+"$STARLING_PYTHON"} python3 python3.13 python3.12 python3.11 python; do
         newest=$NEWEST_PYTHON
         [ "$candidate" != "${STARLING_PYTHON:-}" ] || newest=99
-        if "$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, $newest + 1))" >/dev/null 2>&1; then
+        if "$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, $newest + 1))" \
+            >/dev/null 2>&1; then
             printf '%s\n' "$candidate"
             return
         fi
@@ -49,24 +50,29 @@ check_machine() {
         *) fail "a node needs Linux or macOS; on Windows, install it inside WSL2 (docs/install.md)." ;;
     esac
     case "$(ldd --version 2>&1)" in
-        *musl*) fail "PyTorch has no builds for musl (Alpine): use a distribution with glibc, such as Debian, or docker/Dockerfile." ;;
+        *musl*) fail "PyTorch has no builds for musl (Alpine): use a distribution with glibc, such as Debian." ;;
     esac
     if [ "$(uname -s)" = Darwin ] && [ "$(sw_vers -productVersion | cut -d. -f1)" -lt 14 ]; then
         fail "bitsandbytes has builds for macOS 14 and newer; this is $(sw_vers -productVersion)."
     fi
-    want_mb=2500
-    ! has_gpu || want_mb=9000
+    want_mb=2500 to_fetch="about 0.5 GB"
+    if has_gpu; then want_mb=9000 to_fetch="several GB, since this machine has a GPU,"; fi
     folder="$VENV"
     while [ ! -d "$folder" ]; do folder="$(dirname -- "$folder")"; done
     free_mb="$(df -Pk "$folder" | awk 'NR == 2 { printf "%d", $4 / 1024 }')"
     [ "$free_mb" -ge "$want_mb" ] ||
-        fail "the installation takes about $want_mb MB, and $folder has $free_mb MB free: free some, or choose another disk."
+        fail "the installation takes about $want_mb MB, and $folder has $free_mb MB free: make room, or use another disk."
 }
 
-# Exports pip's index, find-links and certificates to uv, unless uv has settings of its own. They also tell prefer_cpu_torch that
-# an index was configured on purpose.
+# Prints what is set of uv's index; empty where PyPI is asked.
+own_index() {
+    printf '%s' "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}${UV_OFFLINE:-}"
+}
+
+# Exports pip's index, find-links and certificates to uv, unless uv has settings of its own. They also tell
+# prefer_cpu_torch that an index was configured on purpose.
 export_pip_settings() {
-    [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}${UV_OFFLINE:-}" ] || return 0
+    [ -z "$(own_index)" ] || return 0
     [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
     settings="$("$python" -m pip config list 2>/dev/null)" || return 0
     default="$(pip_setting index-url)"
@@ -101,18 +107,17 @@ check_network() {
     [ -z "${UV_OFFLINE:-}" ] && [ -n "$python" ] || return 0
     index="${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-https://pypi.org/simple/}}"
     case "$index" in
-        http*) reachable "$index" || fail "the package index cannot be reached: connect this machine to the network, or name a" \
-            "proxy in HTTPS_PROXY or a mirror in UV_DEFAULT_INDEX." ;;
+        http*) reachable "$index" || fail "the package index cannot be reached: connect this machine to the network, or" \
+            "name a proxy in HTTPS_PROXY or a mirror in UV_DEFAULT_INDEX." ;;
     esac
 }
 
-# Sets torch_backend. Where there is no NVIDIA GPU, the CPU build of torch spares gigabytes; PyPI alone has only the large one
-# for Linux. An index that was configured on purpose, such as a mirror, is left alone.
+# Sets torch_backend. Where there is no NVIDIA GPU, the CPU build of torch spares gigabytes; PyPI alone has only the
+# large one for Linux. An index that was configured on purpose, such as a mirror, is left alone.
 prefer_cpu_torch() {
     torch_backend=""
     if [ "$(uname -s)" != Linux ] || has_gpu; then return 0; fi
-    [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}${UV_OFFLINE:-}" ] || return 0
-    [ -z "${UV_TORCH_BACKEND:-}" ] || return 0
+    [ -z "$(own_index)${UV_TORCH_BACKEND:-}" ] || return 0
     if reachable "$CPU_TORCH_INDEX/torch/"; then
         torch_backend=cpu
     else
@@ -124,14 +129,16 @@ prefer_cpu_torch() {
 make_environment() {
     if [ -n "$uv" ]; then
         say "making a virtual environment in $VENV with ${python:-a Python that uv fetches}"
-        "$uv" venv --quiet --clear --python "${python:-3.$NEWEST_PYTHON}" "$VENV" || fail "no virtual environment could be made in $VENV"
+        "$uv" venv --quiet --clear --python "${python:-3.$NEWEST_PYTHON}" "$VENV" ||
+            fail "no virtual environment could be made in $VENV"
     elif [ -n "$python" ] && "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
         say "making a virtual environment in $VENV with $("$python" --version)"
         "$python" -m venv --clear "$VENV" || fail "no virtual environment could be made in $VENV"
     else
-        fail "no Python from 3.11 to 3.$NEWEST_PYTHON with its venv module was found. Install one (Debian, Ubuntu: apt install" \
-            "python3-venv; Fedora: dnf install python3.$NEWEST_PYTHON; macOS: brew install python@3.$NEWEST_PYTHON), or name it in" \
-            "STARLING_PYTHON. Or install uv (https://docs.astral.sh/uv), which brings its own."
+        fail "no Python from 3.11 to 3.$NEWEST_PYTHON with its venv module was found. Install one (Debian, Ubuntu:" \
+            "apt install python3-venv; Fedora: dnf install python3.$NEWEST_PYTHON; macOS:" \
+            "brew install python@3.$NEWEST_PYTHON), or name it in STARLING_PYTHON. Or install uv" \
+            "(https://docs.astral.sh/uv), which brings its own."
     fi
     python="$VENV/bin/python"
 }
@@ -152,7 +159,7 @@ install_node() {
         uv="$VENV/bin/uv"
     fi
     prefer_cpu_torch
-    say "downloading and installing: about 0.5 GB to fetch for a CPU, 4 GB for a GPU; what was fetched before is reused"
+    say "downloading and installing: $to_fetch to fetch; what was fetched before is reused"
     started="$(date +%s)"
     (cd "$ROOT" && "$uv" pip install --python "$VENV/bin/python" ${torch_backend:+--torch-backend "$torch_backend"} \
         "$@" "$ROOT/packaging/pycosat") ||

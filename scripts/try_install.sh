@@ -44,4 +44,6 @@ printf '%-28s %4d s\n' "from nothing to two rounds" "$(($(now) - started))"
 step "installed again" sh "$ROOT/install.sh"
 step "versions" starling version
 step "removed" sh "$ROOT/install.sh" --uninstall
-[ ! -e "$home/.local/bin/starling" ] && [ ! -e "$home/.local/lib/starling" ] || { echo "the removal left something"; exit 1; }
+for left in "$home/.local/bin/starling" "$home/.local/lib/starling"; do
+    [ ! -e "$left" ] || { echo "the removal left $left"; exit 1; }
+done
