@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (
@@ -226,3 +230,23 @@ def test_missing_python_and_a_silent_package_index_are_told_with_their_remedies(
 def test_index_of_pip_is_used_by_uv_as_well(install: Install, tmp_path: Path) -> None:
     done = install(UV_OFFLINE="", PIP_INDEX_URL="http://127.0.0.1:9/of-pip/", PIP_CONFIG_FILE=os.devnull)
     assert done.returncode == 1 and "127.0.0.1:9/of-pip/" in done.stderr
+
+
+def test_stand_in_for_pycosat_is_what_reasoning_gym_requires_can_be_imported_and_solves_nothing() -> None:
+    folder = ROOT / "packaging" / "pycosat"
+    version = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
+    (required,) = (line for line in requires("reasoning-gym") or [] if line.startswith("pycosat"))
+    assert Requirement(required).specifier.contains(version)
+    named = runpy.run_path(str(folder / "pycosat.py"))
+    assert named["__version__"] == version
+    for name in ("solve", "itersolve"):
+        with pytest.raises(ImportError, match=r"--no-deps pycosat==0\.6\.6"):
+            named[name]([[1, -2]])
+
+
+def test_override_is_still_needed_and_pip_alone_would_still_compile() -> None:
+    """Once libp2p allows the version that has wheels, ``override-dependencies`` of pyproject.toml can go."""
+    (override,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["override-dependencies"]
+    (required,) = (line for line in requires("libp2p") or [] if line.startswith("fastecdsa"))
+    assert Requirement(override).name == "fastecdsa" and Requirement(override).specifier.contains("4.0.0")
+    assert not Requirement(required).specifier.contains("4.0.0")
