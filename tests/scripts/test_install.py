@@ -16,7 +16,14 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.keys import KeyType
+from libp2p.crypto.serialization import key_type_to_public_key_deserializer
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from packaging.requirements import Requirement
+
+from swarm.hosts.libp2p.containment import Failures
+from swarm.hosts.libp2p.transport import Upgrader
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (
@@ -242,6 +249,13 @@ def test_stand_in_for_pycosat_is_what_reasoning_gym_requires_can_be_imported_and
     for name in ("solve", "itersolve"):
         with pytest.raises(ImportError, match=r"--no-deps pycosat==0\.6\.6"):
             named[name]([[1, -2]])
+
+
+def test_nothing_that_a_peer_sends_reaches_the_calls_in_which_fastecdsa_4_differs() -> None:
+    """``libp2p.crypto.ecc`` makes them: for keys of P-256, which no deserializer takes, and for secio."""
+    assert KeyType.ECC_P256.value not in key_type_to_public_key_deserializer
+    upgrader = Upgrader(create_new_key_pair(), set(), None, Failures())
+    assert list(upgrader.security_multistream.transports) == [NOISE_PROTOCOL]
 
 
 def test_override_is_still_needed_and_pip_alone_would_still_compile() -> None:
