@@ -1,7 +1,7 @@
 #!/bin/sh
 # Resolves what a node needs for each system and Python that docs/install.md names, and prints what has no wheel there.
 #
-#   ./scripts/check_wheels.sh         minutes; needs uv and a package index, and installs nothing
+#   ./scripts/check_wheels.sh         a quarter of an hour; needs uv and a package index, and installs nothing
 #
 # What it prints must be plain Python, for an installation has no compiler: scripts/try_install.sh shows that on this machine.
 set -eu
