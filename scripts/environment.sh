@@ -74,10 +74,13 @@ own_index() {
 export_pip_settings() {
     [ -z "$(own_index)" ] || return 0
     [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
-    settings="$("$python" -m pip config list 2>/dev/null)" || return 0
-    default="$(pip_setting index-url)"
-    extra="$(pip_setting extra-index-url)"
-    links="$(pip_setting find-links)"
+    settings=""
+    for candidate in ${python:+"$python"} python3 python; do # an environment that uv made has no pip
+        ! settings="$("$candidate" -m pip config list 2>/dev/null)" || break
+    done
+    default="${PIP_INDEX_URL:-$(pip_setting index-url)}"
+    extra="${PIP_EXTRA_INDEX_URL:-$(pip_setting extra-index-url)}"
+    links="${PIP_FIND_LINKS:-$(pip_setting find-links)}"
     [ -z "$default" ] || export UV_DEFAULT_INDEX="$default"
     [ -z "$extra" ] || export UV_INDEX="$extra" UV_INDEX_STRATEGY=unsafe-best-match # what pip does
     links="$(printf '%s' "$links" | tr ' ' ',')"

@@ -264,3 +264,14 @@ def test_override_is_still_needed_and_pip_alone_would_still_compile() -> None:
     (required,) = (line for line in requires("libp2p") or [] if line.startswith("fastecdsa"))
     assert Requirement(override).name == "fastecdsa" and Requirement(override).specifier.contains("4.0.0")
     assert not Requirement(required).specifier.contains("4.0.0")
+
+
+def test_index_in_a_file_of_pip_is_used_also_by_an_environment_that_has_no_pip(
+    install: Install, tmp_path: Path
+) -> None:
+    assert install().returncode == 0  # by uv, which puts no pip into the environment
+    configured = tmp_path / "pip.conf"
+    configured.write_text("[global]\nindex-url = http://127.0.0.1:9/of-file/\n")
+    has_pip = machine(tmp_path, python3=f'exec {sys.base_prefix}/bin/python3 "$@"')
+    done = install(path=has_pip, UV_OFFLINE="", PIP_CONFIG_FILE=str(configured))
+    assert done.returncode == 1 and "127.0.0.1:9/of-file/" in done.stderr
