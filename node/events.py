@@ -102,7 +102,7 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     reward: float  # mean over own completions
     reward_by_task: dict[str, float]  # own groups of this round
     completions_by_task: dict[str, int] = {}  # of own groups: what was allocated
-    success_by_task: dict[str, float]  # running, V_θ
+    success_by_task: dict[str, float]  # running mean reward, without the initial value of V_θ
     own_groups: int
     own_groups_informative: int  # with a non-zero advantage
     own_groups_dropped: int = 0  # because all their rewards were equal (learner.resample)

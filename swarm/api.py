@@ -61,7 +61,7 @@ class PeerStatus(Struct, frozen=True):
     addresses: tuple[str, ...]
     round_trip_seconds: float | None
     heartbeat: Heartbeat | None
-    heartbeat_age_seconds: float | None
+    heartbeat_age_seconds: float | None  # None: none came, or the peer has said goodbye since
     groups_received: int  # adverts of groups seen
     groups_used: int
     groups_rejected: int

@@ -324,7 +324,7 @@ class SwarmService:
         for peer in self.host.peers():
             notes = self._table.known(peer)
             of_family = notes.heartbeat is not None and notes.heartbeat.family == family
-            if of_family and notes.heartbeat_at_seconds >= oldest_seconds and not self._is_banned(peer):
+            if of_family and notes.is_present(oldest_seconds) and not self._is_banned(peer):
                 peers.append(peer)
         return peers
 
@@ -348,7 +348,7 @@ class SwarmService:
                 if announcement.sequence > notes.heartbeat_sequence:
                     notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
                     notes.clock_offset_seconds = announcement.time_seconds - now_seconds
-                    notes.heartbeat_sequence = announcement.sequence
+                    notes.heartbeat_sequence, notes.has_left = announcement.sequence, False
             case RolloutAdvert() as advert:
                 foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
                 if foreign:
@@ -358,7 +358,7 @@ class SwarmService:
                 log.info("%s left: %r", peer, reason)
                 self._groups.forget(peer)
                 self._states.forget(peer)
-                self._table.forget(peer)
+                self._table.leave(peer)
                 if self._tasks is not None:
                     self._tasks.start_soon(self.peering.depart, peer)
 
@@ -469,7 +469,8 @@ class SwarmService:
         statuses = []
         for peer in known:
             notes = self._table.known(peer)
-            age_seconds = now_seconds - notes.heartbeat_at_seconds if notes.heartbeat is not None else None
+            present = notes.heartbeat is not None and not notes.has_left
+            age_seconds = now_seconds - notes.heartbeat_at_seconds if present else None
             statuses.append(
                 api.PeerStatus(
                     peer=peer,

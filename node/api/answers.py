@@ -8,7 +8,7 @@ import msgspec
 
 from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, Paused, PeersAnswer, PeerView
 from node.events import CheckpointsDamaged, Event, Fault, Loading, NotSaved, OutOfMemory, PhaseBegan, RoundDone
-from node.printable import printable
+from node.printable import one_line, printable
 from node.quantities import local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
@@ -45,9 +45,14 @@ def health_of(status: NodeStatus) -> HealthAnswer:
 
 
 def waiting_for(
-    state: NodeState, loading: Loading | None, done: RoundDone | None, began: PhaseBegan | None = None
+    state: NodeState,
+    loading: Loading | None,
+    done: RoundDone | None,
+    began: PhaseBegan | None = None,
+    *,
+    now_seconds: float | None = None,
 ) -> str:
-    """Describes in a few words what the node does now."""
+    """Describes in a few words what the node does now, at Unix time ``now_seconds``."""
     if state is NodeState.STOPPING:
         return "stopping: finishing the step, checkpointing, saying goodbye"
     if state is NodeState.PAUSED:
@@ -55,7 +60,7 @@ def waiting_for(
     if state is NodeState.RECOVERING:
         return "the learner ended and is being restarted"
     if state is NodeState.STARTING:
-        return loading_line(loading) if loading else "the learner is starting"
+        return loading_line(loading, now_seconds) if loading else "the learner is starting"
     number = done.round + 1 if done is not None else None
     round_name = "first round" if number is None else f"round {number}"
     if began is None or began.phase not in PHASES or (number is not None and began.round != number):
@@ -69,8 +74,11 @@ def paused_line(paused: Paused, now_seconds: float) -> str:
     return f"paused: {paused.because}{until}"
 
 
-def loading_line(loading: Loading) -> str:
-    return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since the learner started)"
+def loading_line(loading: Loading, now_seconds: float | None = None) -> str:
+    """Describes what is being loaded, and for how long the learner has run: until Unix time ``now_seconds``, or until
+    the event."""
+    since_seconds = 0.0 if now_seconds is None else max(0.0, now_seconds - loading.time_seconds)
+    return f"loading {printable(loading.what)} ({loading.seconds + since_seconds:.1f} s since the learner started)"
 
 
 def not_saved_line(event: NotSaved) -> str:
@@ -129,9 +137,9 @@ def escaped_event(event: Event) -> Event:
     """Returns the event with every text that may quote a peer escaped and bounded."""
     match event:
         case Fault(detail=detail) | OutOfMemory(detail=detail):
-            return msgspec.structs.replace(event, detail=printable(detail, MAX_DETAIL_CHARACTERS))
+            return msgspec.structs.replace(event, detail=one_line(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):
-            return msgspec.structs.replace(event, alone_because=printable(because, MAX_ALONE_CHARACTERS))
+            return msgspec.structs.replace(event, alone_because=one_line(because, MAX_ALONE_CHARACTERS))
         case _:
             return event
 
@@ -140,7 +148,7 @@ def escaped_swarm_status(status: SwarmStatus) -> SwarmStatus:
     """Returns the status with every text that may quote a peer escaped and bounded."""
     if status.alone_because is None:
         return status
-    return msgspec.structs.replace(status, alone_because=printable(status.alone_because, MAX_ALONE_CHARACTERS))
+    return msgspec.structs.replace(status, alone_because=one_line(status.alone_because, MAX_ALONE_CHARACTERS))
 
 
 def peers_answer(peers: Sequence[PeerStatus], outcomes: Sequence[dict[str, int]]) -> PeersAnswer:

@@ -139,7 +139,7 @@ class PeerView(Struct, frozen=True):
     addresses: tuple[str, ...]
     round_trip_seconds: float | None
     heartbeat: HeartbeatView | None
-    heartbeat_age_seconds: float | None
+    heartbeat_age_seconds: float | None  # None: none came, or the peer has left since
     groups_received: int  # adverts of its groups
     groups_used: int
     groups_rejected: int

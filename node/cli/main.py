@@ -39,7 +39,8 @@ HELP = """Train a language model together with nodes on other machines: no coord
 
 Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
 In the background: starling up --detach, starling logs -f. Have the machine for yourself: starling pause --for 2h.
-See three nodes learn from each other: starling demo.
+See three nodes learn from each other: starling demo. Let the shell complete verbs, options and keys, once:
+starling --install-completion.
 
 Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 74 not saved, 75 try again, 77 refused, 78 bad configuration,
 130 interrupted.
@@ -49,10 +50,10 @@ app = typer.Typer(
     name="starling",
     help=HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.callback()(version.before_any_verb)
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
@@ -73,6 +74,7 @@ app.command("demo")(demo.demo)
 app.command("version")(version.version)
 app.command("invite")(swarm.invite)
 app.command("revoke")(owner.revoke)
+app.command("readmit")(owner.readmit)
 swarm.app.command("rotate-key")(owner.rotate_key)
 swarm.app.command("apply")(owner.apply_document)
 app.add_typer(swarm.app, name="swarm")

@@ -10,6 +10,14 @@ import typer
 
 from protocol.errors import ConfigurationError
 
+
+def keys_that_begin(incomplete: str) -> list[str]:
+    """Returns the keys of the configuration that complete a ``--set``, each with its equals sign, for the shell."""
+    from node.configuration.sources import known_keys  # at a Tab, and not at every start of the command
+
+    return [f"{key}=" for key in known_keys() if key.startswith(incomplete)]
+
+
 HomeOption = Annotated[
     Path | None,
     typer.Option(
@@ -32,6 +40,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
+        autocompletion=keys_that_begin,
         help="Set a key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
     ),
 ]

@@ -47,6 +47,7 @@ CHECKPOINT_LINE_SECONDS = 60.0
 EVALUATED_LINE_SECONDS = 60.0
 ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
 MAX_LOSSES_SHOWN = 3  # in the panel
+MAX_PEERS_SHOWN = 7
 SCROLLED_LINES = 200  # that wait for a terminal which nobody reads
 
 
@@ -285,11 +286,11 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     else:
         sent, received = size(swarm.sent_bytes), size(swarm.received_bytes)
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
-    for line in wording.peer_lines([peer for peer in peers.peers if peer.connected])[:7]:
-        facts.add_row("", Text(line, overflow="ellipsis", no_wrap=True))
+    connected = [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]
+    lines = [Text(f"  {wording.panel_peer_line(peer)}", overflow="ellipsis", no_wrap=True) for peer in connected]
     below = Text(wording.alone_lines(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
-    return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")
+    return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
 
 
 def _written(out: LineWriter | None, line: str) -> LineWriter | None:

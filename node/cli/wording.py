@@ -8,7 +8,7 @@ from pathlib import Path
 
 from node.api.answers import damaged_line, not_saved_line
 from node.api.loss_words import loss_lines
-from node.api.types import NodeState, NodeStatus, PeerView
+from node.api.types import HeartbeatView, NodeState, NodeStatus, PeerView
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
@@ -23,8 +23,8 @@ from node.events import (
     StateSyncing,
 )
 from node.export.export_result import Export
-from node.printable import printable
-from node.quantities import duration, size, times, weekday_time
+from node.printable import one_line, printable
+from node.quantities import counted, duration, size, times, weekday_time
 from node.supervision.outcome import RunOutcome
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
@@ -49,7 +49,7 @@ def rewards_by_task(success: dict[str, float]) -> str:
 
 
 def plan_line(planned: Planned) -> str:
-    return f"plan: {printable(planned.choice, 400)}"
+    return f"plan: {one_line(planned.choice, 400)}"
 
 
 def ready_line(ready: LearnerReady) -> str:
@@ -63,12 +63,12 @@ def ready_line(ready: LearnerReady) -> str:
 
 
 def fault_line(fault: Fault) -> str:
-    return f"round {fault.round}: {fault.kind}: {printable(fault.detail, 400)}"
+    return f"round {fault.round}: {fault.kind}: {one_line(fault.detail, 400)}"
 
 
 def state_sync_line(event: StateSyncing) -> str:
     """Describes the progress of starting from the weights of peers."""
-    because = printable(event.because, 400)
+    because = one_line(event.because, 400)
     match event.stage:
         case "fetching" if event.here_bytes:
             share = event.here_bytes / max(1, event.total_bytes)
@@ -105,7 +105,7 @@ def evaluated_line(measured: Evaluated) -> str:
 def averaged_line(offered: Averaged) -> str:
     """Describes the outcome of offering weights."""
     if offered.partner is None:
-        return f"weights not averaged: {printable(offered.because, 400)}"
+        return f"weights not averaged: {one_line(offered.because, 400)}"
     distance = "" if offered.distance is None else f", {offered.distance:.2%} apart"
     weight = "" if offered.weight in (None, 1.0) else f", weighted {offered.weight:.2f} because of the distance"
     encoding = f" as {printable(offered.encoding, 64)}" if offered.encoding else ""
@@ -119,7 +119,7 @@ def taken_back_line(event: AveragingTakenBack) -> str:
     """Describes an outer step that did harm."""
     return (
         f"averaging with {printable(event.partner)} after round {event.averaged_round} taken back: "
-        f"{printable(event.because, 400)}; no averaging with it for a day"
+        f"{one_line(event.because, 400)}; no averaging with it for a day"
     )
 
 
@@ -143,7 +143,7 @@ def alone_lines(swarm: SwarmStatus) -> str:
     """Describes that the node trains alone, why, and the remedy; empty while a peer is connected."""
     if swarm.alone_because is None:
         return ""
-    return f"Training alone: {printable(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
+    return f"Training alone: {one_line(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
 
 
 def no_swarm(status: NodeStatus) -> str:
@@ -202,9 +202,9 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
     for peer in peers:
         beat = peer.heartbeat
         name = printable(beat.name, 64) if beat else "?"
-        activity = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
+        activity = _trains(beat) if beat else "no heartbeat yet"
         round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
-        link = "connected" if peer.connected else "away"
+        link = link_word(peer)
         exchanges = f"  {_exchanges(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
         groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
@@ -213,6 +213,29 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
             f"reputation {peer.reputation:.2f}{exchanges}{ban}"
         )
     return lines
+
+
+def has_left(peer: PeerView) -> bool:
+    """Whether the peer said goodbye. Its name and its figures are still known."""
+    return peer.heartbeat is not None and peer.heartbeat_age_seconds is None
+
+
+def link_word(peer: PeerView) -> str:
+    return "connected" if peer.connected else "left" if has_left(peer) else "away"
+
+
+def panel_peer_line(peer: PeerView) -> str:
+    """Describes a connected peer for a narrow terminal: who it is comes first, the long id not at all."""
+    beat = peer.heartbeat
+    name = printable(beat.name, 64) if beat and beat.name else f"{peer.peer[:6]}…{peer.peer[-6:]}"
+    activity = _trains(beat) if beat else "no heartbeat yet"
+    round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms  " if peer.round_trip_seconds is not None else ""
+    banned = "  banned" if peer.banned_because else ""
+    return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_received} groups used{banned}"
+
+
+def _trains(beat: HeartbeatView) -> str:
+    return f"{printable(beat.model, 64)}, round {beat.round}" if beat.model else "still loading"
 
 
 def evaluation_lines(result: Evaluation) -> list[str]:
@@ -231,9 +254,9 @@ def export_lines(result: Export, folder: Path) -> list[str]:
     kind = "the adapter of " if result.form == "adapter" else ""
     shown = str(folder) if folder.is_absolute() else f"./{folder}"
     return [
-        *(f"warning: {printable(warning, 600)}" for warning in result.warnings),
+        *(f"warning: {one_line(warning, 600)}" for warning in result.warnings),
         f"exported round {result.round} of {kind}{printable(result.model)} to {shown} ({size(result.size_bytes)}): "
-        f"{printable(result.replicas_because, 600)}",
+        f"{one_line(result.replicas_because, 600)}",
         f"Load it: {result.load_from(shown)}",
     ]
 
@@ -278,12 +301,12 @@ def _swarm_lines(status: NodeStatus) -> list[str]:
         return [f"swarm     {no_swarm(status)}"]
     rejected = ", ".join(f"{count} {printable(reason)}" for reason, count in sorted(swarm.rejected.items()) if count)
     lines = [
-        f"swarm     {printable(swarm.swarm)} ({swarm.swarm_id}), {swarm.connected_peers} peers connected, "
+        f"swarm     {printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
         f"{size(swarm.sent_bytes)} sent, {size(swarm.received_bytes)} received"
         + (f", announcements rejected: {rejected}" if rejected else "")
     ]
     if swarm.alone_because is not None:
-        lines.append(f"alone     {printable(swarm.alone_because, 600)}")
+        lines.append(f"alone     {one_line(swarm.alone_because, 600)}")
     lines += [f"address   {printable(address)}" for address in swarm.addresses]
     return lines
 

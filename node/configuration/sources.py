@@ -26,7 +26,10 @@ from protocol.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX: Final = "STARLING_"
 OPEN_TABLES: Final = ("tasks.reasoning_gym.",)  # the keys below them are checked where they are read
-NOT_KEYS: Final = frozenset({"STARLING_HOME", "STARLING_JOIN"})  # read elsewhere: the data directory, and an invite
+# Read elsewhere: the data directory, an invite, and what scripts/environment.sh and install.sh ask for.
+NOT_KEYS: Final = frozenset(
+    {"STARLING_HOME", "STARLING_JOIN", "STARLING_PYTHON", "STARLING_UV", "STARLING_PREFIX", "STARLING_BIN"}
+)
 
 MOVED: Final = {"swarm.upload_bytes_per_second": ("machine.max_upload", '"10 Mbit/s"')}  # former keys
 

@@ -11,7 +11,7 @@ from node.api.types import NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import read_whole, rounds, set_aside_folders
 from node.doctor.findings import Finding, error, ok, warning
 from node.home import Home
-from node.printable import printable
+from node.printable import one_line, printable
 from protocol.errors import IdentityError, StorageError
 from protocol.identity import NodeKey
 
@@ -142,4 +142,4 @@ def judge_running(facts: RunningFacts) -> Finding:
 
 
 def _ends_text(ends: Sequence[str]) -> str:
-    return "; ".join(printable(end, 300) for end in ends)
+    return "; ".join(one_line(end, 300) for end in ends)

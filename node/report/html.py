@@ -16,7 +16,7 @@ from node.api.page_files import asset_text
 from node.api.types import Timeline
 from node.cli.wording import evaluated_line
 from node.printable import printable
-from node.quantities import counted, duration, size
+from node.quantities import counted, duration, size, times
 from node.report.comparison import Comparison
 from node.report.facts import RunFacts
 
@@ -182,7 +182,7 @@ def _out_of_memory(facts: RunFacts) -> str:
         )
         for event in reversed(facts.out_of_memory)
     ]
-    total = f"<p>{counted(facts.out_of_memory_total, 'time')} in all; no round was lost by it.</p>"
+    total = f"<p>Memory ran out {times(facts.out_of_memory_total)}; no round was lost by it.</p>"
     return total + _table(("round", "phase", "what followed", "halved", "error"), rows, "")
 
 

@@ -261,7 +261,7 @@ class Supervisor:
             losses=self.record.changes.losses[:MAX_LOSSES],
             join=join_of(self._swarm_status) if self._swarm_status is not None else None,
             waiting_for=self._pauses.doing(self._learner.child)
-            or waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
+            or waiting_for(state, loading, done, self._newest.get(PhaseBegan), now_seconds=time.time()),
             paused=self._pauses.paused,
         )
 

@@ -414,7 +414,7 @@ def test_hundreds_of_bans_hide_no_peer_from_the_list(tmp_path: Path) -> None:
     play(story)
 
 
-def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
+def test_a_peer_that_says_goodbye_keeps_its_name_and_counts_as_absent_until_it_is_back(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
         async with swarm.member("a") as a:
@@ -425,13 +425,16 @@ def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
                 assert len(await seen(a)) == 1
                 assert await b.answer(api.Leave("maintenance")) == api.Done()
                 await anyio.sleep(service_module.GOODBYE_SEND_SECONDS / 2)
-                assert await peer(a, b) is None
-                assert await seen(a) == []
+                left = await peer(a, b)
+                assert left is not None and left.heartbeat is not None and left.heartbeat.name == "b"
+                assert left.heartbeat_age_seconds is None and left.groups_received == 1
+                assert await seen(a) == [] and a._table.heard_since(0.0) == 0
                 await anyio.sleep(5.0)
             assert swarm.events["b"] == ["ready", "connected", "left"]
             async with swarm.member("b", a, host=swarm.network.restart(b.host)) as back:  # type: ignore[arg-type]
                 await anyio.sleep(10.0)
-                assert (await peer(a, back)) is not None
+                here = await peer(a, back)
+                assert here is not None and here.heartbeat_age_seconds is not None and here.groups_received == 1
 
     play(story)
 

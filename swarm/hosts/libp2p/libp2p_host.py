@@ -51,7 +51,7 @@ from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, OtherProtocolError, Upgrader
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
@@ -427,7 +427,7 @@ def _connection_failure(address: Address, error: BaseException) -> UnreachableEr
             "changed: ask the cluster's owner for a new invite",
             RefusalReason.WRONG_PSK,
         )
-    greeting = isinstance(error.__cause__, SecurityUpgradeFailure)
+    greeting = isinstance(error.__cause__, SecurityUpgradeFailure) and not isinstance(cause, OtherProtocolError)
     hint = " (a host of a private cluster, which needs an invite, answers so, as does a full host)" if greeting else ""
     return UnreachableError(f"cannot connect to {address}: {_reasons(error)}{hint}")
 

@@ -295,6 +295,8 @@ def test_a_node_that_does_not_train_names_its_state_and_never_a_phase() -> None:
     assert len(set(texts.values())) == len(texts) and all(texts.values())
     assert not any(words in text for text in texts.values() for words in PHASES.values())
     assert "policy" in waiting_for(NodeState.STARTING, loading, None)
+    later = waiting_for(NodeState.STARTING, loading, None, now_seconds=loading.time_seconds + 40.0)
+    assert f"({loading.seconds + 40.0:.1f} s since" in later  # it does not stand still while a large model loads
 
 
 def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:

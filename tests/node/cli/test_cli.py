@@ -194,3 +194,33 @@ def test_a_set_text_is_split_at_its_first_equals_sign() -> None:
     assert assignments(["a=b=c"]) == {"a": "b=c"}
     with pytest.raises(ConfigurationError):
         assignments(["a"])
+
+
+def test_version_option_prints_the_version_and_nothing_else(starling) -> None:
+    assert starling("--version") == starling("-V") == (0, f"starling {VERSION}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "not_offered"),
+    [
+        ("starling sta", {"status"}, {"up"}),
+        ("starling swarm ", {"create", "show", "rotate-key", "apply"}, {"status"}),
+        ("starling up --fr", {"--from-peers"}, {"--peer"}),
+        ("starling up --set learner.own_g", {"learner.own_groups="}, {"learner.rows="}),
+    ],
+)
+def test_shell_is_offered_what_completes_a_line(
+    starling, monkeypatch: pytest.MonkeyPatch, words: str, offered: set[str], not_offered: set[str]
+) -> None:
+    monkeypatch.setenv("_STARLING_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    code, shown, _ = starling()
+    assert code == 0 and offered <= set(shown.split()) and not not_offered & set(shown.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_each_shell_asks_this_command(starling, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    monkeypatch.setenv("_STARLING_COMPLETE", f"source_{shell}")
+    code, script, _ = starling()
+    assert code == 0 and "_STARLING_COMPLETE=complete_" in script
