@@ -107,8 +107,7 @@ def next_dials(
     those of the connected peers; ``doubts`` counts dead addresses by the peer that sent them.
     """
     room = config.dials_at_once - len(dialling)
-    counted = len(connected) - len(dialled_us) + min(len(dialled_us), config.peers_wanted // 2)
-    short = config.peers_wanted - counted - len(dialling)
+    short = peers_short(len(connected), len(dialled_us), config) - len(dialling)
     crowd = Counter(network for network, _ in networks)
     candidates = list(candidates)
     at_ip = Counter(c.groups[1] for c in candidates if c.peer in dialling)
@@ -145,6 +144,12 @@ def next_dials(
         at_ip[best.groups[1]] += 1
         crowd[best.groups[0]] += 1
     return list(dials.values())
+
+
+def peers_short(connected: int, dialled_us: int, config: DiscoveryConfig) -> int:
+    """Returns how many peers are wanted beyond the connected ones; ``dialled_us`` of these are strangers that chose
+    us, and count for half of the peers wanted at most."""
+    return config.peers_wanted - (connected - dialled_us) - min(dialled_us, config.peers_wanted // 2)
 
 
 def doubt_of(dead: int) -> int:
@@ -202,6 +207,7 @@ class AddressBook:
     def __init__(self) -> None:
         self.doubts: Counter[str] = Counter()
         self._of_peer: dict[str, dict[str, Candidate]] = {}
+        self._configured: set[str] = set()  # addresses, which are never dropped
         self._of_teller: Counter[str] = Counter()
         self._count = 0
         self._worst: list[Candidate] = []  # of the whole book when they were last ranked, the worst last
@@ -212,6 +218,9 @@ class AddressBook:
     def candidates(self) -> list[Candidate]:
         return [c for of_peer in self._of_peer.values() for c in of_peer.values()]
 
+    def configured(self) -> list[Candidate]:
+        return [c for c in map(self._known, self._configured) if c is not None]
+
     def of(self, peer: str) -> list[Candidate]:
         """Returns the peer's addresses, the most promising first."""
         return sorted(self._of_peer.get(peer, {}).values(), key=lambda c: (c.failures, c.source))
@@ -221,6 +230,8 @@ class AddressBook:
         if not is_dialable(address):
             return False
         candidate = Candidate(address, source, not_before_seconds=not_before_seconds, teller=teller)
+        if source is AddressSource.CONFIGURED:
+            self._configured.add(address)
         of_peer = self._of_peer.get(candidate.peer, {})
         known = of_peer.get(address)
         if known is not None:

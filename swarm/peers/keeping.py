@@ -48,6 +48,11 @@ class Connection:
     recent_seconds: float = 0.0  # for which it was connected of late, this time and before
 
 
+def may_be_crowded(connections: int) -> bool:
+    """Whether ``superfluous`` can name anybody among so many connections."""
+    return connections > CONNECTIONS
+
+
 def superfluous(now_seconds: float, connections: Collection[Connection]) -> list[str]:
     """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` and ``PASSING``
     stay. Peers that are kept for certain stay even above that."""

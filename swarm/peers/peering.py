@@ -34,13 +34,15 @@ from swarm.peers.discovery import (
     AddressBook,
     AddressSource,
     Candidate,
+    Dial,
     DiscoveryConfig,
     after_failure,
     after_success,
     next_dials,
+    peers_short,
     why_alone,
 )
-from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, recommended, superfluous
+from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, may_be_crowded, recommended, superfluous
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.remembered_addresses import RememberedAddresses
 
@@ -124,28 +126,32 @@ class Peering:
             if now_seconds - met_at_seconds > QUESTION_SECONDS and peer not in self._dialling:
                 self._dialling.add(peer)
                 tasks.start_soon(self._meet, peer)
-        for dial in next_dials(
+        for dial in self._next_dials(connected, now_seconds):
+            self._dialling.add(Candidate(dial.address, AddressSource.PEER).peer)
+            tasks.start_soon(self._dial, dial.address)
+        if may_be_crowded(len(connected)):
+            for peer in superfluous(now_seconds, self._connections(connected, now_seconds)):
+                tasks.start_soon(self._host.disconnect, peer)
+
+    def _next_dials(self, connected: set[PeerId], now_seconds: float) -> list[Dial]:
+        dialled_us = {p for p in connected if not self._log.is_dialled(p) and self._standing(p) <= STRANGERS_STANDING}
+        is_short = peers_short(len(connected), len(dialled_us), self._config) > len(self._dialling)
+        candidates = self.book.candidates() if is_short else self.book.configured()
+        return next_dials(
             now_seconds,
-            self.book.candidates(),
+            candidates,
             ourselves=self._host.peer_id,
             connected=connected,
             dialling=self._dialling,
-            refused={c.peer for c in self.book.candidates() if self._is_refused(c.peer)},
+            refused={c.peer for c in candidates if self._is_refused(c.peer)},
             config=self._config,
             networks=[groups_of(self._host.remote_ip(peer)) for peer in connected],
             doubts=self.book.doubts,
-            dialled_us={
-                p for p in connected if not self._log.is_dialled(p) and self._standing(p) <= STRANGERS_STANDING
-            },
-        ):
-            candidate = Candidate(dial.address, AddressSource.PEER)
-            self._dialling.add(candidate.peer)
-            tasks.start_soon(self._dial, dial.address)
-        for peer in superfluous(now_seconds, self._connections(connected, now_seconds)):
-            tasks.start_soon(self._host.disconnect, peer)
+            dialled_us=dialled_us,
+        )
 
     def _connections(self, connected: set[PeerId], now_seconds: float) -> list[Connection]:
-        configured = {c.peer for c in self.book.candidates() if c.source is AddressSource.CONFIGURED}
+        configured = {c.peer for c in self.book.configured()}
         return [
             Connection(
                 peer,
