@@ -21,10 +21,10 @@ from protocol.errors import ConfigurationError, RefusedError, StarlingError, Sto
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
-from swarm.announcements import pacing
 from swarm.announcements.crowding import Standing
 from swarm.announcements.gossip import Gossip, split_adverts
 from swarm.announcements.group_pool import GroupPool
+from swarm.announcements.pacing import SwarmPacing
 from swarm.announcements.state_sharing import StateSharing
 from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 30.0
 CONNECTIVITY_CHECK_SECONDS = 2.0
-COUNT_SECONDS = 1.0  # between two counts of the swarm's nodes
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after the learner's last beat; heartbeats then say that it is silent
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
@@ -79,11 +78,9 @@ class SwarmService:
         self._settings = settings
         self._wall_clock = wall_clock
         self._emit = emit
-        self._advert_pacing = pacing.AdvertPacing(now_seconds=wall_clock())
-        self._adverts_held_back = 0
-        self._nodes, self._counted_at_seconds = 1, -COUNT_SECONDS
         self._groups = GroupPool(self._standing)
         self._table = PeerTable()
+        self._pacing = SwarmPacing(settings.heartbeat_seconds, heard_since=self._table.heard_since, clock=wall_clock)
         self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat = Heartbeat(
             settings.name, settings.software, "", _UNKNOWN, _UNKNOWN, 0, 0, "starting", 0.0, 0, 0, ()
@@ -102,7 +99,7 @@ class SwarmService:
             wall_clock=wall_clock,
             is_banned=self._is_banned,
             is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
-            messages_per_second=lambda: pacing.messages_per_second(self._nodes_present(), settings.heartbeat_seconds),
+            allowance=self._pacing.allowance,
         )
         self.gossip.listen(self._on_announcement)
         self.peering = Peering(
@@ -237,10 +234,8 @@ class SwarmService:
             if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
                 self._own_blobs.popitem(last=False)
         for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
-            if self._advert_pacing.may_send(self._nodes_present(), now_seconds=self._wall_clock()):
+            if self._pacing.may_advertise():
                 await self.gossip.announce(advert)
-            else:
-                self._adverts_held_back += 1
 
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
@@ -279,7 +274,7 @@ class SwarmService:
 
     def _averaging_candidates(self, family: bytes) -> list[PeerId]:
         """Returns the connected peers whose latest heartbeat is fresh and names this family."""
-        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._heartbeat_seconds()
+        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._pacing.heartbeat_seconds()
         peers = []
         for peer in self.host.peers():
             notes = self._table.known(peer)
@@ -335,20 +330,9 @@ class SwarmService:
             if silent_seconds > LEARNER_SILENT_SECONDS:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
             await self._say(heartbeat)
-            with anyio.move_on_after(self._heartbeat_seconds()):
+            with anyio.move_on_after(self._pacing.heartbeat_seconds()):
                 await self._heartbeat_due.wait()
             self._heartbeat_due = anyio.Event()
-
-    def _heartbeat_seconds(self) -> float:
-        return pacing.heartbeat_seconds(self._nodes_present(), self._settings.heartbeat_seconds)
-
-    def _nodes_present(self) -> int:
-        """Counts the nodes of the swarm that were heard of lately, and this one."""
-        now_seconds = self._wall_clock()
-        if not 0.0 <= now_seconds - self._counted_at_seconds < COUNT_SECONDS:
-            self._counted_at_seconds = now_seconds
-            self._nodes = 1 + self._table.heard_since(now_seconds - pacing.PRESENT_SECONDS)
-        return self._nodes
 
     async def _watch_connectivity(self) -> None:
         """Reports every change between connected and alone: a node must not be alone without saying so."""
@@ -396,7 +380,7 @@ class SwarmService:
             store_bytes=self.store.total_bytes(),
             accepted=dict(self.gossip.accepted),
             rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
-            adverts_held_back=self._adverts_held_back,
+            adverts_held_back=self._pacing.adverts_held_back,
             averaging=self._averaging.status(),
             private=self._settings.private,
         )
