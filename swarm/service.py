@@ -24,7 +24,7 @@ from swarm import api
 from swarm.announcements.crowding import Standing
 from swarm.announcements.gossip import Gossip, split_adverts
 from swarm.announcements.group_pool import GroupPool
-from swarm.announcements.pacing import SwarmPacing
+from swarm.announcements.pacing import PRESENT_SECONDS, SwarmPacing
 from swarm.announcements.state_sharing import StateSharing
 from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
@@ -33,6 +33,7 @@ from swarm.blobs.store import ContentStore
 from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
+from swarm.peers.keeping import STRANGERS_STANDING, TRIAL_HEARTBEATS
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct, ReputationBook
@@ -111,6 +112,8 @@ class SwarmService:
             on_lan=settings.lan_discovery,
             is_banned=self._is_banned,
             standing=lambda peer: self.reputations.of(peer, wall_clock()),
+            is_of_use=self._is_of_use,
+            trial_seconds=lambda: TRIAL_HEARTBEATS * self._pacing.heartbeat_seconds(),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         self._members = (
@@ -287,6 +290,13 @@ class SwarmService:
         if self._membership is not None and self._membership.is_out(peer):
             return True
         return self.reputations.banned_because(peer, self._wall_clock()) is not None
+
+    def _is_of_use(self, peer: PeerId) -> bool:
+        """Whether a peer's claims held, or it is heard and most of what it claimed was not wrong."""
+        now_seconds = self._wall_clock()
+        standing, notes = self.reputations.of(peer, now_seconds), self._table.known(peer)
+        is_heard = notes.heartbeat is not None and now_seconds - notes.heartbeat_at_seconds <= PRESENT_SECONDS
+        return standing > STRANGERS_STANDING or (is_heard and standing >= STRANGER_REPUTATION)
 
     def _standing(self, peer: PeerId) -> Standing:
         if self.reputations.has_held(peer, self._wall_clock()):

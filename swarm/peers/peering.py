@@ -8,8 +8,9 @@ start.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 
@@ -42,7 +43,15 @@ from swarm.peers.discovery import (
     peers_short,
     why_alone,
 )
-from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, may_be_crowded, recommended, superfluous
+from swarm.peers.keeping import (
+    REPLACED_EVERY_SECONDS,
+    STRANGERS_STANDING,
+    Connection,
+    ConnectionLog,
+    recommended,
+    superfluous,
+    to_replace,
+)
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.remembered_addresses import RememberedAddresses
 
@@ -74,9 +83,12 @@ class Peering:
         on_lan: bool = True,
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
         standing: Callable[[PeerId], float] = lambda peer: STRANGERS_STANDING,
+        is_of_use: Callable[[PeerId], bool] = lambda peer: True,
+        trial_seconds: Callable[[], float] = lambda: math.inf,
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
     ) -> None:
+        """``is_of_use`` says whether a peer brought anything, which is asked ``trial_seconds`` after it connected."""
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
         self.refusals: Counter[str] = Counter()  # of peers that are in another swarm or break the protocol
         self.book = AddressBook()
@@ -87,6 +99,9 @@ class Peering:
         self._on_lan = on_lan
         self._is_banned = is_banned
         self._standing = standing
+        self._is_of_use = is_of_use
+        self._trial_seconds = trial_seconds
+        self._replaced_at_seconds = -math.inf
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
         self._exchange = PeerExchange(
@@ -126,16 +141,19 @@ class Peering:
             if now_seconds - met_at_seconds > QUESTION_SECONDS and peer not in self._dialling:
                 self._dialling.add(peer)
                 tasks.start_soon(self._meet, peer)
-        for dial in self._next_dials(connected, now_seconds):
+        connections = self._connections(connected, now_seconds)
+        for dial in self._next_dials(connections, now_seconds):
             self._dialling.add(Candidate(dial.address, AddressSource.PEER).peer)
             tasks.start_soon(self._dial, dial.address)
-        if may_be_crowded(len(connected)):
-            for peer in superfluous(now_seconds, self._connections(connected, now_seconds)):
-                tasks.start_soon(self._host.disconnect, peer)
+        for peer in superfluous(now_seconds, connections):
+            tasks.start_soon(self._host.disconnect, peer)
+        self._replace_useless(connections, now_seconds, tasks)
 
-    def _next_dials(self, connected: set[PeerId], now_seconds: float) -> list[Dial]:
-        dialled_us = {p for p in connected if not self._log.is_dialled(p) and self._standing(p) <= STRANGERS_STANDING}
-        is_short = peers_short(len(connected), len(dialled_us), self._config) > len(self._dialling)
+    def _next_dials(self, connections: Sequence[Connection], now_seconds: float) -> list[Dial]:
+        connected = {c.peer for c in connections}
+        counted = [c for c in connections if not c.is_useless]
+        dialled_us = [c.peer for c in counted if not c.is_dialled and c.standing <= STRANGERS_STANDING]
+        is_short = peers_short(len(counted), len(dialled_us), self._config) > len(self._dialling)
         candidates = self.book.candidates() if is_short else self.book.configured()
         return next_dials(
             now_seconds,
@@ -145,26 +163,45 @@ class Peering:
             dialling=self._dialling,
             refused={c.peer for c in candidates if self._is_refused(c.peer)},
             config=self._config,
-            networks=[groups_of(self._host.remote_ip(peer)) for peer in connected],
+            networks=[c.groups for c in connections],
             doubts=self.book.doubts,
             dialled_us=dialled_us,
+            not_counted=len(connections) - len(counted),
         )
 
-    def _connections(self, connected: set[PeerId], now_seconds: float) -> list[Connection]:
+    def _replace_useless(self, connections: Sequence[Connection], now_seconds: float, tasks: TaskGroup) -> None:
+        """Gives up a peer of no use that we dialled, if there is an address that was never tried."""
+        if now_seconds - self._replaced_at_seconds < REPLACED_EVERY_SECONDS:
+            return
+        peer = to_replace([c for c in connections if c.is_useless])
+        if peer is not None and self.is_trying():
+            self._replaced_at_seconds = now_seconds
+            for candidate in self.book.of(peer):
+                self.book.update(after_failure(candidate, now_seconds, "it brought nothing", self._random))
+            tasks.start_soon(self._host.disconnect, peer)
+
+    def _connections(self, connected: Collection[PeerId], now_seconds: float) -> list[Connection]:
         configured = {c.peer for c in self.book.configured()}
-        return [
-            Connection(
-                peer,
-                since_seconds := self._log.since_seconds(peer, now_seconds),
-                groups_of(self._host.remote_ip(peer)),
-                is_configured=peer in configured,
-                is_dialled=self._log.is_dialled(peer),
-                is_unproven=peer not in self._members and now_seconds - since_seconds > QUESTION_SECONDS,
-                standing=self._standing(peer),
-                recent_seconds=self._log.recent_seconds(peer, now_seconds),
+        trial_seconds = self._trial_seconds()
+        connections = []
+        for peer in sorted(connected):
+            since_seconds = self._log.since_seconds(peer, now_seconds)
+            age_seconds = now_seconds - since_seconds
+            is_configured = peer in configured
+            connections.append(
+                Connection(
+                    peer,
+                    since_seconds,
+                    groups_of(self._host.remote_ip(peer)),
+                    is_configured=is_configured,
+                    is_dialled=self._log.is_dialled(peer),
+                    is_unproven=peer not in self._members and age_seconds > QUESTION_SECONDS,
+                    is_useless=not is_configured and age_seconds > trial_seconds and not self._is_of_use(peer),
+                    standing=self._standing(peer),
+                    recent_seconds=self._log.recent_seconds(peer, now_seconds),
+                )
             )
-            for peer in sorted(connected)
-        ]
+        return connections
 
     def _put_off(self, peer: PeerId, now_seconds: float) -> None:
         """Dials a peer that closed the connection at once later, and later each time: it is full."""
