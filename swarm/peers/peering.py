@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -151,7 +151,7 @@ class Peering:
 
     def _next_dials(self, connections: Sequence[Connection], now_seconds: float) -> list[Dial]:
         connected = {c.peer for c in connections}
-        counted = [c for c in connections if not c.is_useless]
+        counted = [c for c in connections if c.is_dialled or not c.is_useless]  # of those, room is made one by one
         dialled_us = [c.peer for c in counted if not c.is_dialled and c.standing <= STRANGERS_STANDING]
         is_short = peers_short(len(counted), len(dialled_us), self._config) > len(self._dialling)
         candidates = self.book.candidates() if is_short else self.book.configured()
@@ -174,7 +174,8 @@ class Peering:
         if now_seconds - self._replaced_at_seconds < REPLACED_EVERY_SECONDS:
             return
         peer = to_replace([c for c in connections if c.is_useless])
-        if peer is not None and self.is_trying():
+        connected = {c.peer for c in connections}
+        if peer is not None and any(c.peer not in connected for c in self._untried()):
             self._replaced_at_seconds = now_seconds
             for candidate in self.book.of(peer):
                 self.book.update(after_failure(candidate, now_seconds, "it brought nothing", self._random))
@@ -325,8 +326,11 @@ class Peering:
 
     def is_trying(self) -> bool:
         """Whether there are addresses that were not dialled yet."""
+        return any(True for _ in self._untried())
+
+    def _untried(self) -> Iterator[Candidate]:
         others = (c for c in self.book.candidates() if c.peer != self._host.peer_id and not self._is_refused(c.peer))
-        return any(not c.failures and c.reached_at_seconds is None for c in others)
+        return (c for c in others if not c.failures and c.reached_at_seconds is None)
 
     def alone_because(self) -> str | None:
         """Returns None while a peer is connected, otherwise why none is."""

@@ -311,6 +311,38 @@ def test_standing_in_the_pool_follows_from_connection_and_from_claims_that_held(
     play(story)
 
 
+def test_a_peer_is_of_use_while_it_is_heard_and_its_claims_are_not_found_false(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            assert not a._is_of_use(b.host.peer_id)
+            await anyio.sleep(10.0)
+            assert a._is_of_use(b.host.peer_id)
+            await judge(a, b, Judgement.FALSE_REWARD)
+            assert not a._is_of_use(b.host.peer_id)
+            for _ in range(8):
+                await judge(a, b, Judgement.USED)
+            assert a._is_of_use(b.host.peer_id)
+
+    play(story)
+
+
+def test_a_peer_that_is_connected_and_never_heard_is_of_no_use_after_its_trial(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        mute = swarm.network.host("mute")
+        async with swarm.member("a") as a, mute.run():
+            await mute.connect(a.host.addresses()[0], deadline_seconds=10.0)
+            await anyio.sleep(5.0)
+            (early,) = a.peering._connections(a.host.peers(), anyio.current_time())
+            await anyio.sleep(60.0)
+            (late,) = a.peering._connections(a.host.peers(), anyio.current_time())
+            assert (early.is_useless, late.is_useless) == (False, True)
+            assert mute.peers() == [a.host.peer_id]  # there is room, and nobody else to connect to
+
+    play(story)
+
+
 def test_good_judgements_raise_reputation_and_are_counted(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
