@@ -29,6 +29,7 @@ from protocol.limits import ADDRESSES_PER_ANSWER
 from protocol.meeting_points import dht_key
 from swarm.address_groups import groups_of, spread
 from swarm.host import Host, PeerId
+from swarm.peers.dht_lookups import DhtLookups
 from swarm.peers.discovery import (
     DEPARTED_SECONDS,
     SIMULTANEOUS_DIAL_SECONDS,
@@ -60,12 +61,6 @@ DIAL_SECONDS = 10.0
 QUESTION_SECONDS = 5.0  # for a peer that dialled us to ask first; then we ask
 EXCHANGE_EVERY_SECONDS = 60.0
 EXCHANGE_WHEN_SHORT_SECONDS = 10.0
-DHT_FIRST_SECONDS = 3.0  # after the first connection; peer exchange, where it suffices, is quicker
-DHT_DEADLINE_SECONDS = 20.0
-FIND_EVERY_SECONDS = 300.0
-FIND_WHEN_SHORT_SECONDS = 60.0
-PROVIDE_EVERY_SECONDS = 600.0
-PROVIDERS_WANTED = 32
 OTHER_SWARM_SECONDS = 600.0
 
 
@@ -107,6 +102,10 @@ class Peering:
         self._exchange = PeerExchange(
             host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for
         )
+        self._dht = DhtLookups(
+            host, dht_key(swarm_id), on_address=self._note_provider, is_short=lambda: self._is_short,
+            on_failure=lambda error: self.failures.update([error.reason]),
+        )  # fmt: skip
         self._log = ConnectionLog()
         self._members: set[PeerId] = set()  # connected peers that are in our swarm
         self._dialling: set[PeerId] = set()
@@ -121,7 +120,7 @@ class Peering:
     async def run(self) -> None:
         """Runs until cancelled."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._ask_dht)
+            tasks.start_soon(self._dht.run)
             tasks.start_soon(self._exchange_regularly)
             while True:
                 self._tick(tasks)
@@ -268,6 +267,9 @@ class Peering:
         waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
         self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds, teller=teller)
 
+    def _note_provider(self, address: str) -> None:
+        self._note(address, AddressSource.DHT)
+
     def _addresses_for(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
         addresses = [c.address for s in sought for c in self.book.of(s)]
         for member in self._recommended(self._members - {peer}):
@@ -355,25 +357,6 @@ class Peering:
                     await self._exchange.ask(peer)
                 except StarlingError as error:
                     await self._on_failure(peer, "", error)
-
-    async def _ask_dht(self) -> None:
-        key = dht_key(self._swarm_id)
-        provide_at_seconds = 0.0
-        while True:
-            while not self._host.peers():  # noqa: ASYNC110  the host has no event for it
-                await anyio.sleep(TICK_SECONDS)
-            await anyio.sleep(DHT_FIRST_SECONDS)
-            try:
-                if anyio.current_time() >= provide_at_seconds:
-                    await self._host.provide(key, deadline_seconds=DHT_DEADLINE_SECONDS)
-                    provide_at_seconds = anyio.current_time() + PROVIDE_EVERY_SECONDS
-                for address in await self._host.find_providers(
-                    key, limit=PROVIDERS_WANTED, deadline_seconds=DHT_DEADLINE_SECONDS
-                ):
-                    self._note(address, AddressSource.DHT)
-            except StarlingError as error:
-                self.failures[error.reason] += 1
-            await anyio.sleep(FIND_WHEN_SHORT_SECONDS if self._is_short else FIND_EVERY_SECONDS)
 
     def save(self) -> None:
         """Writes ``peers.json`` if its content changed. Raises ``StorageError``."""
