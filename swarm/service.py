@@ -34,6 +34,7 @@ from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
 from swarm.peers.keeping import STRANGERS_STANDING, TRIAL_HEARTBEATS
+from swarm.peers.peer_listing import listed_peers
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct, ReputationBook
@@ -47,9 +48,7 @@ GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after the learner's last beat; heartbeats then say that it is silent
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
-MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
-MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
 STRANGER_REPUTATION = 0.4  # below it more was wrong than right
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
@@ -194,7 +193,11 @@ class SwarmService:
             case api.AskStatus():
                 return self._status()
             case api.AskPeers():
-                return api.PeerList(tuple(self._peers()))
+                return api.PeerList(
+                    listed_peers(
+                        self.host, self._table, self.reputations, self.peering.book, now_seconds=self._wall_clock()
+                    )
+                )
             case api.Share():
                 await self._share(request)
             case api.AskSeenGroups(after, limit):
@@ -394,40 +397,3 @@ class SwarmService:
             averaging=self._averaging.status(),
             private=self._settings.private,
         )
-
-    def _peers(self) -> list[api.PeerStatus]:
-        """Lists connected, lately banned and other known peers, in this order, the latest heard first.
-
-        At most ``MAX_PEERS_LISTED``, of which ``MAX_BANNED_LISTED`` for being banned.
-        """
-        now_seconds = self._wall_clock()
-        connected = list(self.host.peers())
-        heard = reversed(list(self._table))
-        banned = self.reputations.banned(now_seconds)[-MAX_BANNED_LISTED:]
-        known = list(dict.fromkeys([*connected, *banned, *heard]))[:MAX_PEERS_LISTED]
-        statuses = []
-        for peer in known:
-            notes = self._table.known(peer)
-            age_seconds = now_seconds - notes.heartbeat_at_seconds if notes.heartbeat is not None else None
-            statuses.append(
-                api.PeerStatus(
-                    peer=peer,
-                    connected=peer in connected,
-                    addresses=tuple(c.address for c in self.peering.book.of(peer)),
-                    round_trip_seconds=self.host.round_trip_seconds(peer),
-                    heartbeat=notes.heartbeat,
-                    heartbeat_age_seconds=age_seconds,
-                    groups_received=notes.groups_received,
-                    groups_used=notes.groups_used,
-                    groups_rejected=notes.groups_rejected,
-                    reputation=self.reputations.of(peer, now_seconds),
-                    banned_because=self.reputations.banned_because(peer, now_seconds),
-                    clock_offset_seconds=notes.clock_offset_seconds,
-                    groups_given=notes.groups_given,
-                    conduct=dict(notes.conduct),
-                    exchanges_committed=notes.exchanges_committed,
-                    exchanges_abandoned=notes.exchanges_abandoned,
-                    last_exchange=notes.last_exchange,
-                )
-            )
-        return statuses

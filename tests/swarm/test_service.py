@@ -22,9 +22,10 @@ from swarm import service as service_module
 from swarm.announcements.crowding import Standing
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
-from swarm.service import MAX_BANNED_LISTED, MAX_PEERS_LISTED, SwarmService
+from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
