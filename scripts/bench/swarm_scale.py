@@ -178,7 +178,7 @@ class Swarm:
                     break
                 await anyio.sleep(min(1.0, 60.0 * self._minutes - seconds))
             self.observed_seconds = seconds
-            node_seconds = seconds * self._size
+            node_seconds = max(1e-9, seconds * self._size)
             self.cpu_seconds = (time.process_time() - began_cpu) / node_seconds
             self.opening_seconds = (self._opening.asked - asked) * self._opening.seconds_each / node_seconds
             stayed = [node for node in before if node in self._nodes and not node.is_sybil]
@@ -350,7 +350,7 @@ def measure(nodes: int, bounds: Bounds) -> list[Figure]:
     found = swarm_of[0]
     fetches = found.fetched.total()
     name = f"{nodes} nodes: "
-    of_a_node = found.node_seconds
+    of_a_node = max(1e-9, found.node_seconds)
     return [
         Figure(name + "observed, of virtual time", found.observed_seconds / 60.0, "min", "higher"),
         Figure(name + "receptions that were due", float(found.expected), "", "higher"),

@@ -390,7 +390,9 @@ def test_hundreds_of_bans_hide_no_peer_from_the_list(tmp_path: Path) -> None:
             for number in range(MAX_PEERS_LISTED):
                 for _ in range(3):
                     a.reputations.observe(f"liar {number}", Conduct.FALSE_REWARD, now_seconds())
-            listed = [peer.peer for peer in a._peers()]
+            reply = await a.answer(api.AskPeers())
+            assert isinstance(reply, api.PeerList)
+            listed = [peer.peer for peer in reply.peers]
             assert "friend" in listed and f"liar {MAX_PEERS_LISTED - 1}" in listed
             assert len(listed) == MAX_BANNED_LISTED + 1
 
