@@ -223,9 +223,9 @@ def main() -> None:
         Figure("honest among the neighbours of joiners", siege.honest_neighbours, "share", "higher"),
         Figure("joiners' fetches from honest nodes", siege.fetched / calm.fetched, "of calm", "higher", ">= .9"),
         Figure("dials of a joiner in its first minute, calm", calm.dials, "", "lower"),
-        Figure("the same among the identities", siege.dials, "", "lower", "<= 40"),
+        Figure("dials of a joiner in its first minute, among the identities", siege.dials, "", "lower", "<= 40"),
         Figure("connections of a joiner after it, calm", calm.connections, "", "lower"),
-        Figure("the same among the identities", siege.connections, "", "lower"),
+        Figure("connections of a joiner after it, among the identities", siege.connections, "", "lower"),
         Figure("CPU of everybody under siege", siege.cpu_seconds, "s", "lower"),
     ]
     kind = "sybils that announce" if arguments.announce else "sybils"
