@@ -23,9 +23,10 @@ from swarm import service as service_module
 from swarm.announcements.crowding import Standing
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
-from swarm.service import MAX_BANNED_LISTED, MAX_PEERS_LISTED, SwarmService
+from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
@@ -361,6 +362,38 @@ def test_standing_in_the_pool_follows_from_connection_and_from_claims_that_held(
     play(story)
 
 
+def test_a_peer_is_of_use_while_it_is_heard_and_its_claims_are_not_found_false(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            assert not a._is_of_use(b.host.peer_id)
+            await anyio.sleep(10.0)
+            assert a._is_of_use(b.host.peer_id)
+            await judge(a, b, Judgement.FALSE_REWARD)
+            assert not a._is_of_use(b.host.peer_id)
+            for _ in range(8):
+                await judge(a, b, Judgement.USED)
+            assert a._is_of_use(b.host.peer_id)
+
+    play(story)
+
+
+def test_a_peer_that_is_connected_and_never_heard_is_of_no_use_after_its_trial(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        mute = swarm.network.host("mute")
+        async with swarm.member("a") as a, mute.run():
+            await mute.connect(a.host.addresses()[0], deadline_seconds=10.0)
+            await anyio.sleep(5.0)
+            (early,) = a.peering._connections(a.host.peers(), anyio.current_time())
+            await anyio.sleep(60.0)
+            (late,) = a.peering._connections(a.host.peers(), anyio.current_time())
+            assert (early.is_useless, late.is_useless) == (False, True)
+            assert mute.peers() == [a.host.peer_id]  # there is room, and nobody else to connect to
+
+    play(story)
+
+
 def test_good_judgements_raise_reputation_and_are_counted(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
@@ -407,7 +440,9 @@ def test_hundreds_of_bans_hide_no_peer_from_the_list(tmp_path: Path) -> None:
             for number in range(MAX_PEERS_LISTED):
                 for _ in range(3):
                     a.reputations.observe(f"liar {number}", Conduct.FALSE_REWARD, now_seconds())
-            listed = [peer.peer for peer in a._peers()]
+            reply = await a.answer(api.AskPeers())
+            assert isinstance(reply, api.PeerList)
+            listed = [peer.peer for peer in reply.peers]
             assert "friend" in listed and f"liar {MAX_PEERS_LISTED - 1}" in listed
             assert len(listed) == MAX_BANNED_LISTED + 1
 
