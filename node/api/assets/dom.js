@@ -5,7 +5,7 @@
 import { percent } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWN = new Set(["svg", "rect"]);
+const DRAWN = new Set(["svg", "g", "rect", "path", "circle", "text", "title"]);
 const shown = new WeakMap(); // place -> the descriptions of its children
 
 export const $ = (id) => document.getElementById(id);
