@@ -148,6 +148,9 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     samples_by_task: dict[str, int] = {}  # own completions behind ``success_by_task``
     trained_tokens_per_second: float | None = None  # over the whole round
     device_memory_bytes: int | None = None  # the most that torch has reserved on an accelerator; None on a CPU
+    # Σ count · |A| · tokens of the groups learnt from, by task and by peer ("self": own ones; "others": peers beyond
+    # the bound): their weight in the gradient, before importance weights.
+    gradient_mass_by_task: dict[str, dict[str, float]] = {}
 
 
 class GroupOutcome(Struct, frozen=True):
@@ -172,6 +175,39 @@ class ForeignGroups(_Event, frozen=True, kw_only=True, tag="foreign_groups"):
     round: int
     by_peer: dict[str, dict[str, int]]  # groups by outcome
     groups: tuple[GroupOutcome, ...]
+
+
+SAMPLE_CHARACTERS = 600  # of a question or an answer
+SAMPLE_ANSWERS = 4
+SAMPLES_SECONDS = 5.0  # at least, between two events
+
+
+class SampledAnswer(Struct, frozen=True):
+    """One completion, escaped and cut to ``SAMPLE_CHARACTERS``."""
+
+    text: str
+    cut: bool
+    reward: float
+
+
+class SampledGroup(Struct, frozen=True):
+    """One question with some of its answers, escaped and bounded."""
+
+    peer: str | None  # who wrote the answers; None: we
+    task: str
+    question: str
+    expected: str | None
+    answers: tuple[SampledAnswer, ...]
+    completions: int
+    reward_mean: float
+
+
+class Samples(_Event, frozen=True, kw_only=True, tag="samples"):
+    """What was asked and answered in a round, to be looked at. It is shown and never recorded."""
+
+    round: int
+    ours: SampledGroup | None
+    learnt_from: SampledGroup | None  # a peer's; None where the round learnt from none
 
 
 class Evaluated(_Event, frozen=True, kw_only=True, tag="evaluated"):
@@ -290,6 +326,39 @@ class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
     checkpoint: str | None
 
 
+class NamedPeer(Struct, frozen=True):
+    """A peer as it calls itself, escaped. None of it is checked."""
+
+    peer: str
+    name: str
+    model: str
+
+
+class PeersChanged(_Event, frozen=True, kw_only=True, tag="peers"):
+    """Peers came or went. The supervisor writes it among the learner's events.
+
+    A peer is present while it is connected or its heartbeats are fresh. ``node.api.presence`` bounds both lists.
+    """
+
+    round: int  # rounds done
+    came: tuple[NamedPeer, ...]
+    left: tuple[NamedPeer, ...]
+    came_total: int  # those beyond the bound included
+    left_total: int
+    present: int  # afterwards
+
+
+class DeviceUsage(Struct, frozen=True):
+    """A GPU as its driver reports it, programs of others included. A figure that it does not report is None."""
+
+    name: str
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    utilization_share: float | None  # of the last sampling period in which a kernel ran, 0 to 1
+    power_watts: float | None
+    power_limit_watts: float | None
+
+
 class Usage(_Event, frozen=True, kw_only=True, tag="usage"):
     """What the node uses of machine and network. The supervisor writes it among the learner's events.
 
@@ -301,6 +370,7 @@ class Usage(_Event, frozen=True, kw_only=True, tag="usage"):
     swarm_bytes: int | None
     sent_bytes_total: int | None  # since the swarm process started; None while it does not answer
     received_bytes_total: int | None
+    device: DeviceUsage | None = None  # the GPU that the learner uses; None where it uses none
 
 
 Event = (
@@ -318,6 +388,7 @@ Event = (
     | CheckpointSaved
     | Fault
     | OutOfMemory
+    | Samples
     | Stopped
 )
 

@@ -18,6 +18,16 @@ def printable(text: str, max_characters: int = 200) -> str:
     return shown[: max_characters - 1] + "…" if is_cut else shown
 
 
+def printable_lines(text: str, max_characters: int, max_lines: int = 40) -> str:
+    """Returns ``text`` with its line ends, and otherwise escaped and cut as by ``printable``. Further lines than
+    ``max_lines`` are left out, which … marks too."""
+    # A cut before the split bounds the work; each line can only grow by being escaped.
+    lines = text[:max_characters].replace("\r\n", "\n").split("\n")
+    shown = "\n".join(printable(line, max_characters) for line in lines[:max_lines])
+    is_cut = len(text) > max_characters or len(lines) > max_lines or len(shown) > max_characters
+    return shown[: max_characters - 1] + "…" if is_cut else shown
+
+
 @lru_cache(maxsize=4096)
 def _escaped(character: str) -> str:
     if unicodedata.category(character) not in _UNSAFE_CATEGORIES:

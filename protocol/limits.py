@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 0
+PROTOCOL_MINOR: Final = 1
 
 # Announcements
 ANNOUNCEMENT_BYTES: Final = 64 * 1024
@@ -20,6 +20,9 @@ NAME_BYTES: Final = 64  # of a node, a task or a model; a receiver counts charac
 REASON_BYTES: Final = 200  # free text in a goodbye; shown escaped
 GROUPS_PER_ADVERT: Final = 64
 TASKS_PER_HEARTBEAT: Final = 64
+CONNECTION_PREFIX_BYTES: Final = 4
+CONNECTION_PREFIXES: Final = 32  # of a heartbeat, for pictures of the swarm
+CONNECTIONS_BYTES: Final = CONNECTION_PREFIX_BYTES * CONNECTION_PREFIXES
 TASKS_PER_MANIFEST: Final = 1024
 MANIFEST_BYTES: Final = 256 * 1024
 

@@ -84,6 +84,8 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
     groups_shared: Counter
     groups_used: Counter
     tasks: Annotated[tuple[TaskSuccess, ...], Meta(max_length=limits.TASKS_PER_HEARTBEAT)]
+    # Whom it is connected to, for pictures alone: ``protocol.connections``. Since minor version 1.
+    connected: Annotated[bytes, Meta(max_length=limits.CONNECTIONS_BYTES)] = b""
 
 
 class StateBlob(Struct, frozen=True, array_like=True):

@@ -17,6 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from protocol import limits
+from protocol.connections import connections_field
 from protocol.errors import ConfigurationError, RefusedError, StarlingError, StorageError
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
@@ -334,7 +335,7 @@ class SwarmService:
             heartbeat = self._heartbeat
             if silent_seconds > LEARNER_SILENT_SECONDS:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
-            await self._say(heartbeat)
+            await self._say(msgspec.structs.replace(heartbeat, connected=connections_field(self.host.peers())))
             with anyio.move_on_after(self._heartbeat_seconds()):
                 await self._heartbeat_due.wait()
             self._heartbeat_due = anyio.Event()

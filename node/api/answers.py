@@ -142,6 +142,7 @@ def _heartbeat_view(beat: Heartbeat) -> HeartbeatView:
         groups_used=beat.groups_used,
         success_by_task={task: entry.success for task, entry in tasks},
         samples_by_task={task: entry.samples for task, entry in tasks},
+        connected=beat.connected.hex(),
     )
 
 

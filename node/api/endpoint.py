@@ -18,6 +18,7 @@ from node.api.types import NodeStatus, PeersAnswer
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+SVG = "image/svg+xml"
 
 
 class Node(Protocol):

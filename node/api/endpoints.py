@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -15,18 +16,24 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from node.api import openapi
 from node.api.answers import health_of
 from node.api.connections import Connections
-from node.api.endpoint import EVENT_STREAM, JSON, Endpoint, Node
+from node.api.endpoint import EVENT_STREAM, JSON, SVG, Endpoint, Node
 from node.api.event_feed import EventFeed, message_of
 from node.api.history import MAX_POINTS
+from node.api.join import join_svg
+from node.api.links import links_answer
 from node.api.metrics import CONTENT_TYPE, metrics_text
+from node.api.samples import samples_answer
 from node.api.swarm_summary import swarm_answer
 from node.api.types import (
     ErrorAnswer,
+    GainsAnswer,
     HealthAnswer,
     HistoryAnswer,
+    LinksAnswer,
     NodeStatus,
     PeersAnswer,
     RolloutsAnswer,
+    SamplesAnswer,
     StopAnswer,
     SwarmAnswer,
 )
@@ -63,12 +70,36 @@ async def _on_rollouts(node: Node, _: EventFeed, __: web.Request) -> web.Respons
     return json_response(node.record.rollouts.answer(node.status(), node.peers()))
 
 
+async def _on_gains(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+    return json_response(node.record.changes.gains())
+
+
+async def _on_samples(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    if not request.app[CONNECTIONS].is_owner(request):  # questions may be from the owner's own data
+        return json_response(ErrorAnswer("only the user that runs this node may read its questions and answers"), 403)
+    return json_response(samples_answer(node.record, model=node.status().model))
+
+
+async def _on_links(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    return await _made_in_a_thread(request, partial(links_answer, node.status(), node.peers()))
+
+
+async def _on_join(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    join = node.status().join
+    if join is None or not join.qr:
+        because = join.hint if join is not None else "the swarm process does not answer yet"
+        return json_response(ErrorAnswer(f"there is no code to join by: {because}"), 404)
+    return web.Response(body=join_svg(join.commands), content_type=SVG, headers={"Cache-Control": "no-cache"})
+
+
 async def _on_history(node: Node, _: EventFeed, request: web.Request) -> web.Response:
     query = _decoded(request, HistoryQuery)
     if isinstance(query, web.Response):
         return query
     history = node.record.history
-    excerpt = history.excerpt() if query.seconds is UNSET else history.excerpt(seconds=query.seconds)
+    seconds = math.inf if query.seconds is UNSET else query.seconds
+    marks = node.record.changes.marks.answer(since_seconds=history.since_seconds(seconds))
+    excerpt = history.excerpt(seconds=seconds, marks=marks)
     return await _made_in_a_thread(request, partial(excerpt.answer, query.points))
 
 
@@ -121,6 +152,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The outcomes of recent rollouts, and why some were not used",
         _on_rollouts,
         RolloutsAnswer,
+    ),
+    Endpoint("GET", "/api/v1/gains", "What this node can do, could before, and has from whom", _on_gains, GainsAnswer),
+    Endpoint(
+        "GET",
+        "/api/v1/samples",
+        "A question of a recent round with answers, ours and a peer's; for the node's own user",
+        _on_samples,
+        SamplesAnswer,
+    ),
+    Endpoint("GET", "/api/v1/links", "Who is connected to whom", _on_links, LinksAnswer),
+    Endpoint(
+        "GET",
+        "/api/v1/join.svg",
+        "A QR code of the command with which a friend joins",
+        _on_join,
+        None,
+        content_type=SVG,
+        refusals={404: ErrorAnswer},
     ),
     Endpoint(
         "GET",

@@ -1,28 +1,22 @@
 """The run over time, for charts: from the events of the learner and the supervisor, those of earlier starts included.
 
-At the start ``recorded_history`` reads ``metrics.jsonl``; events that arrive meanwhile are appended to it. Memory is
-bounded (``series``), and so is every answer.
+At the start ``record.recorded_run`` fills it from ``metrics.jsonl``; events that arrive meanwhile are appended to it.
+Memory is bounded (``series``), and so is every answer.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import msgspec
 
 from node.api.series import Kind, Stretch, Track, downsampled, sample
-from node.api.types import HistoryAnswer, Series, Timeline
-from node.events import Evaluated, RoundDone, Usage
+from node.api.types import HistoryAnswer, Mark, Series, Timeline
+from node.events import DeviceUsage, Evaluated, RoundDone, Usage
 
 MAX_POINTS = 500
 MAX_TASKS = 64  # the first ones in alphabetical order
 MIN_INTERVAL_SECONDS = 1e-3  # between two reports from which a rate is computed
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +49,9 @@ USAGE_SERIES: tuple[tuple[str, str, Kind], ...] = (
     ("supervisor_memory_bytes", "B", "max"),
     ("sent_bytes_per_second", "B/s", "mean"),
     ("received_bytes_per_second", "B/s", "mean"),
+    ("device_used_memory_bytes", "B", "max"),  # of the GPU, by every program
+    ("device_utilization", "share", "mean"),
+    ("device_power_watts", "W", "mean"),
 )
 EVALUATION_KINDS: Mapping[str, Kind] = {"round": "last"}
 ROUND_KINDS: Mapping[str, Kind] = {chart.name: chart.kind for chart in ROUND_SERIES}
@@ -110,6 +107,7 @@ class History:
             resident_bytes = getattr(usage, f"{process}_bytes")
             if resident_bytes is not None:
                 values[f"{process}_memory_bytes"] = resident_bytes
+        values |= _of_device(usage.device)
         values |= _rates(self._usage_before, usage)
         self._usage_before = usage
         self.usage.add(sample(usage.time_seconds, values))
@@ -124,12 +122,17 @@ class History:
         earlier.is_restored = True
         return earlier
 
-    def excerpt(self, *, seconds: float = math.inf) -> Excerpt:
-        """Returns the part of the history within the last ``seconds`` before the newest sample."""
+    def since_seconds(self, seconds: float) -> float:
+        """Returns the Unix time that lies ``seconds`` before the newest sample."""
         newest = [track.recent[-1].ended_seconds for track in self.tracks if track.recent]
-        since_seconds = max(newest, default=0.0) - seconds
+        return max(newest, default=0.0) - seconds
+
+    def excerpt(self, *, seconds: float = math.inf, marks: tuple[Mark, ...] = ()) -> Excerpt:
+        """Returns the part of the history within the last ``seconds`` before the newest sample; ``marks`` are given to
+        the answer as they are."""
+        since_seconds = self.since_seconds(seconds)
         rounds, usage, evaluations = (track.since(since_seconds) for track in self.tracks)
-        return Excerpt(rounds, usage, evaluations, self.is_restored)
+        return Excerpt(rounds, usage, evaluations, self.is_restored, marks)
 
     def answer(self, *, points: int = MAX_POINTS, seconds: float = math.inf) -> HistoryAnswer:
         """Returns at most ``points`` a series, of the last ``seconds`` before the newest sample."""
@@ -144,6 +147,7 @@ class Excerpt:
     usage: list[Stretch]
     evaluations: list[Stretch]
     is_restored: bool
+    marks: tuple[Mark, ...] = ()
 
     def answer(self, points: int) -> HistoryAnswer:
         """Returns at most ``points`` a series."""
@@ -157,41 +161,19 @@ class Excerpt:
             Timeline(_ends(usage), tuple(_series(usage, name, unit) for name, unit, _ in USAGE_SERIES)),
             self.is_restored,
             Timeline(_ends(evaluations), (*of_evaluations, *_of_tasks(evaluations))),
+            self.marks,
         )
 
 
-def recorded_history(metrics: Path, *, before_seconds: float) -> History:
-    """Returns the history before that Unix time, read from ``metrics`` and its older half. Lines that do not decode,
-    such as those of other versions, are skipped."""
-    history = History()
-    for path in (metrics.with_name(metrics.name + ".1"), metrics):
-        try:
-            for event in _events(path):
-                if event.time_seconds >= before_seconds:
-                    continue  # an event of this start, which the current history has
-                match event:
-                    case RoundDone():
-                        history.add_round(event)
-                    case Evaluated():
-                        history.add_evaluation(event)
-                    case Usage():
-                        history.add_usage(event)
-        except FileNotFoundError:
-            pass  # this is the first start, or there is no older half yet
-        except OSError as error:
-            log.warning("charts begin with this start: %s cannot be read (%s)", path, error.strerror)
-    return history
-
-
-def _events(path: Path) -> Iterator[RoundDone | Evaluated | Usage]:
-    decoder = msgspec.json.Decoder(RoundDone | Evaluated | Usage)
-    with path.open("rb") as file:
-        for line in file:
-            if line.startswith((b'{"event":"round"', b'{"event":"evaluated"', b'{"event":"usage"')):
-                try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError:  # written by another version, or cut short by a full disk
-                    continue
+def _of_device(device: DeviceUsage | None) -> dict[str, float]:
+    if device is None:
+        return {}
+    figures = {
+        "device_used_memory_bytes": device.memory_used_bytes,
+        "device_utilization": device.utilization_share,
+        "device_power_watts": device.power_watts,
+    }
+    return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def _rates(before: Usage | None, now: Usage) -> dict[str, float]:

@@ -11,19 +11,20 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
-from node.api.endpoint import JSON, Endpoint
+from node.api.endpoint import JSON, SVG, Endpoint
 from node.api.types import ErrorAnswer, Note
-from node.events import Event, Usage
+from node.events import Event, PeersChanged, Usage
 from node.version import VERSION
 
-EVENTS: tuple[type[Struct], ...] = (*get_args(Event), Usage, Note)
+EVENTS: tuple[type[Struct], ...] = (*get_args(Event), Usage, PeersChanged, Note)
 OF_EVERY_ENDPOINT: Mapping[int, type[Struct]] = {403: ErrorAnswer, 500: ErrorAnswer}
 REFERENCE = "#/components/schemas/{name}"
 MEANINGS = {
     200: "the answer",
     400: "the query cannot be used",
     401: "the request changes the node and needs the token",
-    403: "the request is addressed to a host other than this machine",
+    403: "the request is addressed to a host other than this machine, or is for the node's own user alone",
+    404: "there is none now",
     500: "an internal error of the node, which keeps running",
     503: "not available now",
 }
@@ -63,7 +64,7 @@ def _types_of(endpoints: Iterable[Endpoint]) -> Iterable[type[Struct]]:
 def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dict[str, Any]:
     changes = endpoint.method not in ("GET", "HEAD")
     answer = schema_of[endpoint.answer] if endpoint.answer else {}
-    if endpoint.answer is None and endpoint.content_type.startswith("text/"):
+    if endpoint.answer is None and (endpoint.content_type.startswith("text/") or endpoint.content_type == SVG):
         answer = {"type": "string"}
     others: dict[int, type[Struct]] = {
         **OF_EVERY_ENDPOINT,
@@ -75,7 +76,7 @@ def _operation(endpoint: Endpoint, schema_of: Mapping[type[Struct], Any]) -> dic
         str(status): _response(status, JSON, schema_of[answer_type]) for status, answer_type in sorted(others.items())
     }
     operation: dict[str, Any] = {
-        "operationId": endpoint.path.rpartition("/")[2].removesuffix(".json"),
+        "operationId": endpoint.path.rpartition("/")[2].partition(".")[0],
         "summary": endpoint.summary,
         "responses": responses,
     }

@@ -30,6 +30,32 @@ class ChildStatus(Struct, frozen=True):
     last_end: str | None  # how it last ended, in words; None if it never ended
 
 
+class Loss(Struct, frozen=True):
+    """A task on which success has fallen from its best by more than noise: ``node.api.losses`` has the rule."""
+
+    task: str
+    measured: str  # "practice": smoothed reward of own completions; "held-out": reward on held-out prompts
+    best: float  # 0 to 1
+    best_round: int
+    best_seconds: float
+    now: float
+    fall: float  # best - now, above 0
+    since_round: int  # the last round at which it was still near its best
+    since_seconds: float
+    went_with: tuple[str, ...]  # what else changed meanwhile, in words: no cause is claimed; at most 4
+    sentence: str  # the whole of it in plain words, ``went_with`` included
+
+
+class Join(Struct, frozen=True):
+    """How a friend joins this node's swarm."""
+
+    private: bool
+    # Each is one way, the one that is most likely to work first; at most 3. Empty: see ``hint``.
+    commands: tuple[str, ...]
+    hint: str | None  # what to do before or instead, in words; None where the first command is all
+    qr: bool  # /api/v1/join.svg shows the first command
+
+
 class NodeStatus(Struct, frozen=True):
     """Answer of GET /api/v1/status: this node, now."""
 
@@ -56,6 +82,9 @@ class NodeStatus(Struct, frozen=True):
     usage: Usage | None = None  # memory and traffic
     waiting_for: str = ""  # what the node does now, in words
     evaluated: Evaluated | None = None  # the last measurement on held-out prompts since the node's start
+    gained: str = ""  # ``GainsAnswer.sentence``: what it can do now, and what it has from whom
+    losses: tuple[Loss, ...] = ()  # the greatest fall first; at most ``losses.MAX_LOSSES``
+    join: Join | None = None  # None while the swarm process does not answer
 
 
 class HeartbeatView(Struct, frozen=True):
@@ -74,6 +103,7 @@ class HeartbeatView(Struct, frozen=True):
     groups_used: int
     success_by_task: dict[str, float]  # running mean reward, 0 to 1
     samples_by_task: dict[str, int] = {}  # completions behind it
+    connected: str = ""  # whom it says it is connected to: ``protocol.connections``, in hex
 
 
 class PeerView(Struct, frozen=True):
@@ -207,6 +237,152 @@ class RolloutsAnswer(Struct, frozen=True):
     words: dict[str, str]  # a sentence for every outcome, reason and conduct that this version knows
 
 
+class PeerShare(Struct, frozen=True):
+    """The part of a gain that is counted to one peer."""
+
+    peer: str
+    name: str | None  # as the peer calls itself; None where it was never heard
+    gain: float  # reward; below 0 where success fell
+
+
+class TaskGain(Struct, frozen=True):
+    """One task: smoothed reward of own completions, 0 to 1 as a rule.
+
+    ``now - before = from_others + from_itself + not_attributed`` up to rounding.
+    """
+
+    task: str
+    first: float  # in its first round
+    before: float  # before anything of others was learnt; ``first`` where the task was first practised later
+    now: float
+    best: float
+    best_round: int
+    samples: int  # own completions so far
+    practised_round: int  # the last round with own completions of it
+    from_others: float
+    from_itself: float
+    not_attributed: float  # no group of this task was learnt from shortly before
+    peers: tuple[PeerShare, ...]  # the greatest share of either sign first; at most ``gains.MAX_PEERS_OF_TASK``
+
+
+class PeerGain(Struct, frozen=True):
+    """What is counted to one peer, over all tasks."""
+
+    peer: str
+    name: str | None
+    model: str | None  # as the peer calls it
+    gain: float  # mean over this node's tasks, so that peers, ``from_itself`` and ``not_attributed`` add up
+    by_task: dict[str, float]  # reward by task; at most ``gains.MAX_TASKS_OF_PEER``
+    groups: int  # times that a group of it was learnt from
+    last_round: int  # in which one was learnt from
+
+
+class GainsAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/gains: what this node can do, what it could before, and what it has from whom.
+
+    Means are over this node's tasks. ``mean_now - mean_before = from_others + from_itself + not_attributed``.
+    """
+
+    sentence: str  # for the top of a page
+    how: str  # the formula in one sentence
+    limits: str  # what it does not say
+    rounds: int  # that were looked at
+    others_since_round: int | None  # the first round that learnt from others; None: none has yet
+    mean_first: float | None
+    mean_before: float | None
+    mean_now: float | None
+    from_others: float
+    from_itself: float
+    not_attributed: float
+    tasks: tuple[TaskGain, ...]  # the greatest gain from others first; at most ``gains.MAX_TASKS``
+    peers: tuple[PeerGain, ...]  # the greatest gain first; at most ``gains.MAX_PEERS``
+    peers_left_out: int
+    losses: tuple[Loss, ...]
+
+
+class Mark(Struct, frozen=True):
+    """Something that happened at one time of a chart. Neighbours of one kind are merged where they are many."""
+
+    time_seconds: float  # of the first
+    until_seconds: float  # of the last; the same where there is one
+    round: int  # rounds done at the last
+    kind: str  # a key of ``marks.KINDS``
+    text: str  # in words, with names of peers escaped
+    count: int  # how many were merged into it
+
+
+class SampleAnswer(Struct, frozen=True):
+    """One completion, as text."""
+
+    text: str  # at most ``events.SAMPLE_CHARACTERS``; lines stay, what else does not show is escaped
+    cut: bool  # whether the completion was longer
+    reward: float
+    right: bool  # its reward is at least half
+
+
+class SampleGroup(Struct, frozen=True):
+    """One question with some of its answers. ``whose`` says who wrote the answers; the question is always made here."""
+
+    whose: str  # "ours" or "peer"
+    peer: str | None  # the peer's id; None where they are ours
+    name: str | None  # as the peer calls itself
+    model: str | None  # ours, or as the peer calls it
+    task: str
+    question: str
+    expected: str | None  # the reference answer, where the task has one
+    answers: tuple[SampleAnswer, ...]  # right and wrong ones where there are both; at most ``events.SAMPLE_ANSWERS``
+    completions: int  # of the whole group
+    reward_mean: float  # of the whole group
+
+
+class SamplesNews(Struct, frozen=True, tag_field="event", tag="samples"):
+    """There is something new at /api/v1/samples, as one of the events: its text is not for every reader."""
+
+    time_seconds: float
+    round: int
+
+
+class SamplesAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/samples: from a recent round. Nothing of it is recorded."""
+
+    round: int | None  # None while nothing has been sampled
+    time_seconds: float | None
+    ours: SampleGroup | None
+    learnt_from: SampleGroup | None  # a group of a peer that this round, or a recent one, learnt from
+    learnt_round: int | None
+    learnt_seconds: float | None
+
+
+class LinkNode(Struct, frozen=True):
+    """One node of the picture."""
+
+    peer: str
+    name: str
+    model: str
+    family: str  # hex; empty where no heartbeat came
+    ours: bool
+    connected: bool  # to us
+    claims: bool  # whether it says whom it is connected to
+
+
+class Link(Struct, frozen=True, array_like=True):
+    """A connection, as a JSON array [a, b, known]."""
+
+    a: int  # index in ``LinksAnswer.nodes``
+    b: int  # a < b
+    known: int  # 0: our own connection, certain; 1: both ends claim it; 2: one end claims it
+
+
+class LinksAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/links: who is connected to whom, as far as this node knows. This node is the first."""
+
+    nodes: tuple[LinkNode, ...]  # at most ``links.MAX_NODES``
+    links: tuple[Link, ...]  # ours first; at most ``links.MAX_LINKS``
+    nodes_left_out: int
+    links_left_out: int
+    silent: int  # nodes shown that do not say whom they are connected to
+
+
 class Series(Struct, frozen=True):
     """One line of a chart."""
 
@@ -230,6 +406,7 @@ class HistoryAnswer(Struct, frozen=True):
     usage: Timeline  # of machine and network
     restored: bool  # whether it includes already what was recorded before this start
     evaluations: Timeline = Timeline((), ())  # a sample an evaluation: the mean reward on held-out prompts, and by task
+    marks: tuple[Mark, ...] = ()  # oldest first, of the same time; at most ``marks.MAX_MARKS``
 
 
 class StopAnswer(Struct, frozen=True):

@@ -51,6 +51,7 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
+from node.learner.samples import SampleChoice
 from node.learner.step import BatchReport, optimizer_steps
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
@@ -110,6 +111,7 @@ class Learner:
         )
         self._peer_success: Mapping[str, Announced] = {}  # from the heartbeats of others, when last asked for
         self._slow_phases: set[str] = set()  # of the round before
+        self._samples = SampleChoice()
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
         self._engine = engine
         configured = Sizes(engine.rows, self.passes.batch_tokens, self.passes.recompute)
@@ -344,7 +346,20 @@ class Learner:
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         learnt = self._stepped(own_batch + foreign_batch)
         record.foreign_completions = learnt.foreign_completions
+        if learnt.step is not None and learnt.step.taken:
+            sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
+            sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
+            record.learnt_from((*source, mass) for source, mass in zip(sources, learnt.masses, strict=True))
+        self._show_samples(own, verified, foreign_batch)
         return learnt
+
+    def _show_samples(
+        self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], learnt: Sequence[TrainingGroup]
+    ) -> None:
+        used = [each for each, group in zip(verified, learnt, strict=True) if group.informative and group.influence > 0]
+        samples = self._samples.of_round(self._clock(), self.state.round + 1, own, used)
+        if samples is not None:
+            self._report(samples)
 
     def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
         """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are."""

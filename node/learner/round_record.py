@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.events import Phases
 from node.learner.foreign.intake import Incoming
-from node.learner.foreign.outcomes import ForeignOutcomes
+from node.learner.foreign.outcomes import MAX_PEERS, OTHERS, ForeignOutcomes
 from node.learner.generation.generation import Generated
+from node.learner.objective.batch import SELF
 from node.tasks.scorer import Scores
 
 PHASES = Phases.__struct_fields__  # in the order of a round
@@ -61,6 +63,7 @@ class RoundRecord:
     alone_because: str | None = None
     reward_by_task: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0
+    gradient_mass_by_task: dict[str, dict[str, float]] = field(default_factory=dict)  # then by peer
 
     def incoming(self, incoming: Incoming) -> None:
         """Takes what arrived, and what was decided on the groups that are not used."""
@@ -71,6 +74,25 @@ class RoundRecord:
         if incoming.late:
             self.foreign.note_late()
         self.alone_because = incoming.alone_because
+
+    def learnt_from(self, sources: Iterable[tuple[str, str, float]]) -> None:
+        """Takes the groups that the step was taken on, each as task, peer and mass; those without a mass teach nothing.
+        Peers beyond ``MAX_PEERS`` are counted together, so that the report is bounded."""
+        by_task: dict[str, dict[str, float]] = {}
+        named: set[str] = {SELF}
+        for task, peer, mass in sources:
+            if not (mass > 0 and math.isfinite(mass)):
+                continue
+            if peer not in named:
+                if len(named) > MAX_PEERS:
+                    peer = OTHERS
+                else:
+                    named.add(peer)
+            masses = by_task.setdefault(task, {})
+            masses[peer] = masses.get(peer, 0.0) + mass
+        self.gradient_mass_by_task = {
+            task: {peer: float(f"{mass:.4g}") for peer, mass in by_peer.items()} for task, by_peer in by_task.items()
+        }
 
     def generated(self, generated: Generated, policy_version: int) -> None:
         """Takes what was generated; ``policy_version`` is that of the weights that learn from it."""

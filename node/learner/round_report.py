@@ -83,6 +83,7 @@ def round_done(
         samples_by_task={name: each.samples for name, each in sorted(state.success.classes.items())},
         trained_tokens_per_second=objective.tokens / seconds if seconds > 0 else None,
         device_memory_bytes=_device_memory_bytes(),
+        gradient_mass_by_task=record.gradient_mass_by_task,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from node.configuration import ObjectiveSection
+from node.learner.influence.shares import mass
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
@@ -36,6 +37,7 @@ class BatchReport:
     foreign_multi_token_spans: int
     foreign_completions: int = 0  # trained on
     foreign_unusable: int = 0  # completions whose claimed log-probabilities are impossible, dropped or taken as text
+    masses: tuple[float, ...] = ()  # of the groups in their order: ``node.learner.influence.shares.mass``
 
     def multi_token_span_share(self) -> float | None:
         return self.foreign_multi_token_spans / self.foreign_spans if self.foreign_spans else None
@@ -136,4 +138,5 @@ def _batch_report(groups: Sequence[TrainingGroup], total: ObjectiveReport, steps
         foreign_multi_token_spans=sum(c.alignment.multi_token * c.count for c in aligned),
         foreign_completions=sum(c.count for c in foreign),
         foreign_unusable=sum(group.unusable for group in groups),
+        masses=tuple(mass(group) for group in groups),
     )

@@ -20,14 +20,17 @@ import msgspec
 from node.api.access import load_or_create_token
 from node.api.answers import escaped_event, escaped_swarm_status, out_of_memory_line, peers_answer, waiting_for
 from node.api.event_feed import EventFeed
-from node.api.history import recorded_history
-from node.api.record import RunRecord
+from node.api.join import join_of
+from node.api.losses import MAX_LOSSES
+from node.api.presence import Presence
+from node.api.record import RunRecord, recorded_run
 from node.api.server import served
-from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer
+from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer, SamplesNews
 from node.configuration import Config
 from node.events import (
     Averaged,
     CheckpointSaved,
+    DeviceUsage,
     Evaluated,
     Event,
     Fault,
@@ -36,6 +39,7 @@ from node.events import (
     OutOfMemory,
     PhaseBegan,
     RoundDone,
+    Samples,
     Stopped,
     Usage,
     decode_event,
@@ -46,6 +50,7 @@ from node.home import Home
 from node.printable import printable
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
+from node.supervision.device_usage import device_usage
 from node.supervision.memory_kills import MemoryKills
 from node.supervision.outcome import RunOutcome
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
@@ -66,6 +71,7 @@ LEARNER_STOP_SECONDS = 300.0  # to finish a step and checkpoint; a large model's
 SWARM_STOP_SECONDS = 10.0  # to say goodbye to peers
 NOTES_KEPT = 20
 REFUSAL_CHARACTERS = 2000
+DEVICE_SECONDS = 10.0  # between two looks at the GPU
 USAGE_SECONDS = 5.0  # between two reports of memory and traffic
 FIRST_USAGE_SECONDS = 1.0  # until both processes have started
 
@@ -125,7 +131,9 @@ class Supervisor:
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
         self.record = RunRecord()
+        self._presence = Presence()
         self._usage: Usage | None = None
+        self._device: DeviceUsage | None = None
         self._outcome: RunOutcome | None = None  # set once; from then on the node is stopping
         self._page: str | None = None
         self._stop = asyncio.Event()
@@ -145,7 +153,8 @@ class Supervisor:
             swarm = asyncio.create_task(self._keep_running(self._swarm, self._on_swarm_line))
             watch = asyncio.create_task(self._watch())
             remember = asyncio.create_task(self._keep_record(time.time()))
-            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember}
+            device = asyncio.create_task(self._watch_device())
+            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember, device}
             stop = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,6 +209,9 @@ class Supervisor:
             averaged=self._averaged,
             usage=self._usage,
             waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
+            gained=self.record.changes.gains().sentence,
+            losses=self.record.changes.losses[:MAX_LOSSES],
+            join=join_of(self._swarm_status) if self._swarm_status is not None else None,
         )
 
     def peers(self) -> PeersAnswer:
@@ -284,6 +296,7 @@ class Supervisor:
                     seen = await asyncio.to_thread(client.peers)
                     outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
                     self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
+                    self._look_for_peers()
                 except TransportError:  # not up yet or restarting: _keep_running reports its end
                     self._swarm_status = None
                 status = self.status()
@@ -294,8 +307,8 @@ class Supervisor:
 
     async def _keep_record(self, began_seconds: float) -> None:
         """Restores what earlier runs recorded, then reports memory and traffic while the node is up."""
-        earlier = await asyncio.to_thread(recorded_history, self._home.metrics, before_seconds=began_seconds)
-        self.record.history = self.record.history.appended_to(earlier)
+        earlier = await asyncio.to_thread(recorded_run, self._home.metrics, before_seconds=began_seconds)
+        self.record.restore(*earlier)
         await asyncio.sleep(FIRST_USAGE_SECONDS)
         while True:
             learner, swarm = (kept.child.pid if kept.child else None for kept in (self._learner, self._swarm))
@@ -308,12 +321,32 @@ class Supervisor:
                 swarm_bytes=memory[2],
                 sent_bytes_total=traffic.sent_bytes if traffic is not None else None,
                 received_bytes_total=traffic.received_bytes if traffic is not None else None,
+                device=self._device if learner is not None else None,
             )
             line = msgspec.json.encode(self._usage)
             self.record.add(self._usage)
             self._write_metrics(line)
             self._feed.publish("usage", line)
             await asyncio.sleep(USAGE_SECONDS)
+
+    def _look_for_peers(self) -> None:
+        """Records which peers came and which left."""
+        done, ready = self._newest.get(RoundDone), self._newest.get(LearnerReady)
+        number = done.round if done is not None else ready.round if ready is not None else 0
+        changed = self._presence.look(time.time(), number, self._peers.peers)
+        if changed is None:
+            return
+        line = msgspec.json.encode(changed)
+        self.record.add(changed)
+        self._write_metrics(line)
+        self._feed.publish("peers", line)
+
+    async def _watch_device(self) -> None:
+        """Asks for the figures of the GPU now and then, once the learner says that it uses one."""
+        while True:
+            ready = self._newest.get(LearnerReady)
+            self._device = await device_usage(ready.device) if ready is not None else None
+            await asyncio.sleep(DEVICE_SECONDS)
 
     def _write_metrics(self, line: bytes) -> None:
         failed_before = self._metrics.failure
@@ -326,6 +359,10 @@ class Supervisor:
             event = escaped_event(decode_event(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False  # a library printed it: it is logged
+        if isinstance(event, Samples):  # to be looked at, never recorded
+            self.record.add(event)
+            self._feed.publish("samples", msgspec.json.encode(SamplesNews(event.time_seconds, event.round)))
+            return True
         self._newest[type(event)] = event
         if isinstance(event, Averaged) and event.partner is not None:
             self._averaged = event
@@ -336,7 +373,8 @@ class Supervisor:
             self._learner.child.useful = True
         if isinstance(event, OutOfMemory):
             self._note(out_of_memory_line(event))
-        self.record.add(event)
+        for loss in self.record.add(event):
+            self._note(loss.sentence)
         self._write_metrics(line)
         self._trackers.add(event)
         self._observer.on_event(line, event)

@@ -9,6 +9,7 @@ import numpy as np
 import zstandard
 
 from protocol import limits
+from protocol.connections import connections_field
 from protocol.identity import NodeKey
 from protocol.messages import (
     Body,
@@ -104,7 +105,19 @@ def example_bodies() -> dict[str, Body]:
     )
     return {
         "heartbeat": Heartbeat(
-            "wren-3", "starling 0.1.0", "builtin:wren", FAMILY, TOKENIZER, 12, 11, "generate", 8200.5, 48, 24, (task,)
+            "wren-3",
+            "starling 0.1.0",
+            "builtin:wren",
+            FAMILY,
+            TOKENIZER,
+            12,
+            11,
+            "generate",
+            8200.5,
+            48,
+            24,
+            (task,),
+            connections_field(("12D3KooWann", "12D3KooWbob")),
         ),
         "rollouts": RolloutAdvert(FAMILY, TOKENIZER, 11, (advert, advert)),
         "goodbye": Goodbye("stopped by its owner"),

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.api import series
-from node.api.history import MAX_POINTS, History, recorded_history
+from node.api.history import MAX_POINTS, History
+from node.api.record import recorded_run
 from node.api.series import Kind, Stretch, Track, downsampled, merge, sample
 from node.api.types import HistoryAnswer
 from node.events import RoundDone, Usage, encode_event
@@ -159,10 +160,10 @@ def test_what_was_recorded_comes_back_older_half_first_and_lines_of_other_versio
     ]
     metrics.with_name("metrics.jsonl.1").write_bytes(b"\n".join(older) + b"\n")
     metrics.write_bytes(b"\n".join(newer))
-    history = recorded_history(metrics, before_seconds=9.0)
+    history = recorded_run(metrics, before_seconds=9.0)[0]
     answer = history.answer()
     assert answer.rounds.time_seconds == (1.0, 2.0, 3.0) and answer.usage.time_seconds == (2.7,)
-    assert recorded_history(tmp_path / "none", before_seconds=9.0).answer().rounds.time_seconds == ()
+    assert recorded_run(tmp_path / "none", before_seconds=9.0)[0].answer().rounds.time_seconds == ()
 
 
 def test_what_came_while_the_record_was_read_follows_it() -> None:
@@ -188,4 +189,4 @@ def test_a_record_of_any_bytes_is_read_without_a_fault(
 ) -> None:
     metrics = tmp_path_factory.mktemp("home") / "metrics.jsonl"
     metrics.write_bytes(b"".join(b'{"event":"round"' + line + b"\n" for line in lines) + b"".join(lines))
-    assert recorded_history(metrics, before_seconds=math.inf).answer().rounds.time_seconds == ()
+    assert recorded_run(metrics, before_seconds=math.inf)[0].answer().rounds.time_seconds == ()

@@ -10,8 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from node.api.answers import waiting_for
-from node.api.history import History, recorded_history
+from node.api.history import History
 from node.api.metrics import metrics_text
+from node.api.record import recorded_run
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
 from node.cli import wording
 from node.cli.progress import PlainObserver
@@ -81,7 +82,7 @@ def test_evaluations_are_a_timeline_of_their_own_also_after_a_restart(tmp_path: 
     path.write_bytes(b"".join(encode_event(event) + b"\n" for event in events))
     now = History()
     now.add_evaluation(evaluated(6, 0.5))
-    answer = now.appended_to(recorded_history(path, before_seconds=6.0)).answer()
+    answer = now.appended_to(recorded_run(path, before_seconds=6.0)[0]).answer()
     found = {(series.name, series.task): series.values for series in answer.evaluations.series}
     assert answer.evaluations.time_seconds == (2.0, 4.0, 6.0)
     assert found["reward", None] == (0.3, 0.4, 0.5)

@@ -1,0 +1,290 @@
+"""What a node can do now, what it could before, and what it has from whom: an attribution from the record of a run.
+
+For each task, with M its smoothed success (``node.api.smoothed``) and, of every source p (own groups, each peer),
+
+    pool_p ← λ pool_p + mass_p          mass_p: Σ count · |A| · tokens of p's groups of this task in a round
+    gain_p += ΔM · pool_p / Σ_q pool_q  ΔM: the change of M in a round, pool: before what that round learnt
+
+once a round in which the task was practised, with the same λ by which M forgets. A round's own completions are written
+by the weights from before its step, so its ΔM is shared over what earlier rounds learnt. Everything adds up: Σ_p gain_p
+plus what is not attributed is M now minus M before. Falls are shared out like rises. Where the newest group of the task
+was learnt from more than ``POOL_ROUNDS`` rounds of it ago, ΔM is counted to nobody.
+
+This is an attribution, no experiment: it does not know what the node would have learnt alone. ``HOW`` and ``LIMITS``
+say so to people. Only ``Attribution`` has state; its memory is bounded, whatever names peers take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from node.api.loss_words import lost_sentence
+from node.api.losses import MAX_LOSSES
+from node.api.smoothed import DECAY, Smoothed
+from node.api.types import GainsAnswer, Loss, PeerGain, PeerShare, TaskGain
+from node.events import NamedPeer, RoundDone
+from node.printable import printable
+from node.quantities import counted
+from protocol.limits import NAME_BYTES
+
+MAX_TASKS: Final = 64  # of one run; the first that it practised
+MAX_PEERS: Final = 64  # listed
+MAX_SOURCES: Final = 256  # of one task; the one with the least pool makes room, under ``OTHERS``
+MAX_PEERS_KNOWN: Final = 1024  # counts and names; the one heard of longest ago makes room
+MAX_PEERS_OF_TASK: Final = 8
+MAX_TASKS_OF_PEER: Final = 16
+POOL_ROUNDS: Final = 30  # of the task; .9^30: four parts in a hundred of what M remembers are older
+OWN: Final = "self"
+OTHERS: Final = "others"
+TRAINED_ON: Final = ("used", "replayed")
+SMALL: Final = 0.005  # a mean reward below which a sentence calls nothing a gain
+
+HOW: Final = (
+    "After each round the change of a task's smoothed reward (own completions; a round counts 0.9 of the next) is "
+    "divided among the groups of that task, own ones and those of peers, that the last rounds learnt from, in "
+    "proportion to their weight in the gradient (|advantage| times tokens, which fades by the same 0.9 a round); the "
+    "shares are added up from the first group of a peer on, falls like rises."
+)
+LIMITS: Final = (
+    "This is an attribution, not an experiment: it does not know what this node would have learnt alone. A change that "
+    "came from another task, from averaging weights or from chance is counted to the groups of the task itself."
+)
+
+
+@dataclass(slots=True)
+class _OfTask:
+    """One task over the rounds of a run."""
+
+    smoothed: Smoothed = field(default_factory=Smoothed)
+    first: float = 0.0
+    before: float = 0.0  # M when gains began to be counted
+    best: float = -math.inf
+    best_round: int = 0
+    samples: int = 0
+    practised_round: int = 0
+    pool: dict[str, float] = field(default_factory=dict)
+    idle_rounds: int = 0  # of the task, since a group of it was learnt from
+    gains: dict[str, float] = field(default_factory=dict)
+    not_attributed: float = 0.0
+
+
+@dataclass(slots=True)
+class _OfPeer:
+    groups: int = 0  # times that one was learnt from
+    last_round: int = 0
+
+
+class Attribution:
+    """Collects rounds and answers with gains. Not for concurrent use."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, _OfTask] = {}
+        self.rounds = 0
+        self.others_since_round: int | None = None
+        self._peers: OrderedDict[str, _OfPeer] = OrderedDict()
+
+    def add_round(self, done: RoundDone) -> None:
+        self.rounds += 1
+        for task, reward in sorted(done.reward_by_task.items()):
+            if task in self.tasks or len(self.tasks) < MAX_TASKS:
+                self._practised(task, reward, done)
+        masses = {task: finite(by_peer) for task, by_peer in done.gradient_mass_by_task.items()}
+        # Records from before masses were kept say only that groups were learnt from.
+        learnt = done.foreign_groups_used + done.foreign_groups_replayed > 0
+        if self.others_since_round is None and (learnt or any(set(by_peer) - {OWN} for by_peer in masses.values())):
+            self._begin(done.round)
+        for task, by_peer in masses.items():
+            if task in self.tasks:
+                _learnt(self.tasks[task], by_peer)
+        for peer in {peer for by_peer in masses.values() for peer in by_peer} - {OWN, OTHERS}:
+            self._of_peer(peer).last_round = done.round
+
+    def add_groups(self, by_peer: Mapping[str, Mapping[str, int]]) -> None:
+        """Takes the outcomes of one round's foreign groups, counted by peer."""
+        for peer, outcomes in by_peer.items():
+            count = sum(outcomes.get(outcome, 0) for outcome in TRAINED_ON)
+            if count:
+                self._of_peer(peer).groups += count
+
+    def answer(self, losses: Sequence[Loss] = (), names: Mapping[str, NamedPeer] | None = None) -> GainsAnswer:
+        """Returns the gains so far; ``names``: of peers, as the record knows them."""
+        return _answer(self, losses, names or {})
+
+    def _practised(self, task: str, reward: float, done: RoundDone) -> None:
+        completions = done.completions_by_task.get(task, 0)
+        known = self.tasks.setdefault(task, _OfTask())
+        is_first, before = known.smoothed.rounds == 0, known.smoothed.mean
+        known.smoothed = known.smoothed.after(reward, completions)
+        now = known.smoothed.mean
+        if is_first:
+            known.first = known.before = now
+        elif self.others_since_round is None:
+            known.before = now
+        else:
+            _share_out(known, now - before)
+        if now > known.best:
+            known.best, known.best_round = now, done.round
+        known.samples += max(1, completions)
+        known.practised_round = done.round
+        known.idle_rounds += 1
+        known.pool = {peer: DECAY * each for peer, each in known.pool.items()}
+
+    def _begin(self, round_number: int) -> None:
+        """Counts gains from here on. This round's rewards are of weights that had learnt nothing of others yet."""
+        self.others_since_round = round_number
+        for known in self.tasks.values():
+            known.before, known.gains, known.not_attributed = known.smoothed.mean, {}, 0.0
+
+    def _of_peer(self, peer: str) -> _OfPeer:
+        known = self._peers.setdefault(peer, _OfPeer())
+        self._peers.move_to_end(peer)
+        while len(self._peers) > MAX_PEERS_KNOWN:
+            self._peers.popitem(last=False)
+        return known
+
+    def peer(self, peer: str) -> _OfPeer:
+        return self._peers.get(peer, _OfPeer())
+
+
+def finite(by_peer: Mapping[str, float]) -> dict[str, float]:
+    return {peer: mass for peer, mass in by_peer.items() if math.isfinite(mass) and mass > 0}
+
+
+def _share_out(task: _OfTask, change: float) -> None:
+    whole = math.fsum(task.pool.values())
+    if whole <= 0 or task.idle_rounds > POOL_ROUNDS:
+        task.not_attributed += change
+        return
+    for peer, mass in task.pool.items():
+        task.gains[peer] = task.gains.get(peer, 0.0) + change * mass / whole
+    _bound(task.gains)
+
+
+def _learnt(task: _OfTask, by_peer: Mapping[str, float]) -> None:
+    if not by_peer:
+        return
+    if task.idle_rounds > POOL_ROUNDS:
+        task.pool = {}
+    task.idle_rounds = 0
+    for peer, mass in by_peer.items():
+        task.pool[peer] = task.pool.get(peer, 0.0) + mass
+    _bound(task.pool)
+
+
+def _bound(by_source: dict[str, float]) -> None:
+    """Counts the least sources under ``OTHERS`` where there are too many; sums stay as they are."""
+    while len(by_source) > MAX_SOURCES:
+        least = min((peer for peer in by_source if peer not in (OWN, OTHERS)), key=lambda peer: abs(by_source[peer]))
+        by_source[OTHERS] = by_source.get(OTHERS, 0.0) + by_source.pop(least)
+
+
+def _answer(kept: Attribution, losses: Sequence[Loss], names: Mapping[str, NamedPeer]) -> GainsAnswer:
+    def name_of(peer: str) -> str | None:
+        return names[peer].name if peer in names else None
+
+    tasks = [_task_gain(name, known, name_of) for name, known in kept.tasks.items()]
+    count = len(tasks)
+    by_peer: dict[str, dict[str, float]] = {}
+    for name, known in kept.tasks.items():
+        for peer, gain in known.gains.items():
+            if peer != OWN:
+                by_peer.setdefault(peer, {})[name] = gain
+    peers = sorted(
+        (
+            PeerGain(
+                peer=printable(peer),
+                name=name_of(peer),
+                model=names[peer].model if peer in names else None,
+                gain=math.fsum(of_tasks.values()) / count,
+                by_task=dict(sorted(of_tasks.items(), key=lambda item: -abs(item[1]))[:MAX_TASKS_OF_PEER]),
+                groups=kept.peer(peer).groups,
+                last_round=kept.peer(peer).last_round,
+            )
+            for peer, of_tasks in by_peer.items()
+        ),
+        key=lambda each: (-each.gain, each.peer),
+    )
+
+    def mean(of: Sequence[float]) -> float | None:
+        return math.fsum(of) / count if count else None
+
+    answer = GainsAnswer(
+        sentence="",
+        how=HOW,
+        limits=LIMITS,
+        rounds=kept.rounds,
+        others_since_round=kept.others_since_round,
+        mean_first=mean([task.first for task in tasks]),
+        mean_before=mean([task.before for task in tasks]),
+        mean_now=mean([task.now for task in tasks]),
+        from_others=mean([task.from_others for task in tasks]) or 0.0,
+        from_itself=mean([task.from_itself for task in tasks]) or 0.0,
+        not_attributed=mean([task.not_attributed for task in tasks]) or 0.0,
+        tasks=tuple(sorted(tasks, key=lambda task: (-task.from_others, -task.now, task.task))),
+        peers=tuple(peers[:MAX_PEERS]),
+        peers_left_out=max(0, len(peers) - MAX_PEERS),
+        losses=tuple(losses[:MAX_LOSSES]),
+    )
+    return msgspec.structs.replace(answer, sentence=gains_sentence(answer))
+
+
+def _task_gain(name: str, known: _OfTask, name_of: Callable[[str], str | None]) -> TaskGain:
+    of_others = sorted(
+        ((peer, gain) for peer, gain in known.gains.items() if peer != OWN), key=lambda item: (-abs(item[1]), item[0])
+    )
+    return TaskGain(
+        task=printable(name, NAME_BYTES),
+        first=known.first,
+        before=known.before,
+        now=known.smoothed.mean,
+        best=known.best,
+        best_round=known.best_round,
+        samples=known.samples,
+        practised_round=known.practised_round,
+        from_others=math.fsum(gain for _, gain in of_others),
+        from_itself=known.gains.get(OWN, 0.0),
+        not_attributed=known.not_attributed,
+        peers=tuple(PeerShare(printable(peer), name_of(peer), gain) for peer, gain in of_others[:MAX_PEERS_OF_TASK]),
+    )
+
+
+def gains_sentence(answer: GainsAnswer) -> str:
+    """Returns what the node can do, what it could, and what it has from whom, in plain words; losses included."""
+    if answer.mean_now is None or answer.mean_first is None or answer.mean_before is None:
+        return "This node has not finished a round yet."
+    tasks = counted(len(answer.tasks), "task")
+    if answer.others_since_round is None:
+        said = (
+            f"This node has learnt from nobody else yet: its mean reward over {tasks} is {answer.mean_now:.2f}; in its "
+            f"first rounds it was {answer.mean_first:.2f}."
+        )
+    else:
+        said = (
+            f"This node's mean reward over {tasks} is {answer.mean_now:.2f}; before it learnt from others it was "
+            f"{answer.mean_before:.2f}. {_shares(answer)}"
+        )
+    fallen = [(loss.task, loss.best, loss.now) for loss in answer.losses]
+    return f"{said} {lost_sentence(fallen)}" if fallen else said
+
+
+def _shares(answer: GainsAnswer) -> str:
+    parts = [f"{answer.from_others:+.2f} came with groups of peers{_most(answer)}"]
+    parts.append(f"{answer.from_itself:+.2f} with its own")
+    if abs(answer.not_attributed) >= SMALL:
+        parts.append(f"{answer.not_attributed:+.2f} with no group of the task")
+    return f"Of the change {', '.join(parts[:-1])} and {parts[-1]}."
+
+
+def _most(answer: GainsAnswer) -> str:
+    """Returns who and what gave most, in brackets; nothing where little came from others."""
+    if answer.from_others < SMALL or not answer.peers:
+        return ""
+    best, task = answer.peers[0], answer.tasks[0]
+    who = "further peers" if best.peer == OTHERS else best.name or f"…{best.peer[-5:]}"
+    return f" (most from {who}, most on {task.task}: {task.before:.2f} to {task.now:.2f})"

@@ -1,0 +1,207 @@
+"""Tasks on which success has fallen by more than noise from their best, since when, and what went with it.
+
+Practice, with M the smoothed success of a task and se its error (``node.api.smoothed``), once a round of the task:
+
+    lost        best − M > max(LEAST_FALL, SIGMAS · √(se_best² + se²))      best: the greatest M, FIRST_ROUNDS left out
+    until       best − M is at most half of that bound; then the loss is over
+    since       the last round at which best − M was at most half of the bound
+
+Held-out prompts are judged alike, with se² = p(1 − p)/n of n prompts. Of a task that is no longer practised only they
+can show a loss. What went with it (peers that left, groups of others that no longer came, a task that is
+hardly drawn) is what the record shows for the time of the fall; it is no proof of a cause. Pure but for ``LossWatch``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from node.api.loss_words import loss_sentence
+from node.api.smoothed import Smoothed
+from node.api.types import Loss
+from node.events import Averaged, Evaluated, LearnerReady, PeersChanged, RoundDone
+from node.printable import printable
+from node.quantities import counted
+from protocol.limits import NAME_BYTES
+
+LEAST_FALL: Final = 0.1  # of reward: less is not worth a sentence
+SIGMAS: Final = 3.0
+FIRST_ROUNDS: Final = 5  # of a task, before its smoothed success may count as its best
+MAX_TASKS: Final = 64
+MAX_LOSSES: Final = 16  # listed in an answer
+MAX_CAUSES: Final = 4  # in words, of one loss
+MAX_EVENTS: Final = 64  # kept of peers that left, averagings and starts
+SHARE_ROUNDS: Final = 20  # over which the share of a task in what is drawn is taken
+HARDLY_DRAWN: Final = 0.34  # of the former share
+BEFORE_ROUNDS: Final = 10  # before the fall: what happened then may belong to it
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One task, as one way of measuring sees it."""
+
+    best: float = -math.inf
+    best_squared_error: float = 0.0
+    best_round: int = 0
+    best_seconds: float = 0.0
+    now: float = 0.0
+    near_round: int = 0  # the last one near the best
+    near_seconds: float = 0.0
+    lost: bool = False
+
+    def see(self, now: float, squared_error: float, number: int, time_seconds: float, *, may_be_best: bool) -> None:
+        self.now = now
+        if may_be_best and now >= self.best:
+            self.best, self.best_squared_error = now, squared_error
+            self.best_round, self.best_seconds = number, time_seconds
+        if self.best == -math.inf:
+            return
+        bound = max(LEAST_FALL, SIGMAS * math.sqrt(self.best_squared_error + squared_error))
+        fall = self.best - now
+        if fall <= bound / 2:
+            self.near_round, self.near_seconds, self.lost = number, time_seconds, False
+        elif fall > bound:
+            self.lost = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What one round did with one task, in short."""
+
+    round: int
+    share: float  # of the round's own completions
+    from_others: bool  # a group of a peer was learnt from
+
+
+@dataclass(slots=True)
+class _OfTask:
+    smoothed: Smoothed = field(default_factory=Smoothed)
+    practice: _Watched = field(default_factory=_Watched)
+    held_out: _Watched = field(default_factory=_Watched)
+    practised_round: int = 0
+    # Running means over about ``SHARE_ROUNDS`` rounds; those at the best are kept with it.
+    share: float = 0.0
+    from_others: float = 0.0
+    share_at_best: float = 0.0
+    from_others_at_best: float = 0.0
+    others_round: int | None = None  # the last that learnt from a group of a peer
+
+
+class LossWatch:
+    """Collects what is recorded and answers with losses. Not for concurrent use."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, _OfTask] = {}
+        self._round = 0
+        self._left: deque[tuple[int, str]] = deque(maxlen=MAX_EVENTS)  # after which round, in words
+        self._others: deque[tuple[int, str]] = deque(maxlen=MAX_EVENTS)  # averagings and starts
+
+    def add_round(self, done: RoundDone) -> None:
+        self._round = done.round
+        drawn = sum(done.completions_by_task.values())
+        for task, reward in sorted(done.reward_by_task.items()):
+            if task not in self._tasks and len(self._tasks) >= MAX_TASKS:
+                continue
+            known = self._tasks.setdefault(task, _OfTask())
+            known.smoothed = known.smoothed.after(reward, done.completions_by_task.get(task, 0))
+            known.practised_round = done.round
+            known.practice.see(
+                known.smoothed.mean,
+                known.smoothed.squared_error,
+                done.round,
+                done.time_seconds,
+                may_be_best=known.smoothed.rounds >= FIRST_ROUNDS,
+            )
+        for task, known in self._tasks.items():
+            share = done.completions_by_task.get(task, 0) / drawn if drawn else 0.0
+            learnt = any(peer != "self" for peer in done.gradient_mass_by_task.get(task, {}))
+            known.share += (share - known.share) / SHARE_ROUNDS
+            known.from_others += (learnt - known.from_others) / SHARE_ROUNDS
+            if learnt:
+                known.others_round = done.round
+            if known.practice.best_round == done.round or known.practice.near_round == done.round:
+                known.share_at_best = max(known.share, known.share_at_best * (1 - 1 / SHARE_ROUNDS))
+                known.from_others_at_best = max(known.from_others, known.from_others_at_best * (1 - 1 / SHARE_ROUNDS))
+
+    def add_evaluation(self, measured: Evaluated) -> None:
+        count = max(1, measured.prompts)
+        for task, reward in sorted(measured.reward_by_task.items()):
+            if not math.isfinite(reward) or (task not in self._tasks and len(self._tasks) >= MAX_TASKS):
+                continue
+            known = self._tasks.setdefault(task, _OfTask())
+            share = min(max((reward * count + 1) / (count + 2), 0.0), 1.0)  # so that 0 and 1 have an error too
+            error = share * (1 - share) / count
+            known.held_out.see(reward, error, measured.round, measured.time_seconds, may_be_best=True)
+
+    def add_peers(self, changed: PeersChanged) -> None:
+        names = [printable(peer.name, NAME_BYTES) for peer in changed.left]
+        for name in names:
+            self._left.append((changed.round, name))
+        if changed.left_total > len(names):
+            self._left.append((changed.round, counted(changed.left_total - len(names), "further peer")))
+
+    def add_averaging(self, averaged: Averaged) -> None:
+        if averaged.partner is not None:
+            self._others.append((averaged.round, f"weights were averaged with a peer after round {averaged.round}"))
+
+    def add_start(self, ready: LearnerReady) -> None:
+        if self._round:
+            self._others.append((ready.round, f"the learner started again after round {ready.round}"))
+
+    def answer(self) -> tuple[Loss, ...]:
+        """Returns all losses of now, the greatest fall first; at most ``MAX_TASKS``."""
+        losses = [
+            self._loss(task, known, watched, measured)
+            for task, known in self._tasks.items()
+            for measured, watched in _worst(known)
+        ]
+        return tuple(sorted(losses, key=lambda loss: (-loss.fall, loss.task)))
+
+    def _loss(self, task: str, known: _OfTask, watched: _Watched, measured: str) -> Loss:
+        went_with = self._went_with(known, watched.near_round)
+        loss = Loss(
+            task=printable(task, NAME_BYTES),
+            measured=measured,
+            best=watched.best,
+            best_round=watched.best_round,
+            best_seconds=watched.best_seconds,
+            now=watched.now,
+            fall=watched.best - watched.now,
+            since_round=watched.near_round,
+            since_seconds=watched.near_seconds,
+            went_with=went_with,
+            sentence="",
+        )
+        return msgspec.structs.replace(loss, sentence=loss_sentence(loss))
+
+    def _went_with(self, known: _OfTask, since: int) -> tuple[str, ...]:
+        began = since - BEFORE_ROUNDS
+        words = []
+        left = [(number, name) for number, name in self._left if number >= began]
+        if left:
+            names = list(dict.fromkeys(name for _, name in left))
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            words.append(f"{shown} left after round {left[0][0]}")
+        if known.from_others_at_best > 0.1 and known.from_others < HARDLY_DRAWN * known.from_others_at_best:
+            last = "" if known.others_round is None else f", the last in round {known.others_round}"
+            words.append(f"groups of peers on this task have become rare{last}")
+        if self._round - known.practised_round >= SHARE_ROUNDS:
+            words.append(f"it has not been practised since round {known.practised_round}")
+        elif known.share < HARDLY_DRAWN * known.share_at_best:
+            words.append(f"it is practised less: {known.share:.0%} of completions instead of {known.share_at_best:.0%}")
+        words += [text for number, text in self._others if number >= began][:2]
+        return tuple(words[:MAX_CAUSES])
+
+
+def _worst(known: _OfTask) -> list[tuple[str, _Watched]]:
+    """Returns the way of measuring that shows the greater loss, if any does."""
+    lost = [
+        (name, watched)
+        for name, watched in (("practice", known.practice), ("held-out", known.held_out))
+        if watched.lost
+    ]
+    return [max(lost, key=lambda item: item[1].best - item[1].now)] if lost else []

@@ -1,0 +1,111 @@
+"""What happened when, for the charts: peers that came and went, checkpoints, averagings, starts, losses.
+
+Each kind keeps at most ``MAX_OF_A_KIND`` marks. Where one more comes, the two neighbours that are closest in time
+become one, which says how many it stands for. Not for concurrent use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from node.api.loss_words import fell
+from node.api.types import Loss, Mark
+from node.events import Averaged, AveragingTakenBack, CheckpointSaved, LearnerReady, NamedPeer, PeersChanged
+from node.printable import printable
+from protocol.limits import NAME_BYTES
+
+KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and many
+    "start": ("the run began", "{count} beginnings"),
+    "restart": ("the learner started again", "the learner started again {count} times"),
+    "came": ("{names} came", "{count} peers came: {names}"),
+    "left": ("{names} left", "{count} peers left: {names}"),
+    "checkpoint": ("checkpoint of round {round}", "{count} checkpoints, the last of round {round}"),
+    "averaged": ("weights averaged with {names}", "weights averaged {count} times"),
+    "taken_back": ("an averaging with {names} was taken back", "{count} averagings were taken back"),
+    "loss": ("lost: {names}", "{count} losses: {names}"),
+}
+MAX_OF_A_KIND: Final = 40
+MAX_MARKS: Final = MAX_OF_A_KIND * len(KINDS)
+MAX_NAMES: Final = 3  # in one mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Happened:
+    time_seconds: float
+    until_seconds: float
+    round: int
+    count: int
+    names: tuple[str, ...] = ()
+
+    def joined(self, later: _Happened) -> _Happened:
+        names = tuple(dict.fromkeys((*self.names, *later.names)))[:MAX_NAMES]
+        count = self.count + later.count
+        return _Happened(self.time_seconds, later.until_seconds, max(self.round, later.round), count, names)
+
+
+class Marks:
+    """Collects what happens and answers with marks."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, list[_Happened]] = {kind: [] for kind in KINDS}
+
+    def add_start(self, ready: LearnerReady) -> None:
+        begun = bool(self._kinds["start"])
+        self._add("restart" if begun else "start", ready.time_seconds, ready.round)
+
+    def add_peers(self, changed: PeersChanged) -> None:
+        for kind, peers, total in (
+            ("came", changed.came, changed.came_total),
+            ("left", changed.left, changed.left_total),
+        ):
+            if total > 0:
+                self._add(kind, changed.time_seconds, changed.round, _names(peers), total)
+
+    def add_checkpoint(self, saved: CheckpointSaved) -> None:
+        self._add("checkpoint", saved.time_seconds, saved.round)
+
+    def add_averaging(self, averaged: Averaged, name: str) -> None:
+        """``name``: of the partner."""
+        self._add("averaged", averaged.time_seconds, averaged.round, (printable(name, NAME_BYTES),))
+
+    def add_taken_back(self, taken_back: AveragingTakenBack, name: str) -> None:
+        self._add("taken_back", taken_back.time_seconds, taken_back.round, (printable(name, NAME_BYTES),))
+
+    def add_loss(self, loss: Loss, *, time_seconds: float, round_number: int) -> None:
+        self._add("loss", time_seconds, round_number, (fell(loss.task, loss.best, loss.now),))
+
+    def answer(self, *, since_seconds: float = float("-inf")) -> tuple[Mark, ...]:
+        """Returns the marks that ended at that time or later, oldest first; at most ``MAX_MARKS``."""
+        marks = [
+            Mark(each.time_seconds, each.until_seconds, each.round, kind, _text(kind, each), each.count)
+            for kind, happened in self._kinds.items()
+            for each in happened
+            if each.until_seconds >= since_seconds
+        ]
+        return tuple(sorted(marks, key=lambda mark: mark.time_seconds))
+
+    def _add(
+        self, kind: str, time_seconds: float, round_number: int, names: tuple[str, ...] = (), count: int = 1
+    ) -> None:
+        happened = self._kinds[kind]
+        happened.append(_Happened(time_seconds, time_seconds, round_number, count, names))
+        if len(happened) > MAX_OF_A_KIND:
+            gaps = [later.time_seconds - earlier.until_seconds for earlier, later in pairwise(happened)]
+            at = min(range(len(gaps)), key=gaps.__getitem__)
+            happened[at : at + 2] = [happened[at].joined(happened[at + 1])]
+
+
+def _names(peers: Sequence[NamedPeer]) -> tuple[str, ...]:
+    return tuple(printable(peer.name, NAME_BYTES) for peer in peers[:MAX_NAMES])
+
+
+def _text(kind: str, happened: _Happened) -> str:
+    one, many = KINDS[kind]
+    names = ", ".join(happened.names)
+    if happened.names and happened.count > len(happened.names):
+        names += ", …"
+    text = one if happened.count == 1 else many
+    return text.format(names=names, count=f"{happened.count:,}", round=happened.round)

@@ -1,0 +1,84 @@
+"""Which peers came and which left, from one look at the swarm process to the next.
+
+A peer is present while it is connected, or while its heartbeats are fresh. It has come once it has said its name, or
+after ``NAMELESS_SECONDS`` without; it has left after ``ABSENT_SECONDS`` of absence, so that a connection that is made
+anew is no news. Banned peers are not counted. Clock and peers are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from node.api.types import PeerView
+from node.events import NamedPeer, PeersChanged
+from node.learner.allocation.peer_success import STALE_SECONDS
+from node.printable import printable
+from protocol.limits import NAME_BYTES
+
+NAMELESS_SECONDS: Final = 15.0
+ABSENT_SECONDS: Final = 15.0
+REPORT_SECONDS: Final = 5.0  # at least, between two reports
+MAX_NAMED: Final = 16  # of each list of a report
+MAX_PRESENT: Final = 4096  # remembered; further peers are not reported
+
+
+class Presence:
+    """Not for concurrent use."""
+
+    def __init__(self) -> None:
+        self._present: dict[str, NamedPeer] = {}
+        self._new: dict[str, float] = {}  # peers that have not come yet: since when they are seen
+        self._seen: dict[str, float] = {}  # peers that are present: when they were last seen
+        self._reported_at: float | None = None
+
+    def look(self, now_seconds: float, round_number: int, peers: Sequence[PeerView]) -> PeersChanged | None:
+        """Takes the peers as they are now; returns what has changed, None where nothing has or a report was just
+        made."""
+        here = {peer.peer: peer for peer in peers[:MAX_PRESENT] if _is_present(peer)}
+        for each, view in here.items():
+            self._seen[each] = now_seconds
+            if each in self._present and view.heartbeat is not None:
+                self._present[each] = _named(view)
+            elif each not in self._present:
+                self._new.setdefault(each, now_seconds)
+        self._new = {each: since for each, since in self._new.items() if each in here}
+        if self._reported_at is not None and now_seconds - self._reported_at < REPORT_SECONDS:
+            return None
+        came = [
+            _named(here[each])
+            for each, since in self._new.items()
+            if here[each].heartbeat is not None or now_seconds - since >= NAMELESS_SECONDS
+        ]
+        left = [peer for each, peer in self._present.items() if now_seconds - self._seen[each] >= ABSENT_SECONDS]
+        if not came and not left:
+            return None
+        for named in left:
+            del self._present[named.peer], self._seen[named.peer]
+        for named in came[: MAX_PRESENT - len(self._present)]:
+            self._present[named.peer] = named
+            del self._new[named.peer]
+        self._reported_at = now_seconds
+        return PeersChanged(
+            time_seconds=now_seconds,
+            round=round_number,
+            came=tuple(came[:MAX_NAMED]),
+            left=tuple(left[:MAX_NAMED]),
+            came_total=len(came),
+            left_total=len(left),
+            present=len(self._present),
+        )
+
+
+def _is_present(peer: PeerView) -> bool:
+    if peer.banned_because is not None:
+        return False
+    age_seconds = peer.heartbeat_age_seconds
+    return peer.connected or (age_seconds is not None and age_seconds <= STALE_SECONDS)
+
+
+def _named(peer: PeerView) -> NamedPeer:
+    beat = peer.heartbeat
+    if beat is None:
+        return NamedPeer(peer.peer, f"…{peer.peer[-5:]}", "")
+    return NamedPeer(peer.peer, printable(beat.name, NAME_BYTES), printable(beat.model, NAME_BYTES))
