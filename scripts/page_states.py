@@ -33,6 +33,7 @@ SCHEMES = ("light", "dark")
 DRAWN_SECONDS = 4.0  # until the page has all its parts
 SERVED_SECONDS = 600.0
 MAX_HEIGHT = 16_000  # of a picture
+TOKEN = "made-up"  # with which the buttons change nothing and succeed
 ALL_OPEN = "document.querySelectorAll('.details details').forEach((part) => { part.open = true; })"
 
 
@@ -102,6 +103,10 @@ def application(state: State, peers: int) -> web.Application:
         kind = "image/svg+xml" if body.startswith(b"<") else "application/json"
         return web.Response(body=body, content_type=kind)
 
+    async def on_change(request: web.Request) -> web.Response:
+        is_owner = request.headers.get("Authorization") == f"Bearer {TOKEN}"
+        return web.json_response({}, status=200 if is_owner else 401)
+
     async def on_events(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -114,6 +119,7 @@ def application(state: State, peers: int) -> web.Application:
     app = web.Application()
     app.router.add_get("/api/v1/events", on_events)
     app.router.add_get("/api/v1/{name}", on_answer)
+    app.router.add_post("/api/v1/{name}", on_change)
     add_page(app.router)
     return app
 

@@ -6,6 +6,7 @@ All text of a run is escaped: as text in the tables, and in the data so that it 
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -15,6 +16,7 @@ from node.api.types import Timeline
 from node.printable import printable
 
 NARROW_SPACE = "\u202f"  # between thousands, as the web page has it
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{title}</title><link rel="icon" href="data:,">
@@ -52,6 +54,11 @@ def page(title: str, subtitle: str, parts: Iterable[str], facts: Mapping[str, ob
 
 def grouped(count: int) -> str:
     return f"{count:,}".replace(",", NARROW_SPACE)
+
+
+def spaced(text: str) -> str:
+    """Returns text with a narrow space instead of a comma between thousands."""
+    return THOUSANDS.sub(NARROW_SPACE, text)
 
 
 def signed(change: float) -> str:

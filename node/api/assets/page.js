@@ -96,6 +96,7 @@ async function request(address) {
   try {
     const response = await fetch(`/api/v1/${address}`, { cache: "no-store" });
     if (response.ok) answers[address] = await response.json();
+    else if (response.status === 403) answers[address] = { refused: (await response.json()).error };
   } catch {
     // The node does not answer: `live` shows it, and the next update requests again.
   }

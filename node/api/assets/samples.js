@@ -8,7 +8,8 @@ import { counted, number, score } from "./text.js";
 const SHOWN = 4; // answers
 
 export function samples(answer) {
-  const { ours, learnt_from: theirs } = answer ?? {};
+  const { ours, learnt_from: theirs, refused } = answer;
+  if (refused) return [element("p", { class: "empty" }, refused)];
   if (!ours && !theirs) return [element("p", { class: "empty" }, "The first round has not been scored yet.")];
   return [ours ? own(ours, answer.round) : null, theirs ? foreign(theirs, answer.learnt_round) : null].filter((part) => part !== null);
 }

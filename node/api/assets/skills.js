@@ -15,25 +15,25 @@ export function headline(name, gains, doing, tense = "now") {
     const text = tense === "ended" ? `${name} ended before its first result.` : `${name} is starting.`;
     return [element("p", { class: "headline" }, text), element("p", { class: "lead" }, doing ? `${capital(doing)}.` : "Its first round follows.")];
   }
-  const verb = tense === "ended" ? "scored" : "scores";
-  const before = gains.others_since_round === null ? gains.mean_first : gains.mean_before;
-  const then = gains.others_since_round === null ? " It began at " : " Before it learnt from others: ";
-  const first = [`${name} ${verb} `, element("strong", {}, score(gains.mean_now)), ".", then, score(before), "."];
+  const { mean_now: now } = gains;
+  const isAlone = gains.others_since_round === null;
+  const before = isAlone ? gains.mean_first : gains.mean_before;
+  const moved = Math.abs(now - before) < LEAST ? "stands at" : `${now > before ? "rose" : "fell"} from ${score(before)} to`;
   return [
-    element("p", { class: "headline" }, ...first),
+    element("p", { class: "headline" }, `${name} ${moved} `, element("strong", {}, score(now)), isAlone ? " by itself." : " with others."),
     element("p", { class: "lead" }, ...sources(gains)),
     element("p", { class: "lead" }, ...losses(gains.losses)),
   ];
 }
 
 /** Where the gain came from. The colours are those of the picture, so the sentence is its legend too. */
-function sources({ others_since_round: alone, mean_first: first, mean_now: now, from_others, from_itself, tasks, peers }) {
-  const over = `mean reward over ${counted(tasks.length, "task")}`;
-  if (alone === null) return [`It has learnt from nobody else yet: `, key("itself", change(now - first)), ` by itself (${over}).`];
+function sources({ others_since_round: since, mean_first: first, mean_now: now, from_others, from_itself, tasks, peers }) {
+  const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.`;
+  if (since === null) return [key("itself", change(now - first)), ` it learnt by itself, and nothing from others yet.${over}`];
   const named = peers.filter(({ gain }) => gain >= LEAST).map((peer) => `${peer.name ?? "other peers"}${mainly(peer)}`);
   return [
-    key("others", change(from_others)), ` it has from ${named.length ? listed(named) : "others"}; `,
-    key("itself", change(from_itself)), ` it learnt by itself meanwhile (${over}).`,
+    key("others", change(from_others)), ` it has from ${named.length ? listed(named) : "others"}, `,
+    key("itself", change(from_itself)), ` it learnt by itself since round ${number(since)}, when it first learnt from others.${over}`,
   ];
 }
 

@@ -23,7 +23,7 @@ SERIOUS = frozenset({"serious", "critical"})
 RUN_AXE = "axe.run(document, {resultTypes: ['violations']}).then((found) => arguments[0](found.violations))"
 ELSEWHERE = """return performance.getEntriesByType('resource').map((entry) => entry.name)
   .filter((name) => !name.startsWith(location.origin) && !name.startsWith('data:'))"""
-BEYOND = "return document.documentElement.scrollWidth - window.innerWidth"
+BEYOND = "return Math.max(0, document.documentElement.scrollWidth - window.innerWidth)"
 
 
 def opened_browser() -> WebDriver:
