@@ -44,6 +44,7 @@ CHECKPOINT_LINE_SECONDS = 60.0
 EVALUATED_LINE_SECONDS = 60.0
 ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
 FRAMES_PER_SECOND = 2
+MAX_LOSSES_SHOWN = 3  # in the panel
 
 
 class UpObserver(Observer, Protocol):
@@ -226,6 +227,8 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
         )
         for task, success in sorted(done.success_by_task.items()):
             facts.add_row(Text(task), Text(f"{'█' * round(20 * success):<20} {success:.2f}"))
+    for loss in status.losses[:MAX_LOSSES_SHOWN]:
+        facts.add_row("lost", Text(loss.sentence))
     if status.evaluated is not None:
         facts.add_row("held-out", Text(wording.evaluated_line(status.evaluated)))
     if status.averaged is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from node.api.loss_words import loss_lines
 from node.api.types import NodeState, NodeStatus, PeerView
 from node.doctor.findings import Report, Severity
 from node.evaluation.evaluation_result import Evaluation
@@ -172,6 +173,9 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"averaged  {averaged_line(status.averaged)}; {times(status.averaged.outer_steps)} in total")
     if status.offered is not None and status.offered.partner is None:
         lines.append(f"family    {averaged_line(status.offered)}")
+    if status.gained:
+        lines.append(f"gained    {printable(status.gained, 600)}")
+    lines += loss_lines(status.losses)
     lines += _swarm_lines(status)
     if status.fault is not None:
         lines.append(f"fault     {fault_line(status.fault)}")

@@ -7,8 +7,11 @@ tokens.
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
+from node.api.losses import LEAST_FALL, SIGMAS
 from node.evaluation.evaluation_result import Evaluation
 
 WEAK_BELOW = 0.15
@@ -36,6 +39,15 @@ class ModelResult(Struct, frozen=True):
     together: Evaluation
     effort_alone: Effort
     effort_together: Effort
+
+    def lost_tasks(self, evaluation: Evaluation) -> list[tuple[str, float, float]]:
+        """Returns the tasks on which ``evaluation`` is lower than before training by more than noise, each with what it
+        was and what it is; the greatest fall first."""
+        pairs = [(task, was, evaluation.sampled[task]) for task, was in self.before.sampled.items()]
+        # Both measurements are on the same prompts, so what differs by chance is the draw of each completion.
+        count = max(1, self.before.prompts * self.before.samples)
+        lost = [(task, was, now) for task, was, now in pairs if fell_for_certain(was, now, count)]
+        return sorted(lost, key=lambda each: each[2] - each[1])
 
     def weak_tasks(self) -> list[str]:
         return [task for task, reward in self.before.sampled.items() if reward < WEAK_BELOW]
@@ -73,6 +85,16 @@ def make_report(
     }
     better = {model: _greater(means["together"], means["alone"]) for model, means in weak_means.items()}
     return DemoReport(minutes, seed, machine, version, models, weak_means, better)
+
+
+def fell_for_certain(was: float, now: float, completions: int) -> bool:
+    """Whether a mean over ``completions`` fell by ``LEAST_FALL`` and by three times the error of the difference."""
+
+    def squared_error(mean: float) -> float:
+        share = min(max((mean * completions + 1) / (completions + 2), 0.0), 1.0)  # so that 0 and 1 have an error too
+        return share * (1 - share) / completions
+
+    return was - now > max(LEAST_FALL, SIGMAS * math.sqrt(squared_error(was) + squared_error(now)))
 
 
 def _greater(left: float | None, right: float | None) -> bool | None:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from node.api.loss_words import lost_sentence
 from node.demo.member import DemoNode
 from node.demo.plan import DemoReport, Effort, ModelResult
 from node.quantities import size, times
@@ -122,17 +123,26 @@ def effort_table(report: DemoReport) -> Table:
 def conclusions(report: DemoReport) -> list[str]:
     """Returns one line a model."""
     lines = []
+    losses = {result.model: _losses(result) for result in report.models}
     for model, better in report.better_together.items():
         means = report.weak_means[model]
+        lost = losses.get(model, "")
         if better is None or means["together"] is None or means["alone"] is None:
-            lines.append(f"{model} was weak on no task.")
+            lines.append(f"{model} was weak on no task.{lost}")
             continue
         verdict = "better together" if better else "NOT better together"
         lines.append(
             f"{model}: {verdict}: {means['together']:.3f} against {means['alone']:.3f} alone, on the tasks that it was "
-            "weak on."
+            f"weak on.{lost}"
         )
     return lines
+
+
+def _losses(result: ModelResult) -> str:
+    """Returns what a model lost while it learnt, as plainly as what it gained; empty where that is nothing."""
+    together, alone = (lost_sentence(result.lost_tasks(each)) for each in (result.together, result.alone))
+    said = f" Together: {together}" if together else ""
+    return f"{said} Alone: {alone}" if alone else said
 
 
 def _effort_cells(effort: Effort) -> list[str]:

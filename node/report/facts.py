@@ -16,14 +16,17 @@ from msgspec import Struct
 
 from node.api.history import MAX_POINTS, History
 from node.api.reasons import why_not
-from node.api.types import HistoryAnswer, WhyNot
+from node.api.run_changes import GroupsByPeer, RunChanges
+from node.api.types import GainsAnswer, HistoryAnswer, WhyNot
 from node.events import (
     Averaged,
+    AveragingTakenBack,
     CheckpointSaved,
     Evaluated,
     Fault,
     LearnerReady,
     OutOfMemory,
+    PeersChanged,
     RoundDone,
     Stopped,
     Usage,
@@ -34,7 +37,20 @@ MAX_LISTED = 50  # averagings, faults, and times that memory ran out; the newest
 OWN = "self"  # among the peers of ``RoundDone.divergence_by_peer``
 MAX_PEERS_COUNTED = 10_000  # strangers may take as many names as they like
 
-_Line = LearnerReady | RoundDone | Evaluated | Averaged | CheckpointSaved | Fault | OutOfMemory | Stopped | Usage
+_Line = (
+    LearnerReady
+    | RoundDone
+    | GroupsByPeer
+    | Evaluated
+    | PeersChanged
+    | Averaged
+    | AveragingTakenBack
+    | CheckpointSaved
+    | Fault
+    | OutOfMemory
+    | Stopped
+    | Usage
+)
 _TAGS = tuple(f'{{"event":"{t.__struct_config__.tag}"'.encode() for t in _Line.__args__)
 
 
@@ -87,11 +103,12 @@ class RunFacts(Struct, frozen=True):
     history: HistoryAnswer
     evaluated: Evaluated | None = None  # the last one
     evaluated_total: int = 0
+    gains: GainsAnswer | None = None  # with the losses; as a running node answers
 
 
 class _Collected:
     def __init__(self) -> None:
-        self.history = History()
+        self.history, self.changes = History(), RunChanges()
         self.ready: LearnerReady | None = None
         self.starts = self.passed_over = self.averaged_total = self.faults_total = self.evaluated_total = 0
         self.out_of_memory_total = 0
@@ -113,6 +130,8 @@ class _Collected:
         if self.first_seconds is None:
             self.first_seconds = event.time_seconds
         self.last_seconds = event.time_seconds
+        if not isinstance(event, (Fault, OutOfMemory, Stopped, Usage)):
+            self.changes.add(event)
         match event:
             case LearnerReady():
                 self.ready, self.starts, self.stopped = event, self.starts + 1, None
@@ -190,7 +209,7 @@ def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
 
 def _facts(found: _Collected) -> RunFacts:
     ready, sums = found.ready, found.sums
-    history = found.history.answer(points=MAX_POINTS)
+    history = found.history.excerpt(marks=found.changes.marks.answer()).answer(MAX_POINTS)
     first, last = _ends_of_curves(history)
     completions = sums["foreign_completions"]
     return RunFacts(
@@ -229,6 +248,7 @@ def _facts(found: _Collected) -> RunFacts:
         history=history,
         evaluated=found.evaluated,
         evaluated_total=found.evaluated_total,
+        gains=found.changes.gains(),
     )
 
 

@@ -11,6 +11,8 @@ import msgspec
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size
+from node.report.comparison import Comparison
+from node.report.comparison_page import comparison_page
 from node.report.facts import RunFacts
 from node.report.parts import HERO, SKILLS, chart, details, grouped, lines, listed, page, signed, table
 
@@ -38,6 +40,11 @@ def report_page(facts: RunFacts, *, name: str) -> str:
 
 def write_report(facts: RunFacts, path: Path, *, name: str) -> None:
     path.write_text(report_page(facts, name=name), encoding="utf-8")
+
+
+def write_comparison(comparison: Comparison, path: Path) -> None:
+    """Writes two runs side by side."""
+    path.write_text(comparison_page(comparison), encoding="utf-8")
 
 
 def _drawn(facts: RunFacts, name: str) -> dict[str, object]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from node.api.loss_words import loss_lines
+from node.api.types import GainsAnswer
 from node.cli.wording import evaluated_line
 from node.printable import printable
 from node.quantities import counted, duration, size, times
 from node.report.facts import RunFacts
+
+MAX_PEERS_SHOWN = 5  # with what this node has from them
+MAX_TASKS_SHOWN = 4  # of one peer
+LEAST_SHOWN = 0.005  # of reward
 
 
 def report_lines(facts: RunFacts) -> list[str]:
@@ -26,8 +32,26 @@ def report_lines(facts: RunFacts) -> list[str]:
     width = max((len(task) for task in facts.last_reward), default=0)
     for task, last in sorted(facts.last_reward.items()):
         lines.append(f"reward   {printable(task):<{width}}  {facts.first_reward[task]:.3f} → {last:.3f}")
+    if facts.gains is not None and facts.rounds:
+        lines += _gains(facts.gains)
     if facts.lines_passed_over:
         lines.append(
             f"note     skipped lines that do not decode (another version's, or cut short): {facts.lines_passed_over}"
         )
     return lines
+
+
+def _gains(gains: GainsAnswer) -> list[str]:
+    """Returns what the node has from whom, a line for each peer that counts for something, and what it has lost."""
+    lines = [f"gained   {gains.sentence}"]
+    for peer in gains.peers[:MAX_PEERS_SHOWN]:
+        best = sorted(peer.by_task.items(), key=lambda item: -abs(item[1]))[:MAX_TASKS_SHOWN]
+        on = ", ".join(f"{printable(task)} {gain:+.2f}" for task, gain in best if abs(gain) >= LEAST_SHOWN)
+        if on:
+            name = printable(peer.name or f"…{peer.peer[-5:]}", 64)
+            lines.append(f"from     {name}: {gains_groups(peer.groups)}{on}")
+    return lines + [line.replace("lost      ", "lost     ", 1) for line in loss_lines(gains.losses)]
+
+
+def gains_groups(groups: int) -> str:
+    return f"{counted(groups, 'group')} used; " if groups else ""

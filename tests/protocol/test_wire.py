@@ -173,7 +173,10 @@ def test_time_from_the_end_of_days_is_refused(key: NodeKey) -> None:
     ("major", "who"), [(limits.PROTOCOL_MAJOR + 1, "this node"), (limits.PROTOCOL_MAJOR - 1, "the sender")]
 )
 def test_another_major_version_is_refused_and_says_who_must_upgrade(key: NodeKey, major: int, who: str) -> None:
-    with pytest.raises(VersionError, match=rf"protocol {major}\.3, ours is {limits.PROTOCOL_MAJOR}\.{limits.PROTOCOL_MINOR}: {who} must be upgraded"):
+    with pytest.raises(
+        VersionError,
+        match=rf"protocol {major}\.3, ours is {limits.PROTOCOL_MAJOR}\.{limits.PROTOCOL_MINOR}: {who} must be upgraded",
+    ):
         opened(forged(key, {"laid out": "otherwise"}, major=major, minor=3))
 
 

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from protocol import limits
 from protocol.blob_id import blob_id
+from protocol.connections import connections_field
 from protocol.errors import ConfigurationError, StorageError
 from protocol.messages import Announcement, Goodbye, GroupAdvert, Heartbeat, PromptRef, TaskSuccess
 from swarm import api
@@ -37,6 +38,11 @@ def now_seconds() -> float:
 
 def content(seed: int, size: int = 2000) -> bytes:
     return Random(seed).randbytes(size)
+
+
+def only(member: SwarmService) -> bytes:
+    """Whom a node says it is connected to where that is ``member`` alone."""
+    return connections_field([member.host.peer_id])
 
 
 def heartbeat(name: str, **changes: object) -> Heartbeat:
@@ -214,13 +220,15 @@ def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> Non
             await anyio.sleep(6.0)
             now = await peer(b, a)
             assert now is not None
-            assert now.heartbeat == heartbeat("a", round=4)
+            assert now.heartbeat == heartbeat("a", round=4, connected=only(b))
             assert 0.0 <= (now.heartbeat_age_seconds or -1.0) <= 6.0
             assert now.connected
             await anyio.sleep(service_module.LEARNER_SILENT_SECONDS + 10.0)
             silent = await peer(b, a)
             assert silent is not None
-            assert silent.heartbeat == heartbeat("a", round=4, phase="learner silent", tokens_per_second=0.0)
+            assert silent.heartbeat == heartbeat(
+                "a", round=4, phase="learner silent", tokens_per_second=0.0, connected=only(b)
+            )
 
     play(story)
 
@@ -233,7 +241,7 @@ def test_a_model_that_has_loaded_is_told_at_once_not_with_the_next_regular_heart
             await a.answer(api.Beat(heartbeat("a", model="wren")))
             await anyio.sleep(1.0)
             now = await peer(b, a)
-            assert now is not None and now.heartbeat == heartbeat("a", model="wren")
+            assert now is not None and now.heartbeat == heartbeat("a", model="wren", connected=only(b))
 
     play(story)
 

@@ -3,44 +3,108 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from node.home import Home
 
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that loads nothing else.")
 ]
 
 
-def report(home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption = False) -> None:
-    """Print the results of a run: reward by task, sharing, traffic, faults. The node may be running or not.
+RunsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[A B]",
+        help="Two data directories to compare, or one to report on instead of --home.",
+        show_default=False,
+    ),
+]
 
-    Example: starling report --html run.html
+
+def report(
+    runs: RunsArgument = None, home: HomeOption = None, html: HtmlOption = None, as_json: JsonOption = False
+) -> None:
+    """Print the results of a run: reward by task, what came from others, losses, sharing, traffic, faults. The node may
+    be running or not. With two data directories, print both side by side.
+
+    Examples:
+
+    starling report --html run.html
+
+    starling report ~/with-peers ~/alone --html both.html
     """
     from node.home import home_at
-    from node.report.facts import run_facts
-    from protocol.errors import StorageError
+    from protocol.errors import ConfigurationError
 
-    place = home_at(home, os.environ)
+    named: list[Path | None] = [*runs] if runs else [home]
+    places = [home_at(run, os.environ) for run in named]
+    if len(places) > 2 or (runs and home is not None):
+        raise ConfigurationError(
+            "a report is of one run or of two: name the data directories, as in starling report A B, without --home"
+        )
+    missing = [str(place.path) for place in places if not place.path.is_dir()]
+    if runs and missing:
+        raise ConfigurationError(f"there is no data directory {missing[0]}: name one that a node has used")
+    lines = _compared(places[0], places[1], html, as_json) if len(places) == 2 else _one(places[0], html, as_json)
+    for line in lines:
+        typer.echo(line)
+    if html is not None and not as_json:
+        typer.echo(f"page     {html.absolute()}")
+
+
+def _one(place: Home, html: Path | None, as_json: bool) -> list[str]:
+    from node.report.facts import run_facts
+    from node.report.lines import report_lines
+
     facts = run_facts(place.metrics)
     if html is not None:
         from node.report.html import write_report
 
-        try:
+        with _writable(html):
             write_report(facts, html, name=place.path.name)
-        except OSError as error:
-            raise StorageError(f"{html} cannot be written ({error.strerror}): name another file with --html") from None
-    if as_json:
-        import msgspec
+    return [_json(facts)] if as_json else report_lines(facts)
 
-        typer.echo(msgspec.json.encode(facts))
-        return
-    from node.report.lines import report_lines
 
-    for line in report_lines(facts):
-        typer.echo(line)
+def _compared(first: Home, second: Home, html: Path | None, as_json: bool) -> list[str]:
+    from node.report.comparison import compare, comparison_lines
+    from node.report.facts import run_facts
+
+    comparison = compare(run_facts(first.metrics), run_facts(second.metrics), distinct_names(first.path, second.path))
     if html is not None:
-        typer.echo(f"page     {html.absolute()}")
+        from node.report.html import write_comparison
+
+        with _writable(html):
+            write_comparison(comparison, html)
+    return [_json(comparison)] if as_json else comparison_lines(comparison)
+
+
+def distinct_names(first: Path, second: Path) -> tuple[str, str]:
+    """Returns a short name for each of two folders: the last part of its path, or all of it where those are equal."""
+    return (first.name, second.name) if first.name != second.name else (str(first), str(second))
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    from protocol.errors import StorageError
+
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written ({error.strerror}): name another file with --html") from None
+
+
+def _json(answer: Struct) -> str:
+    import msgspec
+
+    return msgspec.json.encode(answer).decode()

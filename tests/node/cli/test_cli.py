@@ -18,6 +18,7 @@ from node.cli.options import assignments
 from node.cli.verbs.up import flags_of
 from node.configuration import Config
 from node.version import VERSION
+from protocol import limits
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
 from swarm.exit_codes import ExitCode
@@ -137,7 +138,8 @@ def test_up_with_a_key_that_others_can_read_is_refused_with_the_remedy(starling,
 
 def test_version_is_that_of_the_project(starling) -> None:
     versions = json.loads(starling("version", "--json")[1])
-    assert versions["starling"] == VERSION and VERSION in starling("version")[1] and versions["protocol"] == "1.0"
+    assert versions["starling"] == VERSION and VERSION in starling("version")[1]
+    assert versions["protocol"] == f"{limits.PROTOCOL_MAJOR}.{limits.PROTOCOL_MINOR}"
 
 
 def test_flags_of_their_own_win_over_set() -> None:
