@@ -179,9 +179,11 @@ def _learnt(task: _OfTask, by_peer: Mapping[str, float]) -> None:
 
 def _bound(by_source: dict[str, float]) -> None:
     """Counts the least sources under ``OTHERS`` where there are too many; sums stay as they are."""
-    while len(by_source) > MAX_SOURCES:
-        least = min((peer for peer in by_source if peer not in (OWN, OTHERS)), key=lambda peer: abs(by_source[peer]))
-        by_source[OTHERS] = by_source.get(OTHERS, 0.0) + by_source.pop(least)
+    if len(by_source) <= MAX_SOURCES:
+        return
+    named = sorted(by_source.keys() - {OWN, OTHERS}, key=lambda peer: abs(by_source[peer]))
+    for peer in named[: len(by_source) - MAX_SOURCES + 1]:  # one more: OTHERS may be new
+        by_source[OTHERS] = by_source.get(OTHERS, 0.0) + by_source.pop(peer)
 
 
 def _answer(kept: Attribution, losses: Sequence[Loss], names: Mapping[str, NamedPeer]) -> GainsAnswer:

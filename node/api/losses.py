@@ -2,9 +2,14 @@
 
 Practice, with M the smoothed success of a task and se its error (``node.api.smoothed``), once a round of the task:
 
-    lost        best − M > max(LEAST_FALL, SIGMAS · √(se_best² + se²))      best: the greatest M, FIRST_ROUNDS left out
-    until       best − M is at most half of that bound; then the loss is over
+    held        the least M of the last HOLD_ROUNDS rounds of the task       best: the greatest level that was ever held
+    reached     the greatest M of the last HOLD_ROUNDS rounds of the task
+    lost        best − reached > max(LEAST_FALL, SIGMAS · √(se_best² + se²))
+    until       best − reached is at most half of that bound; then the loss is over
     since       the last round at which best − M was at most half of the bound
+
+So a level counts once it was held for a while, and is lost once it was not reached for as long: success that swings
+from round to round is no loss.
 
 Held-out prompts are judged alike, with se² = p(1 − p)/n of n prompts. Of a task that is no longer practised only they
 can show a loss. What went with it (peers that left, groups of others that no longer came, a task that is
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +36,7 @@ from protocol.limits import NAME_BYTES
 
 LEAST_FALL: Final = 0.1  # of reward: less is not worth a sentence
 SIGMAS: Final = 3.0
-FIRST_ROUNDS: Final = 5  # of a task, before its smoothed success may count as its best
+HOLD_ROUNDS: Final = 20  # of a task
 MAX_TASKS: Final = 64
 MAX_LOSSES: Final = 16  # listed in an answer
 MAX_CAUSES: Final = 4  # in words, of one loss
@@ -53,17 +59,18 @@ class _Watched:
     near_seconds: float = 0.0
     lost: bool = False
 
-    def see(self, now: float, squared_error: float, number: int, time_seconds: float, *, may_be_best: bool) -> None:
-        self.now = now
-        if may_be_best and now >= self.best:
-            self.best, self.best_squared_error = now, squared_error
+    def see(self, levels: Sequence[float], squared_error: float, number: int, time_seconds: float) -> None:
+        """Takes the newest levels, oldest first: as many as it takes to hold or to lose one."""
+        self.now = levels[-1]
+        if min(levels) >= self.best:
+            self.best, self.best_squared_error = min(levels), squared_error
             self.best_round, self.best_seconds = number, time_seconds
-        if self.best == -math.inf:
-            return
         bound = max(LEAST_FALL, SIGMAS * math.sqrt(self.best_squared_error + squared_error))
-        fall = self.best - now
+        if self.best - self.now <= bound / 2:
+            self.near_round, self.near_seconds = number, time_seconds
+        fall = self.best - max(levels)
         if fall <= bound / 2:
-            self.near_round, self.near_seconds, self.lost = number, time_seconds, False
+            self.lost = False
         elif fall > bound:
             self.lost = True
 
@@ -80,6 +87,7 @@ class _Drawn:
 @dataclass(slots=True)
 class _OfTask:
     smoothed: Smoothed = field(default_factory=Smoothed)
+    levels: deque[float] = field(default_factory=lambda: deque(maxlen=HOLD_ROUNDS))  # M after each round of it
     practice: _Watched = field(default_factory=_Watched)
     held_out: _Watched = field(default_factory=_Watched)
     practised_round: int = 0
@@ -109,13 +117,10 @@ class LossWatch:
             known = self._tasks.setdefault(task, _OfTask())
             known.smoothed = known.smoothed.after(reward, done.completions_by_task.get(task, 0))
             known.practised_round = done.round
-            known.practice.see(
-                known.smoothed.mean,
-                known.smoothed.squared_error,
-                done.round,
-                done.time_seconds,
-                may_be_best=known.smoothed.rounds >= FIRST_ROUNDS,
-            )
+            known.levels.append(known.smoothed.mean)
+            if len(known.levels) == HOLD_ROUNDS:
+                error = known.smoothed.squared_error
+                known.practice.see(known.levels, error, done.round, done.time_seconds)
         for task, known in self._tasks.items():
             share = done.completions_by_task.get(task, 0) / drawn if drawn else 0.0
             learnt = any(peer != "self" for peer in done.gradient_mass_by_task.get(task, {}))
@@ -135,7 +140,7 @@ class LossWatch:
             known = self._tasks.setdefault(task, _OfTask())
             share = min(max((reward * count + 1) / (count + 2), 0.0), 1.0)  # so that 0 and 1 have an error too
             error = share * (1 - share) / count
-            known.held_out.see(reward, error, measured.round, measured.time_seconds, may_be_best=True)
+            known.held_out.see([reward], error, measured.round, measured.time_seconds)
 
     def add_peers(self, changed: PeersChanged) -> None:
         names = [printable(peer.name, NAME_BYTES) for peer in changed.left]

@@ -1,8 +1,9 @@
 """Which peers came and which left, from one look at the swarm process to the next.
 
-A peer is present while it is connected, or while its heartbeats are fresh. It has come once it has said its name, or
-after ``NAMELESS_SECONDS`` without; it has left after ``ABSENT_SECONDS`` of absence, so that a connection that is made
-anew is no news. Banned peers are not counted. Clock and peers are passed in.
+A peer is present while it is connected, or while its heartbeats are fresh: not older than ``MISSED_HEARTBEATS`` times
+as often as nodes of a swarm of this size send them. It has come once it has said its name and its model, or after
+``NAMELESS_SECONDS`` without; it has left after ``ABSENT_SECONDS`` of absence, so that a connection that is made anew is
+no news. Banned peers are not counted. Clock and peers are passed in.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Final
 
 from node.api.types import PeerView
 from node.events import NamedPeer, PeersChanged
-from node.learner.allocation.peer_success import STALE_SECONDS
 from node.printable import printable
 from protocol.limits import NAME_BYTES
+from swarm.announcements.pacing import heartbeat_seconds
 
 NAMELESS_SECONDS: Final = 15.0
 ABSENT_SECONDS: Final = 15.0
+MISSED_HEARTBEATS: Final = 4.0
+HEARTBEAT_SECONDS: Final = 5.0  # of a small swarm, as ``SwarmSection`` sets it
 REPORT_SECONDS: Final = 5.0  # at least, between two reports
 MAX_NAMED: Final = 16  # of each list of a report
 MAX_PRESENT: Final = 4096  # remembered; further peers are not reported
@@ -31,15 +34,18 @@ class Presence:
         self._new: dict[str, float] = {}  # peers that have not come yet: since when they are seen
         self._seen: dict[str, float] = {}  # peers that are present: when they were last seen
         self._reported_at: float | None = None
+        self.renamed: list[NamedPeer] = []  # present peers that the last look found under another name or model
 
     def look(self, now_seconds: float, round_number: int, peers: Sequence[PeerView]) -> PeersChanged | None:
         """Takes the peers as they are now; returns what has changed, None where nothing has or a report was just
         made."""
-        here = {peer.peer: peer for peer in peers[:MAX_PRESENT] if _is_present(peer)}
+        fresh_seconds = MISSED_HEARTBEATS * heartbeat_seconds(len(peers) + 1, HEARTBEAT_SECONDS)
+        here = {peer.peer: peer for peer in peers[:MAX_PRESENT] if _is_present(peer, fresh_seconds)}
+        self.renamed = []
         for each, view in here.items():
             self._seen[each] = now_seconds
             if each in self._present and view.heartbeat is not None:
-                self._present[each] = _named(view)
+                self._rename(_named(view))
             elif each not in self._present:
                 self._new.setdefault(each, now_seconds)
         self._new = {each: since for each, since in self._new.items() if each in here}
@@ -48,7 +54,7 @@ class Presence:
         came = [
             _named(here[each])
             for each, since in self._new.items()
-            if here[each].heartbeat is not None or now_seconds - since >= NAMELESS_SECONDS
+            if _says_its_model(here[each]) or now_seconds - since >= NAMELESS_SECONDS
         ]
         left = [peer for each, peer in self._present.items() if now_seconds - self._seen[each] >= ABSENT_SECONDS]
         if not came and not left:
@@ -69,12 +75,21 @@ class Presence:
             present=len(self._present),
         )
 
+    def _rename(self, named: NamedPeer) -> None:
+        if self._present[named.peer] != named:
+            self._present[named.peer] = named
+            self.renamed.append(named)
 
-def _is_present(peer: PeerView) -> bool:
+
+def _says_its_model(peer: PeerView) -> bool:
+    return peer.heartbeat is not None and bool(peer.heartbeat.model)
+
+
+def _is_present(peer: PeerView, fresh_seconds: float) -> bool:
     if peer.banned_because is not None:
         return False
     age_seconds = peer.heartbeat_age_seconds
-    return peer.connected or (age_seconds is not None and age_seconds <= STALE_SECONDS)
+    return peer.connected or (age_seconds is not None and age_seconds <= fresh_seconds)
 
 
 def _named(peer: PeerView) -> NamedPeer:

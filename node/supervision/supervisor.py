@@ -334,6 +334,7 @@ class Supervisor:
         done, ready = self._newest.get(RoundDone), self._newest.get(LearnerReady)
         number = done.round if done is not None else ready.round if ready is not None else 0
         changed = self._presence.look(time.time(), number, self._peers.peers)
+        self.record.changes.name_peers(self._presence.renamed)
         if changed is None:
             return
         line = msgspec.json.encode(changed)

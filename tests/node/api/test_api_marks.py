@@ -1,0 +1,119 @@
+"""Marks of a chart, and which peers came and went."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from node.api.marks import MAX_MARKS, MAX_OF_A_KIND, Marks
+from node.api.presence import ABSENT_SECONDS, MAX_NAMED, Presence
+from node.api.types import HeartbeatView, PeerView
+from node.events import Averaged, CheckpointSaved, LearnerReady, NamedPeer, PeersChanged
+
+HOSTILE = "\x1b[31m<script>\u202e\n"
+
+
+def saved(number: int) -> CheckpointSaved:
+    return CheckpointSaved(time_seconds=float(number), round=number, path="/c", size_bytes=1, seconds=0.1)
+
+
+def changed(second: float, *names: str, left: bool = False) -> PeersChanged:
+    peers = tuple(NamedPeer(f"id-{name}", name, "wren") for name in names)
+    return PeersChanged(
+        time_seconds=second, round=7, came=() if left else peers, left=peers if left else (),
+        came_total=0 if left else len(peers), left_total=len(peers) if left else 0, present=1,
+    )  # fmt: skip
+
+
+def view(name: str, *, connected: bool = True, age_seconds: float | None = 1.0, model: str = "wren") -> PeerView:
+    beat = HeartbeatView(name, "starling", model, "ab", "ab", 1, 1, "learning", 1.0, 0, 0, {})
+    return PeerView(
+        f"id-{name}", connected, (), None, None if age_seconds is None else beat, age_seconds, 0, 0, 0, 1.0, None
+    )
+
+
+def test_what_happened_stands_in_order_with_its_words() -> None:
+    marks = Marks()
+    ready = LearnerReady(
+        time_seconds=1.0, model="m", family="", tokenizer="", parameters=1, trainable_parameters=1, device="cpu",
+        dtype="float32", tasks=(), round=0, checkpoint=None, seconds=1.0,
+    )  # fmt: skip
+    marks.add_start(ready)
+    marks.add_peers(changed(3.0, "bob", "eve"))
+    marks.add_checkpoint(saved(2))
+    marks.add_averaging(Averaged(time_seconds=4.0, round=9, partner="id-bob", because="", seconds=1.0), "bob")
+    marks.add_start(msgspec.structs.replace(ready, time_seconds=5.0, round=9))
+    marks.add_peers(changed(6.0, "bob", left=True))
+    told = [(mark.kind, mark.text, mark.count) for mark in marks.answer()]
+    assert told == [
+        ("start", "the run began", 1),
+        ("checkpoint", "checkpoint of round 2", 1),
+        ("came", "2 peers came: bob, eve", 2),
+        ("averaged", "weights averaged with bob", 1),
+        ("restart", "the learner started again", 1),
+        ("left", "bob left", 1),
+    ]
+    assert [mark.kind for mark in marks.answer(since_seconds=4.0)] == ["averaged", "restart", "left"]
+
+
+def test_dense_marks_are_merged_and_sparse_ones_stay() -> None:
+    marks = Marks()
+    for number in (*range(1, 1001), 5000, 9000):
+        marks.add_checkpoint(saved(number))
+    kept = marks.answer()
+    assert len(kept) == MAX_OF_A_KIND <= MAX_MARKS
+    assert sum(mark.count for mark in kept) == 1002
+    assert [(mark.round, mark.count) for mark in kept[-2:]] == [(5000, 1), (9000, 1)]
+    assert all(earlier.until_seconds < later.time_seconds for earlier, later in pairwise(kept))
+
+
+def test_a_name_that_a_stranger_chose_moves_no_cursor() -> None:
+    marks = Marks()
+    marks.add_peers(changed(1.0, HOSTILE))
+    (mark,) = marks.answer()
+    assert mark.text.isprintable() and "\\x1b" in mark.text
+
+
+def test_a_peer_comes_when_it_has_said_its_model_and_leaves_after_an_absence() -> None:
+    presence = Presence()
+    assert presence.look(0.0, 1, [view("bob", model="")]) is None
+    came = presence.look(1.0, 2, [view("bob")])
+    assert came is not None and (came.came, came.left, came.present) == ((NamedPeer("id-bob", "bob", "wren"),), (), 1)
+    assert presence.look(10.0, 3, []) is None  # it may come back at once
+    assert presence.look(12.0, 3, [view("bob")]) is None
+    gone = [presence.look(12.0 + second, 4, []) for second in range(1, 40)]
+    (left,) = [each for each in gone if each is not None]
+    assert left.left == (NamedPeer("id-bob", "bob", "wren"),) and left.time_seconds == 12.0 + ABSENT_SECONDS
+
+
+def test_a_peer_that_is_heard_through_others_is_present_until_its_heartbeats_are_old() -> None:
+    presence = Presence()
+    assert presence.look(0.0, 1, [view("bob", connected=False, age_seconds=5.0)]) is not None
+    stale = view("bob", connected=False, age_seconds=100.0)
+    reports = [presence.look(10.0 + second, 1, [stale]) for second in range(40)]
+    assert sum(report is not None and report.left_total == 1 for report in reports) == 1
+
+
+def test_a_peer_that_takes_another_name_is_known_by_it_and_does_not_come_again() -> None:
+    presence = Presence()
+    presence.look(0.0, 1, [view("bob")])
+    renamed = msgspec.structs.replace(view("rob"), peer="id-bob")
+    assert presence.look(10.0, 2, [renamed]) is None
+    assert presence.renamed == [NamedPeer("id-bob", "rob", "wren")]
+    assert presence.look(11.0, 2, [renamed]) is None and presence.renamed == []
+
+
+def test_thousands_that_come_at_once_are_counted_and_few_are_named() -> None:
+    presence = Presence()
+    report = presence.look(0.0, 1, [view(f"p{i}") for i in range(6000)])
+    assert report is not None and len(report.came) == MAX_NAMED
+    assert report.came_total == report.present == 4096
+
+
+@pytest.mark.parametrize("name", ["bob", HOSTILE])
+def test_a_report_is_small_and_its_names_are_escaped(name: str) -> None:
+    report = Presence().look(0.0, 1, [view(f"{name}{i}") for i in range(100)])
+    assert report is not None and len(msgspec.json.encode(report)) < 4096
+    assert all(peer.name.isprintable() for peer in report.came)
