@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from node.top.watch import View
-from scripts.bench.dashboard import opened_browser
+from scripts.bench.common.browser import opened_browser
 from scripts.top_picture import top_as_svg
 
 MODELS = ("wren", "robin", "finch")

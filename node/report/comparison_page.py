@@ -41,8 +41,8 @@ def comparison_page(comparison: Comparison) -> str:
 
 def _legend(names: Sequence[str]) -> str:
     keys = (
-        f'<span><svg class="skill" width="12" height="12" aria-hidden="true"><rect class="{kind}" width="12" height="12"/>'
-        f"</svg> {html.escape(name)}</span>"
+        f'<span><svg class="skill" width="12" height="12" aria-hidden="true"><rect class="{kind}" width="12" '
+        f'height="12"/></svg> {html.escape(name)}</span>'
         for kind, name in zip(("itself", "others"), names, strict=True)
     )
     return f'<p class="keys">{"".join(keys)}</p>'

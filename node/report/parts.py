@@ -74,7 +74,7 @@ def details(title: str, inside: str, *, is_open: bool = False) -> str:
 def listed(rows: Iterable[tuple[str, str, str]]) -> str:
     """Returns (title, value, aside) as a list of figures."""
     shown = (
-        f'<div><dt>{html.escape(title)}</dt><dd><b>{html.escape(printable(value, 400))}</b> '
+        f"<div><dt>{html.escape(title)}</dt><dd><b>{html.escape(printable(value, 400))}</b> "
         f'<span class="aside">{html.escape(printable(aside, 400))}</span></dd></div>'
         for title, value, aside in rows
     )

@@ -1,7 +1,7 @@
 """Headless Chromium for what looks at the web page: started quietly, and asked what is wrong for readers.
 
-Needed are Debian's ``chromium`` and ``chromium-driver``, or their like elsewhere on PATH. axe-core, which finds barriers
-for readers with a keyboard or a screen reader, comes with the package axe-core-python.
+Needed are Debian's ``chromium`` and ``chromium-driver``, or their like elsewhere on PATH. axe-core, which finds
+barriers for readers with a keyboard or a screen reader, comes with the package axe-core-python.
 """
 
 from __future__ import annotations

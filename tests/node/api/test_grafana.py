@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from node.api.metrics import metrics_text
-from node.events import Device, Evaluated
+from node.events import DeviceUsage, Evaluated
 from scripts import REPOSITORY
 from scripts.bench.common.simulated_node import TASKS, SimulatedNode
 
@@ -29,12 +30,20 @@ def labels_by_metric() -> dict[str, set[str]]:
     node = SimulatedNode(1_000.0, rounds=3)
     usage = node.status().usage
     assert usage is not None
-    node.change(
-        evaluated=Evaluated(
-            time_seconds=1.0, round=1, policy_version=1, prompts=1, reward=0.5, reward_by_task=dict.fromkeys(TASKS, 0.5),
-            best_round=1, best_reward=0.5, seconds=1.0,
-        )
-    )  # fmt: skip
+    reward = dict.fromkeys(TASKS, 0.5)
+    measured = Evaluated(
+        time_seconds=1.0,
+        round=1,
+        policy_version=1,
+        prompts=1,
+        reward=0.5,
+        reward_by_task=reward,
+        best_round=1,
+        best_reward=0.5,
+        seconds=1.0,
+    )
+    device = DeviceUsage("a GPU", 1, 2, 0.5, 100.0, 200.0)
+    node.change(evaluated=measured, usage=replace(usage, device=device))
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics_text(node.status(), node.peers())):
         for sample in family.samples:
