@@ -3,7 +3,7 @@
     python -m scripts.pictures docs [--minutes 3] [--dark]
 
 Three nodes with the three built-in models train on this machine for ``--minutes``. Then the page of the first is opened
-in headless Chromium (Debian: chromium, chromium-driver) for page.png, its terminal interface is drawn as top.svg, and
+in headless Chromium (Debian: chromium, chromium-driver) for page.png (without what stands behind clicks), its terminal interface is drawn as top.svg, and
 all nodes are ended.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import socket
@@ -21,13 +22,15 @@ import time
 from pathlib import Path
 
 from node.top.watch import View
-from scripts.bench.common.browser import opened_browser
+from scripts.bench.common.browser import opened_browser, set_screen
 from scripts.top_picture import top_as_svg
 
 MODELS = ("wren", "robin", "finch")
-WIDTH, HEIGHT = 1200, 1500
+WIDTH = 1200
+BELOW_PX = 16
+SHOWN = "return Math.ceil(document.querySelector('.pair').getBoundingClientRect().bottom + scrollY)"
 TERMINAL = 80, 24  # columns and lines
-DRAWN_SECONDS = 5.0  # until the page has all its parts
+DRAWN_SECONDS = 8.0  # until the page has all its parts
 
 
 def main() -> None:
@@ -80,13 +83,12 @@ def first_address(node: subprocess.Popen[bytes]) -> str:
 def take_screenshot(port: int, picture: Path, *, dark: bool) -> None:
     browser = opened_browser()
     try:
-        size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        set_screen(browser, WIDTH, "dark" if dark else "light")
         browser.get(f"http://127.0.0.1:{port}/")
         time.sleep(DRAWN_SECONDS)
-        browser.save_screenshot(str(picture))
+        clip = {"x": 0, "y": 0, "width": WIDTH, "height": browser.execute_script(SHOWN) + BELOW_PX, "scale": 1}
+        taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+        picture.write_bytes(base64.b64decode(taken["data"]))
     finally:
         browser.quit()
 

@@ -45,7 +45,7 @@ def _legend(names: Sequence[str]) -> str:
         f'height="12"/></svg> {html.escape(name)}</span>'
         for kind, name in zip(("itself", "others"), names, strict=True)
     )
-    return f'<p class="keys">{"".join(keys)}</p>'
+    return f'<p class="keys">Mean reward at the end: {"".join(keys)}</p>'
 
 
 def _bars(comparison: Comparison) -> str:

@@ -83,7 +83,7 @@ def _printable_tasks(facts: RunFacts) -> object:
 
 
 def _subtitle(facts: RunFacts) -> str:
-    ended = facts.ended_because or "still running, or not stopped in order"
+    ended = f"ended: {facts.ended_because}" if facts.ended_because else "still running, or not stopped in order"
     model = printable(facts.model or "unknown model")
     span = f"{_when(facts.began_seconds)} to {_when(facts.ended_seconds)}"
     return f"{model}, {facts.device or 'unknown device'}; {span}; {ended}"

@@ -27,13 +27,15 @@ export function headline(name, gains, doing, tense = "now") {
 }
 
 /** Where the gain came from. The colours are those of the picture, so the sentence is its legend too. */
-function sources({ others_since_round: since, mean_first: first, mean_now: now, from_others, from_itself, tasks, peers }) {
+function sources({ others_since_round: since, mean_first: first, mean_now: now, from_others, from_itself, not_attributed, tasks, peers }) {
   const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.`;
   if (since === null) return [key("itself", change(now - first)), ` it learnt by itself, and nothing from others yet.${over}`];
   const named = peers.filter(({ gain }) => gain >= LEAST).map((peer) => `${peer.name ?? "other peers"}${mainly(peer)}`);
+  const unknown = Math.abs(not_attributed) < LEAST ? [] : [", ", key("unknown", change(not_attributed)), " is not attributed to anybody"];
   return [
     key("others", change(from_others)), ` it has from ${named.length ? listed(named) : "others"}, `,
-    key("itself", change(from_itself)), ` it learnt by itself since round ${number(since)}, when it first learnt from others.${over}`,
+    key("itself", change(from_itself)), ` it learnt by itself`, ...unknown,
+    `, since round ${number(since)}, when it first learnt from others.${over}`,
   ];
 }
 
