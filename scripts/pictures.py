@@ -2,9 +2,9 @@
 
     python -m scripts.pictures docs [--minutes 3] [--dark]
 
-Three nodes with the three built-in models train on this machine for ``--minutes``. Then the page of the first is opened
-in headless Chromium (Debian: chromium, chromium-driver) for page.png (without what stands behind clicks), its terminal interface is drawn as top.svg, and
-all nodes are ended.
+Three nodes with the three built-in models train on this machine for ``--minutes``. Then the page of the first, without
+what stands behind clicks, is drawn in headless Chromium (Debian: chromium, chromium-driver) as page.png, its terminal
+interface as top.svg, and all nodes are ended.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ export function figures(status) {
       row("peers", number(swarm?.connected_peers), "connected"),
       row("groups learnt from", number(round?.foreign_groups_used_total), "of peers"),
       row("groups shared", number(round?.groups_shared_total)),
-      row("weights averaged", averaged ? times(averaged.outer_steps) : "never", averaged ? `${ago(now - averaged.time_seconds)} ago, ${percent(averaged.distance)} apart` : ""),
+      row("weights averaged", averaged ? times(averaged.outer_steps) : "never", averaged ? `${ago(now - averaged.time_seconds)} ago, ${number(100 * averaged.distance, 2)} % apart` : ""),
       row("traffic", `${size(swarm?.received_bytes)} in`, `${size(swarm?.sent_bytes)} out`),
     ],
     Machine: [
