@@ -114,7 +114,7 @@ async def _on_health(node: Node, _: EventFeed, __: web.Request) -> web.Response:
 
 
 async def _on_metrics(node: Node, _: EventFeed, __: web.Request) -> web.Response:
-    text = metrics_text(node.status(), node.peers())
+    text = metrics_text(node.status(), node.peers(), node.record.changes.gains())
     return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 

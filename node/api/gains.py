@@ -10,8 +10,8 @@ by the weights from before its step, so its ΔM is shared over what earlier roun
 plus what is not attributed is M now minus M before. Falls are shared out like rises. Where the newest group of the task
 was learnt from more than ``POOL_ROUNDS`` rounds of it ago, ΔM is counted to nobody.
 
-This is an attribution, no experiment: it does not know what the node would have learnt alone. ``HOW`` and ``LIMITS``
-say so to people. Only ``Attribution`` has state; its memory is bounded, whatever names peers take.
+This is an attribution, no experiment: it does not know what the node would have learnt alone. ``gains_words``
+says so to people. Only ``Attribution`` has state; its memory is bounded, whatever names peers take.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from typing import Final
 
 import msgspec
 
-from node.api.loss_words import lost_sentence
+from node.api.gains_words import HOW, LIMITS, OTHERS, gains_sentence, limits_of
 from node.api.losses import MAX_LOSSES
 from node.api.smoothed import DECAY, Smoothed
 from node.api.types import GainsAnswer, Loss, PeerGain, PeerShare, TaskGain
 from node.events import NamedPeer, RoundDone
 from node.printable import printable
-from node.quantities import counted
 from protocol.limits import NAME_BYTES
 
 MAX_TASKS: Final = 64  # of one run; the first that it practised
@@ -41,20 +40,7 @@ MAX_PEERS_OF_TASK: Final = 8
 MAX_TASKS_OF_PEER: Final = 16
 POOL_ROUNDS: Final = 30  # of the task; .9^30: four parts in a hundred of what M remembers are older
 OWN: Final = "self"
-OTHERS: Final = "others"
 TRAINED_ON: Final = ("used", "replayed")
-SMALL: Final = 0.005  # a mean reward below which a sentence calls nothing a gain
-
-HOW: Final = (
-    "After each round the change of a task's smoothed reward (own completions; a round counts 0.9 of the next) is "
-    "divided among the groups of that task, own ones and those of peers, that the last rounds learnt from, in "
-    "proportion to their weight in the gradient (|advantage| times tokens, which fades by the same 0.9 a round); the "
-    "shares are added up from the first group of a peer on, falls like rises."
-)
-LIMITS: Final = (
-    "This is an attribution, not an experiment: it does not know what this node would have learnt alone. A change that "
-    "came from another task, from averaging weights or from chance is counted to the groups of the task itself."
-)
 
 
 @dataclass(slots=True)
@@ -64,6 +50,7 @@ class _OfTask:
     smoothed: Smoothed = field(default_factory=Smoothed)
     first: float = 0.0
     before: float = 0.0  # M when gains began to be counted
+    before_squared_error: float = 0.0
     best: float = -math.inf
     best_round: int = 0
     samples: int = 0
@@ -72,6 +59,11 @@ class _OfTask:
     idle_rounds: int = 0  # of the task, since a group of it was learnt from
     gains: dict[str, float] = field(default_factory=dict)
     not_attributed: float = 0.0
+
+    @property
+    def squared_error(self) -> float:
+        """The variance of M now minus M before, by chance alone."""
+        return self.before_squared_error + self.smoothed.squared_error
 
 
 @dataclass(slots=True)
@@ -112,9 +104,20 @@ class Attribution:
             if count:
                 self._of_peer(peer).groups += count
 
-    def answer(self, losses: Sequence[Loss] = (), names: Mapping[str, NamedPeer] | None = None) -> GainsAnswer:
-        """Returns the gains so far; ``names``: of peers, as the record knows them."""
-        return _answer(self, losses, names or {})
+    def answer(
+        self,
+        losses: Sequence[Loss] = (),
+        names: Mapping[str, NamedPeer] | None = None,
+        *,
+        averagings: int = 0,
+        from_peers: bool = False,
+    ) -> GainsAnswer:
+        """Returns the gains so far; ``names``: of peers, as the record knows them; ``averagings``: of weights with
+        peers; ``from_peers``: whether a start took over the weights of peers."""
+        answer = _answer(self, losses, names or {})
+        limits = limits_of(averagings=averagings, from_peers=from_peers)
+        answer = msgspec.structs.replace(answer, limits=limits, averagings=averagings, started_from_peers=from_peers)
+        return msgspec.structs.replace(answer, sentence=gains_sentence(answer))
 
     def _practised(self, task: str, reward: float, done: RoundDone) -> None:
         completions = done.completions_by_task.get(task, 0)
@@ -123,9 +126,9 @@ class Attribution:
         known.smoothed = known.smoothed.after(reward, completions)
         now = known.smoothed.mean
         if is_first:
-            known.first = known.before = now
-        elif self.others_since_round is None:
-            known.before = now
+            known.first = now
+        if is_first or self.others_since_round is None:
+            known.before, known.before_squared_error = now, known.smoothed.squared_error
         else:
             _share_out(known, now - before)
         if now > known.best:
@@ -139,7 +142,7 @@ class Attribution:
         """Counts gains from here on. This round's rewards are of weights that had learnt nothing of others yet."""
         self.others_since_round = round_number
         for known in self.tasks.values():
-            known.before, known.gains, known.not_attributed = known.smoothed.mean, {}, 0.0
+            known.gains, known.not_attributed = {}, 0.0
 
     def _of_peer(self, peer: str) -> _OfPeer:
         known = self._peers.setdefault(peer, _OfPeer())
@@ -216,7 +219,7 @@ def _answer(kept: Attribution, losses: Sequence[Loss], names: Mapping[str, Named
     def mean(of: Sequence[float]) -> float | None:
         return math.fsum(of) / count if count else None
 
-    answer = GainsAnswer(
+    return GainsAnswer(
         sentence="",
         how=HOW,
         limits=LIMITS,
@@ -228,12 +231,12 @@ def _answer(kept: Attribution, losses: Sequence[Loss], names: Mapping[str, Named
         from_others=mean([task.from_others for task in tasks]) or 0.0,
         from_itself=mean([task.from_itself for task in tasks]) or 0.0,
         not_attributed=mean([task.not_attributed for task in tasks]) or 0.0,
+        error=math.sqrt(sum(known.squared_error for known in kept.tasks.values())) / max(1, count),
         tasks=tuple(sorted(tasks, key=lambda task: (-task.from_others, -task.now, task.task))),
         peers=tuple(peers[:MAX_PEERS]),
         peers_left_out=max(0, len(peers) - MAX_PEERS),
         losses=tuple(losses[:MAX_LOSSES]),
     )
-    return msgspec.structs.replace(answer, sentence=gains_sentence(answer))
 
 
 def _task_gain(name: str, known: _OfTask, name_of: Callable[[str], str | None]) -> TaskGain:
@@ -254,39 +257,3 @@ def _task_gain(name: str, known: _OfTask, name_of: Callable[[str], str | None]) 
         not_attributed=known.not_attributed,
         peers=tuple(PeerShare(printable(peer), name_of(peer), gain) for peer, gain in of_others[:MAX_PEERS_OF_TASK]),
     )
-
-
-def gains_sentence(answer: GainsAnswer) -> str:
-    """Returns what the node can do, what it could, and what it has from whom, in plain words; losses included."""
-    if answer.mean_now is None or answer.mean_first is None or answer.mean_before is None:
-        return "This node has not finished a round yet."
-    tasks = counted(len(answer.tasks), "task")
-    if answer.others_since_round is None:
-        said = (
-            f"This node has learnt from nobody else yet: its mean reward over {tasks} is {answer.mean_now:.2f}; in its "
-            f"first rounds it was {answer.mean_first:.2f}."
-        )
-    else:
-        said = (
-            f"This node's mean reward over {tasks} is {answer.mean_now:.2f}; before it learnt from others it was "
-            f"{answer.mean_before:.2f}. {_shares(answer)}"
-        )
-    fallen = [(loss.task, loss.best, loss.now) for loss in answer.losses]
-    return f"{said} {lost_sentence(fallen)}" if fallen else said
-
-
-def _shares(answer: GainsAnswer) -> str:
-    parts = [f"{answer.from_others:+.2f} came with groups of peers{_most(answer)}"]
-    parts.append(f"{answer.from_itself:+.2f} with its own")
-    if abs(answer.not_attributed) >= SMALL:
-        parts.append(f"{answer.not_attributed:+.2f} with no group of the task")
-    return f"Of the change {', '.join(parts[:-1])} and {parts[-1]}."
-
-
-def _most(answer: GainsAnswer) -> str:
-    """Returns who and what gave most, in brackets; nothing where little came from others."""
-    if answer.from_others < SMALL or not answer.peers:
-        return ""
-    best, task = answer.peers[0], answer.tasks[0]
-    who = "further peers" if best.peer == OTHERS else best.name or f"…{best.peer[-5:]}"
-    return f" (most from {who}, most on {task.task}: {task.before:.2f} to {task.now:.2f})"

@@ -13,7 +13,15 @@ from typing import Final
 
 from node.api.loss_words import fell
 from node.api.types import Loss, Mark
-from node.events import Averaged, AveragingTakenBack, CheckpointSaved, LearnerReady, NamedPeer, PeersChanged
+from node.events import (
+    Averaged,
+    AveragingTakenBack,
+    CheckpointSaved,
+    LearnerReady,
+    NamedPeer,
+    PeersChanged,
+    StateSyncing,
+)
 from node.printable import printable
 from protocol.limits import NAME_BYTES
 
@@ -23,6 +31,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {  # kind: what one mark says, and
     "came": ("{names} came", "{count} peers came: {names}"),
     "left": ("{names} left", "{count} peers left: {names}"),
     "checkpoint": ("checkpoint of round {round}", "{count} checkpoints, the last of round {round}"),
+    "adopted": ("weights of peers taken over", "weights of peers taken over {count} times"),
     "averaged": ("weights averaged with {names}", "weights averaged {count} times"),
     "taken_back": ("an averaging with {names} was taken back", "{count} averagings were taken back"),
     "loss": ("lost: {names}", "{count} losses: {names}"),
@@ -66,6 +75,9 @@ class Marks:
 
     def add_checkpoint(self, saved: CheckpointSaved) -> None:
         self._add("checkpoint", saved.time_seconds, saved.round)
+
+    def add_adoption(self, done: StateSyncing) -> None:
+        self._add("adopted", done.time_seconds, 0)
 
     def add_averaging(self, averaged: Averaged, name: str) -> None:
         """``name``: of the partner."""

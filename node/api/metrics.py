@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.api.types import NodeState, NodeStatus, PeersAnswer
-from node.events import Averaged, CheckpointSaved, Evaluated, RoundDone, Usage
+from node.api.types import GainsAnswer, NodeState, NodeStatus, PeersAnswer
+from node.events import Averaged, CheckpointSaved, DeviceUsage, Evaluated, RoundDone, Usage
 from swarm.api import SwarmStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,7 +29,7 @@ class Metric:
     samples: tuple[tuple[tuple[tuple[str, str], ...], float], ...]  # (labels, value)
 
 
-def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
+def metrics_text(status: NodeStatus, peers: PeersAnswer, gains: GainsAnswer | None = None) -> str:
     """Returns every figure that is known now."""
     metrics = [*_of_node(status), *_of_peers(peers)]
     if status.swarm is not None:
@@ -44,6 +44,8 @@ def metrics_text(status: NodeStatus, peers: PeersAnswer) -> str:
         metrics += _of_evaluation(status.evaluated)
     if status.usage is not None:
         metrics += _of_usage(status.usage)
+    if gains is not None and gains.rounds:
+        metrics += _of_gains(gains)
     return "".join(map(_exposed, metrics))
 
 
@@ -148,6 +150,34 @@ def _of_usage(usage: Usage) -> Iterator[Metric]:
     known = {process: float(size) for process, size in held.items() if size is not None}
     help_text = "Resident memory of a process and all that it started"
     yield _labelled("memory_bytes", "gauge", help_text, "process", known)
+    if usage.device is not None:
+        yield from _of_device(usage.device)
+
+
+def _of_device(device: DeviceUsage) -> Iterator[Metric]:
+    for name, help_text, value in (
+        ("device_memory_used_bytes", "Memory of the GPU that is in use, by every program", device.memory_used_bytes),
+        ("device_memory_total_bytes", "Memory of the GPU", device.memory_total_bytes),
+        ("device_utilization_ratio", "Time in which a kernel ran on the GPU, 0 to 1", device.utilization_share),
+        ("device_power_watts", "Power that the GPU draws", device.power_watts),
+    ):
+        if value is not None:
+            yield _gauge(name, help_text, value)
+
+
+def _of_gains(gains: GainsAnswer) -> Iterator[Metric]:
+    """What is counted to others, an attribution (docs/api.md), and what was lost."""
+    help_text = "Change of mean reward that is counted to groups of peers, since the first of them"
+    yield _gauge("gained_from_others", help_text, gains.from_others)
+    by_task = {task.task: task.from_others for task in gains.tasks}
+    help_text = "Change of reward that is counted to groups of peers, by task"
+    yield _labelled("task_gain_from_others", "gauge", help_text, "task", by_task)
+    best = {task.task: task.best for task in gains.tasks}
+    yield _labelled("task_success_best", "gauge", "Greatest smoothed reward so far by task", "task", best)
+    lost = {loss.task: loss.fall for loss in gains.losses}
+    fallen = {task.task: lost.get(task.task, 0.0) for task in gains.tasks}
+    yield _labelled("task_lost", "gauge", "Fall of reward below the best that was held, 0 if none", "task", fallen)
+    yield _gauge("tasks_lost", "Tasks on which success has fallen by more than noise", len(gains.losses))
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

@@ -27,6 +27,7 @@ from node.events import (
     PeersChanged,
     RoundDone,
     Samples,
+    StateSyncing,
     Usage,
 )
 
@@ -44,7 +45,8 @@ _Recorded = (
     | Averaged
     | AveragingTakenBack
     | LearnerReady
-)
+    | StateSyncing
+)  # ``Change``, with usage, and of foreign groups their counts alone
 _TAGS = tuple(f'{{"event":"{each.__struct_config__.tag}"'.encode() for each in _Recorded.__args__)
 
 
@@ -64,11 +66,9 @@ class RunRecord:
         match event:
             case Usage():
                 self.history.add_usage(event)
-                return ()
             case Samples():
                 self.samples = event if event.ours is not None else self.samples
                 self.learnt_from = event if event.learnt_from is not None else self.learnt_from
-                return ()
             case RoundDone():
                 self.rollouts.add_round(event)
                 self.history.add_round(event)
@@ -76,10 +76,10 @@ class RunRecord:
                 self.rollouts.add_groups(event)
             case Evaluated():
                 self.history.add_evaluation(event)
-            case PeersChanged() | CheckpointSaved() | Averaged() | AveragingTakenBack() | LearnerReady():
-                pass
             case _:
-                return ()
+                pass
+        if not isinstance(event, Change):
+            return ()
         if self._waiting is not None and len(self._waiting) < MAX_WAITING:
             self._waiting.append(event)
         return self.changes.add(event)

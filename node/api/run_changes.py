@@ -26,7 +26,10 @@ from node.events import (
     NamedPeer,
     PeersChanged,
     RoundDone,
+    StateSyncing,
 )
+from node.printable import printable
+from protocol.limits import NAME_BYTES
 
 MAX_NAMES: Final = 1024  # of peers, the newest ones
 
@@ -49,6 +52,7 @@ Change = (
     | Averaged
     | AveragingTakenBack
     | LearnerReady
+    | StateSyncing
 )
 
 
@@ -59,11 +63,15 @@ class RunChanges:
         self.marks = Marks()
         self._gains = Attribution()
         self._watch = LossWatch()
+        self._averagings = 0
+        self._from_peers = False
         self._names: OrderedDict[str, NamedPeer] = OrderedDict()
         self.losses: tuple[Loss, ...] = ()
+        self._answer: GainsAnswer | None = None  # until something changes: it is asked for every second
 
     def add(self, event: Change) -> tuple[Loss, ...]:
         """Takes one event and returns the losses that it showed for the first time."""
+        self._answer = None
         match event:
             case RoundDone():
                 self._gains.add_round(event)
@@ -81,10 +89,14 @@ class RunChanges:
             case CheckpointSaved():
                 self.marks.add_checkpoint(event)
             case Averaged(partner=str(partner)):
+                self._averagings += 1
                 self._watch.add_averaging(event)
                 self.marks.add_averaging(event, self.name_of(partner))
             case AveragingTakenBack():
                 self.marks.add_taken_back(event, self.name_of(event.partner))
+            case StateSyncing(stage="done"):
+                self._from_peers = True
+                self.marks.add_adoption(event)
             case LearnerReady():
                 self._watch.add_start(event)
                 self.marks.add_start(event)
@@ -94,8 +106,10 @@ class RunChanges:
 
     def name_peers(self, peers: Sequence[NamedPeer]) -> None:
         """Takes what peers call themselves; one that has left keeps its name."""
+        self._answer = self._answer if not peers else None
         for peer in peers:
-            self._names[peer.peer] = peer
+            shown = (printable(text, NAME_BYTES) for text in (peer.name, peer.model))
+            self._names[peer.peer] = NamedPeer(peer.peer, *shown)
             self._names.move_to_end(peer.peer)
         while len(self._names) > MAX_NAMES:
             self._names.popitem(last=False)
@@ -108,11 +122,11 @@ class RunChanges:
         return known.name if known is not None else f"…{peer[-5:]}"
 
     def gains(self) -> GainsAnswer:
-        return self._gains.answer(self.losses, self._names)
-
-    def gained(self) -> str:
-        """Returns the sentence of ``gains``."""
-        return self.gains().sentence
+        if self._answer is None:
+            self._answer = self._gains.answer(
+                self.losses, self._names, averagings=self._averagings, from_peers=self._from_peers
+            )
+        return self._answer
 
     def _new_losses(self, time_seconds: float, round_number: int) -> tuple[Loss, ...]:
         before = {loss.task for loss in self.losses}

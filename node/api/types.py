@@ -298,6 +298,9 @@ class GainsAnswer(Struct, frozen=True):
     peers: tuple[PeerGain, ...]  # the greatest gain first; at most ``gains.MAX_PEERS``
     peers_left_out: int
     losses: tuple[Loss, ...]
+    error: float = 0.0  # of mean_now - mean_before by chance, one standard deviation
+    averagings: int = 0  # of weights with peers: what they brought is in the figures
+    started_from_peers: bool = False  # a start took over weights of peers
 
 
 class Mark(Struct, frozen=True):

@@ -28,6 +28,7 @@ from node.events import (
     OutOfMemory,
     PeersChanged,
     RoundDone,
+    StateSyncing,
     Stopped,
     Usage,
 )
@@ -48,6 +49,7 @@ _Line = (
     | CheckpointSaved
     | Fault
     | OutOfMemory
+    | StateSyncing
     | Stopped
     | Usage
 )
@@ -191,7 +193,7 @@ def run_facts(metrics: Path, *, until_round: int | None = None) -> RunFacts:
     for path in (metrics.with_name(metrics.name + ".1"), metrics):
         try:
             for event in _events(path, found):
-                if until_round is not None and not isinstance(event, Usage):
+                if until_round is not None and not isinstance(event, (StateSyncing, Usage)):
                     beyond = event.round > until_round  # and back where a restarted learner repeats rounds
                 if not beyond:
                     found.add(event)

@@ -14,7 +14,19 @@ import pytest
 
 from node.api.types import NodeStatus, PeersAnswer
 from node.configuration import ApiSection, Config
-from node.events import STOP_LINE, Evaluated, Event, Fault, LearnerReady, OutOfMemory, PhaseBegan, encode_event
+from node.events import (
+    STOP_LINE,
+    Evaluated,
+    Event,
+    Fault,
+    LearnerReady,
+    OutOfMemory,
+    PhaseBegan,
+    SampledAnswer,
+    SampledGroup,
+    Samples,
+    encode_event,
+)
 from node.home import Home, Lock, is_locked, lock_home
 from node.supervision.children import ChildSpec
 from node.supervision.outcome import RunOutcome
@@ -133,6 +145,16 @@ async def test_a_phase_that_ran_out_of_memory_is_told_in_a_note_and_written_to_t
     (note,) = heard.notes
     assert "round 7, phase learn" in note and "learner.batch_tokens is 4096 instead of 8192" in note
     assert encode_event(RAN_OUT) in home.metrics.read_bytes().splitlines()
+
+
+async def test_what_is_only_to_be_looked_at_is_kept_for_the_api_and_never_recorded(home: Home) -> None:
+    heard, kept = Heard(), list[Supervisor]()
+    group = SampledGroup(None, "add", "1+1=", "2", (SampledAnswer("a secret", False, 1.0),), 1, 1.0)
+    sample = Samples(time_seconds=1.0, round=1, ours=group, learnt_from=None)
+    after = f"os.write(1, {encode_event(FAULT) + chr(10).encode()!r}); print('a library says hello')"
+    await supervised(home, heard, learner=saying(sample, after), react=kept.append)
+    assert kept[0].record.samples == sample and heard.events == [FAULT]
+    assert b"a secret" not in home.metrics.read_bytes() and "a secret" not in home.log("learner").read_text()
 
 
 class EndsOnceUsageIsTold(Heard):

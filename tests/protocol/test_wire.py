@@ -204,7 +204,7 @@ def test_nothing_after_the_header_is_read_before_the_signature_verifies(
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_fields_that_a_newer_minor_version_appended_are_ignored(key: NodeKey, body: Body) -> None:
     longer = [*msgspec.msgpack.decode(msgspec.msgpack.encode(body)), "new", {"of": [1, 1]}]
-    raw = forged(key, longer, minor=1, appended=["also", b"new"])
+    raw = forged(key, longer, minor=limits.PROTOCOL_MINOR + 1, appended=["also", b"new"])
     assert opened(raw).body == body
 
 
@@ -284,6 +284,19 @@ def test_more_adverts_or_completions_than_allowed_are_malformed(key: NodeKey) ->
         opened(forged(key, with_field(BODIES[1], "groups", groups)))
     with pytest.raises(MalformedError):
         opened(forged(key, with_advert_field("rewards", [1.0] * (limits.COMPLETIONS_PER_GROUP + 1))))
+
+
+def test_a_heartbeat_of_protocol_1_0_says_nothing_of_its_connections(key: NodeKey) -> None:
+    raw: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(BODIES[2]))
+    assert opened(forged(key, raw[:-1], minor=0)).body == BODIES[2]
+
+
+@pytest.mark.parametrize("value", [b"x" * (limits.CONNECTIONS_BYTES + 1), [b"abcd"], "abcd", None])
+def test_connections_of_a_heartbeat_beyond_their_bound_or_of_another_kind_are_malformed(
+    key: NodeKey, value: Any
+) -> None:
+    with pytest.raises(MalformedError):
+        opened(forged(key, with_field(BODIES[2], "connected", value)))
 
 
 def test_text_that_is_not_utf8_is_malformed(key: NodeKey) -> None:

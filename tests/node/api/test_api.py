@@ -26,9 +26,21 @@ from node.api.event_feed import EventFeed, message_of
 from node.api.history import Excerpt, History
 from node.api.metrics import MAX_LABEL_VALUES, metrics_text
 from node.api.record import RunRecord
+from node.api.run_changes import RunChanges
 from node.api.server import application, served
 from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeState, NodeStatus, PeersAnswer, PeerView
-from node.events import CheckpointSaved, Fault, Loading, PhaseBegan, Phases, RoundDone, Usage, encode_event, kind_of
+from node.events import (
+    CheckpointSaved,
+    DeviceUsage,
+    Fault,
+    Loading,
+    PhaseBegan,
+    Phases,
+    RoundDone,
+    Usage,
+    encode_event,
+    kind_of,
+)
 from node.version import VERSION
 from protocol.errors import IdentityError, StorageError, UnreachableError
 from swarm.api import SwarmStatus
@@ -285,8 +297,30 @@ async def test_metrics_are_read_by_prometheus_with_their_labels_escaped() -> Non
             ("starling_memory_bytes", "learner"): 2,
         }.items():
             assert samples[name] == value, name
+        assert ("starling_gained_from_others",) not in samples  # no round was recorded
         assert ("starling_loss",) not in samples  # there was no step
         assert ("starling_memory_bytes", "swarm") not in samples  # it does not run
+
+
+def test_metrics_name_what_came_from_others_what_was_lost_and_the_gpu() -> None:
+    node, changes = Node(), RunChanges()
+    for number in range(1, 161):
+        rewards = {"add": float(number > 2), "sort": 0.8 if number <= 80 else 0.1}
+        masses = {"add": {"bob": 1.0}, "sort": {"self": 1.0}}
+        done = round_done(number, reward_by_task=rewards, gradient_mass_by_task=masses)
+        changes.add(done)
+    assert node.now.usage is not None
+    device = DeviceUsage("a GPU", 1 << 30, 2 << 30, 0.5, None, 300.0)
+    node.change(usage=msgspec.structs.replace(node.now.usage, device=device))
+    samples = samples_of(metrics_text(node.now, PeersAnswer(()), changes.gains()))
+    assert samples["starling_task_gain_from_others", "add"] == pytest.approx(1.0, abs=0.01)
+    assert samples[("starling_gained_from_others",)] == pytest.approx(0.5, abs=0.01)
+    assert samples[("starling_tasks_lost",)] == 1 and samples["starling_task_lost", "add"] == 0
+    assert samples["starling_task_lost", "sort"] == pytest.approx(0.7, abs=0.01)
+    assert samples["starling_task_success_best", "sort"] == pytest.approx(0.8, abs=0.01)
+    assert samples[("starling_device_memory_used_bytes",)] == 1 << 30
+    assert samples[("starling_device_utilization_ratio",)] == 0.5
+    assert ("starling_device_power_watts",) not in samples  # its driver does not report it
 
 
 def test_metrics_of_a_node_that_has_only_begun_are_those_that_are_known() -> None:

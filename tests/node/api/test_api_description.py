@@ -23,7 +23,16 @@ from node.api.event_feed import EventFeed
 from node.api.openapi import description
 from node.api.record import RunRecord
 from node.api.server import application
-from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, RolloutsAnswer, SwarmAnswer
+from node.api.types import (
+    ChildStatus,
+    Join,
+    NodeState,
+    NodeStatus,
+    PeersAnswer,
+    RolloutsAnswer,
+    SamplesAnswer,
+    SwarmAnswer,
+)
 from node.events import (
     CheckpointSaved,
     Fault,
@@ -31,9 +40,15 @@ from node.events import (
     GroupOutcome,
     LearnerReady,
     Loading,
+    NamedPeer,
+    PeersChanged,
     RoundDone,
+    SampledAnswer,
+    SampledGroup,
+    Samples,
     Usage,
 )
+from node.printable import printable, printable_lines
 from node.version import SOFTWARE, VERSION
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -60,6 +75,7 @@ def full_round(number: int) -> RoundDone:
         foreign_waiting=3,
         loss=0.1 if number % 2 else None,
         divergence_by_peer={"self": 0.1},
+        gradient_mass_by_task={"add": {"self": 1.0, "12D3KooWbob": 2.0}},
     )
 
 
@@ -80,6 +96,13 @@ def recorded() -> RunRecord:
     outcome = GroupOutcome("12D3KooWbob", "add", 8, 0.5, 0.5, "false_reward", f"claimed 1 {HOSTILE}")
     counts = {"12D3KooWbob": {"used": 3, "false_reward": 1}}
     record.add(ForeignGroups(time_seconds=800.0, round=699, by_peer=counts, groups=(outcome,)))
+    bob = NamedPeer("12D3KooWbob", printable(HOSTILE), "wren")
+    record.add(PeersChanged(time_seconds=801.0, round=699, came=(bob,), left=(), came_total=1, left_total=0, present=1))
+    answers = (SampledAnswer(printable_lines(f"15\n{HOSTILE}", 600), False, 1.0), SampledAnswer("7", False, 0.0))
+    ours = SampledGroup(None, "add", "12+3=", "15", answers, 8, 0.25)
+    theirs = SampledGroup("12D3KooWbob", "add", "1+1=", "2", answers, 4, 0.5)
+    record.add(Samples(time_seconds=802.0, round=699, ours=ours, learnt_from=theirs))
+    record.add(Samples(time_seconds=803.0, round=700, ours=ours, learnt_from=None))
     return record
 
 
@@ -112,6 +135,9 @@ class Node:
             checkpoint=CheckpointSaved(time_seconds=99.0, round=5, path="/data/c", size_bytes=1000, seconds=0.1),
             fault=Fault(time_seconds=3.0, kind="transport", detail="away", round=3, fatal=False),
             notes=("a note",),
+            gained=self.record.changes.gains().sentence,
+            losses=self.record.changes.losses,
+            join=Join(False, (f"starling up --peer {printable(HOSTILE)}",), None, True),
             waiting_for="round 700 under way",
         )  # fmt: skip
 
@@ -239,6 +265,22 @@ def test_no_answer_holds_text_of_a_peer_that_could_do_harm_on_a_terminal(served:
         if endpoint.method == "GET":
             text = served.get(endpoint.path)[2].decode()
             assert not any(mark in text for mark in ("\x1b", "\\u001b", "\u202e")), endpoint.path
+
+
+def test_a_sample_says_whose_its_answers_are_and_keeps_the_newest_of_each(served: Served) -> None:
+    answer = msgspec.json.decode(served.get("/api/v1/samples")[2], type=SamplesAnswer)
+    assert (answer.round, answer.learnt_round) == (700, 699)
+    assert answer.ours is not None and answer.learnt_from is not None
+    assert (answer.ours.whose, answer.ours.peer, answer.ours.model) == ("ours", None, "builtin:wren")
+    assert (answer.learnt_from.whose, answer.learnt_from.peer) == ("peer", "12D3KooWbob")
+    assert answer.learnt_from.model == "wren" and "\\x1b" in (answer.learnt_from.name or "")
+    assert [each.right for each in answer.ours.answers] == [True, False]
+    assert answer.ours.answers[0].text.startswith("15\n")
+
+
+def test_the_code_to_join_by_is_an_image_and_without_a_command_there_is_none(served: Served) -> None:
+    status, content_type, raw = served.get("/api/v1/join.svg")
+    assert (status, content_type) == (200, "image/svg+xml") and raw.startswith(b"<svg")
 
 
 def test_rollouts_say_in_words_why_groups_were_not_used(served: Served) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.api.gains import MAX_PEERS, MAX_SOURCES, OTHERS, POOL_ROUNDS
+from node.api.gains import MAX_PEERS, MAX_SOURCES, POOL_ROUNDS
+from node.api.gains_words import OTHERS
 from node.api.run_changes import RunChanges
 from node.api.types import GainsAnswer, TaskGain
 from node.events import NamedPeer, PeersChanged, RoundDone

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from node.api import series
 from node.api.history import MAX_POINTS, History
-from node.api.record import recorded_run
+from node.api.record import RunRecord, recorded_run
 from node.api.series import Kind, Stretch, Track, downsampled, merge, sample
 from node.api.types import HistoryAnswer
 from node.events import RoundDone, Usage, encode_event
@@ -164,6 +164,28 @@ def test_what_was_recorded_comes_back_older_half_first_and_lines_of_other_versio
     answer = history.answer()
     assert answer.rounds.time_seconds == (1.0, 2.0, 3.0) and answer.usage.time_seconds == (2.7,)
     assert recorded_run(tmp_path / "none", before_seconds=9.0)[0].answer().rounds.time_seconds == ()
+
+
+def test_gains_losses_and_marks_go_on_where_the_record_of_earlier_starts_ends(tmp_path: Path) -> None:
+    def done(number: int) -> RoundDone:
+        return round_done(
+            number,
+            reward_by_task={"add": 0.8 if number <= 60 else 0.1},
+            completions_by_task={"add": 8},
+            gradient_mass_by_task={"add": {"bob": 1.0}},
+        )
+
+    whole = RunRecord()
+    told_whole = [loss for number in range(1, 121) for loss in whole.add(done(number))]
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_bytes(b"\n".join(encode_event(done(number)) for number in range(1, 51)) + b"\n")
+    record = RunRecord()
+    told = [loss for number in range(51, 56) for loss in record.add(done(number))]  # while the record is read
+    record.restore(*recorded_run(metrics, before_seconds=51.0))
+    told += [loss for number in range(56, 121) for loss in record.add(done(number))]
+    assert told == told_whole and len(told) == 1
+    assert record.changes.gains() == whole.changes.gains()
+    assert record.changes.marks.answer() == whole.changes.marks.answer() != ()
 
 
 def test_what_came_while_the_record_was_read_follows_it() -> None:

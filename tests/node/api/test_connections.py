@@ -25,6 +25,7 @@ from tests.hang_guard import HANG_SECONDS
 from tests.node.api.test_api import TOKEN, Node
 
 OTHER_USER = os.getuid() + 1
+SAMPLES = b"GET /api/v1/samples HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 ASK = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 EVENTS = b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -172,3 +173,12 @@ def _user_found_of(user: int) -> int | None:
                 return user_of(address, accepted.getsockname())
         finally:
             child.communicate()
+
+
+async def test_questions_and_answers_are_for_the_nodes_own_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine(tmp_path, monkeypatch) as node:
+        (other,) = await node.crowd(1, says=SAMPLES, other=True)
+        (owner,) = await node.crowd(1, says=SAMPLES)
+        assert b"403" in await first_line(other) and b"200" in await first_line(owner)

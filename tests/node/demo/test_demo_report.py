@@ -47,6 +47,16 @@ def test_only_tasks_that_a_model_was_weak_on_before_count() -> None:
     assert second.startswith("bad: ") and "NOT" in second
 
 
+def test_a_model_that_is_better_together_and_lost_a_task_is_told_both() -> None:
+    before = {"weak": 0.0, "strong": 0.9, "steady": 0.5}
+    together = {"weak": 0.8, "strong": 0.5, "steady": 0.45}  # the last is within the noise of 40 completions
+    (line,) = conclusions(report_of(result("m", before, before, together)))
+    assert line.startswith("m: better together: 0.800 against 0.000 alone")
+    assert line.endswith("Together: It has lost success on strong from 0.90 to 0.50.")
+    (line,) = conclusions(report_of(result("m", before, together, before)))
+    assert "NOT better together" in line and "Alone: It has lost success on strong" in line
+
+
 def test_equal_means_are_not_better() -> None:
     same = {"a": 0.1}
     assert report_of(result("m", same, same, same)).better_together == {"m": False}

@@ -9,13 +9,27 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.events import Averaged, Event, Fault, LearnerReady, OutOfMemory, RoundDone, Stopped, Usage, encode_event
+from node.events import (
+    Averaged,
+    Event,
+    Fault,
+    LearnerReady,
+    NamedPeer,
+    OutOfMemory,
+    PeersChanged,
+    RoundDone,
+    Stopped,
+    Usage,
+    encode_event,
+)
+from node.report.comparison import Comparison, compare, comparison_lines
 from node.report.facts import run_facts
 from node.report.html import report_page
 from node.report.lines import report_lines
 from protocol.errors import ConfigurationError
 from tests.factories import round_done
 
+Recorded = Event | Usage | PeersChanged
 HOSTILE = "</script><b>x\x1b[2J"
 
 
@@ -56,7 +70,7 @@ def usage(second: float, sent_bytes: int) -> Usage:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[..., Path]:
-    def write(*events: Event | Usage, older: tuple[Event | Usage, ...] = (), rubbish: bytes = b"") -> Path:
+    def write(*events: Recorded, older: tuple[Recorded, ...] = (), rubbish: bytes = b"") -> Path:
         path = tmp_path / "metrics.jsonl"
         if older:
             (tmp_path / "metrics.jsonl.1").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in older))
@@ -131,3 +145,56 @@ def test_memory_that_ran_out_is_counted_and_listed_with_what_followed(recorded: 
 def test_the_events_that_a_report_reads_have_the_tags_that_the_node_writes() -> None:
     assert encode_event(done(1, 0.5)).startswith(b'{"event":"round"')
     assert msgspec.json.encode(usage(1.0, 1)).startswith(b'{"event":"usage"')
+
+
+def taught(number: int, reward: float, **changes: object) -> RoundDone:
+    return done(number, reward, completions_by_task={"add": 8}, gradient_mass_by_task={"add": {"bob": 1.0}}, **changes)
+
+
+def test_the_report_says_what_came_from_whom_what_was_lost_and_what_happened(recorded: Callable[..., Path]) -> None:
+    bob = NamedPeer("bob", f"bob {HOSTILE}", "robin")
+    came = PeersChanged(time_seconds=1000.5, round=0, came=(bob,), left=(), came_total=1, left_total=0, present=1)
+    left = PeersChanged(time_seconds=1080.5, round=80, came=(), left=(bob,), came_total=0, left_total=1, present=0)
+    rounds = [taught(n, 0.0 if n <= 2 else 0.8 if n <= 80 else 0.1) for n in range(1, 141)]
+    facts = run_facts(recorded(ready(), came, *rounds[:80], left, *rounds[80:]))
+    assert facts.gains is not None and facts.gains.peers[0].name is not None
+    (loss,) = facts.gains.losses
+    assert (loss.task, round(loss.best, 2), round(loss.now, 2)) == ("add", 0.8, 0.1)
+    assert [mark.kind for mark in facts.history.marks] == ["start", "came", "left", "loss"]
+    lines = report_lines(facts)
+    assert any(line.startswith("gained   This node's mean reward over 1 task is 0.10") for line in lines)
+    assert any(line.startswith("lost     add has fallen from 0.80") and "left after round 80" in line for line in lines)
+    assert any(line.startswith("from     bob") and "add +0.10" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_two_runs_are_compared_and_a_mean_does_not_hide_a_task_that_went_the_other_way(
+    recorded: Callable[..., Path],
+) -> None:
+    few = {"add": 0.2, "sort": 0.5}
+    alone = run_facts(recorded(ready(), *(done(n, 0.5, reward_by_task=few) for n in range(1, 21))))
+    both = {"add": 0.9, "sort": 0.3, "new": 0.1}
+    together = run_facts(recorded(ready(), *(done(n, 0.5, reward_by_task=both) for n in range(1, 31))))
+    comparison = compare(alone, together, ("alone", f"together{HOSTILE}"))
+    assert [(each.task, each.difference) for each in comparison.tasks] == [
+        ("add", pytest.approx(0.7)),
+        ("sort", pytest.approx(-0.2)),
+        ("new", None),
+    ]
+    assert "higher by 0.250 of mean reward over the 2 tasks that both trained; on sort alone is higher by 0.200" in (
+        comparison.sentence
+    )
+    lines = comparison_lines(comparison)
+    assert all(line.isprintable() for line in lines)
+    (run,) = [line for line in lines if line.startswith("run ")]
+    assert "20 rounds" in run and "30 rounds" in run
+    (new,) = [line for line in lines if line.startswith("new")]
+    assert "–" in new and "0.100 → 0.100" in new
+    assert msgspec.json.decode(msgspec.json.encode(comparison), type=Comparison).sentence == comparison.sentence
+
+
+def test_runs_without_a_common_task_and_runs_that_end_alike_are_called_so(recorded: Callable[..., Path]) -> None:
+    one = run_facts(recorded(ready(), done(1, 0.5)))
+    other = run_facts(recorded(ready(), done(1, 0.5, reward_by_task={"sort": 0.5})))
+    assert compare(one, one, ("a", "b")).sentence.startswith("Both end alike")
+    assert "no task in common" in compare(one, other, ("a", "b")).sentence
