@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
-from node.api.gains import HOW, LIMITS
+from node.api.gains_words import HOW, LIMITS
 from node.api.swarm_summary import swarm_answer
 from node.api.types import (
     GainsAnswer,

@@ -7,6 +7,7 @@ import { capital, change, counted, listed, number, score } from "./text.js";
 const ROWS = 10; // tasks in the picture; the others follow behind a click
 const LEAST = 0.005; // a smaller change is none in two digits
 const TASKS_OF_PEER = 2; // named beside a peer in the table
+const SIGMAS = 2; // of the error by chance: a smaller change is not called a rise
 const WORTH = 0.1; // gained on one task from one peer: worth a word in the sentence
 
 /** Describes the sentences above the picture. `gains` is the API's answer, or null; `tense` is "now" or "ended". */
@@ -18,7 +19,8 @@ export function headline(name, gains, doing, tense = "now") {
   const { mean_now: now } = gains;
   const isAlone = gains.others_since_round === null;
   const before = isAlone ? gains.mean_first : gains.mean_before;
-  const moved = Math.abs(now - before) < LEAST ? "stands at" : `${now > before ? "rose" : "fell"} from ${score(before)} to`;
+  const noise = Math.max(LEAST, SIGMAS * gains.error);
+  const moved = Math.abs(now - before) < noise ? "stands at" : `${now > before ? "rose" : "fell"} from ${score(before)} to`;
   return [
     element("p", { class: "headline" }, `${name} ${moved} `, element("strong", {}, score(now)), isAlone ? " by itself." : " with others."),
     element("p", { class: "lead" }, ...sources(gains)),
@@ -27,8 +29,10 @@ export function headline(name, gains, doing, tense = "now") {
 }
 
 /** Where the gain came from. The colours are those of the picture, so the sentence is its legend too. */
-function sources({ others_since_round: since, mean_first: first, mean_now: now, from_others, from_itself, not_attributed, tasks, peers }) {
-  const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.`;
+function sources(gains) {
+  const { others_since_round: since, mean_first: first, mean_before: before, mean_now: now, from_others, from_itself, not_attributed, tasks, peers } = gains;
+  const chance = Math.abs(now - (since === null ? first : before)) < SIGMAS * gains.error ? " All of it may be chance." : "";
+  const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.${chance}`;
   if (since === null) return [key("itself", change(now - first)), ` it learnt by itself, and nothing from others yet.${over}`];
   const named = peers.filter(({ gain }) => gain >= LEAST).map((peer) => `${peer.name ?? "other peers"}${mainly(peer)}`);
   const unknown = Math.abs(not_attributed) < LEAST ? [] : [", ", key("unknown", change(not_attributed)), " is not attributed to anybody"];
@@ -150,6 +154,7 @@ export function accounts(gains) {
     paragraph(gains.sentence),
     paragraph(gains.how),
     paragraph(gains.limits),
+    gains.error > 0 ? paragraph(`The whole change has an error of ±${number(gains.error, 3)} by chance (one standard deviation).`) : null,
     element("div", { class: "scrolled" }, byTask),
     gains.peers.length ? element("div", { class: "scrolled" }, byPeer) : null,
     ...gains.losses.map(({ sentence }) => element("p", { class: "bad" }, sentence)),

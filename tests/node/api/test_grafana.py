@@ -43,9 +43,11 @@ def labels_by_metric() -> dict[str, set[str]]:
         seconds=1.0,
     )
     device = DeviceUsage("a GPU", 1, 2, 0.5, 100.0, 200.0)
-    node.change(evaluated=measured, usage=replace(usage, device=device))
+    node.change(offered=node.status().averaged, evaluated=measured, usage=replace(usage, device=device))
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(metrics_text(node.status(), node.peers())):
+    for family in text_string_to_metric_families(
+        metrics_text(node.status(), node.peers(), node.record.changes.gains())
+    ):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
