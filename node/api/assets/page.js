@@ -44,7 +44,7 @@ const PARTS = {
   settings: { place: "settings", every: 10, draw: () => show($("settings"), ...settings(answers.status)) },
   notes: { place: "notes", every: 1, draw: drawNotes },
 };
-const PROMPTLY = 30; // the first updates, in which the charts of a young run grow fast
+const YOUNG_ROUNDS = 60; // until then the charts grow fast
 
 /** Receives the status by server-sent events. The browser connects again by itself when the node is back. */
 function listen() {
@@ -68,7 +68,7 @@ function listen() {
 const isOpen = (name) => $(PARTS[name].place).closest("details:not([open])") === null;
 
 function isDue(name, every) {
-  const young = name === "gains" || name === "skills" ? updates < PROMPTLY && updates % 3 === 0 : false;
+  const young = (name === "gains" || name === "skills") && (answers.status.round?.round ?? 0) < YOUNG_ROUNDS && updates % 3 === 0;
   return isOpen(name) && (young || updates % (every * (visible.has(name) ? 1 : OFF_SCREEN_FACTOR)) === 0);
 }
 
