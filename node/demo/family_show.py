@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from node.demo.family import FamilyReport, NodeResult, mean_reward
-from node.demo.show import console_of_tables
+from node.demo.plan import lost_tasks
+from node.demo.show import console_of_tables, lost_words
 from node.evaluation.evaluation_result import Evaluation
 from node.quantities import size
 
@@ -77,9 +78,14 @@ def nodes_table(report: FamilyReport) -> Table:
 def family_conclusions(report: FamilyReport) -> list[str]:
     """Returns one line on the reward and one on the distance of the weights."""
     verdict = "better together" if report.better_together else "NOT better together"
+    together, alone = (
+        lost_tasks(report.before, {task: fmean(each.sampled[task] for each in of) for task in report.before.sampled})
+        for of in ([node.together for node in report.nodes], [node.alone for node in report.nodes])
+    )
     return [
         f"{report.model}, {len(report.nodes)} nodes: {verdict}: {report.mean_together:.3f} against "
-        f"{report.mean_alone:.3f} alone, with equally many tokens; {report.mean_before:.3f} before.",
+        f"{report.mean_alone:.3f} alone, with equally many tokens; {report.mean_before:.3f} before."
+        + lost_words(together, alone),
         f"At the end the replicas are {report.distance_together:.2%} of their weights' norm apart; after learning "
         f"alone, {report.distance_alone:.2%}.",
     ]

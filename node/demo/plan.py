@@ -8,6 +8,7 @@ tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from node.api.losses import LEAST_FALL, SIGMAS
 from node.evaluation.evaluation_result import Evaluation
 
 WEAK_BELOW = 0.15
+LostTasks = Sequence[tuple[str, float, float]]  # task, reward before, reward after
 
 
 class Effort(Struct, frozen=True):
@@ -39,15 +41,6 @@ class ModelResult(Struct, frozen=True):
     together: Evaluation
     effort_alone: Effort
     effort_together: Effort
-
-    def lost_tasks(self, evaluation: Evaluation) -> list[tuple[str, float, float]]:
-        """Returns the tasks on which ``evaluation`` is lower than before training by more than noise, each with what it
-        was and what it is; the greatest fall first."""
-        pairs = [(task, was, evaluation.sampled[task]) for task, was in self.before.sampled.items()]
-        # Both measurements are on the same prompts, so what differs by chance is the draw of each completion.
-        count = max(1, self.before.prompts * self.before.samples)
-        lost = [(task, was, now) for task, was, now in pairs if fell_for_certain(was, now, count)]
-        return sorted(lost, key=lambda each: each[2] - each[1])
 
     def weak_tasks(self) -> list[str]:
         return [task for task, reward in self.before.sampled.items() if reward < WEAK_BELOW]
@@ -85,6 +78,15 @@ def make_report(
     }
     better = {model: _greater(means["together"], means["alone"]) for model, means in weak_means.items()}
     return DemoReport(minutes, seed, machine, version, models, weak_means, better)
+
+
+def lost_tasks(before: Evaluation, after: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Returns the tasks on which ``after``, sampled rewards by task, is lower than before training by more than noise,
+    each with what it was and what it is; the greatest fall first."""
+    # Both measurements are on the same prompts, so what differs by chance is the draw of each completion.
+    count = max(1, before.prompts * before.samples)
+    pairs = [(task, was, after[task]) for task, was in before.sampled.items()]
+    return sorted((each for each in pairs if fell_for_certain(*each[1:], count)), key=lambda each: each[2] - each[1])
 
 
 def fell_for_certain(was: float, now: float, completions: int) -> bool:

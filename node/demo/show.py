@@ -13,7 +13,7 @@ from rich.text import Text
 
 from node.api.loss_words import lost_sentence
 from node.demo.member import DemoNode
-from node.demo.plan import DemoReport, Effort, ModelResult
+from node.demo.plan import DemoReport, Effort, LostTasks, ModelResult, lost_tasks
 from node.quantities import size, times
 
 TABLE_CHARACTERS = 120  # width of the tables where there is no terminal
@@ -140,9 +140,14 @@ def conclusions(report: DemoReport) -> list[str]:
 
 def _losses(result: ModelResult) -> str:
     """Returns what a model lost while it learnt, as plainly as what it gained; empty where that is nothing."""
-    together, alone = (lost_sentence(result.lost_tasks(each)) for each in (result.together, result.alone))
-    said = f" Together: {together}" if together else ""
-    return f"{said} Alone: {alone}" if alone else said
+    together, alone = (lost_tasks(result.before, each.sampled) for each in (result.together, result.alone))
+    return lost_words(together, alone)
+
+
+def lost_words(together: LostTasks, alone: LostTasks) -> str:
+    """Returns what was lost in either run, to be put behind a verdict; empty where that is nothing."""
+    runs = (("Together", lost_sentence(together)), ("Alone", lost_sentence(alone)))
+    return "".join(f" {run}: {said}" for run, said in runs if said)
 
 
 def _effort_cells(effort: Effort) -> list[str]:

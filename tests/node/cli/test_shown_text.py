@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from node.api.answers import peer_view
-from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, PeerView
+from node.api.types import ChildStatus, Loss, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, Planned, RoundDone, Stopped, encode_event
@@ -84,6 +84,18 @@ def test_a_node_alone_shows_why_and_how_to_add_a_peer_reachable_address_first() 
 def test_a_member_of_a_private_cluster_that_is_alone_names_the_invite_and_not_its_address() -> None:
     text = wording.alone_lines(msgspec.structs.replace(swarm_status("nobody answered"), private=True))
     assert "starling invite" in text and "--peer" not in text
+
+
+def test_status_and_panel_show_what_was_lost_as_plainly_as_what_was_gained() -> None:
+    loss = Loss("sort", "practice", 0.76, 90, 90.0, 0.11, 0.65, 100, 100.0, (), "sort has fallen from 0.76 to 0.11.")
+    status = msgspec.structs.replace(
+        node_status(swarm_status(None), sorting_round(7)), gained="This node gained.", losses=(loss,)
+    )
+    lines = wording.status_lines(status)
+    assert "gained    This node gained." in lines and "lost      sort has fallen from 0.76 to 0.11." in lines
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(panel(status, PeersAnswer(())))
+    assert "sort has fallen from 0.76 to 0.11." in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_status_shows_round_rewards_traffic_and_rejections() -> None:

@@ -56,6 +56,16 @@ def shown(renderable: object) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_a_family_that_is_better_together_and_lost_a_task_is_told_both() -> None:
+    nodes = [
+        NodeResult(f"wren {i}", evaluation(a=0.1, b=0.5), evaluation(a=0.9, b=0.1), EFFORT, EFFORT, 3, 3_000_000)
+        for i in (1, 2)
+    ]
+    verdict, _ = family_conclusions(report(*nodes))
+    assert ": better together: " in verdict
+    assert verdict.endswith("Together: It has lost success on b from 0.50 to 0.10.")
+
+
 def test_the_mean_over_nodes_and_tasks_decides() -> None:
     better = report(node("wren 1", 0.2, 0.3), node("wren 2", 0.4, 0.35))
     assert (better.mean_before, better.mean_alone, better.mean_together) == pytest.approx((0.3, 0.4, 0.4125))
