@@ -14,7 +14,7 @@ const TEXTS = 8; // of one sign, at most
 const APART_PX = 18; // signs that are closer than this are drawn as one
 const LABEL_PX = 80; // width of a time, with the space beside it
 const DAY_SECONDS = 86400;
-const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 43200, DAY_SECONDS];
+const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, DAY_SECONDS];
 
 const charts = new Map(); // place -> its chart
 

@@ -153,9 +153,9 @@ function drawGraph() {
   const { links, peers } = answers;
   const used = Object.fromEntries(peers.peers.map((peer) => [peer.peer, peer.groups_used]));
   const [us, ...others] = nodesOf(links, used);
-  show($("links-count"), `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`);
+  show($("links-count"), others.length === 0 ? "nobody yet" : `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`);
   show($("graph"), graph(links, used));
-  show($("graph-models"), models(us, others), element("p", { class: "aside" }, mostUsed(others)));
+  show($("graph-models"), models(us, others), others.length === 0 ? "" : element("p", { class: "aside" }, mostUsed(others)));
 }
 
 function drawMachine() {

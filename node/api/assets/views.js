@@ -124,7 +124,7 @@ export function join(status) {
   return [
     alone,
     element("h3", {}, "Another machine joins with"),
-    element("div", { class: "line" }, element("code", { id: "join-line", tabindex: 0 }, line), element("button", { type: "button", id: "copy" }, "Copy")),
+    element("div", { class: "line" }, element("code", { id: "join-line" }, line), element("button", { type: "button", id: "copy" }, "Copy")),
     how.hint ? element("p", { class: "aside" }, how.hint) : null,
     how.qr ? element("details", { class: "plain" }, element("summary", {}, "As a QR code"), element("img", { src: `/api/v1/join.svg?of=${hash(line)}`, alt: "QR code of the line above", width: 200, height: 200, loading: "lazy" })) : null,
   ].filter((part) => part !== null);
