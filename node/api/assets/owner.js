@@ -4,7 +4,7 @@
 import { $, element, show } from "./dom.js";
 
 const ACTIONS = {
-  pause: { title: "Pause", does: "The node finishes its round and then leaves the machine to you, until it is resumed.", done: "pausing" },
+  pause: { title: "Pause", does: "The node finishes its step, saves a checkpoint and leaves the machine to you until it is resumed. Peers stay connected.", done: "pausing" },
   resume: { title: "Resume", does: "The node goes on learning.", done: "resuming" },
   stop: { title: "Stop", does: "The node finishes its step, saves a checkpoint, says goodbye to its peers and ends.", done: "stopping" },
 };
