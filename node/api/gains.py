@@ -38,6 +38,7 @@ MAX_SOURCES: Final = 256  # of one task; the one with the least pool makes room,
 MAX_PEERS_KNOWN: Final = 1024  # counts and names; the one heard of longest ago makes room
 MAX_PEERS_OF_TASK: Final = 8
 MAX_TASKS_OF_PEER: Final = 16
+FIRST_ROUNDS: Final = 5  # of a task, which are too uncertain to be its best
 POOL_ROUNDS: Final = 30  # of the task; .9^30: four parts in a hundred of what M remembers are older
 OWN: Final = "self"
 TRAINED_ON: Final = ("used", "replayed")
@@ -131,7 +132,7 @@ class Attribution:
             known.before, known.before_squared_error = now, known.smoothed.squared_error
         else:
             _share_out(known, now - before)
-        if now > known.best:
+        if now > known.best or known.smoothed.rounds <= FIRST_ROUNDS:
             known.best, known.best_round = now, done.round
         known.samples += max(1, completions)
         known.practised_round = done.round

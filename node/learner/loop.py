@@ -346,20 +346,16 @@ class Learner:
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         learnt = self._stepped(own_batch + foreign_batch)
         record.foreign_completions = learnt.foreign_completions
+        taught: list[VerifiedGroup] = []
         if learnt.step is not None and learnt.step.taken:
             sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
             sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
             record.learnt_from((*source, mass) for source, mass in zip(sources, learnt.masses, strict=True))
-        self._show_samples(own, verified, foreign_batch)
-        return learnt
-
-    def _show_samples(
-        self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], learnt: Sequence[TrainingGroup]
-    ) -> None:
-        used = [each for each, group in zip(verified, learnt, strict=True) if group.informative and group.influence > 0]
-        samples = self._samples.of_round(self._clock(), self.state.round + 1, own, used)
+            taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=True) if mass > 0]
+        samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
         if samples is not None:
             self._report(samples)
+        return learnt
 
     def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
         """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are."""

@@ -49,9 +49,6 @@ def _gains(gains: GainsAnswer) -> list[str]:
         on = ", ".join(f"{printable(task)} {gain:+.2f}" for task, gain in best if abs(gain) >= LEAST_SHOWN)
         if on:
             name = printable(peer.name or f"…{peer.peer[-5:]}", 64)
-            lines.append(f"from     {name}: {gains_groups(peer.groups)}{on}")
+            learnt = f"learnt from its groups {times(peer.groups)}; " if peer.groups else ""
+            lines.append(f"from     {name}: {learnt}{on}")
     return lines + [line.replace("lost      ", "lost     ", 1) for line in loss_lines(gains.losses)]
-
-
-def gains_groups(groups: int) -> str:
-    return f"{counted(groups, 'group')} used; " if groups else ""
