@@ -2,9 +2,9 @@
 
     python -m scripts.pictures docs [--minutes 3] [--dark]
 
-Three nodes with the three built-in models train on this machine for ``--minutes``. Then the page of the first, without
-what stands behind clicks, is drawn in headless Chromium (Debian: chromium, chromium-driver) as page.png, its terminal
-interface as top.svg, and all nodes are ended.
+Three nodes with the three built-in models train on this machine for ``--minutes``, the first of them alone for a third
+of that time. Then the page of the first, without what stands behind clicks, is drawn in headless Chromium (Debian:
+chromium, chromium-driver) as page.png, its terminal interface as top.svg, and all nodes are ended.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from scripts.top_picture import top_as_svg
 
 MODELS = ("wren", "robin", "finch")
 WIDTH = 1200
+ALONE_SHARE = 1 / 3  # of the time: what the first node can do before others come
 BELOW_PX = 16
 SHOWN = "return Math.ceil(document.querySelector('.pair').getBoundingClientRect().bottom + scrollY)"
 TERMINAL = 80, 24  # columns and lines
@@ -48,8 +49,10 @@ def main() -> None:
             for model in MODELS:
                 node = start(Path(folder) / model, model, port if address is None else 0, address)
                 started.append(node)
-                address = address or first_address(node)
-            time.sleep(60 * arguments.minutes)
+                if address is None:
+                    address = first_address(node)
+                    time.sleep(60 * arguments.minutes * ALONE_SHARE)
+            time.sleep(60 * arguments.minutes * (1 - ALONE_SHARE))
             take_screenshot(port, arguments.folder / "page.png", dark=arguments.dark)
             top = asyncio.run(top_as_svg(Path(folder) / MODELS[0], View.NODE, TERMINAL, []))
             (arguments.folder / "top.svg").write_text(top, encoding="utf-8")

@@ -69,7 +69,7 @@ def test_first_sentence_says_what_it_gained_from_whom_and_what_it_lost(browser: 
         assert "+0.15 it has from wren (rotate_matrix +0.80) and heron" in said
         assert "Lost: number_sorting fell from 0.76 to 0.11" in said
         moment = until(browser, "#moment", bool)
-        assert moment.startswith("rotate_matrix rose from 0.") and "wren came" in moment
+        assert moment.startswith("rotate_matrix rose from 0.") and "ren came" in moment
         assert "peers came" in text_of(browser, "#signs")
         browser.execute_script("document.querySelector('[data-by=step]').click()")
         assert "rounds" in until(browser, "#moment", lambda said: "rounds" in said)

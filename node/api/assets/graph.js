@@ -52,9 +52,10 @@ function rings(peers, first, single) {
     sizes.push({ ring, count: Math.min(left, fits) });
     left -= fits;
   }
+  const begin = single && peers.length === 2 ? 0 : -Math.PI / 2; // two stand side by side, as wide screens are
   // Neighbours in the order, which share a model, stand at neighbouring angles on all rings.
   const slots = sizes.flatMap(({ ring, count }, index) =>
-    Array.from({ length: count }, (_, place) => ({ ring, angle: ((place + (index % 2) / 2) / count) * 2 * Math.PI - Math.PI / 2 })),
+    Array.from({ length: count }, (_, place) => ({ ring, angle: ((place + (index % 2) / 2) / count) * 2 * Math.PI + begin })),
   );
   slots.sort((one, other) => one.angle - other.angle || one.ring - other.ring);
   return { placed: peers.map((peer, index) => ({ peer, ...slots[index] })), beyond: first + RING.apart * sizes.length };

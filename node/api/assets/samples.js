@@ -22,7 +22,7 @@ function own(group, round) {
 function foreign(group, round) {
   const by = group.name || `${group.peer.slice(0, 8)}…`;
   const title = element("figcaption", {}, element("strong", {}, "A stranger's answer"), ` that this node learnt from in round ${number(round)}`);
-  const who = element("p", { class: "whose" }, `It says of itself: ${by}, ${group.model || "unknown model"}. Task: ${group.task}. Checked and scored here.`);
+  const who = element("p", { class: "whose" }, `It calls itself ${by}, its model ${group.model || "unknown"}. The question (${group.task}) was made here, and its answers were scored here.`);
   return element("figure", { class: "sample foreign" }, title, who, ...inside(group));
 }
 

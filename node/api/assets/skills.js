@@ -62,17 +62,19 @@ function losses(lost) {
 export function picture(gains) {
   if (!gains || !gains.tasks.length) return [];
   const sorted = gains.tasks.filter(({ now }) => now !== null).sort((one, other) => other.now - one.now || (one.task < other.task ? -1 : 1));
-  const rows = (tasks) => element("ul", { class: "skills" }, ...tasks.map(row));
+  const best = new Map(gains.losses.map((loss) => [loss.task, loss.best])); // a smaller fall than a loss is noise
+  const withBest = (task) => ({ ...task, best: best.get(task.task) ?? task.now });
+  const rows = (tasks) => element("ul", { class: "skills" }, ...tasks.map(withBest).map(row));
   const rest = sorted.slice(ROWS);
   return [
     rows(sorted.slice(0, ROWS)),
     scale(),
     rest.length ? element("details", { class: "plain" }, element("summary", {}, counted(rest.length, "more task")), rows(rest)) : null,
-    legend(sorted, gains.others_since_round === null),
+    legend(sorted.map(withBest), gains.others_since_round === null),
   ].filter((part) => part !== null);
 }
 
-/** Returns the parts of a bar as [kind, from, width]. Losses within the gain make its parts narrower in proportion. */
+/** Returns the parts of a bar as [kind, from, width]; `best` is what was lost, or else what is now. Losses within the gain make its parts narrower in proportion. */
 export function parts({ before, now, best, from_itself, from_others, not_attributed }) {
   const start = Math.min(before ?? 0, now);
   const gained = [["itself", from_itself], ["others", from_others], ["unknown", not_attributed]].map(([kind, gain]) => [kind, Math.max(0, gain)]);

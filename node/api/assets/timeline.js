@@ -1,6 +1,6 @@
 // The lines and marks of the chart of skills, from the API's history. Pure functions.
 
-import { ago, clock, score } from "./text.js";
+import { ago, capital, clock, counted, score } from "./text.js";
 
 const LINES = 12; // those that changed most; more cannot be told apart
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
@@ -60,13 +60,16 @@ function mostChanged(all) {
   return [...all].sort((one, other) => span(other) - span(one)).slice(0, LINES);
 }
 
-/** Returns the marks within the chart; by step, a mark stands at the first round that ended after it. */
+/** Returns the marks as the chart takes them. What came before the first point stands at the chart's beginning. */
 function marks(history, xs, by) {
   if (!xs.length) return [];
   return (history.marks ?? [])
-    .map((mark) => ({ kind: mark.kind, sign: SIGNS[mark.kind] ?? "•", text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`, x: by === "step" ? mark.round : mark.time_seconds }))
-    .filter(({ x }) => x !== null && x >= xs[0] && x <= xs.at(-1));
+    .map((mark) => ({ kind: mark.kind, sign: SIGNS[mark.kind] ?? "•", text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`, x: at(mark, by) }))
+    .filter(({ x }) => x <= xs.at(-1))
+    .map((mark) => ({ ...mark, x: Math.max(mark.x, xs[0]) }));
 }
+
+const at = (mark, by) => (by === "step" ? mark.round : mark.time_seconds);
 
 /** The signs that stand in the chart, with their meaning. */
 export const signsOf = (marks) =>
@@ -75,21 +78,21 @@ export const signsOf = (marks) =>
     .map((kind) => [kind, SIGNS[kind] || "|", KINDS[kind]]);
 
 /**
- * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the peers that came since
- * a sixth before it. Null where no line rose by JUMP.
+ * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the last peers that came
+ * meanwhile or up to a sixth before. Null where no line rose by JUMP.
  */
 function jump(lines, history, by) {
   let best = null;
+  const sixth = lines.length ? (lines[0].x.at(-1) - lines[0].x[0]) * SIXTH : 0;
   for (const { name, x, values } of lines) {
-    const within = (x.at(-1) - x[0]) * SIXTH;
     for (let from = 0, to = 0; to < x.length; to += 1) {
-      while (x[to] - x[from] > within) from += 1;
+      while (x[to] - x[from] > sixth) from += 1;
       const low = lowest(values, from, to);
       const rise = low === null || values[to] === null ? 0 : values[to] - values[low];
       if (rise >= JUMP && rise > (best?.rise ?? 0)) best = { line: name, rise, from: x[low], to: x[to], low: values[low], high: values[to] };
     }
   }
-  return best && { ...best, text: said(best, history, by) };
+  return best && { ...best, text: said(best, history, by, sixth) };
 }
 
 function lowest(values, from, to) {
@@ -100,10 +103,10 @@ function lowest(values, from, to) {
   return found;
 }
 
-function said({ line, low, high, from, to }, history, by) {
-  const long = by === "step" ? `${Math.round(to - from)} rounds` : ago(to - from);
-  const at = (mark) => (by === "step" ? mark.round : mark.time_seconds);
-  const came = (history.marks ?? []).filter((mark) => mark.kind === "came" && at(mark) <= to && at(mark) >= from - (to - from));
-  const when = came.length ? ` Just before or meanwhile: ${came.slice(0, 2).map(({ text }) => text).join("; ")}.` : "";
-  return `${line} rose from ${score(low)} to ${score(high)} within ${long}.${when}`;
+function said({ line, low, high, from, to }, history, by, sixth) {
+  const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
+  const came = (history.marks ?? []).filter((mark) => mark.kind === "came" && at(mark, by) <= to && at(mark, by) >= from - Math.max(sixth, to - from));
+  const when = (mark) => (at(mark, by) < from ? `${inWords(from - at(mark, by))} before` : "meanwhile");
+  const told = came.length ? ` ${capital(came.slice(-2).map((mark) => `${mark.text} ${when(mark)}`).join("; "))}.` : "";
+  return `${line} rose from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
 }
