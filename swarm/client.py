@@ -19,10 +19,9 @@ import msgspec
 from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
-from protocol.streams.averaging_messages import Offer
-from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE
+from swarm.averaging.weights_offer import WeightsOffer
 from swarm.blobs.store import ContentStore
 
 R = TypeVar("R", bound=api.Reply)
@@ -85,27 +84,15 @@ class SwarmClient:
         timeout_seconds = max(self._timeout_seconds, deadline_seconds + _GRACE_SECONDS)
         return list(self._ask(request, api.FetchedList, timeout_seconds).fetched)
 
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply:
-        """Offers weights, a blob whole or in parts, to the peers of the family, and waits for the outcome.
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply:
+        """Offers weights to the peers of the family, and waits for the outcome.
 
         Returns at most ``MAX_SECONDS_AFTER_DEADLINE`` after the deadline: an exchange that runs then is finished.
         Closing the client from another thread, or the end of this process, abandons it. Raises ``StorageError`` if the
         disk is full, ``TransportError`` also if an exchange of this node runs already or the blob does not fit the
         layout and encoding.
         """
-        stored = self._store.put(blob)
-        offer = Offer(family, layout.digest, encoding, step, stored, self._store.size(stored))
-        request = api.Average(offer, layout.tensors, deadline_seconds, known)
+        request = ours.put(self._store, deadline_seconds)
         return self._ask(request, api.AverageReply, deadline_seconds + MAX_SECONDS_AFTER_DEADLINE + _GRACE_SECONDS)
 
     def progress(self, blobs: Sequence[bytes]) -> list[int]:

@@ -9,26 +9,16 @@ from typing import Protocol
 
 from node.averaging.noloco import Weights
 from node.averaging.rules import State
-from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.norm_history import FamilyPast
+from swarm.averaging.weights_offer import WeightsOffer
 
 
 class AveragingSwarm(Protocol):
     """The part of ``swarm.client.SwarmClient`` that averaging uses."""
 
     def peers(self) -> Sequence[api.PeerStatus]: ...
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply: ...
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply: ...
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None: ...
     def close(self) -> None: ...
 

@@ -56,6 +56,7 @@ from node.policy.device_faults import detail_of, is_out_of_memory
 from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError, StorageError, TransportError
 from swarm import api
+from swarm.averaging.weights_offer import WeightsOffer
 
 NO_PEER: Final = "no peer of the family is connected"
 
@@ -247,15 +248,10 @@ class WeightAverager:
         offering = self._rule.offer(offered.weights, offered.before, afresh=offered.afresh, random=offered.random)
         learnt = offering.learnt(offered.since)
         known = msgspec.structs.replace(offered.known, learnt=offered.known.learnt + learnt)
-        found = self._swarm.average(
-            offering.content,
-            self._family,
-            layout_of(offered.weights),
-            self._rule.encoding,
-            offered.before.steps if offered.before is not None else 0,
-            known,
-            deadline_seconds=self._section.partner_seconds,
-        )
+        steps = offered.before.steps if offered.before is not None else 0
+        layout = layout_of(offered.weights)
+        ours = WeightsOffer(offering.content, self._family, layout, self._rule.encoding, steps, known)
+        found = self._swarm.average(ours, deadline_seconds=self._section.partner_seconds)
         if found.path is None or found.theirs is None:
             return AveragingResult(offered, found.because, again_at_once=True, past=found.past)
         averaged = offering.averaged(_content(found.path), found.weight)

@@ -34,11 +34,11 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
-from node.tasks.scorer import Scores
 from node.tasks.task import Task
-from protocol.messages import Heartbeat, PromptRef
+from protocol.messages import Heartbeat
 from protocol.rollouts import Group, advert_of, encode_group
 from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.experiments.harness.nodes_run import OwnProcessScorer
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
 PEERS: Final = 8
@@ -50,20 +50,6 @@ LEARNER: Final = "builtin:robin"
 SECONDS_A_ROUND: Final = 5.0
 SETTLE_SECONDS: Final = 60.0  # a hang guard
 EPOCH_SECONDS: Final = 1_000_000.0
-
-
-class InProcessScorer:
-    """Rewards in this process, as the workers compute them."""
-
-    def __init__(self, tasks: dict[str, Task]) -> None:
-        self._tasks = tasks
-
-    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
-        scores = []
-        for ref, texts in items:
-            task = self._tasks[ref.task]
-            scores.append(Scores(tuple(task.rewards(task.prompt(ref), texts)), (None,) * len(texts)))
-        return scores
 
 
 @dataclass
@@ -113,7 +99,7 @@ class Generator:
     def __init__(self, model: str, tasks: dict[str, Task]) -> None:
         self._policy = Policy.load(PolicySection(model=model, device="cpu"), seed=0)
         self._engine = TorchEngine(self._policy, rows=256, seed=0)
-        self._tasks, self._scorer = tasks, InProcessScorer(tasks)
+        self._tasks, self._scorer = tasks, OwnProcessScorer(tasks)
 
     def groups(self, round_number: int, peer: str) -> list[Group]:
         drawn = allocate(round_number, peer, list(self._tasks), groups=TRIED, completions=COMPLETIONS)
@@ -183,7 +169,7 @@ def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task],
         swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0
         intake = RolloutIntake(swarm, tasks, config.learner, lambda: now[0], research=config.objective.research)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=0)
-        parts = config, policy, tasks, engine, InProcessScorer(tasks), intake, optimizer, LearnerState()
+        parts = config, policy, tasks, engine, OwnProcessScorer(tasks), intake, optimizer, LearnerState()
         learner = Learner(*parts, report=lambda _: None, clock=lambda: now[0])
         for of_round in rounds:
             now[0] += SECONDS_A_ROUND

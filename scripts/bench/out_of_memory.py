@@ -41,12 +41,12 @@ from protocol.blob_id import blob_id
 from protocol.messages import Heartbeat
 from protocol.streams.averaging_messages import Offer
 from protocol.weights.dense_weights import encode_dense
-from protocol.weights.tensor_layout import TensorLayout
 from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.failing_node import Averager, Checkpoints, Engine, Injector, Optimizer
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.experiments.harness.nodes_run import OwnProcessScorer, relative_distance, tasks_named
 from swarm import api
+from swarm.averaging.weights_offer import WeightsOffer
 
 WAIT_SECONDS: Final = 60.0  # a hang guard
 TASKS: Final = ("basic_arithmetic", "number_sorting", "spell_backward")
@@ -76,17 +76,7 @@ class SteadyPartner:
     def peers(self) -> list[api.PeerStatus]:
         return [self._peer]
 
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply:
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply:
         return api.AverageReply("partner", self._offer, str(self._path), 1.0, "committed", 0.5)
 
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:

@@ -15,7 +15,6 @@ clock.install()
 import hashlib
 import json
 import os
-import selectors
 import sys
 import time
 from pathlib import Path
@@ -40,6 +39,7 @@ from protocol.errors import StarlingError, StorageError, TransportError
 from protocol.messages import Heartbeat
 from protocol.rollouts import check_against_advert, decode_group
 from scripts.bench.common.swarm_processes import group
+from scripts.chaos.command_lines import CommandLines
 from swarm import api
 from swarm.client import SwarmClient
 
@@ -82,26 +82,6 @@ def save_round(home: Path, rounds: int) -> int:
     finally:
         os.close(folder)
     return len(content)
-
-
-class CommandLines:
-    """Standard input, line by line, without a thread."""
-
-    def __init__(self) -> None:
-        self._pending = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(0, selectors.EVENT_READ)
-
-    def line(self, seconds: float | None) -> bytes | None:
-        """Returns the next line, empty at the end of input; None after ``seconds`` without one."""
-        while b"\n" not in self._pending:
-            if not self._selector.select(seconds):
-                return None
-            if not (part := os.read(0, 1 << 16)):
-                return b""
-            self._pending += part
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
 
 
 class StubLearner:

@@ -7,8 +7,6 @@ fifth of a second, where the real one imports torch for three. The supervisor an
 
 from __future__ import annotations
 
-import os
-import selectors
 import sys
 import time
 from contextlib import suppress
@@ -29,6 +27,7 @@ from node.events import (
 from node.printable import printable
 from protocol.errors import TransportError
 from protocol.messages import Heartbeat
+from scripts.chaos.command_lines import CommandLines
 from swarm.client import SwarmClient
 from tests.factories import round_done
 
@@ -42,26 +41,6 @@ def report(event: Event) -> None:
     sys.stdout.buffer.flush()
 
 
-class Input:
-    """Standard input, line by line, without a thread."""
-
-    def __init__(self) -> None:
-        self._pending = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(0, selectors.EVENT_READ)
-
-    def line(self, seconds: float | None) -> bytes | None:
-        """The next line, empty at the end of input; None after ``seconds`` without one."""
-        while b"\n" not in self._pending:
-            if not self._selector.select(seconds):
-                return None
-            if not (part := os.read(0, 1 << 16)):
-                return b""
-            self._pending += part
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
-
-
 class Learner:
     def __init__(self, start: LearnerStart) -> None:
         self._config = start.config
@@ -70,7 +49,7 @@ class Learner:
         self._round = int(self._saved.read_text()) if self._saved.exists() else 0
         self._newest = str(self._saved) if self._saved.exists() else None
 
-    def run(self, commands: Input) -> None:
+    def run(self, commands: CommandLines) -> None:
         report(Loading(time_seconds=time.time(), what="policy", seconds=0.1))
         report(self._ready())
         stop = None
@@ -138,7 +117,7 @@ class Learner:
 
 
 if __name__ == "__main__":
-    commands = Input()
+    commands = CommandLines()
     settings = commands.line(None)
     if settings:
         Learner(msgspec.json.decode(settings, type=LearnerStart)).run(commands)

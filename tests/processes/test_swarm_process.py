@@ -26,6 +26,7 @@ from protocol.rollouts import Completion, FinishReason, Group, decode_group
 from protocol.weights.dense_weights import ENCODING, Patterns, dense_bytes, dense_parts, encode_dense, open_dense
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
+from swarm.averaging.weights_offer import WeightsOffer
 from swarm.client import SwarmClient
 from tests.hang_guard import HANG_SECONDS
 
@@ -191,10 +192,9 @@ def patterns(seed: int) -> list[Patterns]:
 def average(process: SwarmProcess, weights: list[Patterns]) -> api.AverageReply:
     """As a learner does: with a client of its own."""
     with SwarmClient(process.home / "swarm.sock") as client:
-        parts = dense_parts(LAYOUT, weights)
-        return client.average(
-            parts, FAMILY, LAYOUT, ENCODING, 3, api.KnownPartners(learnt=1e6), deadline_seconds=HANG_SECONDS
-        )
+        known = api.KnownPartners(learnt=1e6)
+        ours = WeightsOffer(dense_parts(LAYOUT, weights), FAMILY, LAYOUT, ENCODING, 3, known)
+        return client.average(ours, deadline_seconds=HANG_SECONDS)
 
 
 def test_two_processes_average_over_real_sockets_and_each_gets_the_others_weights_bit_for_bit(pair: Pair) -> None:
@@ -220,10 +220,8 @@ def test_a_learner_that_dies_while_it_averages_frees_its_swarm_process_for_the_n
     first, second = pair
     with ThreadPoolExecutor(2) as learners:
         leaving = SwarmClient(first.home / "swarm.sock")
-        blob = encode_dense(LAYOUT, patterns(1))
-        answer = learners.submit(
-            leaving.average, blob, FAMILY, LAYOUT, ENCODING, 3, api.KnownPartners(), deadline_seconds=HANG_SECONDS
-        )
+        ours = WeightsOffer(encode_dense(LAYOUT, patterns(1)), FAMILY, LAYOUT, ENCODING, 3, api.KnownPartners())
+        answer = learners.submit(leaving.average, ours, deadline_seconds=HANG_SECONDS)
         wait_until("it runs", lambda: first.client.status().averaging.running)
         with pytest.raises(TransportError, match="runs already"):
             average(first, patterns(1))

@@ -38,6 +38,7 @@ from scripts.bench.common.averaging_weights import weights_of
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.api import KnownPartners
+from swarm.averaging.weights_offer import WeightsOffer
 
 FAMILY: Final = bytes(range(16))
 START: Final = 1_000_000  # a number that no peer has: for the outer weights that all begin with
@@ -105,16 +106,10 @@ def _round(
     def learner(process: SwarmProcess, own: SimulatedReplica) -> tuple[str | None, float, str]:
         go.wait()
         offering = _offering(rule, own)
+        known = KnownPartners(learnt=1e9)  # no distance is too long
         layout = layout_of(own.weights)
-        found = process.client.average(
-            offering.content,
-            FAMILY,
-            layout,
-            rule.encoding,
-            own.state.steps,
-            KnownPartners(learnt=1e9),  # no distance is too long
-            deadline_seconds=EXCHANGE_SECONDS,
-        )
+        ours = WeightsOffer(offering.content, FAMILY, layout, rule.encoding, own.state.steps, known)
+        found = process.client.average(ours, deadline_seconds=EXCHANGE_SECONDS)
         if found.path is None:
             return None, time.monotonic(), found.because
         after = offering.averaged(np.memmap(found.path, np.uint8, mode="r").data, found.weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from random import Random
 from typing import Any
@@ -15,9 +15,9 @@ from node.events import Event
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState
 from protocol.errors import TransportError
-from protocol.weights.tensor_layout import TensorLayout
 from scripts.experiments.harness.simulated_swarm import SwarmMember
 from swarm import api
+from swarm.averaging.weights_offer import WeightsOffer
 
 
 class WaitingMember:
@@ -32,18 +32,8 @@ class WaitingMember:
     def peers(self) -> list[api.PeerStatus]:
         return self._member.peers()
 
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply:
-        answer = self._member.begin_average(blob, family, layout, encoding, step, known, deadline_seconds)
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply:
+        answer = self._member.begin_average(ours, deadline_seconds)
         self._answer = answer
         self.asked.set_result(None)
         reply = answer.result()

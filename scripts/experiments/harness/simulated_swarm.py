@@ -25,10 +25,10 @@ from trio.testing import MockClock
 
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
-from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.weights_difference import Difference, measure_difference
+from swarm.averaging.weights_offer import WeightsOffer
 from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -214,20 +214,9 @@ class SwarmMember:
     def close(self) -> None:
         """There is no connection to close."""
 
-    def begin_average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        deadline_seconds: float,
-    ) -> Future[api.Reply]:
+    def begin_average(self, ours: WeightsOffer, deadline_seconds: float) -> Future[api.Reply]:
         """Does what ``SwarmClient.average`` does, without waiting for the answer."""
-        stored = self._service.store.put(blob)
-        offer = Offer(family, layout.digest, encoding, step, stored, self._service.store.size(stored))
-        request = api.Average(offer, layout.tensors, deadline_seconds, known)
+        request = ours.put(self._service.store, deadline_seconds)
         return self._swarm.begin(lambda: self._service.answer(request))
 
     def _ask(self, request: api.Request, expected: type[T]) -> T:

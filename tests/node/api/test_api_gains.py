@@ -127,6 +127,11 @@ def test_the_parts_add_up_whatever_happened(history: list[tuple[dict[str, float]
         assert sum(peer.gain for peer in answer.peers) == pytest.approx(answer.from_others, abs=1e-6)
 
 
+def test_a_lucky_first_round_is_not_a_tasks_best() -> None:
+    add = task(gains_of(*(played(n, {"add": 1.0 if n == 1 else 0.2}) for n in range(1, 60))), "add")
+    assert add.first == 1.0 and add.best < 0.5
+
+
 def test_thousands_of_peers_are_bounded_and_still_add_up() -> None:
     rounds = [played(n, {"add": n / 60}, {"add": {f"peer{32 * n + i}": 1.0 for i in range(32)}}) for n in range(1, 60)]
     answer = gains_of(*rounds)

@@ -88,6 +88,14 @@ def test_a_peer_comes_when_it_has_said_its_model_and_leaves_after_an_absence() -
     assert left.left == (NamedPeer("id-bob", "bob", "wren"),) and left.time_seconds == 12.0 + ABSENT_SECONDS
 
 
+def test_a_connected_peer_that_never_says_its_name_comes_under_the_end_of_its_id() -> None:
+    presence = Presence()
+    silent = msgspec.structs.replace(view("x", age_seconds=None), peer="12D3KooWabcde")
+    reports = [presence.look(float(second), 1, [silent]) for second in range(20)]
+    (came,) = [each for each in reports if each is not None]
+    assert came.came == (NamedPeer("12D3KooWabcde", "…abcde", ""),) and came.time_seconds == 15.0
+
+
 def test_a_peer_that_is_heard_through_others_is_present_until_its_heartbeats_are_old() -> None:
     presence = Presence()
     assert presence.look(0.0, 1, [view("bob", connected=False, age_seconds=5.0)]) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -38,6 +38,7 @@ from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import encode_dense, open_dense
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
+from swarm.averaging.weights_offer import WeightsOffer
 
 SHAPES = {"tail": (7,), "head": (3, 5), "scale": ()}
 LAYOUT = TensorLayout.of(SHAPES)
@@ -65,6 +66,10 @@ def digest(*trees: Mapping[str, Tensor]) -> str:
     return hashed.hexdigest()
 
 
+def joined(ours: WeightsOffer) -> bytes:
+    return ours.content if isinstance(ours.content, bytes) else b"".join(ours.content)
+
+
 class Family:
     """The swarm process's answers: whether a peer of the family is there, and the result of an offer."""
 
@@ -90,23 +95,13 @@ class Family:
         beat = Heartbeat("bob", "", "", family, bytes(16), 1, 1, "", 1.0, 0, 0, ())
         return [api.PeerStatus("bob", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None)]
 
-    def average(
-        self,
-        blob: bytes | Sequence[bytes | memoryview],
-        family: bytes,
-        layout: TensorLayout,
-        encoding: str,
-        step: int,
-        known: api.KnownPartners,
-        *,
-        deadline_seconds: float,
-    ) -> api.AverageReply:
-        content = b"".join([blob] if isinstance(blob, bytes) else blob)
-        assert (family, encoding, deadline_seconds) == (FAMILY, self.encoding, 30.0)
+    def average(self, ours: WeightsOffer, *, deadline_seconds: float) -> api.AverageReply:
+        content = joined(ours)
+        assert (ours.family, ours.encoding, deadline_seconds) == (FAMILY, self.encoding, 30.0)
         self.blobs.append(content)
-        self.known_partners.append(known)
-        if encoding == DenseRule.encoding:
-            self.offered.append((from_bf16_bits(open_dense(content, layout), layout), step))
+        self.known_partners.append(ours.known)
+        if ours.encoding == DenseRule.encoding:
+            self.offered.append((from_bf16_bits(open_dense(content, ours.layout), ours.layout), ours.step))
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         if self.error is not None:
@@ -115,7 +110,8 @@ class Family:
             return api.AverageReply(None, None, None, 1.0, "1 × not_now", 30.0)
         path = self._folder / blob_id(self.theirs).hex()
         path.write_bytes(self.theirs)
-        offer = Offer(family, layout.digest, encoding, step, blob_id(self.theirs), max(1, len(self.theirs)))
+        size = max(1, len(self.theirs))
+        offer = Offer(ours.family, ours.layout.digest, ours.encoding, ours.step, blob_id(self.theirs), size)
         return api.AverageReply("bob", offer, str(path), self.weight, "1 × committed", 0.5)
 
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
@@ -296,11 +292,11 @@ def test_two_nodes_that_average_with_each_other_draw_together_and_report_it(tmp_
         mine: bytes
         together = threading.Barrier(2)
 
-        def average(self, blob, *arguments, **named):
-            self.mine = b"".join(blob)
+        def average(self, ours, **named):
+            self.mine = joined(ours)
             self.together.wait(WAIT_SECONDS)
             self.theirs = self.other.mine
-            answer = super().average(blob, *arguments, **named)
+            answer = super().average(ours, **named)
             self.together.wait(WAIT_SECONDS)
             return answer
 

@@ -75,15 +75,15 @@ class Family:
         beat = Heartbeat("bob", "", "", self._family, bytes(16), 1, 1, "", 1.0, 0, 0, ())
         return [api.PeerStatus("bob", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None)]
 
-    def average(self, blob, family, layout, encoding, step, known, *, deadline_seconds):
+    def average(self, ours, *, deadline_seconds):
         self.seeking.set()
         assert self.may_answer.wait(WAIT_SECONDS)
         content = encode_dense(self.layout, bf16_bits(self.theirs, self.layout))
-        if encoding == CompressedRule.encoding:
-            content = b"".join(blob)  # as of a partner that learnt the same
+        if ours.encoding == CompressedRule.encoding:
+            content = b"".join(ours.content)  # as of a partner that learnt the same
         path = self._folder / "theirs"
         path.write_bytes(content)
-        offer = Offer(family, layout.digest, encoding, step, blob_id(content), len(content))
+        offer = Offer(ours.family, ours.layout.digest, ours.encoding, ours.step, blob_id(content), len(content))
         return api.AverageReply("bob", offer, str(path), 1.0, "1 × committed", 0.5)
 
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
