@@ -25,9 +25,16 @@ const charts = new Map(); // place -> its chart
  * [{x, kind, sign, text}], with kind the class of a sign; `moment` is {line, from, to}, the stretch of a line to
  * emphasize; `format` writes a value in the legend.
  */
-export function draw(place, lines, { max = null, by = "time", marks = [], moment = null, format = short, label = "" } = {}) {
+export function draw(
+  place,
+  lines,
+  { max = null, by = "time", marks = [], moment = null, format = short, label = "" } = {},
+) {
   const chart = charts.get(place) ?? newChart(place);
-  const ends = [Math.min(...lines.map(({ x }) => x[0] ?? Infinity)), Math.max(...lines.map(({ x }) => x.at(-1) ?? -Infinity))];
+  const ends = [
+    Math.min(...lines.map(({ x }) => x[0] ?? Infinity)),
+    Math.max(...lines.map(({ x }) => x.at(-1) ?? -Infinity)),
+  ];
   const newest = [...ends, by, label, lines.map(({ name }) => name).join(), marks.length, marks.at(-1)?.x].join(" ");
   if (newest === chart.newest) return;
   (place.closest("figure") ?? place).hidden = ends[1] < ends[0]; // nothing is recorded: no empty frame
@@ -36,7 +43,16 @@ export function draw(place, lines, { max = null, by = "time", marks = [], moment
 }
 
 function newChart(place) {
-  const chart = { lines: [], ends: [Infinity, -Infinity], marks: [], max: null, newest: null, width: 0, height: 0, pointer: null };
+  const chart = {
+    lines: [],
+    ends: [Infinity, -Infinity],
+    marks: [],
+    max: null,
+    newest: null,
+    width: 0,
+    height: 0,
+    pointer: null,
+  };
   chart.svg = drawn("svg", { role: "img", "aria-label": "nothing is recorded yet" });
   chart.legend = document.createElement("ul");
   chart.legend.className = "legend";
@@ -86,7 +102,10 @@ function redraw(chart) {
   chart.cursor = drawn("path", { class: "cursor" });
   Object.assign(chart, { x, above });
   chart.svg.replaceChildren(...inside, chart.cursor);
-  chart.svg.setAttribute("aria-label", `${chart.label || "lines over time"}; the list that follows has the newest values`);
+  chart.svg.setAttribute(
+    "aria-label",
+    `${chart.label || "lines over time"}; the list that follows has the newest values`,
+  );
   chart.legend.replaceChildren(...lines.map(({ name }, index) => legendEntry(chart, name, index)));
   updateLegend(chart);
 }
@@ -125,7 +144,10 @@ function sign({ at, row, kind, sign: symbol, texts }, above, height) {
     made.append(written(text, { x, y: top - 4, "text-anchor": at < LEFT_PX + 10 ? "start" : "middle" }));
   }
   const title = drawn("title", {});
-  title.textContent = [...texts.slice(0, TEXTS), ...(texts.length > TEXTS ? [`and ${texts.length - TEXTS} more`] : [])].join("\n");
+  title.textContent = [
+    ...texts.slice(0, TEXTS),
+    ...(texts.length > TEXTS ? [`and ${texts.length - TEXTS} more`] : []),
+  ].join("\n");
   made.append(title);
   return made;
 }
@@ -185,7 +207,8 @@ function onPointer(chart, clientX) {
 /** Writes each line's value at the pointer, or else its newest value, into the legend. */
 function updateLegend({ lines, legend, pointer, format }) {
   lines.forEach(({ x, values }, index) => {
-    const value = pointer === null ? values.findLast((each) => each !== null && each !== undefined) : values[nearest(x, pointer)];
+    const value =
+      pointer === null ? values.findLast((each) => each !== null && each !== undefined) : values[nearest(x, pointer)];
     legend.children[index].lastChild.textContent = format(value ?? null);
   });
 }
@@ -211,7 +234,8 @@ function roundTimes(first, last, most) {
   const offset = new Date(1000 * first).getTimezoneOffset() * 60;
   const found = [];
   for (let each = Math.ceil((first - offset) / step) * step + offset; each <= last; each += step) {
-    const text = step < DAY_SECONDS ? clock(each, { withSeconds: step < 60 }) : clock(each, { withDay: true }).slice(5, 10);
+    const text =
+      step < DAY_SECONDS ? clock(each, { withSeconds: step < 60 }) : clock(each, { withDay: true }).slice(5, 10);
     found.push([each, text]);
   }
   return found;

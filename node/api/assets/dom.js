@@ -12,7 +12,11 @@ export const $ = (id) => document.getElementById(id);
 
 /** Describes an element, as in element("td", {class: "number"}, "3"). Null attributes and children are left out. */
 export function element(tag, attributes = {}, ...children) {
-  return { tag, attributes, children: children.filter((child) => child !== null && child !== undefined).map(described) };
+  return {
+    tag,
+    attributes,
+    children: children.filter((child) => child !== null && child !== undefined).map(described),
+  };
 }
 
 /** Shows `children` in `place`, which no other code may change. */
@@ -79,6 +83,10 @@ export const nothing = (why) => element("p", { class: "empty" }, why);
 /** Describes a reward from 0 to 1 as a bar with its value. */
 export function bar(share) {
   const width = Math.round(Math.max(0, Math.min(1, share)) * 60);
-  const drawn = element("svg", { class: "bar", width: 60, height: 9, "aria-hidden": "true" }, element("rect", { width, height: 9, rx: 2 }));
+  const drawn = element(
+    "svg",
+    { class: "bar", width: 60, height: 9, "aria-hidden": "true" },
+    element("rect", { width, height: 9, rx: 2 }),
+  );
   return element("span", { class: "share" }, drawn, ` ${score(share)}`);
 }

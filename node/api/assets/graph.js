@@ -39,7 +39,19 @@ export function layout(us, peers) {
     radius: named ? 9 : Math.max(3.5, 6.5 * room),
     colour: colours.get(peer.model),
   }));
-  return [{ ...us, connected: true, us: true, angle: 0, x: MIDDLE, y: MIDDLE, radius: named ? 15 : 12, colour: colours.get(us.model) }, ...nodes];
+  return [
+    {
+      ...us,
+      connected: true,
+      us: true,
+      angle: 0,
+      x: MIDDLE,
+      y: MIDDLE,
+      radius: named ? 15 : 12,
+      colour: colours.get(us.model),
+    },
+    ...nodes,
+  ];
 }
 
 const compare = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
@@ -55,7 +67,10 @@ function rings(peers, first, single) {
   const begin = single && peers.length === 2 ? 0 : -Math.PI / 2; // two stand side by side, as wide screens are
   // Neighbours in the order, which share a model, stand at neighbouring angles on all rings.
   const slots = sizes.flatMap(({ ring, count }, index) =>
-    Array.from({ length: count }, (_, place) => ({ ring, angle: ((place + (index % 2) / 2) / count) * 2 * Math.PI + begin })),
+    Array.from({ length: count }, (_, place) => ({
+      ring,
+      angle: ((place + (index % 2) / 2) / count) * 2 * Math.PI + begin,
+    })),
   );
   slots.sort((one, other) => one.angle - other.angle || one.ring - other.ring);
   return { placed: peers.map((peer, index) => ({ peer, ...slots[index] })), beyond: first + RING.apart * sizes.length };
@@ -69,7 +84,7 @@ function coloursOf(nodes) {
   return new Map(ranked.map((model, index) => [model, Math.min(index, COLOURS - 1)]));
 }
 
-/** Describes the picture. `known` is the API's answer about links; `used` says how many groups of each peer were learnt from. */
+/** Describes the picture. `known` is the API's answer about links, `used` the number of groups learnt from, by peer. */
 export function graph(known, used) {
   const [us, ...peers] = nodesOf(known, used);
   const nodes = layout(us, peers);
@@ -83,7 +98,9 @@ export function graph(known, used) {
   const most = Math.max(1, ...peers.map((peer) => peer.used));
   const [own, ...rest] = nodes;
   const crowded = peers.length > MANY_PEERS; // then only those that were learnt from
-  const spokes = rest.filter(({ connected, used: learnt }) => connected && (learnt > 0 || !crowded)).map((node) => spoke(own, node, node.used / most));
+  const spokes = rest
+    .filter(({ connected, used: learnt }) => connected && (learnt > 0 || !crowded))
+    .map((node) => spoke(own, node, node.used / most));
   const named = peers.length <= NAMED;
   const many = between.length > MANY ? " many" : "";
   return element(
@@ -117,7 +134,9 @@ export const nodesOf = (known, used) =>
 /** A curve that bends towards the middle, so that neighbours' links do not hide under the ring. */
 function chord(one, other) {
   const bend = (a, b) => ((a + b) / 2 + MIDDLE) / 2;
-  return `M${one.x.toFixed(1)} ${one.y.toFixed(1)}Q${bend(one.x, other.x).toFixed(1)} ${bend(one.y, other.y).toFixed(1)} ${other.x.toFixed(1)} ${other.y.toFixed(1)}`;
+  const place = (x, y) => `${x.toFixed(1)} ${y.toFixed(1)}`;
+  const middle = place(bend(one.x, other.x), bend(one.y, other.y));
+  return `M${place(one.x, one.y)}Q${middle} ${place(other.x, other.y)}`;
 }
 
 const spoke = (own, node, share) =>
@@ -143,21 +162,32 @@ function name({ us, name: called, x, y, angle, radius }) {
   if (us) return element("text", { class: "name us", x, y: y + radius + 15, "text-anchor": "middle" }, short);
   const [dx, dy] = [Math.cos(angle), Math.sin(angle)];
   const anchor = Math.abs(dx) < 0.5 ? "middle" : dx > 0 ? "start" : "end";
-  const attributes = { class: "name", x: (x + dx * (radius + 5)).toFixed(1), y: (y + dy * (radius + 14) + 4).toFixed(1) };
+  const attributes = {
+    class: "name",
+    x: (x + dx * (radius + 5)).toFixed(1),
+    y: (y + dy * (radius + 14) + 4).toFixed(1),
+  };
   return element("text", { ...attributes, "text-anchor": anchor }, short);
 }
 
 function inWords(us, peers, links) {
   const connected = peers.filter((peer) => peer.connected);
-  const names = connected.length ? `: ${listed(connected.map((peer) => peer.name), 12)}` : "";
-  return `${us.name} is connected to ${counted(connected.length, "peer")}${names}. It knows ${number(peers.length)}, with ${counted(links, "connection")} among them.`;
+  const names = connected.length
+    ? `: ${listed(
+        connected.map((peer) => peer.name),
+        12,
+      )}`
+    : "";
+  const known = `It knows ${number(peers.length)}, with ${counted(links, "connection")} among them.`;
+  return `${us.name} is connected to ${counted(connected.length, "peer")}${names}. ${known}`;
 }
 
 /** Describes in a sentence from whom most was learnt, since a picture of many has no room for names. */
 export function mostUsed(peers) {
   const most = peers.filter(({ used }) => used > 0).sort((one, other) => other.used - one.used);
   if (!most.length) return "Lines are connections. Nothing has been learnt from a peer yet.";
-  return `Green lines: learnt from, the broader the more. Most from ${listed(most.slice(0, 3).map(({ name, used }) => `${name} (${counted(used, "group")})`))}.`;
+  const named = most.slice(0, 3).map(({ name, used }) => `${name} (${counted(used, "group")})`);
+  return `Green lines: learnt from, the broader the more. Most from ${listed(named)}.`;
 }
 
 /** Describes which colour stands for which model, and how many nodes train it. */
@@ -168,7 +198,14 @@ export function models(us, peers) {
   const entries = [...colours].slice(0, COLOURS - 1).map(([model, colour]) => entry(colour, model, counts.get(model)));
   const left = [...colours.keys()].slice(COLOURS - 1);
   if (left.length === 1) entries.push(entry(COLOURS - 1, left[0], counts.get(left[0])));
-  else if (left.length) entries.push(entry(COLOURS - 1, counted(left.length, "other model"), left.reduce((sum, model) => sum + counts.get(model), 0)));
+  else if (left.length)
+    entries.push(
+      entry(
+        COLOURS - 1,
+        counted(left.length, "other model"),
+        left.reduce((sum, model) => sum + counts.get(model), 0),
+      ),
+    );
   return element("ul", { class: "models" }, ...entries);
 }
 
@@ -176,7 +213,11 @@ const entry = (colour, model, count) =>
   element(
     "li",
     {},
-    element("svg", { width: 12, height: 12, "aria-hidden": "true" }, element("circle", { class: `node c${colour}`, cx: 6, cy: 6, r: 5 })),
+    element(
+      "svg",
+      { width: 12, height: 12, "aria-hidden": "true" },
+      element("circle", { class: `node c${colour}`, cx: 6, cy: 6, r: 5 }),
+    ),
     ` ${model} `,
     element("b", {}, number(count)),
   );

@@ -1,12 +1,20 @@
-// The buttons that change the node: pause, resume, stop. Each needs the token of HOME/api.token, which the page asks for
-// once and forgets when it is closed.
+// The buttons that change the node: pause, resume, stop. Each needs the token of HOME/api.token, which the page asks
+// for once and forgets when it is closed.
 
 import { $, element, show } from "./dom.js";
 
 const ACTIONS = {
-  pause: { title: "Pause", does: "The node finishes its step, saves a checkpoint and leaves the machine to you until it is resumed. Peers stay connected.", done: "pausing" },
+  pause: {
+    title: "Pause",
+    does: "The node finishes its step, saves a checkpoint and leaves the machine to you until it is resumed. Peers stay connected.",
+    done: "pausing",
+  },
   resume: { title: "Resume", does: "The node goes on learning.", done: "resuming" },
-  stop: { title: "Stop", does: "The node finishes its step, saves a checkpoint, says goodbye to its peers and ends.", done: "stopping" },
+  stop: {
+    title: "Stop",
+    does: "The node finishes its step, saves a checkpoint, says goodbye to its peers and ends.",
+    done: "stopping",
+  },
 };
 
 let token = null;

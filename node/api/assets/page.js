@@ -34,13 +34,23 @@ const PARTS = {
   status: { place: "headline", every: 1, draw: drawStatus },
   gains: { place: "skills", needs: ["gains"], every: 5, draw: drawGains },
   skills: { place: "chart-skills", needs: ["history?points=250"], every: 10, draw: drawSkills },
-  samples: { place: "samples", needs: ["samples"], every: 5, draw: () => show($("samples"), ...samples(answers.samples)) },
+  samples: {
+    place: "samples",
+    needs: ["samples"],
+    every: 5,
+    draw: () => show($("samples"), ...samples(answers.samples)),
+  },
   graph: { place: "graph", needs: ["links", "peers"], every: 10, draw: drawGraph },
   figures: { place: "now", every: 1, draw: () => show($("now"), ...figures(answers.status)) },
   machine: { place: "chart-tokens", needs: ["history?points=250"], every: 10, draw: drawMachine },
   peers: { place: "peers", needs: ["peers"], every: 1, draw: drawPeers },
   swarm: { place: "swarm", needs: ["swarm"], every: 2, draw: drawSwarm },
-  rollouts: { place: "rollouts", needs: ["rollouts"], every: 2, draw: () => show($("rollouts"), ...rollouts(answers.rollouts)) },
+  rollouts: {
+    place: "rollouts",
+    needs: ["rollouts"],
+    every: 2,
+    draw: () => show($("rollouts"), ...rollouts(answers.rollouts)),
+  },
   settings: { place: "settings", every: 10, draw: () => show($("settings"), ...settings(answers.status)) },
   notes: { place: "notes", every: 1, draw: drawNotes },
 };
@@ -68,7 +78,8 @@ function listen() {
 const isOpen = (name) => $(PARTS[name].place).closest("details:not([open])") === null;
 
 function isDue(name, every) {
-  const young = (name === "gains" || name === "skills") && (answers.status.round?.round ?? 0) < YOUNG_ROUNDS && updates % 3 === 0;
+  const young =
+    (name === "gains" || name === "skills") && (answers.status.round?.round ?? 0) < YOUNG_ROUNDS && updates % 3 === 0;
   return isOpen(name) && (young || updates % (every * (visible.has(name) ? 1 : OFF_SCREEN_FACTOR)) === 0);
 }
 
@@ -145,26 +156,46 @@ function drawSkills() {
   const label = `Reward by task, ${CURVES[chosen.curve].title}`;
   draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
   show($("moment"), moment ? moment.text : "");
-  const signs = signsOf(marks).map(([kind, sign, text]) => element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`));
-  show($("signs"), ...signs, ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []));
+  const signs = signsOf(marks).map(([kind, sign, text]) =>
+    element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`),
+  );
+  show(
+    $("signs"),
+    ...signs,
+    ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
+  );
 }
 
 function drawGraph() {
   const { links, peers } = answers;
   const used = Object.fromEntries(peers.peers.map((peer) => [peer.peer, peer.groups_used]));
   const [us, ...others] = nodesOf(links, used);
-  show($("links-count"), others.length === 0 ? "nobody yet" : `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`);
+  show(
+    $("links-count"),
+    others.length === 0
+      ? "nobody yet"
+      : `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`,
+  );
   show($("graph"), graph(links, used));
-  show($("graph-models"), models(us, others), others.length === 0 ? "" : element("p", { class: "aside" }, mostUsed(others)));
+  show(
+    $("graph-models"),
+    models(us, others),
+    others.length === 0 ? "" : element("p", { class: "aside" }, mostUsed(others)),
+  );
 }
 
 function drawMachine() {
   const { rounds, usage } = answers["history?points=250"];
   const series = (timeline, ...names) => lines(timeline, ({ name }) => names.includes(name));
-  draw($("chart-tokens"), series(rounds, "generated_tokens_per_second", "trained_tokens_per_second"), { label: "Tokens a second" });
+  draw($("chart-tokens"), series(rounds, "generated_tokens_per_second", "trained_tokens_per_second"), {
+    label: "Tokens a second",
+  });
   const held = ["learner_memory_bytes", "swarm_memory_bytes", "supervisor_memory_bytes", "device_used_memory_bytes"];
   draw($("chart-memory"), series(usage, ...held), { label: "Memory", format: size });
-  draw($("chart-traffic"), series(usage, "sent_bytes_per_second", "received_bytes_per_second"), { label: "Traffic a second", format: size });
+  draw($("chart-traffic"), series(usage, "sent_bytes_per_second", "received_bytes_per_second"), {
+    label: "Traffic a second",
+    format: size,
+  });
   draw($("chart-device"), series(usage, "device_utilization"), { max: 1, label: "Use of the GPU", format: percent });
   draw($("chart-power"), series(usage, "device_power_watts"), { label: "Power of the GPU, watts" });
 }
@@ -204,7 +235,8 @@ function watch() {
     namesIn.set(part, [...(namesIn.get(part) ?? []), name]);
     watcher.observe(part);
   }
-  for (const [part, names] of namesIn) if (part.tagName === "DETAILS") part.addEventListener("toggle", () => part.open && appear(names));
+  for (const [part, names] of namesIn)
+    if (part.tagName === "DETAILS") part.addEventListener("toggle", () => part.open && appear(names));
 }
 
 function choose(button, kind) {

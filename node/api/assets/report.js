@@ -18,10 +18,23 @@ if (gains) {
 
 function drawSkills() {
   const { lines, left, marks, moment } = skills(history, chosen.curve, chosen.by);
-  draw($("chart-skills"), lines, { max: 1, by: chosen.by, marks, moment, format: score, label: `Reward by task, ${CURVES[chosen.curve].title}` });
+  draw($("chart-skills"), lines, {
+    max: 1,
+    by: chosen.by,
+    marks,
+    moment,
+    format: score,
+    label: `Reward by task, ${CURVES[chosen.curve].title}`,
+  });
   show($("moment"), moment ? moment.text : "");
-  const signs = signsOf(marks).map(([kind, sign, text]) => element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`));
-  show($("signs"), ...signs, ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []));
+  const signs = signsOf(marks).map(([kind, sign, text]) =>
+    element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`),
+  );
+  show(
+    $("signs"),
+    ...signs,
+    ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
+  );
 }
 
 if (history) {
@@ -36,4 +49,5 @@ if (history) {
   });
 }
 
-for (const [id, { lines, format, ...options }] of Object.entries(charts)) draw($(id), lines, { ...options, format: FORMATS[format] });
+for (const [id, { lines, format, ...options }] of Object.entries(charts))
+  draw($(id), lines, { ...options, format: FORMATS[format] });

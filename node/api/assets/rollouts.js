@@ -27,7 +27,13 @@ export function rollouts(answer) {
   const why = (rows, none) =>
     rows.length === 0
       ? element("p", { class: "aside" }, none)
-      : table([["why", (row) => row.because, ""], ["times", (row) => number(row.count), "number"]], rows);
+      : table(
+          [
+            ["why", (row) => row.because, ""],
+            ["times", (row) => number(row.count), "number"],
+          ],
+          rows,
+        );
   const seen = [...answer.groups].reverse().slice(0, GROUPS_SHOWN);
   const groups = table(
     [
@@ -43,7 +49,10 @@ export function rollouts(answer) {
       "div",
       { class: "columns" },
       card("Flow", flow),
-      card("Groups of peers, newest first", seen.length ? groups : element("p", { class: "aside" }, "None received yet.")),
+      card(
+        "Groups of peers, newest first",
+        seen.length ? groups : element("p", { class: "aside" }, "None received yet."),
+      ),
       card("Why groups of peers were not used", why(answer.not_used, "All groups received were used.")),
       card("Why announcements were rejected", why(answer.announcements_not_taken, "No announcement was rejected.")),
     ),

@@ -11,18 +11,34 @@ export function samples(answer) {
   const { ours, learnt_from: theirs, refused } = answer;
   if (refused) return [element("p", { class: "empty" }, refused)];
   if (!ours && !theirs) return [element("p", { class: "empty" }, "The first round has not been scored yet.")];
-  return [ours ? own(ours, answer.round) : null, theirs ? foreign(theirs, answer.learnt_round) : null].filter((part) => part !== null);
+  return [ours ? own(ours, answer.round) : null, theirs ? foreign(theirs, answer.learnt_round) : null].filter(
+    (part) => part !== null,
+  );
 }
 
 function own(group, round) {
   const right = `${counted(group.completions, "answer")}, mean reward ${score(group.reward_mean)}`;
-  return element("div", { class: "sample own" }, element("p", { class: "whose" }, `${group.model} in round ${number(round)}: ${group.task}; ${right}`), ...inside(group));
+  return element(
+    "div",
+    { class: "sample own" },
+    element("p", { class: "whose" }, `${group.model} in round ${number(round)}: ${group.task}; ${right}`),
+    ...inside(group),
+  );
 }
 
 function foreign(group, round) {
   const by = group.name || `${group.peer.slice(0, 8)}…`;
-  const title = element("figcaption", {}, element("strong", {}, "A stranger's answer"), ` that this node learnt from in round ${number(round)}`);
-  const who = element("p", { class: "whose" }, `It calls itself ${by}, its model ${group.model || "unknown"}. The question (${group.task}) was made here, and its answers were scored here.`);
+  const title = element(
+    "figcaption",
+    {},
+    element("strong", {}, "A stranger's answer"),
+    ` that this node learnt from in round ${number(round)}`,
+  );
+  const who = element(
+    "p",
+    { class: "whose" },
+    `It calls itself ${by}, its model ${group.model || "unknown"}. The question (${group.task}) was made here, and its answers were scored here.`,
+  );
   return element("figure", { class: "sample foreign" }, title, who, ...inside(group));
 }
 
@@ -32,7 +48,9 @@ function inside({ question, expected, answers }) {
   return [
     element("pre", { class: "question", dir: "auto", tabindex: 0, "aria-label": "question" }, question),
     element("ul", { class: "answers" }, ...shown.map(one)),
-    expected && !shown.some(({ right }) => right) ? element("div", { class: "expected" }, "Expected:", element("pre", { dir: "auto" }, expected)) : null,
+    expected && !shown.some(({ right }) => right)
+      ? element("div", { class: "expected" }, "Expected:", element("pre", { dir: "auto" }, expected))
+      : null,
   ];
 }
 
@@ -41,7 +59,12 @@ function one({ text, cut, reward, right }) {
   return element(
     "li",
     { class: verdict },
-    element("span", { class: "verdict" }, element("span", { "aria-hidden": "true" }, right ? "✓ " : "✗ "), `${verdict}, ${score(reward)}`),
+    element(
+      "span",
+      { class: "verdict" },
+      element("span", { "aria-hidden": "true" }, right ? "✓ " : "✗ "),
+      `${verdict}, ${score(reward)}`,
+    ),
     element("pre", { dir: "auto" }, text === "" ? "(no text)" : `${text}${cut ? " …" : ""}`),
   );
 }

@@ -19,7 +19,8 @@ export function number(value, digits = 0) {
 export const score = (value) => number(value, 2);
 
 /** A change of a reward, with its sign. */
-export const change = (value) => (absent(value) ? DASH : `${value >= 0.005 ? "+" : value <= -0.005 ? "−" : "±"}${number(Math.abs(value), 2)}`);
+export const change = (value) =>
+  absent(value) ? DASH : `${value >= 0.005 ? "+" : value <= -0.005 ? "−" : "±"}${number(Math.abs(value), 2)}`;
 
 export const percent = (share) => (absent(share) ? DASH : `${number(100 * share)} %`);
 
@@ -51,7 +52,11 @@ export function clock(seconds, { withSeconds = false, withDay = false } = {}) {
 /** Formats a value of an axis with three digits; k, M and G stand for thousands. */
 export function short(value) {
   if (absent(value)) return DASH;
-  for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [unit, name] of [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (Math.abs(value) >= unit) return `${Number((value / unit).toPrecision(3))} ${name}`;
   }
   return `${Number(value.toPrecision(3))}`;

@@ -5,7 +5,16 @@ import { ago, capital, clock, counted, score } from "./text.js";
 const LINES = 12; // those that changed most; more cannot be told apart
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
 const SIXTH = 1 / 6;
-const SIGNS = { start: "▸", restart: "↻", came: "▲", left: "▽", averaged: "⇄", taken_back: "↩", loss: "▼", checkpoint: "" };
+const SIGNS = {
+  start: "▸",
+  restart: "↻",
+  came: "▲",
+  left: "▽",
+  averaged: "⇄",
+  taken_back: "↩",
+  loss: "▼",
+  checkpoint: "",
+};
 const KINDS = {
   came: "peers came",
   left: "peers left",
@@ -47,7 +56,8 @@ export const lines = (timeline, wanted) =>
     .filter((series) => wanted(series) && series.values.some((value) => value !== null))
     .map((series) => ({ name: label(series.name), x: timeline.time_seconds, values: series.values }));
 
-const label = (name) => name.replace(/_(bytes_per_second|memory_bytes|bytes|watts|per_second)$/, "").replaceAll("_", " ");
+const label = (name) =>
+  name.replace(/_(bytes_per_second|memory_bytes|bytes|watts|per_second)$/, "").replaceAll("_", " ");
 
 const present = (values) => values.filter((value) => value !== null && value !== undefined);
 const newest = (values) => present(values).at(-1);
@@ -64,7 +74,12 @@ function mostChanged(all) {
 function marks(history, xs, by) {
   if (!xs.length) return [];
   return (history.marks ?? [])
-    .map((mark) => ({ kind: mark.kind, sign: SIGNS[mark.kind] ?? "•", text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`, x: at(mark, by) }))
+    .map((mark) => ({
+      kind: mark.kind,
+      sign: SIGNS[mark.kind] ?? "•",
+      text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`,
+      x: at(mark, by),
+    }))
     .filter(({ x }) => x <= xs.at(-1))
     .map((mark) => ({ ...mark, x: Math.max(mark.x, xs[0]) }));
 }
@@ -89,7 +104,8 @@ function jump(lines, history, by) {
       while (x[to] - x[from] > sixth) from += 1;
       const low = lowest(values, from, to);
       const rise = low === null || values[to] === null ? 0 : values[to] - values[low];
-      if (rise >= JUMP && rise > (best?.rise ?? 0)) best = { line: name, rise, from: x[low], to: x[to], low: values[low], high: values[to] };
+      if (rise >= JUMP && rise > (best?.rise ?? 0))
+        best = { line: name, rise, from: x[low], to: x[to], low: values[low], high: values[to] };
     }
   }
   return best && { ...best, text: said(best, history, by, sixth) };
@@ -105,8 +121,17 @@ function lowest(values, from, to) {
 
 function said({ line, low, high, from, to }, history, by, sixth) {
   const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
-  const came = (history.marks ?? []).filter((mark) => mark.kind === "came" && at(mark, by) <= to && at(mark, by) >= from - Math.max(sixth, to - from));
+  const came = (history.marks ?? []).filter(
+    (mark) => mark.kind === "came" && at(mark, by) <= to && at(mark, by) >= from - Math.max(sixth, to - from),
+  );
   const when = (mark) => (at(mark, by) < from ? `${inWords(from - at(mark, by))} before` : "meanwhile");
-  const told = came.length ? ` ${capital(came.slice(-2).map((mark) => `${mark.text} ${when(mark)}`).join("; "))}.` : "";
+  const told = came.length
+    ? ` ${capital(
+        came
+          .slice(-2)
+          .map((mark) => `${mark.text} ${when(mark)}`)
+          .join("; "),
+      )}.`
+    : "";
   return `${line} rose from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
 }

@@ -5,15 +5,20 @@ import { bar, element, nothing, table } from "./dom.js";
 import { ago, capital, clock, counted, number, percent, score, size } from "./text.js";
 
 export function title(status) {
-  const swarm = status.swarm === null ? "" : ` in ${status.swarm.private ? "the private cluster" : "swarm"} ${status.swarm.swarm}`;
+  const swarm =
+    status.swarm === null ? "" : ` in ${status.swarm.private ? "the private cluster" : "swarm"} ${status.swarm.swarm}`;
   return [status.name || "starling", `${status.model}${swarm}`];
 }
 
 /** What the node does now, in words; after its end, when it was last seen. */
 export function doing(status, { live, seen_seconds }) {
-  if (!live) return status.state === "stopping" ? `It ended at ${clock(seen_seconds)}. This is its last state.` : `It has not answered since ${clock(seen_seconds)}.`;
+  if (!live)
+    return status.state === "stopping"
+      ? `It ended at ${clock(seen_seconds)}. This is its last state.`
+      : `It has not answered since ${clock(seen_seconds)}.`;
   const { round, uptime_seconds: up, paused } = status;
-  if (paused) return `Paused since ${clock(paused.since)}${paused.because ? `: ${paused.because}` : ""}${paused.until ? `, until ${clock(paused.until)}` : ""}.`;
+  if (paused)
+    return `Paused since ${clock(paused.since)}${paused.because ? `: ${paused.because}` : ""}${paused.until ? `, until ${clock(paused.until)}` : ""}.`;
   const rate = round ? `, ${number(round.tokens_per_second)} tokens a second` : "";
   return `${capital(status.waiting_for || status.state)}. Up ${ago(up)}${rate}.`;
 }
@@ -27,15 +32,34 @@ export function figures(status) {
   const device = usage?.device ?? null;
   const groups = {
     Node: [
-      row("state", status.state, `up ${ago(status.uptime_seconds)}`, { training: "good", recovering: "bad", stopping: "warn" }[status.state]),
+      row(
+        "state",
+        status.state,
+        `up ${ago(status.uptime_seconds)}`,
+        { training: "good", recovering: "bad", stopping: "warn" }[status.state],
+      ),
       row("doing", status.waiting_for || "–"),
-      row("round", number(round?.round), round ? `${number(round.seconds, 1)} s each` : status.loading?.what ?? ""),
-      row("checkpoint", checkpoint ? `round ${number(checkpoint.round)}` : "none yet", checkpoint ? `${ago(now - checkpoint.time_seconds)} ago, ${size(checkpoint.size_bytes)}` : ""),
+      row("round", number(round?.round), round ? `${number(round.seconds, 1)} s each` : (status.loading?.what ?? "")),
+      row(
+        "checkpoint",
+        checkpoint ? `round ${number(checkpoint.round)}` : "none yet",
+        checkpoint ? `${ago(now - checkpoint.time_seconds)} ago, ${size(checkpoint.size_bytes)}` : "",
+      ),
     ],
     Learning: [
       row("reward", score(round?.reward), "mean of the last round"),
-      row("held-out reward", score(evaluated?.reward), evaluated ? `round ${number(evaluated.round)}; best ${score(evaluated.best_reward)} at ${number(evaluated.best_round)}` : "not measured"),
-      row("generated", `${number(round?.tokens_per_second)} tokens/s`, `${number(round?.tokens_generated_total)} in all`),
+      row(
+        "held-out reward",
+        score(evaluated?.reward),
+        evaluated
+          ? `round ${number(evaluated.round)}; best ${score(evaluated.best_reward)} at ${number(evaluated.best_round)}`
+          : "not measured",
+      ),
+      row(
+        "generated",
+        `${number(round?.tokens_per_second)} tokens/s`,
+        `${number(round?.tokens_generated_total)} in all`,
+      ),
       row("trained on", `${number(trained(round))} tokens/s`),
       row("effective sample", percent(round?.effective_sample_share), "of the batch"),
       row("staleness", number(round?.staleness_mean, 1), "versions behind, mean"),
@@ -44,16 +68,28 @@ export function figures(status) {
       row("peers", number(swarm?.connected_peers), "connected"),
       row("groups learnt from", number(round?.foreign_groups_used_total), "of peers"),
       row("groups shared", number(round?.groups_shared_total)),
-      row("weights averaged", averaged ? times(averaged.outer_steps) : "never", averaged ? `${ago(now - averaged.time_seconds)} ago, ${number(100 * averaged.distance, 2)} % apart` : ""),
+      row(
+        "weights averaged",
+        averaged ? times(averaged.outer_steps) : "never",
+        averaged ? `${ago(now - averaged.time_seconds)} ago, ${number(100 * averaged.distance, 2)} % apart` : "",
+      ),
       row("traffic", `${size(swarm?.received_bytes)} in`, `${size(swarm?.sent_bytes)} out`),
     ],
     Machine: [
-      row("memory", size(memory(usage)), usage ? `learner ${size(usage.learner_bytes)}, swarm ${size(usage.swarm_bytes)}, supervisor ${size(usage.supervisor_bytes)}` : ""),
+      row(
+        "memory",
+        size(memory(usage)),
+        usage
+          ? `learner ${size(usage.learner_bytes)}, swarm ${size(usage.swarm_bytes)}, supervisor ${size(usage.supervisor_bytes)}`
+          : "",
+      ),
       row("blob store", size(swarm?.store_bytes), "on disk"),
       ...(device ? gpu(device) : [row("device", status.ready?.device ?? "–", status.ready?.dtype ?? "")]),
     ],
   };
-  const lists = Object.entries(groups).map(([name, rows]) => element("div", { class: "group" }, element("h3", {}, name), list(rows)));
+  const lists = Object.entries(groups).map(([name, rows]) =>
+    element("div", { class: "group" }, element("h3", {}, name), list(rows)),
+  );
   return [element("div", { class: "groups" }, ...lists)];
 }
 
@@ -62,7 +98,17 @@ const list = (rows) =>
     "dl",
     {},
     ...rows.map(({ title, value, aside, kind }) =>
-      element("div", {}, element("dt", {}, title), element("dd", {}, element("b", { class: kind }, value), aside ? element("span", { class: "aside" }, ` ${aside}`) : null)),
+      element(
+        "div",
+        {},
+        element("dt", {}, title),
+        element(
+          "dd",
+          {},
+          element("b", { class: kind }, value),
+          aside ? element("span", { class: "aside" }, ` ${aside}`) : null,
+        ),
+      ),
     ),
   );
 
@@ -87,14 +133,26 @@ export function notes(status) {
   return newestFirst.map((note) => element("li", {}, note));
 }
 
-export const notesCount = (status) => [counted(status.notes.length, "note"), status.fault ? "a fault" : null].filter(Boolean).join(", ");
+export const notesCount = (status) =>
+  [counted(status.notes.length, "note"), status.fault ? "a fault" : null].filter(Boolean).join(", ");
 
 /** Describes the learner's last fault, and how a process last ended. */
 export function faults({ fault, learner_process: learner, swarm_process: swarm }) {
-  const ends = [["learner", learner], ["swarm process", swarm]].filter(([, { last_end: end }]) => end);
+  const ends = [
+    ["learner", learner],
+    ["swarm process", swarm],
+  ].filter(([, { last_end: end }]) => end);
   return [
-    fault ? element("p", { class: fault.fatal ? "bad" : "warn" }, `Last fault, round ${number(fault.round)}: ${fault.kind}: ${fault.detail}`) : null,
-    ...ends.map(([name, { last_end: end, restarts }]) => element("p", { class: "warn" }, `The ${name} was started again ${times(restarts)}; it last ended so: ${end}`)),
+    fault
+      ? element(
+          "p",
+          { class: fault.fatal ? "bad" : "warn" },
+          `Last fault, round ${number(fault.round)}: ${fault.kind}: ${fault.detail}`,
+        )
+      : null,
+    ...ends.map(([name, { last_end: end, restarts }]) =>
+      element("p", { class: "warn" }, `The ${name} was started again ${times(restarts)}; it last ended so: ${end}`),
+    ),
   ].filter((part) => part !== null);
 }
 
@@ -112,21 +170,43 @@ export function settings(status) {
     row("peer id", status.peer),
     row("version", status.version),
   ];
-  return [list(rows), element("p", { class: "aside" }, "All settings: ", element("code", {}, "starling config show"), ".")];
+  return [
+    list(rows),
+    element("p", { class: "aside" }, "All settings: ", element("code", {}, "starling config show"), "."),
+  ];
 }
 
 /** Describes how another machine joins: a line to copy, and the same as a QR code. */
 export function join(status) {
   const { join: how, swarm } = status;
   const alone = swarm?.alone_because ? element("p", { class: "warn" }, `Alone: ${swarm.alone_because}`) : null;
-  if (!how || !how.commands.length) return [alone, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);
+  if (!how || !how.commands.length)
+    return [alone, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);
   const line = how.commands[0];
   return [
     alone,
     element("h3", {}, "Another machine joins with"),
-    element("div", { class: "line" }, element("code", { id: "join-line" }, line), element("button", { type: "button", id: "copy" }, "Copy")),
+    element(
+      "div",
+      { class: "line" },
+      element("code", { id: "join-line" }, line),
+      element("button", { type: "button", id: "copy" }, "Copy"),
+    ),
     how.hint ? element("p", { class: "aside" }, how.hint) : null,
-    how.qr ? element("details", { class: "plain" }, element("summary", {}, "As a QR code"), element("img", { src: `/api/v1/join.svg?of=${hash(line)}`, alt: "QR code of the line above", width: 200, height: 200, loading: "lazy" })) : null,
+    how.qr
+      ? element(
+          "details",
+          { class: "plain" },
+          element("summary", {}, "As a QR code"),
+          element("img", {
+            src: `/api/v1/join.svg?of=${hash(line)}`,
+            alt: "QR code of the line above",
+            width: 200,
+            height: 200,
+            loading: "lazy",
+          }),
+        )
+      : null,
   ].filter((part) => part !== null);
 }
 
@@ -137,7 +217,10 @@ function card(title, ...inside) {
   return element("div", { class: "card" }, element("h3", {}, title), ...inside);
 }
 
-const counts = (by) => Object.entries(by).map(([name, count]) => `${name || "unknown"} ${number(count)}`).join(", ") || "–";
+const counts = (by) =>
+  Object.entries(by)
+    .map(([name, count]) => `${name || "unknown"} ${number(count)}`)
+    .join(", ") || "–";
 
 /** Describes the swarm as its heartbeats report it. */
 export function swarm(answer) {
