@@ -203,7 +203,7 @@ def mean(values: Iterable[float]) -> float:
 
 def task_gain(task: str, *, alone: bool) -> TaskGain:
     first, now = skills_at(1, alone=alone)[task], skills_at(ROUNDS, alone=alone)[task]
-    before = first if alone else skills_at(CAME, alone=alone)[task]
+    before = now if alone else skills_at(CAME, alone=alone)[task]  # as a node answers that learnt from nobody else
     others = 0.0 if alone else (now - before) * (0.98 if task == "rotate_matrix" else 0.4)
     return TaskGain(
         task=task,

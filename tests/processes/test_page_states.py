@@ -80,6 +80,7 @@ def test_node_without_peers_is_told_how_a_friend_joins_and_claims_nothing_from_o
         opened(browser, port)
         said = until(browser, "#headline", lambda said: "rose" in said)
         assert "by itself" in said and "nothing from others yet" in said
+        until(browser, "#skills", lambda said: "number_sorting" in said and "learnt by itself" in said)
         assert "Alone: no address is known" in until(browser, "#join", lambda said: "Alone" in said)
         assert text_of(browser, "#join-line").startswith("starling up --peer /ip4/")
 

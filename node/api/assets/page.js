@@ -173,7 +173,7 @@ function drawGraph() {
   show(
     $("links-count"),
     others.length === 0
-      ? "nobody yet"
+      ? "nobody now"
       : `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`,
   );
   show($("graph"), graph(links, used));

@@ -93,7 +93,10 @@ export function picture(gains) {
     .filter(({ now }) => now !== null)
     .sort((one, other) => other.now - one.now || (one.task < other.task ? -1 : 1));
   const best = new Map(gains.losses.map((loss) => [loss.task, loss.best])); // a smaller fall than a loss is noise
-  const withBest = (task) => ({ ...task, best: best.get(task.task) ?? task.now });
+  const isAlone = gains.others_since_round === null; // then all of the change is its own, since it began
+  const own = ({ first, now }) =>
+    isAlone ? { before: first, from_itself: now - first, from_others: 0, not_attributed: 0 } : {};
+  const withBest = (task) => ({ ...task, ...own(task), best: best.get(task.task) ?? task.now });
   const rows = (tasks) => element("ul", { class: "skills" }, ...tasks.map(withBest).map(row));
   const rest = sorted.slice(ROWS);
   return [
@@ -102,7 +105,7 @@ export function picture(gains) {
     rest.length
       ? element("details", { class: "plain" }, element("summary", {}, counted(rest.length, "more task")), rows(rest))
       : null,
-    legend(sorted.map(withBest), gains.others_since_round === null),
+    legend(sorted.map(withBest), isAlone),
   ].filter((part) => part !== null);
 }
 
