@@ -40,6 +40,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 COMPUTE_DEFAULTS: Final = {
     "GOMP_SPINCOUNT": "2000",
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -55,6 +56,18 @@ COMPUTE_DEFAULTS: Final = {
 def compute_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns ``environment`` with our defaults for variables it lacks; torch reads it when it is imported."""
     return {**COMPUTE_DEFAULTS, **environment}
+
+
+def thread_limit(threads: int | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that hold torch, MKL and numba to ``threads``, or to fewer where ``environment`` says so;
+    none without a limit."""
+    if threads is None:
+        return {}
+    set_already = {name: environment.get(name, "") for name in THREAD_VARIABLES}
+    return {
+        name: str(min(threads, int(text)) if text.isdigit() and int(text) else threads)
+        for name, text in set_already.items()
+    }
 
 
 @contextmanager

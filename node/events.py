@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 STOP_LINE = "stop"  # on the learner's standard input: finish the round, checkpoint, exit 0
+PAUSE_LINE = "pause"  # the same, because the node pauses: it will be started again
 
 
 class LearnerStart(Struct, frozen=True):
@@ -101,7 +102,7 @@ class RoundDone(_Event, frozen=True, kw_only=True, tag="round"):
     reward: float  # mean over own completions
     reward_by_task: dict[str, float]  # own groups of this round
     completions_by_task: dict[str, int] = {}  # of own groups: what was allocated
-    success_by_task: dict[str, float]  # running, V_θ
+    success_by_task: dict[str, float]  # running mean reward, without the initial value of V_θ
     own_groups: int
     own_groups_informative: int  # with a non-zero advantage
     own_groups_dropped: int = 0  # because all their rewards were equal (learner.resample)
@@ -291,10 +292,37 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True, tag="checkpoint"):
     seconds: float
 
 
+class NotSaved(_Event, frozen=True, kw_only=True, tag="not_saved"):
+    """What was learnt since the newest checkpoint is in memory alone, since no checkpoint can be written. It is tried
+    again; the next ``CheckpointSaved`` ends this state."""
+
+    round: int  # rounds done
+    saved_round: int  # of the newest checkpoint; 0: there is none
+    because: str
+    retry_seconds: float  # until the next attempt
+    ends_in_seconds: float | None = None  # the run has ended and waits this long for room, before it is lost
+
+
+class DamagedCheckpoint(Struct, frozen=True):
+    """A checkpoint that no run can continue from."""
+
+    name: str  # its folder's former name
+    because: str
+    aside: str  # where it is now; nothing deletes it there. Where it could not be moved: its place
+
+
+class CheckpointsDamaged(_Event, frozen=True, kw_only=True, tag="checkpoints_damaged"):
+    """Checkpoints are damaged and kept aside. Reported before ``LearnerReady``."""
+
+    damaged: tuple[DamagedCheckpoint, ...]  # newest first
+    continues_from: int | None  # the round of the newest whole one; None: none is left
+    asks_peers: bool  # the weights of peers are asked for
+
+
 class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
     """Something went wrong; the run continues unless this is ``fatal``."""
 
-    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long"
+    kind: str  # the ``reason`` of the StarlingError, or "checkpoint", "gradient", "prompt_too_long", "scoring"
     detail: str
     round: int
     fatal: bool
@@ -321,9 +349,10 @@ class Stopped(_Event, frozen=True, kw_only=True, tag="stopped"):
     """The learner's last line when it ends on purpose."""
 
     round: int
-    because: str  # "rounds", "tokens", "asked", "supervisor gone"
+    because: str  # "rounds", "tokens", "asked", "paused", "supervisor gone"
     tokens_generated_total: int
     checkpoint: str | None
+    lost: NotSaved | None = None  # what could not be saved, if anything
 
 
 class NamedPeer(Struct, frozen=True):
@@ -386,6 +415,8 @@ Event = (
     | LearnerReady
     | StatePublished
     | CheckpointSaved
+    | NotSaved
+    | CheckpointsDamaged
     | Fault
     | OutOfMemory
     | Samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,23 +56,35 @@ class Home:
     def fitted(self) -> Path:
         return self.path / "fitted.json"
 
+    @property
+    def pause(self) -> Path:
+        return self.path / "pause.json"
+
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"
 
     def prepare(self) -> None:
         """Makes the directory, accessible to its owner alone. Raises ``StorageError`` or ``ConfigurationError``."""
-        longest_bytes = len(os.fsencode(self.supervisor_socket))
-        if longest_bytes > MAX_SOCKET_PATH_BYTES:
-            raise ConfigurationError(
-                f"the path of the data directory is too long for a Unix socket in it ({longest_bytes} bytes, at most "
-                f"{MAX_SOCKET_PATH_BYTES}): {self.path}; choose a shorter one with --home or STARLING_HOME"
-            )
+        too_long = socket_path_fault(self)
+        if too_long is not None:
+            raise ConfigurationError(f"{too_long}; choose a shorter one with --home or STARLING_HOME")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
                 f"the data directory {self.path} cannot be made ({error.strerror}): choose another with --home"
             ) from None
+
+
+def socket_path_fault(home: Home) -> str | None:
+    """Returns why no Unix socket fits into the data directory; None if one does."""
+    longest_bytes = len(os.fsencode(home.supervisor_socket))
+    if longest_bytes <= MAX_SOCKET_PATH_BYTES:
+        return None
+    return (
+        f"the path of the data directory is too long for a Unix socket in it ({longest_bytes} bytes, at most "
+        f"{MAX_SOCKET_PATH_BYTES}): {home.path}"
+    )
 
 
 def home_at(chosen: Path | None, environment: Mapping[str, str]) -> Home:
@@ -123,6 +136,35 @@ def lock_home(home: Home) -> Lock | LockHeld:
             "choose another with --home"
         ) from None
     return Lock(descriptor, own_descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who uses a data directory now."""
+
+    supervisor: int | None  # its process id; None where only processes that it left behind are still ending
+    since_seconds: float  # Unix time at which it took the lock
+
+
+def holder_of(home: Home) -> Holder | None:
+    """Returns who holds the lock of the data directory; None where no process of a node does."""
+    if not is_locked(home):
+        return None
+    try:
+        text, since_seconds = home.supervisor_lock.read_text().strip(), home.supervisor_lock.stat().st_mtime
+    except (OSError, UnicodeDecodeError):
+        return Holder(None, time.time())
+    return Holder(int(text) if text.isdigit() and _lives(int(text)) else None, since_seconds)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, and is another user's
+        return True
+    return True
 
 
 def is_locked(home: Home) -> bool:

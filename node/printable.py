@@ -28,6 +28,11 @@ def printable_lines(text: str, max_characters: int, max_lines: int = 40) -> str:
     return shown[: max_characters - 1] + "…" if is_cut else shown
 
 
+def one_line(text: str, max_characters: int = 200) -> str:
+    """As ``printable``; line breaks and other runs of white space become one space, for texts of several lines."""
+    return printable(" ".join(text.split()), max_characters)
+
+
 @lru_cache(maxsize=4096)
 def _escaped(character: str) -> str:
     if unicodedata.category(character) not in _UNSAFE_CATEGORIES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 
 def duration(seconds: float) -> str:
     """Returns hours and minutes, minutes and seconds, or seconds."""
@@ -17,6 +19,18 @@ def size(amount_bytes: float) -> str:
             return f"{amount_bytes:.0f} {unit}" if unit == "B" else f"{amount_bytes:.1f} {unit}"
         amount_bytes /= 1000
     return f"{amount_bytes:.1f} GB"
+
+
+def local_time(at_seconds: float, now_seconds: float) -> str:
+    """Returns a Unix time on this machine's clock, such as "07:00"; with the day where it is not within 20 hours."""
+    at = datetime.fromtimestamp(at_seconds)
+    is_near = abs(at_seconds - now_seconds) < 20 * 3600
+    return f"{at:%H:%M}" if is_near else f"{at:%H:%M} on {at:%A, %Y-%m-%d}"
+
+
+def weekday_time(at_seconds: float) -> str:
+    """Returns a Unix time on this machine's clock, such as "Mon 21:04"."""
+    return f"{datetime.fromtimestamp(at_seconds):%a %H:%M}"
 
 
 def times(count: int) -> str:

@@ -66,7 +66,13 @@ class UnknownKindError(ProtocolError):
 
 
 class ClockError(ProtocolError):
+    """An announcement's time lies too far from ours; ``offset_seconds`` is that time minus ours."""
+
     reason = "clock"
+
+    def __init__(self, message: str, offset_seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.offset_seconds = offset_seconds
 
 
 class ReplayError(ProtocolError):

@@ -121,7 +121,8 @@ def open_envelope(raw: bytes, *, swarm_id: bytes, now_seconds: float) -> Envelop
     if abs(sent_seconds - now_seconds) > limits.CLOCK_WINDOW_SECONDS:
         raise ClockError(
             f"sent {sent_seconds - now_seconds:+.0f} s off our time, ±{limits.CLOCK_WINDOW_SECONDS:.0f} s are allowed; "
-            "if many peers seem wrong, set this machine's clock"
+            "if many peers seem wrong, set this machine's clock",
+            sent_seconds - now_seconds,
         )
     verify(header.public_key, ANNOUNCEMENT_DOMAIN, payload, signature)
     return Envelope(peer_id_of(header.public_key), header.sequence, sent_seconds, payload)

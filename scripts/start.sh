@@ -7,5 +7,5 @@ ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 # shellcheck source=scripts/environment.sh
 . "$ROOT/scripts/environment.sh"
 
-ensure_environment
+ensure_environment ""
 exec "$VENV/bin/starling" up "$@"

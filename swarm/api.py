@@ -1,11 +1,13 @@
 """Requests and replies between the swarm process and its clients on the Unix socket: structs in MessagePack frames.
 
-Both ends are ours and of one version; frames are bounded nevertheless. Blobs pass as files in the content store.
+Both ends are ours and of one version; frames are bounded nevertheless. Blobs pass as files in the content store, small
+ones that were fetched within the reply.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -15,6 +17,7 @@ from protocol.streams.averaging_messages import Offer
 from swarm.averaging.norm_history import FamilyPast
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_INLINE_BYTES = 8 * 1024 * 1024  # of contents in one reply; further blobs are handed over by path
 
 
 class Judgement(StrEnum):
@@ -58,7 +61,7 @@ class PeerStatus(Struct, frozen=True):
     addresses: tuple[str, ...]
     round_trip_seconds: float | None
     heartbeat: Heartbeat | None
-    heartbeat_age_seconds: float | None
+    heartbeat_age_seconds: float | None  # None: none came, or the peer has said goodbye since
     groups_received: int  # adverts of groups seen
     groups_used: int
     groups_rejected: int
@@ -88,6 +91,7 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     adverts_held_back: int = 0  # of our own groups, because the whole swarm announces enough: ``announcements.pacing``
     averaging: AveragingStatus = AveragingStatus()
     private: bool = False  # a private cluster, which is joined with an invite
+    paused: bool = False  # heartbeats say so
 
 
 class SeenGroup(Struct, frozen=True):
@@ -118,11 +122,30 @@ class Wanted(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """The outcome for one wanted blob: a path in the content store, or the reason why there is none."""
+    """The outcome for one wanted blob: its content if it is small, a path in the content store, or the reason why it
+    is not here."""
 
     blob: bytes
     path: str | None
     reason: str | None
+    content: bytes | None = None
+
+    @property
+    def is_here(self) -> bool:
+        return self.content is not None or self.path is not None
+
+    def size(self) -> int:
+        """Returns the bytes of a blob that is here. Raises ``FileNotFoundError`` if it was evicted since."""
+        return len(self.content) if self.content is not None else self._file().stat().st_size
+
+    def read(self) -> bytes:
+        """Returns the whole content of a blob that is here. Raises ``FileNotFoundError`` if it was evicted since."""
+        return self.content if self.content is not None else self._file().read_bytes()
+
+    def _file(self) -> Path:
+        if self.path is None:
+            raise FileNotFoundError(self.reason)
+        return Path(self.path)
 
 
 # Requests of clients: one outstanding request per connection; every request gets exactly one reply.
@@ -204,6 +227,12 @@ class Beat(Struct, frozen=True, tag="beat"):
     heartbeat: Heartbeat
 
 
+class SetPaused(Struct, frozen=True, tag="set_paused"):
+    """Says whether the learner rests on purpose: heartbeats then have the phase "paused". Answered by ``Done``."""
+
+    paused: bool
+
+
 class RaiseStore(Struct, frozen=True, tag="raise_store"):
     """Raises the content store's limit to at least this, until the process ends; never lowers it. Answered by ``Done``.
 
@@ -249,6 +278,7 @@ Request = (
     | AskStates
     | Average
     | Beat
+    | SetPaused
     | RaiseStore
     | Judge
     | Decree

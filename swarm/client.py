@@ -1,7 +1,8 @@
 """A blocking client of the swarm process on its Unix socket, for the learner and the supervisor.
 
 A frame is a 4-byte big-endian length and that many bytes of MessagePack, one of ``swarm.api``'s structs. One request is
-outstanding at a time; use one client per thread. Blobs pass as files in the content store beside the socket.
+outstanding at a time; use one client per thread. Blobs pass as files in the content store beside the socket, small ones
+that were fetched within the reply.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from protocol.rollouts import Group, advert_of, encode_group
 from swarm import api
 from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE
 from swarm.averaging.weights_offer import WeightsOffer
-from swarm.blobs.store import ContentStore
+from swarm.blobs.incoming import BlobInbox
 
 R = TypeVar("R", bound=api.Reply)
 _LENGTH = struct.Struct(">I")
@@ -45,7 +46,7 @@ class SwarmClient:
         self._path = Path(socket_path)
         self._store_bytes = store_bytes
         self._timeout_seconds = timeout_seconds
-        self._store = ContentStore(self._path.parent / "blobs")
+        self._inbox = BlobInbox(self._path.parent / "blobs")
         self._socket: socket.socket | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[api.Reply] = msgspec.msgpack.Decoder(api.Reply)
@@ -65,7 +66,7 @@ class SwarmClient:
         adverts: dict[tuple[bytes, bytes, int], list[GroupAdvert]] = {}
         for group in groups:
             blob = encode_group(group)
-            self._store.put(blob)
+            self._inbox.put(blob)
             advert = advert_of(group, blob)
             adverts.setdefault((group.family, group.tokenizer, group.policy_version), []).append(advert)
         for (family, tokenizer, version), of_policy in adverts.items():
@@ -79,7 +80,7 @@ class SwarmClient:
         return list(self._ask(api.AskSeenGroups(after, limit), api.SeenGroups).groups)
 
     def fetch(self, wanted: Sequence[api.Wanted], *, deadline_seconds: float) -> list[api.Fetched]:
-        """Returns one outcome per wanted blob, in order: the path of the verified file, or why there is none."""
+        """Returns one outcome per wanted blob, in order: the verified content or its file, or why there is none."""
         request = api.Fetch(tuple(wanted), deadline_seconds)
         timeout_seconds = max(self._timeout_seconds, deadline_seconds + _GRACE_SECONDS)
         return list(self._ask(request, api.FetchedList, timeout_seconds).fetched)
@@ -92,7 +93,7 @@ class SwarmClient:
         disk is full, ``TransportError`` also if an exchange of this node runs already or the blob does not fit the
         layout and encoding.
         """
-        request = ours.put(self._store, deadline_seconds)
+        request = ours.request(*self._inbox.put(ours.content), deadline_seconds)
         return self._ask(request, api.AverageReply, deadline_seconds + MAX_SECONDS_AFTER_DEADLINE + _GRACE_SECONDS)
 
     def progress(self, blobs: Sequence[bytes]) -> list[int]:
@@ -101,7 +102,7 @@ class SwarmClient:
 
     def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
         """Stores a blob of our own, whole or in parts; returns its id. Raises ``StorageError``."""
-        return self._store.put(content)
+        return self._inbox.put(content)[0]
 
     def share_state(self, advert: StateAdvert) -> None:
         """Announces a state from now on, and keeps its blobs, which are already in the store, there.
@@ -117,6 +118,10 @@ class SwarmClient:
     def beat(self, heartbeat: Heartbeat) -> None:
         """Sets the node's heartbeat; the swarm process repeats it on its own schedule."""
         self._ask(api.Beat(heartbeat), api.Done)
+
+    def set_paused(self, paused: bool) -> None:
+        """Says whether the learner rests on purpose, until said otherwise or the swarm process ends."""
+        self._ask(api.SetPaused(paused), api.Done)
 
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
         """Reports the result of checking a peer's group or state; reputation and bans follow from it."""

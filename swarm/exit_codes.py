@@ -12,6 +12,7 @@ class ExitCode(IntEnum):
     FAULT = 1
     USAGE = 2
     UNREACHABLE = 69  # no peer answers at the given addresses, or the address to listen on cannot be taken
+    NOT_SAVED = 74  # the node has ended, and what it learnt last could not be saved
     TRY_AGAIN = 75  # the data directory is in use
     REFUSED = 77  # the key file cannot be used, or a private cluster does not admit this node
     BAD_CONFIGURATION = 78

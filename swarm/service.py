@@ -10,9 +10,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
 from random import Random
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
@@ -20,20 +24,25 @@ from protocol import limits
 from protocol.connections import connections_field
 from protocol.errors import ConfigurationError, RefusedError, StarlingError, StorageError
 from protocol.identity import NodeKey
+from protocol.limits import CLOCK_WINDOW_SECONDS
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
-from swarm.announcements import pacing
 from swarm.announcements.crowding import Standing
 from swarm.announcements.gossip import Gossip, split_adverts
-from swarm.announcements.group_pool import GroupPool
+from swarm.announcements.group_pool import AGE_SECONDS, GroupPool
+from swarm.announcements.pacing import PRESENT_SECONDS, SwarmPacing
 from swarm.announcements.state_sharing import StateSharing
 from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
+from swarm.blobs.fetch_places import peers_within
+from swarm.blobs.incoming import clear_flat_folder, flat_folder
 from swarm.blobs.store import ContentStore
 from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
+from swarm.peers.keeping import STRANGERS_STANDING, TRIAL_HEARTBEATS
+from swarm.peers.peer_listing import listed_peers
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct, ReputationBook
@@ -43,15 +52,14 @@ log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 30.0
 CONNECTIVITY_CHECK_SECONDS = 2.0
-COUNT_SECONDS = 1.0  # between two counts of the swarm's nodes
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 LEARNER_SILENT_SECONDS = 300.0  # after the learner's last beat; heartbeats then say that it is silent
+GROUP_BLOB_SECONDS = AGE_SECONDS + CLOCK_WINDOW_SECONDS  # after its last use no peer has its advert any more
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 OWN_BLOBS_REMEMBERED = 4096
-MAX_PEERS_LISTED = 700  # even their longest heartbeats fit one frame of ``api.MAX_FRAME_BYTES``
 MAX_FETCH_SECONDS = 3600.0
-MAX_BANNED_LISTED = 100  # so that bans, of which anybody can cause any number, hide no peer
 STRANGER_REPUTATION = 0.4  # below it more was wrong than right
+BLOB_SHARE = 0.9  # of an upload limit, so that announcements and requests do not wait behind blobs
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -75,22 +83,26 @@ class SwarmService:
         home = settings.home_path
         self.started = anyio.Event()
         self.host = host
-        self.store = ContentStore(home / "blobs", budget_bytes=settings.store_bytes, wall_clock=wall_clock)
+        self.store = ContentStore(
+            home / "blobs",
+            budget_bytes=settings.store_bytes,
+            expire_seconds=GROUP_BLOB_SECONDS,
+            wall_clock=wall_clock,
+        )
         self.reputations = ReputationBook(home / "trust.json")  # another name would lift the bans kept on disk
         self._settings = settings
         self._wall_clock = wall_clock
         self._emit = emit
-        self._advert_pacing = pacing.AdvertPacing(now_seconds=wall_clock())
-        self._adverts_held_back = 0
-        self._nodes, self._counted_at_seconds = 1, -COUNT_SECONDS
         self._groups = GroupPool(self._standing)
         self._table = PeerTable()
+        self._pacing = SwarmPacing(settings.heartbeat_seconds, heard_since=self._table.heard_since, clock=wall_clock)
         self._own_blobs: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat = Heartbeat(
             settings.name, settings.software, "", _UNKNOWN, _UNKNOWN, 0, 0, "starting", 0.0, 0, 0, ()
         )
         self._beaten_at_seconds = wall_clock()
         self._started_at_seconds = wall_clock()
+        self._paused = False
         self._heartbeat_due = anyio.Event()  # the model changed, which peers should hear at once
         self._leaving = anyio.Event()
         self._goodbye = "left"
@@ -103,7 +115,7 @@ class SwarmService:
             wall_clock=wall_clock,
             is_banned=self._is_banned,
             is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
-            messages_per_second=lambda: pacing.messages_per_second(self._nodes_present(), settings.heartbeat_seconds),
+            allowance=self._pacing.allowance,
         )
         self.gossip.listen(self._on_announcement)
         self.peering = Peering(
@@ -115,6 +127,8 @@ class SwarmService:
             on_lan=settings.lan_discovery,
             is_banned=self._is_banned,
             standing=lambda peer: self.reputations.of(peer, wall_clock()),
+            is_of_use=self._is_of_use,
+            trial_seconds=lambda: TRIAL_HEARTBEATS * self._pacing.heartbeat_seconds(),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         self._members = (
@@ -125,13 +139,20 @@ class SwarmService:
         self.server = BlobServer(
             host,
             self.store,
-            upload_bytes_per_second=settings.upload_bytes_per_second,
+            upload_bytes_per_second=BLOB_SHARE * settings.upload_bytes_per_second,
             report=self._on_conduct,
             on_sent=self._on_blob_given,
             standing=lambda peer: self.reputations.of(peer, wall_clock()),
         )
         self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
-        self._fetcher = Fetcher(host, self.store, reach=self.peering.reach, report=self._on_conduct)
+        download = settings.download_bytes_per_second
+        self._fetcher = Fetcher(
+            host,
+            self.store,
+            reach=self.peering.reach,
+            report=self._on_conduct if not download else self._on_conduct_under_limit,
+            most_peers=peers_within(download),
+        )
         self._averaging = WeightAveraging(
             host,
             self.store,
@@ -151,6 +172,11 @@ class SwarmService:
         Raises ``TransportError`` if the port is in use, ``RefusedError`` once this node is no longer a member of its
         private cluster.
         """
+        with closing(self.store):
+            await self._run_on_host()
+        self._emit("left", {"reason": self._goodbye})
+
+    async def _run_on_host(self) -> None:
         async with self.host.run():
             for peer in self.reputations.banned(self._wall_clock()):
                 self.host.block(peer)
@@ -163,7 +189,6 @@ class SwarmService:
                     self._tasks = None  # before it closes: other nodes' goodbyes may arrive until the host is down
                 tasks.cancel_scope.cancel()
         self._save()
-        self._emit("left", {"reason": self._goodbye})
 
     async def _run_duties(self, tasks: TaskGroup) -> None:
         """Starts everything that a node does by itself, and returns once it has left and said goodbye."""
@@ -173,6 +198,7 @@ class SwarmService:
             self._states.run,
             self._watch_connectivity,
             self._maintain,
+            self._clear_flat_folder,
         )
         for duty in duties:
             tasks.start_soon(duty)
@@ -195,7 +221,16 @@ class SwarmService:
             case api.AskStatus():
                 return self._status()
             case api.AskPeers():
-                return api.PeerList(tuple(self._peers()))
+                return api.PeerList(
+                    listed_peers(
+                        self.host,
+                        self._table,
+                        self.reputations,
+                        self.peering.book,
+                        refused_offsets=self.gossip.refused_offsets,
+                        now_seconds=self._wall_clock(),
+                    )
+                )
             case api.Share():
                 await self._share(request)
             case api.AskSeenGroups(after, limit):
@@ -214,6 +249,12 @@ class SwarmService:
                 if heartbeat.model != self._heartbeat.model:
                     self._heartbeat_due.set()
                 self._heartbeat, self._beaten_at_seconds = heartbeat, self._wall_clock()
+            case api.SetPaused(paused):
+                if paused != self._paused:
+                    self._heartbeat_due.set()
+                    self._heartbeat = msgspec.structs.replace(self._heartbeat, phase="starting", tokens_per_second=0.0)
+                    self._beaten_at_seconds = self._wall_clock()  # the learner has as long to come back as at a start
+                self._paused = paused
             case api.RaiseStore(store_bytes):
                 self.store.raise_budget(store_bytes)
             case api.Judge(peer, _, judgement, detail):
@@ -234,14 +275,13 @@ class SwarmService:
 
     async def _share(self, request: api.Share) -> None:
         for group in request.groups:
+            self.store.take_over(group.blob)
             self._own_blobs[group.blob] = None
             if len(self._own_blobs) > OWN_BLOBS_REMEMBERED:
                 self._own_blobs.popitem(last=False)
         for advert in split_adverts(request.family, request.tokenizer, request.policy_version, request.groups):
-            if self._advert_pacing.may_send(self._nodes_present(), now_seconds=self._wall_clock()):
+            if self._pacing.may_advertise():
                 await self.gossip.announce(advert)
-            else:
-                self._adverts_held_back += 1
 
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
@@ -278,14 +318,19 @@ class SwarmService:
             self._emit("banned", {"peer": peer, "reason": banned_because})
             self._save()
 
+    def _on_conduct_under_limit(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
+        """Where our own limit slows every download, a slow peer is not to blame."""
+        if conduct is not Conduct.STALLED:
+            self._on_conduct(peer, conduct, detail)
+
     def _averaging_candidates(self, family: bytes) -> list[PeerId]:
         """Returns the connected peers whose latest heartbeat is fresh and names this family."""
-        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._heartbeat_seconds()
+        oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._pacing.heartbeat_seconds()
         peers = []
         for peer in self.host.peers():
             notes = self._table.known(peer)
             of_family = notes.heartbeat is not None and notes.heartbeat.family == family
-            if of_family and notes.heartbeat_at_seconds >= oldest_seconds and not self._is_banned(peer):
+            if of_family and notes.is_present(oldest_seconds) and not self._is_banned(peer):
                 peers.append(peer)
         return peers
 
@@ -293,6 +338,13 @@ class SwarmService:
         if self._membership is not None and self._membership.is_out(peer):
             return True
         return self.reputations.banned_because(peer, self._wall_clock()) is not None
+
+    def _is_of_use(self, peer: PeerId) -> bool:
+        """Whether a peer's claims held, or it is heard and most of what it claimed was not wrong."""
+        now_seconds = self._wall_clock()
+        standing, notes = self.reputations.of(peer, now_seconds), self._table.known(peer)
+        is_heard = notes.is_present(now_seconds - PRESENT_SECONDS)
+        return standing > STRANGERS_STANDING or (is_heard and standing >= STRANGER_REPUTATION)
 
     def _standing(self, peer: PeerId) -> Standing:
         if self.reputations.has_held(peer, self._wall_clock()):
@@ -309,7 +361,7 @@ class SwarmService:
                 if announcement.sequence > notes.heartbeat_sequence:
                     notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
                     notes.clock_offset_seconds = announcement.time_seconds - now_seconds
-                    notes.heartbeat_sequence = announcement.sequence
+                    notes.heartbeat_sequence, notes.has_left = announcement.sequence, False
             case RolloutAdvert() as advert:
                 foreign = tuple(g for g in advert.groups if g.blob not in self._own_blobs)
                 if foreign:
@@ -319,7 +371,7 @@ class SwarmService:
                 log.info("%s left: %r", peer, reason)
                 self._groups.forget(peer)
                 self._states.forget(peer)
-                self._table.forget(peer)
+                self._table.leave(peer)
                 if self._tasks is not None:
                     self._tasks.start_soon(self.peering.depart, peer)
 
@@ -333,23 +385,14 @@ class SwarmService:
         while True:
             silent_seconds = self._wall_clock() - self._beaten_at_seconds
             heartbeat = self._heartbeat
-            if silent_seconds > LEARNER_SILENT_SECONDS:
+            if self._paused:
+                heartbeat = msgspec.structs.replace(heartbeat, phase="paused", tokens_per_second=0.0)
+            elif silent_seconds > LEARNER_SILENT_SECONDS:
                 heartbeat = msgspec.structs.replace(heartbeat, phase="learner silent", tokens_per_second=0.0)
             await self._say(msgspec.structs.replace(heartbeat, connected=connections_field(self.host.peers())))
-            with anyio.move_on_after(self._heartbeat_seconds()):
+            with anyio.move_on_after(self._pacing.heartbeat_seconds()):
                 await self._heartbeat_due.wait()
             self._heartbeat_due = anyio.Event()
-
-    def _heartbeat_seconds(self) -> float:
-        return pacing.heartbeat_seconds(self._nodes_present(), self._settings.heartbeat_seconds)
-
-    def _nodes_present(self) -> int:
-        """Counts the nodes of the swarm that were heard of lately, and this one."""
-        now_seconds = self._wall_clock()
-        if not 0.0 <= now_seconds - self._counted_at_seconds < COUNT_SECONDS:
-            self._counted_at_seconds = now_seconds
-            self._nodes = 1 + self._table.heard_since(now_seconds - pacing.PRESENT_SECONDS)
-        return self._nodes
 
     async def _watch_connectivity(self) -> None:
         """Reports every change between connected and alone: a node must not be alone without saying so."""
@@ -370,10 +413,18 @@ class SwarmService:
     async def _maintain(self) -> None:
         while True:
             await anyio.sleep(MAINTENANCE_SECONDS)
-            self.store.evict()
+            while self.store.tend():
+                await anyio.lowlevel.checkpoint()
             self._groups.expire(self._wall_clock())
             self._groups.regrade()
             self._save()
+
+    async def _clear_flat_folder(self) -> None:
+        """Empties what an older version left: up to a million files, which takes minutes."""
+        if flat_folder(self.store.directory).exists():
+            before_seconds = self._wall_clock() - GROUP_BLOB_SECONDS
+            clear = partial(clear_flat_folder, self.store.directory, before_seconds=before_seconds)
+            await anyio.to_thread.run_sync(clear, abandon_on_cancel=True)
 
     def _save(self) -> None:
         try:
@@ -397,44 +448,8 @@ class SwarmService:
             store_bytes=self.store.total_bytes(),
             accepted=dict(self.gossip.accepted),
             rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
-            adverts_held_back=self._adverts_held_back,
+            adverts_held_back=self._pacing.adverts_held_back,
             averaging=self._averaging.status(),
             private=self._settings.private,
+            paused=self._paused,
         )
-
-    def _peers(self) -> list[api.PeerStatus]:
-        """Lists connected, lately banned and other known peers, in this order, the latest heard first.
-
-        At most ``MAX_PEERS_LISTED``, of which ``MAX_BANNED_LISTED`` for being banned.
-        """
-        now_seconds = self._wall_clock()
-        connected = list(self.host.peers())
-        heard = reversed(list(self._table))
-        banned = self.reputations.banned(now_seconds)[-MAX_BANNED_LISTED:]
-        known = list(dict.fromkeys([*connected, *banned, *heard]))[:MAX_PEERS_LISTED]
-        statuses = []
-        for peer in known:
-            notes = self._table.known(peer)
-            age_seconds = now_seconds - notes.heartbeat_at_seconds if notes.heartbeat is not None else None
-            statuses.append(
-                api.PeerStatus(
-                    peer=peer,
-                    connected=peer in connected,
-                    addresses=tuple(c.address for c in self.peering.book.of(peer)),
-                    round_trip_seconds=self.host.round_trip_seconds(peer),
-                    heartbeat=notes.heartbeat,
-                    heartbeat_age_seconds=age_seconds,
-                    groups_received=notes.groups_received,
-                    groups_used=notes.groups_used,
-                    groups_rejected=notes.groups_rejected,
-                    reputation=self.reputations.of(peer, now_seconds),
-                    banned_because=self.reputations.banned_because(peer, now_seconds),
-                    clock_offset_seconds=notes.clock_offset_seconds,
-                    groups_given=notes.groups_given,
-                    conduct=dict(notes.conduct),
-                    exchanges_committed=notes.exchanges_committed,
-                    exchanges_abandoned=notes.exchanges_abandoned,
-                    last_exchange=notes.last_exchange,
-                )
-            )
-        return statuses

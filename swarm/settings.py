@@ -27,7 +27,8 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
     lan_discovery: bool = True
     store_bytes: Annotated[int, Meta(ge=1 << 20)] = 2 << 30
-    upload_bytes_per_second: Annotated[float, Meta(ge=0.0)] = 0.0  # of blobs; 0: no limit
+    upload_bytes_per_second: Annotated[float, Meta(ge=0.0)] = 0.0  # to all peers together, of everything; 0: no limit
+    download_bytes_per_second: Annotated[float, Meta(ge=0.0)] = 0.0  # from all peers together; 0: no limit
     heartbeat_seconds: Annotated[float, Meta(gt=0.0)] = 5.0
     mesh_degree: Annotated[int, Meta(ge=1)] = 4
     log_level: Literal["debug", "info", "warning", "error"] = "info"

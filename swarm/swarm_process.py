@@ -28,6 +28,7 @@ from protocol.identity import NodeKey
 from swarm.cluster.cluster_files import cluster_files, read_credentials
 from swarm.cluster.membership import Membership
 from swarm.exit_codes import exit_code_of
+from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
 from swarm.service import SwarmService
@@ -75,6 +76,7 @@ async def _run(settings: ServiceSettings) -> None:
         mesh_degree=settings.mesh_degree,
         lan_discovery=settings.lan_discovery,
         handshake=membership,
+        bandwidth=Bandwidth(settings.upload_bytes_per_second, settings.download_bytes_per_second),
     )
     service = SwarmService(
         host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TokenBucket:
-    """Starts full. ``take`` never grants an amount above ``burst``."""
+    """Starts full. ``take`` never grants an amount above ``burst``; ``reserve`` grants any, later."""
 
     __slots__ = ("_at_seconds", "_level", "burst", "rate")
 

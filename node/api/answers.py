@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, PeersAnswer, PeerView
-from node.events import Event, Fault, Loading, OutOfMemory, PhaseBegan, RoundDone
-from node.printable import printable
-from node.quantities import size
+from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, Paused, PeersAnswer, PeerView
+from node.events import CheckpointsDamaged, Event, Fault, Loading, NotSaved, OutOfMemory, PhaseBegan, RoundDone
+from node.printable import one_line, printable
+from node.quantities import local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -23,35 +23,44 @@ PHASES = {  # in words; ``node.events.PhaseBegan``
     "publish": "sharing groups, giving the engine new weights",
     "evaluate": "answering held-out prompts",
 }
+ASKED_BY_OWNER = "asked by its owner"  # ``Paused.because`` after ``starling pause``
 MAX_ADDRESS_CHARACTERS = 200
 MAX_REASON_CHARACTERS = 400
+MAX_ASIDE_CHARACTERS = 300
 MAX_ALONE_CHARACTERS = 600
 MAX_DETAIL_CHARACTERS = 2000
 
 
 def health_of(status: NodeStatus) -> HealthAnswer:
-    """Returns whether the node is healthy: it has not reached its first round yet, or it trains and its swarm process
-    answers."""
+    """Returns whether the node is healthy: it has not reached its first round yet, or it trains or rests and its swarm
+    process answers."""
     because = None
     if status.state is NodeState.RECOVERING:
         because = f"the learner ended and is being restarted: {status.learner_process.last_end}"
     elif status.state is NodeState.STOPPING:
         because = "the node is stopping"
-    elif status.state is NodeState.TRAINING and status.swarm is None:
+    elif status.state in (NodeState.TRAINING, NodeState.PAUSED) and status.swarm is None:
         because = "the swarm process does not answer"
     return HealthAnswer(because is None, status.state, because)
 
 
 def waiting_for(
-    state: NodeState, loading: Loading | None, done: RoundDone | None, began: PhaseBegan | None = None
+    state: NodeState,
+    loading: Loading | None,
+    done: RoundDone | None,
+    began: PhaseBegan | None = None,
+    *,
+    now_seconds: float | None = None,
 ) -> str:
-    """Describes in a few words what the node does now."""
+    """Describes in a few words what the node does now, at Unix time ``now_seconds``."""
     if state is NodeState.STOPPING:
         return "stopping: finishing the step, checkpointing, saying goodbye"
+    if state is NodeState.PAUSED:
+        return "paused"
     if state is NodeState.RECOVERING:
         return "the learner ended and is being restarted"
     if state is NodeState.STARTING:
-        return loading_line(loading) if loading else "the learner is starting"
+        return loading_line(loading, now_seconds) if loading else "the learner is starting"
     number = done.round + 1 if done is not None else None
     round_name = "first round" if number is None else f"round {number}"
     if began is None or began.phase not in PHASES or (number is not None and began.round != number):
@@ -59,8 +68,53 @@ def waiting_for(
     return f"{round_name}: {PHASES[began.phase]}"
 
 
-def loading_line(loading: Loading) -> str:
-    return f"loading {printable(loading.what)} ({loading.seconds:.1f} s since the learner started)"
+def paused_line(paused: Paused, now_seconds: float) -> str:
+    """Describes in one line why the node does not train, and until when."""
+    until = "" if paused.until is None else f", until {local_time(paused.until, now_seconds)}"
+    return f"paused: {paused.because}{until}"
+
+
+def loading_line(loading: Loading, now_seconds: float | None = None) -> str:
+    """Describes what is being loaded, and for how long the learner has run: until Unix time ``now_seconds``, or until
+    the event."""
+    since_seconds = 0.0 if now_seconds is None else max(0.0, now_seconds - loading.time_seconds)
+    return f"loading {printable(loading.what)} ({loading.seconds + since_seconds:.1f} s since the learner started)"
+
+
+def not_saved_line(event: NotSaved) -> str:
+    """Describes in one line what no checkpoint holds, while it is tried again."""
+    begin = f"NOT SAVED: {_unsaved(event)}. "
+    if event.ends_in_seconds is not None:
+        return f"{begin}The run ends without them in {event.ends_in_seconds:.0f} s, unless there is room by then."
+    return f"{begin}It is tried again every {event.retry_seconds:.0f} s."
+
+
+def lost_line(lost: NotSaved) -> str:
+    """Describes what a run that has ended could not save, and what follows."""
+    begins = "from its first round" if lost.saved_round == 0 else f"after round {lost.saved_round}"
+    return f"LOST: {_unsaved(lost, 'were never saved')}. The next start goes on {begins}."
+
+
+def damaged_line(event: CheckpointsDamaged) -> str:
+    """Describes which checkpoints are damaged, where they are kept, and from what the run goes on."""
+    names = ", ".join(printable(each.name, 64) for each in event.damaged)
+    kept = ", ".join(printable(each.aside, MAX_ASIDE_CHARACTERS) for each in event.damaged)
+    why = printable(event.damaged[0].because, MAX_REASON_CHARACTERS) if event.damaged else ""
+    if event.continues_from is not None:
+        follows = f"The run goes on from the checkpoint before, of round {event.continues_from}"
+    elif event.asks_peers:
+        follows = "No checkpoint is left: the weights of peers are looked for; without any, it begins anew"
+    else:
+        follows = "No checkpoint is left: the run begins anew from its first round"
+    return f"DAMAGED CHECKPOINT: {names} ({why}). Kept aside, not deleted: {kept}. {follows}."
+
+
+def _unsaved(event: NotSaved, verb: str = "are in memory alone") -> str:
+    count, because = event.round - event.saved_round, printable(event.because, MAX_REASON_CHARACTERS)
+    which = f"round {event.round}" if count == 1 else f"rounds {event.saved_round + 1} to {event.round}"
+    verb = verb.replace("were", "was", 1).replace("are ", "is ", 1) if count == 1 else verb
+    last = f"the last checkpoint is of round {event.saved_round}" if event.saved_round else "there is no checkpoint"
+    return f"{which} {verb} ({last}): {because}"
 
 
 def out_of_memory_line(event: OutOfMemory) -> str:
@@ -83,9 +137,9 @@ def escaped_event(event: Event) -> Event:
     """Returns the event with every text that may quote a peer escaped and bounded."""
     match event:
         case Fault(detail=detail) | OutOfMemory(detail=detail):
-            return msgspec.structs.replace(event, detail=printable(detail, MAX_DETAIL_CHARACTERS))
+            return msgspec.structs.replace(event, detail=one_line(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):
-            return msgspec.structs.replace(event, alone_because=printable(because, MAX_ALONE_CHARACTERS))
+            return msgspec.structs.replace(event, alone_because=one_line(because, MAX_ALONE_CHARACTERS))
         case _:
             return event
 
@@ -94,7 +148,7 @@ def escaped_swarm_status(status: SwarmStatus) -> SwarmStatus:
     """Returns the status with every text that may quote a peer escaped and bounded."""
     if status.alone_because is None:
         return status
-    return msgspec.structs.replace(status, alone_because=printable(status.alone_because, MAX_ALONE_CHARACTERS))
+    return msgspec.structs.replace(status, alone_because=one_line(status.alone_because, MAX_ALONE_CHARACTERS))
 
 
 def peers_answer(peers: Sequence[PeerStatus], outcomes: Sequence[dict[str, int]]) -> PeersAnswer:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from node.api.event_feed import EventFeed
 from node.api.record import RunRecord
-from node.api.types import NodeStatus, PeersAnswer
+from node.api.types import NodeStatus, Paused, PeersAnswer
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -32,6 +32,10 @@ class Node(Protocol):
     def peers(self) -> PeersAnswer: ...
 
     def request_stop(self, because: str) -> None: ...
+
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None: ...
+
+    def resume(self, for_seconds: float | None) -> Paused | None: ...
 
 
 EndpointHandler = Callable[[Node, EventFeed, web.Request], Awaitable[web.StreamResponse]]

@@ -31,15 +31,20 @@ from node.api.types import (
     HistoryAnswer,
     LinksAnswer,
     NodeStatus,
+    PauseAnswer,
     PeersAnswer,
     RolloutsAnswer,
     SamplesAnswer,
+    SettingsAnswer,
     StopAnswer,
     SwarmAnswer,
 )
 
 RETRY = b"retry: 1000\n\n"  # milliseconds until a reader of events that lost its connection connects again
 SLOW_ANSWER = web.AppKey("slow_answer", asyncio.Lock)  # held while an answer is made in a thread
+MAX_ORDER_SECONDS = 366 * 86400.0
+PAUSE_SECONDS = "pause for so long; without it until resumed"
+RESUME_SECONDS = "train for so long, whatever is against it; without it only the owner's pause ends"
 CONNECTIONS = web.AppKey("connections", Connections)
 Q = TypeVar("Q", bound=Struct)
 
@@ -53,12 +58,30 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
+class ResumeQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a resume holds against the schedule and the machine's use."""
+
+    seconds: Annotated[float, Meta(gt=0, le=MAX_ORDER_SECONDS, description=RESUME_SECONDS)] | UnsetType = UNSET
+
+
+class PauseQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long and how soon a node pauses."""
+
+    seconds: Annotated[float, Meta(gt=0, le=MAX_ORDER_SECONDS, description=PAUSE_SECONDS)] | UnsetType = UNSET
+    at_once: Annotated[bool, Meta(description="drop the step that is under way")] = False
+
+
 async def _on_status(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     return json_response(node.status())
 
 
 async def _on_peers(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     return json_response(node.peers())
+
+
+async def _on_settings(node: Node, _: EventFeed, __: web.Request) -> web.Response:
+    status = node.status()
+    return json_response(SettingsAnswer(status.pid, status.home, node.record.settings))
 
 
 async def _on_swarm(node: Node, _: EventFeed, request: web.Request) -> web.Response:
@@ -108,6 +131,24 @@ async def _on_stop(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     return json_response(StopAnswer(stopping=True))
 
 
+async def _on_pause(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    query = _decoded(request, PauseQuery)
+    if isinstance(query, web.Response):
+        return query
+    return json_response(PauseAnswer(node.pause(_given(query.seconds), at_once=query.at_once)))
+
+
+async def _on_resume(node: Node, _: EventFeed, request: web.Request) -> web.Response:
+    query = _decoded(request, ResumeQuery)
+    if isinstance(query, web.Response):
+        return query
+    return json_response(PauseAnswer(node.resume(_given(query.seconds))))
+
+
+def _given(seconds: float | UnsetType) -> float | None:
+    return None if seconds is UNSET else seconds
+
+
 async def _on_health(node: Node, _: EventFeed, __: web.Request) -> web.Response:
     answer = health_of(node.status())
     return json_response(answer, 200 if answer.healthy else 503)
@@ -145,6 +186,7 @@ async def _on_events(node: Node, feed: EventFeed, request: web.Request) -> web.S
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/api/v1/status", "This node, now", _on_status, NodeStatus),
     Endpoint("GET", "/api/v1/peers", "The peers that this node knows, connected ones first", _on_peers, PeersAnswer),
+    Endpoint("GET", "/api/v1/settings", "What this node runs with", _on_settings, SettingsAnswer),
     Endpoint("GET", "/api/v1/swarm", "The swarm, as its heartbeats report it", _on_swarm, SwarmAnswer),
     Endpoint(
         "GET",
@@ -191,6 +233,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/api/v1/openapi.json", "This description", _on_openapi, None, content_type=JSON),
     Endpoint("POST", "/api/v1/stop", "Stop the node in order; a second request stops it at once", _on_stop, StopAnswer),
+    Endpoint(
+        "POST",
+        "/api/v1/pause",
+        "Let the learner finish its step, checkpoint and end; peers stay connected and are served",
+        _on_pause,
+        PauseAnswer,
+        refusals={400: ErrorAnswer},
+        query=PauseQuery,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/resume",
+        "End the owner's pause, or train for some time whatever is against it",
+        _on_resume,
+        PauseAnswer,
+        refusals={400: ErrorAnswer},
+        query=ResumeQuery,
+    ),
     Endpoint("GET", "/health", "Whether the node is healthy", _on_health, HealthAnswer, refusals={503: HealthAnswer}),
     Endpoint("GET", "/metrics", "Prometheus's text format", _on_metrics, None, content_type="text/plain"),
 )

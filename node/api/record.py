@@ -7,8 +7,9 @@ it afterwards, so that nothing is missing and nothing is counted twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -53,7 +54,9 @@ _TAGS = tuple(f'{{"event":"{each.__struct_config__.tag}"'.encode() for each in _
 class RunRecord:
     """Bounded in memory for a run of any length. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        """``settings``: the resolved configuration that the run was started with, as JSON."""
+        self.settings: Final = dict(settings or {})
         self.rollouts = RolloutHistory()
         self.history = History()
         self.changes = RunChanges()

@@ -8,16 +8,29 @@ as markup. Lists are bounded, whatever strangers announce. Times are Unix second
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
-from node.events import Averaged, CheckpointSaved, Evaluated, Fault, LearnerReady, Loading, RoundDone, Usage
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    CheckpointsDamaged,
+    Evaluated,
+    Fault,
+    LearnerReady,
+    Loading,
+    NotSaved,
+    RoundDone,
+    Usage,
+)
 from swarm.api import ExchangeStatus, SwarmStatus
 
 
 class NodeState(StrEnum):
     STARTING = "starting"  # no round has begun yet
     TRAINING = "training"
+    PAUSED = "paused"  # the learner rests, and its memory is given back; peers stay connected and are served
     RECOVERING = "recovering"  # the learner ended and is being restarted
     STOPPING = "stopping"
 
@@ -56,6 +69,14 @@ class Join(Struct, frozen=True):
     qr: bool  # /api/v1/join.svg shows the first command
 
 
+class Paused(Struct, frozen=True):
+    """Why the node does not train now, though it could. Times are Unix seconds."""
+
+    since: float
+    because: str  # in words
+    until: float | None  # None: until ``starling resume``, or until what it waits for is over
+
+
 class NodeStatus(Struct, frozen=True):
     """Answer of GET /api/v1/status: this node, now."""
 
@@ -85,6 +106,10 @@ class NodeStatus(Struct, frozen=True):
     gained: str = ""  # ``GainsAnswer.sentence``: what it can do now, and what it has from whom
     losses: tuple[Loss, ...] = ()  # the greatest fall first; at most ``losses.MAX_LOSSES``
     join: Join | None = None  # None while the swarm process does not answer
+    not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
+    damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
+    clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
+    paused: Paused | None = None  # None while the node trains
 
 
 class HeartbeatView(Struct, frozen=True):
@@ -114,7 +139,7 @@ class PeerView(Struct, frozen=True):
     addresses: tuple[str, ...]
     round_trip_seconds: float | None
     heartbeat: HeartbeatView | None
-    heartbeat_age_seconds: float | None
+    heartbeat_age_seconds: float | None  # None: none came, or the peer has left since
     groups_received: int  # adverts of its groups
     groups_used: int
     groups_rejected: int
@@ -412,10 +437,25 @@ class HistoryAnswer(Struct, frozen=True):
     marks: tuple[Mark, ...] = ()  # oldest first, of the same time; at most ``marks.MAX_MARKS``
 
 
+class SettingsAnswer(Struct, frozen=True):
+    """Answer of GET /api/v1/settings: what the node runs with, as it was resolved when it started."""
+
+    pid: int  # of the supervisor
+    home: str
+    config: dict[str, Any]  # ``node.configuration.Config`` as JSON; what is "auto" is chosen by the learner
+
+
 class StopAnswer(Struct, frozen=True):
     """Answer of POST /api/v1/stop: the node finishes its step, checkpoints, says goodbye and stops."""
 
     stopping: bool
+
+
+class PauseAnswer(Struct, frozen=True):
+    """Answer of POST /api/v1/pause and /api/v1/resume: ``NodeStatus.paused`` from now on. After a resume it is not null
+    where the schedule, or what the machine is used for, is still against training."""
+
+    paused: Paused | None
 
 
 class HealthAnswer(Struct, frozen=True):

@@ -9,14 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
+from node.quantities import size
 from protocol.errors import StorageError
 
 FORMAT: Final = 1
 TENSORS, STATE, CONFIG = "tensors.safetensors", "state.json", "config.json"
+SET_ASIDE: Final = "set-aside-"  # before the name of a folder that no start reads any more
+_SET_ASIDE_FOLDER = re.compile(r"set-aside-round-(\d{6,})-(\d+)")
 _ROUND_FOLDER = re.compile(r"round-(\d{6,})")
+
+
+class ForeignCheckpointError(StorageError):
+    """The checkpoint may be whole and cannot be used here: another version wrote it, or another user owns it."""
 
 
 def rounds(folder: Path) -> list[Path]:
@@ -25,21 +33,54 @@ def rounds(folder: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
+def set_aside_folders(folder: Path) -> list[Path]:
+    """Returns the folders of checkpoints that were set aside, the lowest round first."""
+    found = [(int(m[1]), int(m[2]), p) for p in folder.glob(f"{SET_ASIDE}*") if (m := _SET_ASIDE_FOLDER.match(p.name))]
+    return [path for *_, path in sorted(found)]
+
+
 def read_whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns state and configuration of the checkpoint in folder ``path`` after checking its tensors' SHA-256.
 
-    Raises ``StorageError`` naming what is wrong.
+    Raises ``StorageError`` naming what is wrong; ``ForeignCheckpointError`` where it may not be damaged at all.
     """
     try:
         state = json.loads((path / STATE).read_text())
         config = json.loads((path / CONFIG).read_text())
-        if state["format"] != FORMAT:
-            raise StorageError(f"{path} is a checkpoint of format {state['format']}, this version reads {FORMAT}")
+        if state["format"] > FORMAT:
+            raise ForeignCheckpointError(
+                f"{path} is a checkpoint of format {state['format']}, this version reads {FORMAT}: start it with the "
+                "version that wrote it, or use another data directory"
+            )
         if sha256_of(path / TENSORS) != state["tensors_sha256"]:
             raise StorageError(f"{path / TENSORS} is damaged: its SHA-256 is not the one recorded beside it")
+    except PermissionError as error:
+        raise ForeignCheckpointError(
+            f"{error.filename or path} cannot be read ({error.strerror}): make it this user's (chown)"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is not a complete checkpoint ({type(error).__name__}: {error})") from error
     return state, config
+
+
+def room_fault(folder: Path, needed_bytes: int) -> str | None:
+    """Returns that the file system of ``folder`` has no room for ``needed_bytes``; None if it has."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if free_bytes >= needed_bytes:
+        return None
+    return f"a checkpoint needs {size(needed_bytes)}, and {size(free_bytes)} are free at {folder}"
+
+
+def size_bytes_of(path: Path) -> int:
+    """Returns the bytes of the files in folder ``path``; those that are deleted meanwhile are not counted."""
+    total = 0
+    for file in path.glob("*"):
+        try:
+            total += file.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
 
 
 def sha256_of(path: Path) -> str:

@@ -24,7 +24,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from node.checkpoints.best import kept
-from node.checkpoints.checkpoint_files import CONFIG, FORMAT, STATE, TENSORS, read_whole, rounds, sha256_of
+from node.checkpoints.checkpoint_files import (
+    CONFIG,
+    FORMAT,
+    SET_ASIDE,
+    STATE,
+    TENSORS,
+    ForeignCheckpointError,
+    read_whole,
+    rounds,
+    sha256_of,
+)
 from node.learner.memory.errors import forget, give_back
 from node.policy.device_faults import detail_of, is_out_of_memory
 from protocol.errors import StorageError
@@ -56,11 +66,11 @@ class CheckpointAttempt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewestCheckpoint:
-    """The newest complete checkpoint, if any; ``warnings`` name newer ones that were not complete."""
+    """The newest complete checkpoint, if any, and newer ones that were not complete."""
 
     snapshot: Snapshot | None
     path: Path | None
-    warnings: tuple[str, ...]
+    damaged: tuple[tuple[Path, str], ...] = ()  # newest first, each with what is wrong
 
 
 def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
@@ -96,7 +106,7 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
         _discard(unfinished)
         raise StorageError(
             f"the checkpoint of round {snapshot.round} was not written to {folder} ({error}): "
-            "free some space there; the run continues, and the previous checkpoint is kept"
+            "free some space there; the previous checkpoint is kept"
         ) from error
     except Exception as error:
         if not is_out_of_memory(error):
@@ -112,22 +122,27 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
 
 
 def read_newest(folder: Path) -> NewestCheckpoint:
-    """Returns the newest complete checkpoint, with warnings for damaged ones. Removes what a crash left unfinished."""
-    warnings: list[str] = []
+    """Returns the newest complete checkpoint and the damaged ones above it. Removes what a crash left unfinished.
+
+    Raises ``ForeignCheckpointError`` for one that may be whole and cannot be read here.
+    """
+    damaged: list[tuple[Path, str]] = []
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         _discard(leftover)
     for path in reversed(rounds(folder)):
         try:
-            return NewestCheckpoint(read(path), path, tuple(warnings))
+            return NewestCheckpoint(read(path), path, tuple(damaged))
+        except ForeignCheckpointError:
+            raise
         except StorageError as error:
-            warnings.append(str(error))
-    return NewestCheckpoint(None, None, tuple(warnings))
+            damaged.append((path, str(error)))
+    return NewestCheckpoint(None, None, tuple(damaged))
 
 
 def set_aside(path: Path) -> Path:
     """Renames the checkpoint in folder ``path``, so that no start reads it again and nothing deletes it; returns where
     it is now."""
-    aside = path.with_name(f"set-aside-{path.name}-{time.time_ns()}")
+    aside = path.with_name(f"{SET_ASIDE}{path.name}-{time.time_ns()}")
     path.rename(aside)
     return aside
 

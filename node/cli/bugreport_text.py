@@ -17,9 +17,9 @@ from node.cli.swarm_facts import cluster_facts, cluster_lines
 from node.cli.verbs.config import as_toml
 from node.cli.verbs.version import versions
 from node.cli.wording import finding_lines, peer_lines, status_lines
-from node.configuration import load_config
 from node.doctor.examination import examine
 from node.doctor.findings import Report
+from node.doctor.settings_in_use import settings_of
 from node.home import Home
 from node.masking import Mask, secrets_of
 from node.printable import printable
@@ -53,6 +53,7 @@ def compose_bugreport(
         "peers": lambda: iter(peer_lines(ask_peers(home).peers)),
         "private cluster": lambda: _cluster(home),
         "last events": lambda: _last_lines(home.metrics, MAX_EVENT_LINES, skip='{"event":"usage"'),
+        "log of the node": lambda: _last_lines(home.log("node"), MAX_LOG_LINES),
         "log of the learner": lambda: _last_lines(home.log("learner"), MAX_LOG_LINES),
         "log of the swarm process": lambda: _last_lines(home.log("swarm"), MAX_LOG_LINES),
     }
@@ -82,7 +83,9 @@ def _versions() -> Iterator[str]:
 
 
 def _configuration(home: Home, environment: Mapping[str, str]) -> Iterator[str]:
-    return iter(as_toml(load_config(home.path, environment, {}).model_dump(mode="json")).split("\n"))
+    shown = settings_of(home, environment, {})
+    yield from (f"# {line}" for line in shown.lines())
+    yield from as_toml(dict(shown.config)).split("\n")
 
 
 def _cluster(home: Home) -> Iterator[str]:

@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from node.cli.output_queue import say_last
 from node.cli.verbs import (
     bugreport,
     config,
@@ -19,7 +20,9 @@ from node.cli.verbs import (
     export,
     fit,
     id,
+    logs,
     owner,
+    pause,
     peers,
     report,
     status,
@@ -35,23 +38,29 @@ from swarm.exit_codes import ExitCode, exit_code_of
 HELP = """Train a language model together with nodes on other machines: no coordinator, no account, no blockchain.
 
 Start a node: starling up. Look at it from another terminal: starling status. Stop it with Ctrl-C or starling down.
-See three nodes learn from each other: starling demo.
+In the background: starling up --detach, starling logs -f. Have the machine for yourself: starling pause --for 2h.
+See three nodes learn from each other: starling demo. Let the shell complete verbs, options and keys, once:
+starling --install-completion.
 
-Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 75 try again, 77 refused, 78 bad configuration, 130 interrupted.
+Exit codes: 0 done, 1 fault, 2 usage, 69 unreachable, 74 not saved, 75 try again, 77 refused, 78 bad configuration,
+130 interrupted.
 """
 
 app = typer.Typer(
     name="starling",
     help=HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.callback()(version.before_any_verb)
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
 app.command("top")(top.top)
+app.command("logs")(logs.logs)
+app.command("pause")(pause.pause)
+app.command("resume")(pause.resume)
 app.command("down")(down.down)
 app.command("report")(report.report)
 app.command("id")(id.identity)
@@ -65,6 +74,7 @@ app.command("demo")(demo.demo)
 app.command("version")(version.version)
 app.command("invite")(swarm.invite)
 app.command("revoke")(owner.revoke)
+app.command("readmit")(owner.readmit)
 swarm.app.command("rotate-key")(owner.rotate_key)
 swarm.app.command("apply")(owner.apply_document)
 app.add_typer(swarm.app, name="swarm")
@@ -76,7 +86,7 @@ def main() -> None:
     try:
         app()
     except StarlingError as error:
-        print(f"starling: {error}", file=sys.stderr)  # noqa: T201
+        say_last(f"starling: {error}")
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 from protocol.errors import ConfigurationError
+
+
+def keys_that_begin(incomplete: str) -> list[str]:
+    """Returns the keys of the configuration that complete a ``--set``, each with its equals sign, for the shell."""
+    from node.configuration.sources import known_keys  # at a Tab, and not at every start of the command
+
+    return [f"{key}=" for key in known_keys() if key.startswith(incomplete)]
+
 
 HomeOption = Annotated[
     Path | None,
@@ -31,9 +40,15 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
+        autocompletion=keys_that_begin,
         help="Set a key of the configuration, such as learner.own_groups=16. Repeatable. See: starling config show.",
     ),
 ]
+
+
+def shown_width(out: TextIO) -> int | None:
+    """Returns the characters of a line of the terminal that ``out`` is; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if out.isatty() else None
 
 
 def assignments(texts: list[str] | None) -> dict[str, str]:

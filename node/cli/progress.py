@@ -1,6 +1,7 @@
 """Shows a node while it runs: a live panel on a terminal, plain lines elsewhere, or every event as a line of JSON.
 
-A terminal or pipe that closes must not stop the node: from then on nothing is shown.
+A terminal or pipe that closes must not stop the node: from then on nothing is shown. One that nobody reads must not
+stop it either: everything goes through ``output_queue``, which drops what does not fit and says so.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import IO, Protocol, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,9 +20,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from node.api.answers import loading_line
+from node.api.answers import damaged_line, loading_line, not_saved_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
+from node.cli.output_queue import QueuedText, dropped_line, queued
 from node.events import (
     Averaged,
     AveragingTakenBack,
@@ -43,8 +46,17 @@ ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
 CHECKPOINT_LINE_SECONDS = 60.0
 EVALUATED_LINE_SECONDS = 60.0
 ALONE_LINE_SECONDS = 300.0  # between two reminders that the node trains alone or has no partner to average with
-FRAMES_PER_SECOND = 2
 MAX_LOSSES_SHOWN = 3  # in the panel
+MAX_PEERS_SHOWN = 7
+SCROLLED_LINES = 200  # that wait for a terminal which nobody reads
+
+
+class LineWriter(Protocol):
+    """What lines are written to: a text stream."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
 
 
 class UpObserver(Observer, Protocol):
@@ -54,22 +66,29 @@ class UpObserver(Observer, Protocol):
 
 @contextmanager
 def observer_for(*, as_json: bool) -> Iterator[UpObserver]:
-    """Gives the observer that suits standard output."""
-    if as_json:
-        yield JsonObserver(sys.stdout)
-    elif sys.stdout.isatty():
-        with Live(console=Console(), refresh_per_second=FRAMES_PER_SECOND, transient=True) as live:
-            yield PanelObserver(live)
-    else:
-        yield PlainObserver(sys.stdout)
+    """Gives the observer that suits standard output. None of its methods waits for a reader."""
+    with queued(sys.stdout, dropped_event if as_json else dropped_line) as queue:
+        out = QueuedText(queue, sys.stdout)
+        if as_json:
+            yield JsonObserver(out)
+        elif sys.stdout.isatty():
+            with Live(console=Console(file=cast(IO[str], out)), auto_refresh=False, transient=True) as live:
+                yield PanelObserver(live, lambda: queue.idle)
+        else:
+            yield PlainObserver(out)
+
+
+def dropped_event(lines: int) -> str:
+    """Returns the event that stands for lines that nobody read."""
+    return json.dumps({"event": "dropped", "lines": lines, "time_seconds": time.time()})
 
 
 class JsonObserver:
     """Writes one JSON object a line: the learner's events unchanged, the supervisor's as ``note``, ``node``,
-    ``ended``."""
+    ``ended``; ``dropped`` where the reader missed some."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out: TextIO | None = out
+    def __init__(self, out: LineWriter) -> None:
+        self._out: LineWriter | None = out
         self._addresses: tuple[str, ...] = ()
 
     def on_event(self, line: bytes, event: Event) -> None:
@@ -94,10 +113,14 @@ class JsonObserver:
 
 
 class PlainObserver:
-    """Writes a line for each event, and for rounds one line every few seconds."""
+    """Writes a line for each event, and for rounds one line every ``round_line_seconds``. ``stamp`` is the format of
+    the local time before each line."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out: TextIO | None = out
+    def __init__(
+        self, out: LineWriter, *, stamp: str = "%H:%M:%S", round_line_seconds: float = ROUND_LINE_SECONDS
+    ) -> None:
+        self._out: LineWriter | None = out
+        self._stamp, self._round_line_seconds = stamp, round_line_seconds
         self._round_shown_at: float | None = None
         self._unshown: RoundDone | None = None  # the newest round since the one that was shown
         self._alone_shown_at: float | None = None
@@ -108,7 +131,7 @@ class PlainObserver:
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
-            case RoundDone() if self._due(self._round_shown_at, ROUND_LINE_SECONDS):
+            case RoundDone() if self._due(self._round_shown_at, self._round_line_seconds):
                 self._show_round(event)
             case RoundDone():
                 self._unshown = event
@@ -118,6 +141,8 @@ class PlainObserver:
                 self._write(wording.plan_line(event))
             case LearnerReady():
                 self._write(wording.ready_line(event))
+            case Fault(kind="checkpoint", fatal=False):
+                pass  # the supervisor's note says what is not saved
             case Fault():
                 self._write(wording.fault_line(event))
             case CheckpointSaved() if self._due(self._checkpoint_shown_at, CHECKPOINT_LINE_SECONDS):
@@ -167,16 +192,22 @@ class PlainObserver:
         return shown_at is None or time.monotonic() - shown_at >= every_seconds
 
     def _write(self, text: str) -> None:
-        stamp = time.strftime("%H:%M:%S")
+        stamp = time.strftime(self._stamp)
         for line in text.splitlines():
             self._out = _written(self._out, f"{stamp}  {line}")
 
 
 class PanelObserver:
-    """Redraws one panel; messages that must not be missed scroll past above it."""
+    """Redraws one panel; messages that must not be missed scroll past above it.
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    While ``reads`` says that the terminal takes nothing (Ctrl-S, copy mode), nothing is drawn, so that no frame is lost
+    from the middle of others; the newest messages wait.
+    """
+
+    def __init__(self, live: Live, reads: Callable[[], bool]) -> None:
+        self._live, self._reads = live, reads
+        self._unscrolled: deque[str] = deque(maxlen=SCROLLED_LINES)
+        self._lost_lines = 0
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
@@ -186,6 +217,8 @@ class PanelObserver:
                 self._scroll(wording.ready_line(event))
             case StateSyncing():
                 self._scroll(wording.state_sync_line(event))
+            case Fault(kind="checkpoint", fatal=False):
+                pass  # the supervisor's note says what is not saved
             case Fault():
                 self._scroll(wording.fault_line(event))
             case _:
@@ -195,25 +228,39 @@ class PanelObserver:
         self._scroll(text)
 
     def on_tick(self, status: NodeStatus, peers: PeersAnswer) -> None:
-        try:
-            self._live.update(panel(status, peers))
-        except OSError:  # the terminal has closed; the node runs on
-            self._live.stop()
+        self._live.update(panel(status, peers), refresh=False)
+        self._draw()
 
     def on_outcome(self, outcome: RunOutcome) -> None:
         self._scroll(wording.outcome_line(outcome))
 
     def _scroll(self, text: str) -> None:
-        try:
-            self._live.console.print(Text(text))
-        except OSError:
-            self._live.stop()
+        self._lost_lines += len(self._unscrolled) == SCROLLED_LINES
+        self._unscrolled.append(text)
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self._reads():
+            return
+        if self._unscrolled:
+            missed = [dropped_line(self._lost_lines)] if self._lost_lines else []
+            self._live.console.print(Text("\n".join([*missed, *self._unscrolled])))
+            self._unscrolled.clear()
+            self._lost_lines = 0
+        self._live.refresh()
 
 
 def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     """Returns one frame: what the node does now. Strings from peers are text, neither markup nor control sequences."""
     facts = Table.grid(padding=(0, 2))
     facts.add_row("now", Text(status.waiting_for))
+    for name, text in (
+        ("not saved", not_saved_line(status.not_saved) if status.not_saved else None),
+        ("damaged", damaged_line(status.damaged) if status.damaged else None),
+        ("clock", status.clock),
+    ):
+        if text is not None:
+            facts.add_row(Text(name, style="bold red"), Text(text, style="bold red"))
     if status.round is not None:
         done = status.round
         facts.add_row("round", Text(f"{done.round}, {done.seconds:.1f} s, {done.tokens_per_second:,.0f} tokens/s"))
@@ -239,14 +286,14 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     else:
         sent, received = size(swarm.sent_bytes), size(swarm.received_bytes)
         facts.add_row("peers", Text(f"{swarm.connected_peers} connected, {sent} sent, {received} received"))
-    for line in wording.peer_lines([peer for peer in peers.peers if peer.connected])[:7]:
-        facts.add_row("", Text(line, overflow="ellipsis", no_wrap=True))
+    connected = [peer for peer in peers.peers if peer.connected][:MAX_PEERS_SHOWN]
+    lines = [Text(f"  {wording.panel_peer_line(peer)}", overflow="ellipsis", no_wrap=True) for peer in connected]
     below = Text(wording.alone_lines(swarm) if swarm is not None else "")
     title = Text(f"starling {status.version}  {status.name}  up {duration(status.uptime_seconds)}")
-    return Panel(Group(facts, below) if below.plain else facts, title=title, title_align="left")
+    return Panel(Group(facts, *lines, *([below] if below.plain else [])), title=title, title_align="left")
 
 
-def _written(out: TextIO | None, line: str) -> TextIO | None:
+def _written(out: LineWriter | None, line: str) -> LineWriter | None:
     """Writes ``line`` and returns ``out``; returns None once its reader has closed it."""
     try:
         if out is not None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from node.printable import printable
 from node.tasks.catalogue import JudgedAnswer, TaskSample, TaskSummary
+from node.tasks.parameters import GENERATORS, PREFIX, TABLE
 
 if TYPE_CHECKING:
     from node.policy.shown_prompt import ShownPrompt
 
 EXAMPLE_CHARACTERS = 60
 LINE_CHARACTERS = 400
+LIST_COLUMNS = 118
 SHOWN_LINES = 40
 
 
@@ -27,7 +31,11 @@ def list_lines(tasks: Sequence[TaskSummary], plugins: Sequence[str]) -> Iterator
         yield f"{star} {printable(task.name):<{name}}  {task.max_new_tokens:>6}  {task.scoring:<{scoring}}  {example}"
     yield ""
     yield "* what this configuration trains on. tasks.names takes names and the sets default, sapo and reasoning."
+    yield ""
+    yield f"Generators that take parameters in node.toml; `starling tasks {PREFIX}NAME` shows those of one:"
+    yield from textwrap.wrap(", ".join(GENERATORS), LIST_COLUMNS, initial_indent="  ", subsequent_indent="  ")
     if plugins:
+        yield ""
         yield f"Installed plug-ins, which tasks.names takes too: {', '.join(map(printable, plugins))}"
 
 
@@ -42,6 +50,17 @@ def sample_lines(sample: TaskSample, shown: ShownPrompt | None) -> Iterator[str]
     yield sample.question if shown is None else shown.text
     yield "----"
     yield _right_answer(sample)
+    if sample.parameters is not None:
+        yield ""
+        yield "Its parameters, for node.toml; those that are left out are the library's:"
+        yield from _table(sample.task.removeprefix(PREFIX), sample.parameters)
+
+
+def _table(generator: str, parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the parameters as TOML. JSON writes such values alike, but for None, which has no text in TOML."""
+    yield f"[{TABLE}.{generator}]"
+    for name, value in parameters.items():
+        yield f"# {name} is not set" if value is None else f"{name} = {json.dumps(value)}"
 
 
 def judged_lines(sample: TaskSample, judged: JudgedAnswer) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from node.api.answers import damaged_line, not_saved_line
 from node.api.loss_words import loss_lines
-from node.api.types import NodeState, NodeStatus, PeerView
-from node.doctor.findings import Report, Severity
+from node.api.types import HeartbeatView, NodeState, NodeStatus, PeerView
+from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
     Averaged,
@@ -21,13 +23,15 @@ from node.events import (
     StateSyncing,
 )
 from node.export.export_result import Export
-from node.printable import printable
-from node.quantities import duration, size, times
+from node.printable import one_line, printable
+from node.quantities import counted, duration, size, times, weekday_time
 from node.supervision.outcome import RunOutcome
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
 MAX_ADDRESSES_SHOWN = 3
+MIN_WRAPPED_CHARACTERS = 30  # of a line that is broken between words
+RESUME_HINT = "`starling resume` ends an owner's pause, `starling resume --for 2h` trains whatever is against it"
 ENDINGS = {"rounds": "it has done the rounds of --rounds", "tokens": "it has generated the tokens of --tokens"}
 
 
@@ -45,7 +49,7 @@ def rewards_by_task(success: dict[str, float]) -> str:
 
 
 def plan_line(planned: Planned) -> str:
-    return f"plan: {printable(planned.choice, 400)}"
+    return f"plan: {one_line(planned.choice, 400)}"
 
 
 def ready_line(ready: LearnerReady) -> str:
@@ -59,12 +63,12 @@ def ready_line(ready: LearnerReady) -> str:
 
 
 def fault_line(fault: Fault) -> str:
-    return f"round {fault.round}: {fault.kind}: {printable(fault.detail, 400)}"
+    return f"round {fault.round}: {fault.kind}: {one_line(fault.detail, 400)}"
 
 
 def state_sync_line(event: StateSyncing) -> str:
     """Describes the progress of starting from the weights of peers."""
-    because = printable(event.because, 400)
+    because = one_line(event.because, 400)
     match event.stage:
         case "fetching" if event.here_bytes:
             share = event.here_bytes / max(1, event.total_bytes)
@@ -101,7 +105,7 @@ def evaluated_line(measured: Evaluated) -> str:
 def averaged_line(offered: Averaged) -> str:
     """Describes the outcome of offering weights."""
     if offered.partner is None:
-        return f"weights not averaged: {printable(offered.because, 400)}"
+        return f"weights not averaged: {one_line(offered.because, 400)}"
     distance = "" if offered.distance is None else f", {offered.distance:.2%} apart"
     weight = "" if offered.weight in (None, 1.0) else f", weighted {offered.weight:.2f} because of the distance"
     encoding = f" as {printable(offered.encoding, 64)}" if offered.encoding else ""
@@ -115,7 +119,7 @@ def taken_back_line(event: AveragingTakenBack) -> str:
     """Describes an outer step that did harm."""
     return (
         f"averaging with {printable(event.partner)} after round {event.averaged_round} taken back: "
-        f"{printable(event.because, 400)}; no averaging with it for a day"
+        f"{one_line(event.because, 400)}; no averaging with it for a day"
     )
 
 
@@ -139,7 +143,7 @@ def alone_lines(swarm: SwarmStatus) -> str:
     """Describes that the node trains alone, why, and the remedy; empty while a peer is connected."""
     if swarm.alone_because is None:
         return ""
-    return f"Training alone: {printable(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
+    return f"Training alone: {one_line(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
 
 
 def no_swarm(status: NodeStatus) -> str:
@@ -158,6 +162,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         f"model     {printable(status.model)}",
         *([f"page      {status.page}"] if status.page else []),
         f"now       {status.waiting_for}",
+        *([f"paused    since {weekday_time(status.paused.since)}; {RESUME_HINT}"] if status.paused else []),
     ]
     if status.round is not None:
         lines.append(f"last      {round_line(status.round)}")
@@ -167,6 +172,12 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
     if status.checkpoint is not None:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
+    if status.not_saved is not None:
+        lines.append(f"unsaved   {not_saved_line(status.not_saved)}")
+    if status.damaged is not None:
+        lines.append(f"damaged   {damaged_line(status.damaged)}")
+    if status.clock is not None:
+        lines.append(f"clock     {status.clock}")
     if status.evaluated is not None:
         lines.append(f"held-out  {evaluated_line(status.evaluated)}")
     if status.averaged is not None:
@@ -191,9 +202,9 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
     for peer in peers:
         beat = peer.heartbeat
         name = printable(beat.name, 64) if beat else "?"
-        activity = f"{printable(beat.model, 64)}, round {beat.round}" if beat else "no heartbeat yet"
+        activity = _trains(beat) if beat else "no heartbeat yet"
         round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms" if peer.round_trip_seconds is not None else "-"
-        link = "connected" if peer.connected else "away"
+        link = link_word(peer)
         exchanges = f"  {_exchanges(peer)}" if peer.last_exchange else ""
         ban = f"  banned: {printable(peer.banned_because)}" if peer.banned_because else ""
         groups = f"groups {peer.groups_received} seen, {peer.groups_used} used, {peer.groups_rejected} rejected"
@@ -202,6 +213,29 @@ def peer_lines(peers: Sequence[PeerView]) -> list[str]:
             f"reputation {peer.reputation:.2f}{exchanges}{ban}"
         )
     return lines
+
+
+def has_left(peer: PeerView) -> bool:
+    """Whether the peer said goodbye. Its name and its figures are still known."""
+    return peer.heartbeat is not None and peer.heartbeat_age_seconds is None
+
+
+def link_word(peer: PeerView) -> str:
+    return "connected" if peer.connected else "left" if has_left(peer) else "away"
+
+
+def panel_peer_line(peer: PeerView) -> str:
+    """Describes a connected peer for a narrow terminal: who it is comes first, the long id not at all."""
+    beat = peer.heartbeat
+    name = printable(beat.name, 64) if beat and beat.name else f"{peer.peer[:6]}…{peer.peer[-6:]}"
+    activity = _trains(beat) if beat else "no heartbeat yet"
+    round_trip = f"{peer.round_trip_seconds * 1e3:.0f} ms  " if peer.round_trip_seconds is not None else ""
+    banned = "  banned" if peer.banned_because else ""
+    return f"{name}  {activity}  {round_trip}{peer.groups_used} of {peer.groups_received} groups used{banned}"
+
+
+def _trains(beat: HeartbeatView) -> str:
+    return f"{printable(beat.model, 64)}, round {beat.round}" if beat.model else "still loading"
 
 
 def evaluation_lines(result: Evaluation) -> list[str]:
@@ -220,23 +254,45 @@ def export_lines(result: Export, folder: Path) -> list[str]:
     kind = "the adapter of " if result.form == "adapter" else ""
     shown = str(folder) if folder.is_absolute() else f"./{folder}"
     return [
-        *(f"warning: {printable(warning, 600)}" for warning in result.warnings),
+        *(f"warning: {one_line(warning, 600)}" for warning in result.warnings),
         f"exported round {result.round} of {kind}{printable(result.model)} to {shown} ({size(result.size_bytes)}): "
-        f"{printable(result.replicas_because, 600)}",
+        f"{one_line(result.replicas_because, 600)}",
         f"Load it: {result.load_from(shown)}",
     ]
 
 
-def finding_lines(report: Report) -> list[str]:
-    """Returns what ``starling doctor`` prints: one line a check, with the remedy below it where there is one."""
+def finding_lines(report: Report, width: int | None = None) -> list[str]:
+    """Returns what ``starling doctor`` prints: one line a check, with the remedy below it where there is one. With a
+    ``width`` in characters, longer lines are broken between words."""
     check = max(len(finding.check) for finding in report.findings)
     severity = max(map(len, Severity))
     lines = []
     for finding in report.findings:
-        lines.append(f"{finding.severity:<{severity}}  {finding.check:<{check}}  {finding.message}")
+        lines += _wrapped(f"{finding.severity:<{severity}}  {finding.check:<{check}}  ", finding.message, width)
         if finding.remedy is not None:
-            lines.append(f"{'':<{severity}}  {'':<{check}}  → {finding.remedy}")
+            lines += _wrapped(" " * (severity + check + 4), f"→ {finding.remedy}", width)
     return lines
+
+
+def refusal_lines(findings: Sequence[Finding], width: int | None = None) -> list[str]:
+    """Returns why nothing was started: everything that has to be corrected first, each with its remedy."""
+    wrong = "one thing has" if len(findings) == 1 else f"{len(findings)} things have"
+    lines = [f"the node was not started: {wrong} to be corrected first"]
+    for finding in findings:
+        lines += _wrapped("  ", f"{finding.check}: {finding.message}", width)
+        if finding.remedy is not None:
+            lines += _wrapped("    ", f"→ {finding.remedy}", width)
+    return lines
+
+
+def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
+    """Breaks ``text`` between words, each line below the first; a word that is longer stays whole, so that it can be
+    copied."""
+    if width is None:
+        return [begin + text]
+    room = max(width - len(begin), MIN_WRAPPED_CHARACTERS)
+    parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [begin + parts[0], *(" " * len(begin) + part for part in parts[1:])]
 
 
 def _swarm_lines(status: NodeStatus) -> list[str]:
@@ -245,12 +301,12 @@ def _swarm_lines(status: NodeStatus) -> list[str]:
         return [f"swarm     {no_swarm(status)}"]
     rejected = ", ".join(f"{count} {printable(reason)}" for reason, count in sorted(swarm.rejected.items()) if count)
     lines = [
-        f"swarm     {printable(swarm.swarm)} ({swarm.swarm_id}), {swarm.connected_peers} peers connected, "
+        f"swarm     {printable(swarm.swarm)} ({swarm.swarm_id}), {counted(swarm.connected_peers, 'peer')} connected, "
         f"{size(swarm.sent_bytes)} sent, {size(swarm.received_bytes)} received"
         + (f", announcements rejected: {rejected}" if rejected else "")
     ]
     if swarm.alone_because is not None:
-        lines.append(f"alone     {printable(swarm.alone_because, 600)}")
+        lines.append(f"alone     {one_line(swarm.alone_because, 600)}")
     lines += [f"address   {printable(address)}" for address in swarm.addresses]
     return lines
 

@@ -1,9 +1,12 @@
-"""One typed configuration tree: flags over environment (``STARLING_…``) over ``node.toml`` over defaults.
+"""One typed configuration tree: flags over environment (``STARLING_…``) over ``node.toml`` over what the data directory
+remembers of its run over defaults.
 
 ``sections`` is the tree, with every key and its default; ``sources`` reads it. Each part of the node takes its own
 section, never the whole tree. ``node.toml.example`` documents every key.
 """
 
+from node.configuration.machine import MachineSection, PauseCondition
+from node.configuration.remembered import RememberedRun, remembered_run, with_whole_paths
 from node.configuration.sections import (
     DEFAULT_BATCH_TOKENS,
     DEFAULT_ROWS,
@@ -34,7 +37,7 @@ from node.configuration.sections import (
     TrackerName,
     chosen,
 )
-from node.configuration.sources import known_keys, load_config
+from node.configuration.sources import ResolvedConfig, known_keys, load_config, resolve
 
 __all__ = [
     "DEFAULT_BATCH_TOKENS",
@@ -57,14 +60,21 @@ __all__ = [
     "ForeignAdvantage",
     "LearnerSection",
     "LossName",
+    "MachineSection",
     "ObjectiveSection",
     "OptimizerName",
+    "PauseCondition",
     "PolicySection",
+    "RememberedRun",
     "ResearchSection",
+    "ResolvedConfig",
     "SwarmSection",
     "TasksSection",
     "TrackerName",
     "chosen",
     "known_keys",
     "load_config",
+    "remembered_run",
+    "resolve",
+    "with_whole_paths",
 ]

@@ -29,5 +29,8 @@ def shaping_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(policy := shaping.get("policy"), Mapping):
         shaping["policy"] = {**policy, "model": published_name(str(policy.get("model", "")))}
     if isinstance(tasks := shaping.get("tasks"), Mapping):
-        shaping["tasks"] = {**tasks, "jsonl": [PurePath(str(path)).name for path in tasks.get("jsonl", ())]}
+        names: dict[str, object] = {"jsonl": [PurePath(str(path)).name for path in tasks.get("jsonl", ())]}
+        if "jsonl_reward" in tasks:  # may be FILE.py:FUNCTION
+            names["jsonl_reward"] = PurePath(str(tasks["jsonl_reward"])).name
+        shaping["tasks"] = {**tasks, **names}
     return shaping

@@ -5,12 +5,14 @@ A number's comment says its unit and what 0 means; ``node.toml.example`` gives e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from node.configuration.machine import MachineSection
+from node.configuration.section import ConfigSection
 from protocol import limits
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -63,10 +65,6 @@ def chosen(value: Value | Auto, default: Value) -> Value:
     return default if value == "auto" else value
 
 
-class ConfigSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class SwarmSection(ConfigSection):
     """Which swarm the node joins, how it reaches it, and what that may cost."""
 
@@ -75,7 +73,6 @@ class SwarmSection(ConfigSection):
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
     lan_discovery: bool = True
     store_bytes: Annotated[int, Field(ge=1 << 20)] | Auto = "auto"
-    upload_bytes_per_second: Count = 0  # 0: no limit
     heartbeat_seconds: Positive = 5.0
     mesh_degree: AtLeastOne = 4
 
@@ -101,15 +98,19 @@ class PolicySection(ConfigSection):
 
 
 class TasksSection(ConfigSection):
-    """What the policy is trained on: built-in tasks, JSONL files, plug-ins."""
+    """What the policy is trained on: built-in tasks, generators with parameters, JSONL files, plug-ins."""
 
-    names: tuple[str, ...] = ()  # of tasks and sets; empty: the data sets, or else the default swarm's tasks
+    # Tasks and sets; empty: the data sets and generators below alone, or else the default swarm's tasks.
+    names: tuple[str, ...] = ()
     jsonl: tuple[Path, ...] = ()  # FILE, or FILE?question=FIELD&answer=FIELD
-    jsonl_reward: str = "auto"  # "auto", "exact", "final", "math" (needs the extra `math`), or a reward plug-in's name
+    # "auto", "exact", "final", "math" (needs the extra `math`), a reward plug-in's name, or FILE.py:FUNCTION, which
+    # runs on this machine and gets the answers of strangers too.
+    jsonl_reward: str = "auto"
     jsonl_instruction: str = ""  # written after every question
     jsonl_max_new_tokens: AtLeastOne = 256
     scoring_workers: AtLeastOne = 1  # processes
     scoring_seconds: Positive = 5.0  # per completion
+    reasoning_gym: Mapping[str, Mapping[str, Any]] = {}  # generator → its parameters; ``node.tasks`` checks them
 
 
 class EngineSection(ConfigSection):
@@ -276,8 +277,10 @@ class CheckpointSection(ConfigSection):
 
     every_rounds: AtLeastOne = 50
     keep: AtLeastOne = 2
+    wait_for_room_seconds: NotNegative = 60.0  # at the end of a run, where the disk has no room for its last state
     publish_every_rounds: Count = 20  # while a peer of the family is connected; 0: never
     from_peers: bool = False  # start from the best state that peers announce, if it is better than our own
+    recover_from_peers: bool = True  # likewise where checkpoints are here and all of them are damaged
     from_peers_seconds: Positive = 60.0  # to wait for one
 
 
@@ -290,6 +293,7 @@ class Config(ConfigSection):
     seed: Count = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     trackers: tuple[TrackerName, ...] = ()  # programs that also get the run's numbers
+    machine: MachineSection = MachineSection()
     swarm: SwarmSection = SwarmSection()
     policy: PolicySection = PolicySection()
     tasks: TasksSection = TasksSection()

@@ -1,6 +1,8 @@
-"""Reads the configuration from its three sources: flags over environment over ``node.toml`` over defaults.
+"""Reads the configuration from its sources: flags over environment over ``node.toml`` over what the data directory
+remembers of its run (``remembered``) over defaults.
 
-``load_config`` refuses a key that does not exist, wherever it was written, and names the nearest one that does.
+``resolve`` names every key that does not exist, wherever it was written, with the nearest one that does, and every
+value that is not allowed; ``load_config`` refuses them all at once.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +19,29 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from node.checkpoints.checkpoint_files import CONFIG
+from node.configuration.remembered import RememberedRun, remembered_run, settings_to_keep
 from node.configuration.sections import Config
 from protocol.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX: Final = "STARLING_"
-NOT_KEYS: Final = frozenset({"STARLING_HOME", "STARLING_JOIN"})  # read elsewhere: the data directory, and an invite
+OPEN_TABLES: Final = ("tasks.reasoning_gym.",)  # the keys below them are checked where they are read
+# Read elsewhere: the data directory, an invite, and what scripts/environment.sh and install.sh ask for.
+NOT_KEYS: Final = frozenset(
+    {"STARLING_HOME", "STARLING_JOIN", "STARLING_PYTHON", "STARLING_UV", "STARLING_PREFIX", "STARLING_BIN"}
+)
+
+MOVED: Final = {"swarm.upload_bytes_per_second": ("machine.max_upload", '"10 Mbit/s"')}  # former keys
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """The configuration of a data directory, as far as it could be read."""
+
+    config: Config  # where a value cannot be used, with its default
+    problems: tuple[str, ...]  # each says where a value stands, what was found, and what is allowed there
+    spelling: Mapping[str, str]  # where the value of a dotted key was written; a key that has its default is not there
+    run: RememberedRun | None  # what the data directory remembers
 
 
 def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> Config:
@@ -29,16 +49,31 @@ def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, 
 
     ``environment`` is a whole process environment; ``flags`` maps dotted keys to text, as ``--set`` gives them. In
     both, a list is written as JSON or as items separated by commas. Raises ``ConfigurationError``, whose message says
-    where the value stands, what was found, and what is allowed there.
+    where each wrong value stands, what was found, and what is allowed there.
     """
-    lowest_first = (file_source(home / "node.toml"), environment_source(environment), flag_source(flags))
+    resolved = resolve(home, environment, flags)
+    if resolved.problems:
+        raise ConfigurationError("\n".join(resolved.problems))
+    return resolved.config
+
+
+def resolve(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> ResolvedConfig:
+    """As ``load_config``, but with everything that is wrong as data, so that what is right can be examined too."""
+    said = (file_source(home / "node.toml"), environment_source(environment), flag_source(flags))
+    run = remembered_run(home)
+    below = _remembered_source(run, frozenset(key for source in said for key in source.spelling))
+    lowest_first = (below, *said)
     merged: dict[str, Any] = {}
     for source in lowest_first:
         merged = _merge(merged, source.values)
+    problems = [problem for source in lowest_first for problem in source.problems]
     try:
-        return Config.model_validate(merged)
+        config = Config.model_validate(merged)
     except ValidationError as error:
-        raise ConfigurationError(_explain(error, lowest_first)) from None
+        problems += _explain(error, lowest_first)
+        config = _without_faults(merged, error)
+    spelling = {key: written for source in lowest_first for key, written in source.spelling.items()}
+    return ResolvedConfig(config, tuple(problems), spelling, run)
 
 
 def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
@@ -62,21 +97,24 @@ class SettingsSource:
 
     values: Mapping[str, Any]  # a tree like the configuration's; every key is known
     spelling: Mapping[str, str]  # dotted key -> "node.toml: objective.clip", "environment: STARLING_OBJECTIVE__CLIP", …
+    problems: tuple[str, ...] = ()  # of what it sets in vain
 
 
 def file_source(path: Path) -> SettingsSource:
     """Reads the TOML file ``path``; sets nothing if there is no such file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        values = {}
+    except (FileNotFoundError, NotADirectoryError):
+        return SettingsSource({}, {})
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+        return SettingsSource({}, {}, (f"{path} cannot be read: {error}",))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+        return SettingsSource({}, {}, (f"{path} is not TOML: {error}",))
     spelling = {key: f"{path}: {key}" for key in _leaves(values, _known_sections())}
-    _refuse_unknown(spelling, spell=str)
-    return SettingsSource(values, spelling)
+    unknown = _unknown(spelling, spell=str)
+    return SettingsSource(
+        _without(values, unknown), {k: w for k, w in spelling.items() if k not in unknown}, (*unknown.values(),)
+    )
 
 
 def environment_source(environment: Mapping[str, str]) -> SettingsSource:
@@ -84,16 +122,52 @@ def environment_source(environment: Mapping[str, str]) -> SettingsSource:
     variables = {name.upper(): text for name, text in environment.items()}
     ours = {name: variables[name] for name in variables.keys() - NOT_KEYS if name.startswith(ENVIRONMENT_PREFIX)}
     texts = {name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."): text for name, text in ours.items()}
-    spelling = {key: f"environment: {_variable(key)}" for key in texts}
-    _refuse_unknown(spelling, spell=_variable)
-    return SettingsSource(_tree(texts), spelling)
+    return _text_source(texts, {key: f"environment: {_variable(key)}" for key in texts}, spell=_variable)
 
 
 def flag_source(flags: Mapping[str, str]) -> SettingsSource:
     """Reads ``--set KEY=VALUE`` and the flags of ``starling up``, as a mapping from dotted key to text."""
-    spelling = {key: f"--set {key}" for key in flags}
-    _refuse_unknown(spelling, spell=str)
-    return SettingsSource(_tree(flags), spelling)
+    return _text_source(flags, {key: f"--set {key}" for key in flags}, spell=str)
+
+
+def _remembered_source(run: RememberedRun | None, said: frozenset[str]) -> SettingsSource:
+    if run is None:
+        return SettingsSource({}, {})
+    kept = settings_to_keep(run, said)
+    values: dict[str, Any] = {}
+    for key, value in kept.items():
+        *sections, name = key.split(".")
+        values = _merge(values, _nested(sections, {name: value}))
+    return SettingsSource(values, {key: f"{run.path / CONFIG}: {key}" for key in kept})
+
+
+def _text_source(
+    texts: Mapping[str, str], spelling: Mapping[str, str], *, spell: Callable[[str], str]
+) -> SettingsSource:
+    unknown = _unknown(spelling, spell=spell)
+    known = {key: text for key, text in texts.items() if key not in unknown}
+    problems = list(unknown.values())
+    try:
+        values = _tree(known)
+    except ValueError:
+        broken = [key for key, text in known.items() if _is_broken_list(text)]
+        problems += [
+            f'{spelling[key]} = {known[key]!r} is not a list in JSON; write ["a", "b"], or a,b without brackets'
+            for key in broken
+        ]
+        known = {key: text for key, text in known.items() if key not in broken}
+        values = _tree(known)
+    return SettingsSource(values, {key: spelling[key] for key in known}, tuple(problems))
+
+
+def _is_broken_list(text: str) -> bool:
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
 
 
 class _Settings(BaseSettings, Config):
@@ -115,12 +189,9 @@ class _TextSource(EnvSettingsSource):
 
 
 def _tree(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Returns dotted keys with their text as a tree of values; lists are decoded, numbers are left to validation."""
-    try:
-        return _TextSource({key.replace(".", "__"): text for key, text in texts.items()})()
-    except ValueError:
-        lists = ", ".join(f"{key} = {text!r}" for key, text in texts.items() if text.lstrip().startswith("["))
-        raise ConfigurationError(f'not a list in JSON: {lists}; write ["a", "b"], or a,b without brackets') from None
+    """Returns dotted keys with their text as a tree of values; lists are decoded, numbers are left to validation.
+    Raises ``ValueError`` for a broken list."""
+    return _TextSource({key.replace(".", "__"): text for key, text in texts.items()})()
 
 
 def _variable(key: str) -> str:
@@ -137,27 +208,30 @@ def _leaves(values: Mapping[str, Any], sections: frozenset[str], prefix: str = "
             yield key
 
 
-def _refuse_unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str]) -> None:
-    """Raises for the first key that is not in the tree; the message names the nearest one as its source spells it."""
+def _unknown(spelling: Mapping[str, str], *, spell: Callable[[str], str]) -> dict[str, str]:
+    """Returns a message for each key that is not in the tree, which names the nearest one as its source spells it."""
     known = list(known_keys())
+    messages = {}
     for key, written in spelling.items():
-        if key in known:
+        if key in known or key.startswith(OPEN_TABLES):
             continue
+        if key in MOVED:
+            place, example = MOVED[key]
+            raise ConfigurationError(f"{written} is now {spell(place)}, in words: write {example}")
         inside = [candidate for candidate in known if candidate.startswith(f"{key}.")]
         same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == key.rpartition(".")[2]]
         nearest = inside or same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        raise ConfigurationError(f"{written} is not a key of the configuration; the nearest is {spell(nearest[0])}")
+        messages[key] = f"{written} is not a key of the configuration; the nearest is {spell(nearest[0])}"
+    return messages
 
 
-def _explain(error: ValidationError, lowest_first: tuple[SettingsSource, ...]) -> str:
+def _explain(error: ValidationError, lowest_first: Sequence[SettingsSource]) -> list[str]:
     """Returns one line for each invalid value: where it was written, what it is, and what is wrong with it."""
     keys = frozenset(known_keys())
     lines = []
     invalid: dict[str, tuple[object, list[str]]] = {}  # input and messages, by key
     for fault in error.errors(include_url=False):
-        place = [str(part) for part in fault["loc"] if not isinstance(part, int)]
-        # Where a key has several types, each that does not suit has a message, with the type's name after the key.
-        key = next((k for k in (".".join(place[:n]) for n in range(1, len(place))) if k in keys), ".".join(place))
+        key = _key_of(fault["loc"], keys)
         if fault["type"] == "value_error":  # of a section as a whole: a contradiction between its keys
             inside = [written for source in lowest_first for k, written in source.spelling.items() if k.startswith(key)]
             lines.append(f"{fault['ctx']['error']} (from {', '.join(inside)})")
@@ -166,7 +240,42 @@ def _explain(error: ValidationError, lowest_first: tuple[SettingsSource, ...]) -
     for key, (value, messages) in invalid.items():
         written = next((source.spelling[key] for source in reversed(lowest_first) if key in source.spelling), key)
         lines.append(f"{written} = {value!r}: {', or: '.join(messages)}")
-    return "\n".join(lines)
+    return lines
+
+
+def _key_of(place: Sequence[int | str], keys: frozenset[str]) -> str:
+    """Returns the dotted key, or the section, that a fault is about. Where a key has several types, each that does not
+    suit has a message, with the type's name after the key."""
+    parts = [str(part) for part in place if not isinstance(part, int)]
+    return next((k for k in (".".join(parts[:n]) for n in range(1, len(parts))) if k in keys), ".".join(parts))
+
+
+def _without_faults(merged: Mapping[str, Any], error: ValidationError) -> Config:
+    """Returns the configuration without the values, and contradicting sections, that ``error`` names."""
+    keys = frozenset(known_keys())
+    faulty = {_key_of(fault["loc"], keys) for fault in error.errors(include_url=False)}
+    try:
+        return Config.model_validate(_without(merged, faulty))
+    except ValidationError:  # what is left contradicts itself
+        return Config()
+
+
+def _without(tree: Mapping[str, Any], keys: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Returns the tree without these dotted keys and sections, and without sections of which nothing is left."""
+    kept = {}
+    for name, value in tree.items():
+        if prefix + name in keys:
+            continue
+        left = _without(value, keys, f"{prefix}{name}.") if isinstance(value, Mapping) else value
+        if left or not value:
+            kept[name] = left
+    return kept
+
+
+def _nested(sections: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
+    for section in reversed(sections):
+        values = {section: values}
+    return values
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

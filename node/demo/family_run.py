@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,8 +46,10 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
         return await asyncio.to_thread(mean_distance, homes)
 
     display.show_stage(f"Measuring {model} before training.")
+    began = time.monotonic()
     before = await measure_policy(root / "before", model, settings.prompts, environment)
-    display.show_stage(f"Learning together for {settings.amount()}, averaging weights.")
+    left = settings.left(count * (time.monotonic() - began))  # later, every node is measured
+    display.show_stage(f"Learning together for {settings.amount()}, averaging weights.{left}")
     together = await learn_together(settings, display, root / "together", environment)
     display.show_stage("Measuring the nodes after learning together.")
     after_together = await measure("together")

@@ -7,11 +7,13 @@ ends.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import platform
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,10 +23,12 @@ from typing import Any, Protocol, TypeVar
 from node.demo.member import DemoError, DemoNode, MemberPlan, Tally, measure_policy
 from node.demo.plan import DemoReport, ModelResult, make_report
 from node.evaluation.evaluation_result import Evaluation
+from node.quantities import counted
 from node.version import VERSION
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 PREPARE_SECONDS = 180.0  # for a node to import, load and connect
+LOAD_SECONDS = 30.0  # for all nodes to load and to end, as a rule, on a machine of two cores
 END_SECONDS = 180.0  # for a node to finish its step and checkpoint
 MAX_ALONE_FACTOR = 6.0  # learning alone may take this many times as long as learning together
 DISPLAY_SECONDS = 1.0
@@ -43,7 +47,17 @@ class DemoSettings:
 
     def amount(self) -> str:
         """Returns how much the nodes learn together, in words."""
-        return f"{self.tokens:,} tokens each" if self.minutes is None else f"{self.minutes:g} minutes"
+        if self.minutes is None:
+            return f"{self.tokens:,} tokens each"
+        return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
+
+    def left(self, measured_seconds: float) -> str:
+        """Returns in words how long it takes once the first measurement, which took so long, is done; empty where
+        tokens are the bound."""
+        if self.minutes is None:
+            return ""
+        seconds = 2 * (self.minutes * 60.0 + LOAD_SECONDS + measured_seconds)
+        return f" From here on it takes about {counted(max(1, math.ceil(seconds / 60.0)), 'minute')}."
 
     def labels(self) -> tuple[str, ...]:
         """Returns a name for each node: its model, numbered where all nodes have the same one."""
@@ -96,8 +110,9 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
         return await asyncio.gather(*(measure_policy(h, m, settings.prompts, environment) for h, m in places))
 
     display.show_stage("Measuring each model before training.")
+    began = time.monotonic()
     before = await measure("before")
-    display.show_stage(f"Learning together for {settings.amount()}.")
+    display.show_stage(f"Learning together for {settings.amount()}.{settings.left(time.monotonic() - began)}")
     tallies_together = await learn_together(settings, display, root / "together", environment)
     display.show_stage("Measuring the models after learning together.")
     together = await measure("together")

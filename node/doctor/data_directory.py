@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.api.types import NodeState, NodeStatus
-from node.checkpoints.checkpoint_files import read_whole, rounds
+from node.checkpoints.checkpoint_files import read_whole, rounds, set_aside_folders
 from node.doctor.findings import Finding, error, ok, warning
 from node.home import Home
-from node.printable import printable
+from node.printable import one_line, printable
 from protocol.errors import IdentityError, StorageError
 from protocol.identity import NodeKey
 
+SET_ASIDE_NAMED = 2
 OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 OTHER_USERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -33,6 +34,7 @@ class KeyFacts:
 class CheckpointFacts:
     whole: tuple[Path, ...]  # oldest first
     damaged: tuple[str, ...]  # what is wrong with each of the others
+    set_aside: tuple[Path, ...] = ()  # which an earlier start found damaged, and which nothing reads or deletes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def checkpoint_facts(home: Home) -> CheckpointFacts:
                 damaged.append(str(failure))
         else:
             whole.append(path)
-    return CheckpointFacts(tuple(whole), tuple(damaged))
+    return CheckpointFacts(tuple(whole), tuple(damaged), tuple(set_aside_folders(home.checkpoints)))
 
 
 def judge_key(facts: KeyFacts) -> Finding:
@@ -97,19 +99,26 @@ def judge_key(facts: KeyFacts) -> Finding:
 def judge_checkpoints(facts: CheckpointFacts) -> Finding:
     newest = facts.whole[-1].name if facts.whole else None
     if not facts.damaged:
-        return ok("checkpoints", f"{len(facts.whole)} whole, newest {newest}" if newest else "none yet")
+        kept = f"; set aside as damaged, and yours to delete: {_names(facts.set_aside)}" if facts.set_aside else ""
+        return ok("checkpoints", (f"{len(facts.whole)} whole, newest {newest}" if newest else "none yet") + kept)
     damage = "; ".join(printable(text, 300) for text in facts.damaged)
     if newest is None:
         return error(
             "checkpoints",
             f"none is whole: {damage}",
-            "restore one from a backup; otherwise the node starts from the beginning",
+            "restore one from a backup; otherwise the next start keeps these aside and begins from the weights of "
+            "peers of the family (checkpoint.recover_from_peers), or anew where there are none",
         )
     return warning(
         "checkpoints",
         f"{damage}; {newest} is whole",
-        "check the disk for errors; the node skips damaged checkpoints",
+        f"check the disk for errors; the next start keeps the damaged ones aside and goes on from {newest}",
     )
+
+
+def _names(folders: Sequence[Path]) -> str:
+    more = len(folders) - SET_ASIDE_NAMED
+    return ", ".join(str(path) for path in folders[:SET_ASIDE_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def judge_running(facts: RunningFacts) -> Finding:
@@ -133,4 +142,4 @@ def judge_running(facts: RunningFacts) -> Finding:
 
 
 def _ends_text(ends: Sequence[str]) -> str:
-    return "; ".join(printable(end, 300) for end in ends)
+    return "; ".join(one_line(end, 300) for end in ends)

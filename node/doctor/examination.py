@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from node.api.node_client import ask_peers, ask_status
-from node.api.types import PeerView
-from node.configuration import DEFAULT_STORE_BYTES, Config, chosen, load_config
+from node.api.types import PeerView, SettingsAnswer
+from node.configuration import DEFAULT_STORE_BYTES, Config, ResolvedConfig, chosen, resolve
 from node.doctor import data_directory, machine, machine_facts, network, network_facts
+from node.doctor.addresses import judge_listen
+from node.doctor.before_start import configuration_findings
 from node.doctor.data_directory import RunningFacts
 from node.doctor.findings import Finding, Report, error, ok, report_of
+from node.doctor.room import first_checkpoint_bytes
+from node.doctor.settings_in_use import differing_keys, running_settings, some_of
 from node.fit.machine_probe import machine_of
 from node.fit.planning import sizes_of, trained_here
 from node.fit.table import FitReport, fit_report
@@ -36,25 +41,34 @@ MAX_HEARTBEAT_SECONDS = 60.0  # an older heartbeat says nothing about a peer's c
 def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]) -> Report:
     """Returns the findings of every check. Takes seconds, most of them for torch. Changes nothing and raises nothing
     for what it finds: an invalid configuration is a finding too, and the rest is then examined with the defaults."""
-    try:
-        config, configuration = load_config(home.path, environment, flags), _configured(home)
-    except ConfigurationError as failure:
-        config = Config()
-        remedy = "correct it; starling config show prints the result, node.toml.example explains each key"
-        configuration = error("configuration", printable(str(failure), 600), remedy)
+    resolved = resolve(home.path, environment, flags)
+    wrong = tuple(configuration_findings(home, resolved, environment))
     began = machine_facts.clock_reading()
     running, peers = _ask(home)
+    used = running_settings(home)[0] if not flags else None
+    config = resolved.config if used is None else Config.model_validate(used.config)
     torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
-    fit = _fit(home, config, torch.probe)
-    findings = [configuration, *_computing(torch, running, fit), *_network(home, config, running, peers)]
-    findings += _data(home, config, running, fit)
+    fit = _fit(home, config, torch.probe, wrong)
+    findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
+    findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
     return report_of(tuple(findings))
 
 
-def _configured(home: Home) -> Finding:
-    file = home.path / "node.toml"
-    return ok("configuration", str(file) if file.exists() else f"defaults, because there is no {file}")
+def _configured(
+    home: Home, resolved: ResolvedConfig, used: SettingsAnswer | None, wrong: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Yields whose settings are examined, and what is wrong with those of the next start."""
+    if used is not None:
+        message = f"examined as the node that runs here uses it (process {used.pid})"
+        other = list(differing_keys(used.config, resolved.config.model_dump(mode="json")))
+        yield ok("settings", message + (f"; a start from this shell would differ in {some_of(other)}" if other else ""))
+    yield from wrong
+    if not any(finding.check == "configuration" for finding in wrong):
+        file = home.path / "node.toml"
+        remembered = f", and the run of {resolved.run.path.name}" if resolved.run is not None else ""
+        shown = str(file) if file.exists() else f"defaults, because there is no {file}"
+        yield ok("configuration", printable(shown + remembered, 400))
 
 
 def _ask(home: Home) -> tuple[RunningFacts, tuple[PeerView, ...]]:
@@ -81,14 +95,23 @@ def _computing(torch: machine_facts.TorchFacts, running: RunningFacts, fit: FitR
     yield machine.judge_memory(machine_facts.memory_facts(), running.locked, fit)
 
 
-def _fit(home: Home, config: Config, probe: TorchProbe | None) -> FitReport | str:
+def _fit(home: Home, config: Config, probe: TorchProbe | None, wrong: Sequence[Finding]) -> FitReport | str:
     """Returns the plan that a start would make, or why there is none."""
+    first = [finding.check for finding in wrong if finding.check.startswith(("policy.", "tasks."))]
+    if first:
+        return f"what a node needs can be planned once {first[0]} is corrected"
     if probe is None:
         return "what a node needs is not known without torch"
     try:
         sizes = sizes_of(model_folder(config.policy.model))
         workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
-        return fit_report(config, sizes, machine_of(probe, home), workload, kept=trained_here(home))
+        return fit_report(
+            config,
+            sizes,
+            machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes),
+            workload,
+            kept=trained_here(home),
+        )
     except ConfigurationError as failure:
         return str(failure)
 
@@ -98,7 +121,8 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     swarm = status.swarm if status is not None else None
     addresses = (swarm.addresses if swarm is not None else ()) if running.locked else None
     listening = network_facts.listen_facts(section.listen, addresses)
-    yield network.judge_listening(listening)
+    if running.locked or judge_listen(section.listen) is None:  # otherwise it is among the wrong settings
+        yield network.judge_listening(listening)
     api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
     yield network.judge_api(api)
     yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
@@ -112,7 +136,7 @@ def _data(home: Home, config: Config, running: RunningFacts, fit: FitReport | st
     checkpoints = data_directory.checkpoint_facts(home)
     newest = checkpoints.whole[-1] if checkpoints.whole else None
     yield machine.judge_disk(
-        machine_facts.disk_facts(home.path, newest),
+        _disk_facts(home, config, newest),
         store_bytes=_store_bytes(config, fit),
         checkpoints_kept=config.checkpoint.keep,
         log_bytes=LOGS_BYTES,
@@ -120,6 +144,11 @@ def _data(home: Home, config: Config, running: RunningFacts, fit: FitReport | st
     yield data_directory.judge_key(data_directory.key_facts(home))
     yield data_directory.judge_checkpoints(checkpoints)
     yield data_directory.judge_running(running)
+
+
+def _disk_facts(home: Home, config: Config, newest: Path | None) -> machine_facts.DiskFacts:
+    facts = machine_facts.disk_facts(home.path, newest)
+    return facts if newest is not None else replace(facts, checkpoint_bytes=first_checkpoint_bytes(config) or 0)
 
 
 def _store_bytes(config: Config, fit: FitReport | str) -> int:

@@ -14,6 +14,7 @@ from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, TorchF
 from node.fit.table import FitReport
 from node.printable import printable
 from node.quantities import counted, size, times
+from node.supervision.clock_watch import judge_offsets
 from protocol.limits import CLOCK_WINDOW_SECONDS
 
 MIN_NODE_BYTES = 700_000_000  # with less, the system kills the learner before its first round
@@ -22,7 +23,6 @@ MIN_DISK_BYTES = 256 << 20  # with less, writing the first checkpoint or blob ma
 RELEASED_SECONDS = 1_767_225_600.0  # Unix time of 2026-01-01: this version did not exist before
 MAX_FUTURE_SECONDS = 86_400.0  # how far a file's time may lie ahead of the clock
 MAX_JUMP_SECONDS = 1.0  # between wall clock and monotonic clock, during the examination
-MAX_PEER_OFFSET_SECONDS = 30.0  # median of the peers' clocks
 
 
 def judge_python(version: str, wanted: str) -> Finding:
@@ -111,7 +111,8 @@ def judge_disk(facts: DiskFacts, *, store_bytes: int, checkpoints_kept: int, log
             "disk", f"{facts.path} cannot be written", "make the directory yours (chown), or choose another with --home"
         )
     need_bytes = max(0, store_bytes - facts.blob_bytes) + (checkpoints_kept + 1) * facts.checkpoint_bytes + log_bytes
-    message = f"{size(facts.free_bytes)} free at {facts.path}; the node may need {size(need_bytes)} more"
+    next_one = f"the next checkpoint needs {size(facts.checkpoint_bytes)}, " if facts.checkpoint_bytes else ""
+    message = f"{size(facts.free_bytes)} free at {facts.path}; {next_one}the node may need {size(need_bytes)} more"
     if facts.free_bytes < max(MIN_DISK_BYTES, 2 * facts.checkpoint_bytes):
         return error("disk", message, "free some space there, or choose another directory with --home")
     if facts.free_bytes < need_bytes:
@@ -138,9 +139,10 @@ def judge_clock(facts: ClockFacts) -> Finding:
     if abs(jump_seconds) > MAX_JUMP_SECONDS:
         return warning("clock", f"the clock jumped by {jump_seconds:+.1f} s during this examination", remedy)
     offsets, refused = facts.peer_offsets_seconds, facts.refused_for_clock
-    if offsets and abs(middle := median(offsets)) > MAX_PEER_OFFSET_SECONDS:
-        where = "behind" if middle > 0 else "ahead of"
-        return warning("clock", f"{abs(middle):.0f} s {where} the clocks of {counted(len(offsets), 'peer')}", remedy)
+    verdict = judge_offsets(offsets)
+    if verdict is not None:
+        judge = error if verdict.ours and abs(median(offsets)) > CLOCK_WINDOW_SECONDS else warning
+        return judge("clock", verdict.message, verdict.remedy)
     if refused and not offsets:
         limit = f"{CLOCK_WINDOW_SECONDS:.0f} s"
         return error(

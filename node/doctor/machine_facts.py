@@ -51,7 +51,7 @@ class DiskFacts:
     free_bytes: int
     writable: bool
     blob_bytes: int  # of the blobs stored already
-    checkpoint_bytes: int  # of the newest checkpoint; 0: there is none yet
+    checkpoint_bytes: int  # of the newest checkpoint, or the estimate of the first one; 0: neither is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,14 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Draws:
-    """Draws the tokens of one call at one temperature."""
+    """Draws the tokens of one call at one temperature, from the first ``vocabulary`` logits of each row, or from all.
 
-    def __init__(self, seed: int, temperature: float, device: torch.device) -> None:
+    Many models have more rows than their tokenizer has tokens. The logits after them count for nothing here: no token
+    has such an id, and the probabilities of the others sum to 1, as the learner computes them (``Network``).
+    """
+
+    def __init__(self, seed: int, temperature: float, device: torch.device, vocabulary: int | None = None) -> None:
+        self._vocabulary = vocabulary
         self._seed, self._temperature, self._device = seed, temperature, device
         self._keyed = is_for_triton(device)
         self._keys = _keys(seed, np.empty(0, np.int64), np.empty(0, np.int64), device)
@@ -70,6 +75,7 @@ class Draws:
 
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Returns tokens (n,) int64 and their log-probabilities (n,) float32, as ``sampling.draw``."""
+        logits = logits[:, : self._vocabulary]  # a view
         step, self._next = self._next, self._next + 1
         if self._keyed:
             return keyed_draw(logits, self._temperature, replace(self._keys, steps=self._keys.steps + step))

@@ -1,6 +1,8 @@
 """A decoder for every causal model whose state is keys and values: transformers' own forward pass.
 
-It differs from the lean decoder only in being slower at small sizes. Models that keep another kind of state (recurrent,
+It differs from the lean decoder in being slower at small sizes, and in that each row holds its prompt: transformers'
+own attention wants all keys of a row in one tensor, and measures a sliding window by slots, so that a row may have no
+holes. What joins and leaves is written once, a layer at a time. Models that keep another kind of state (recurrent,
 convolutional) cannot be aligned on a shared timeline and are refused.
 """
 
@@ -76,15 +78,11 @@ class GenericDecoder:
         slots = max(length, self._seen.shape[1])
         lengths = torch.tensor(prefilled.lengths, device=self._device)[chosen]
         joining_seen = (torch.arange(slots, device=self._device) >= slots - lengths[:, None]).long()
-        present = _layers(self._cache) if self._cache is not None else None
         merged = DynamicCache()
-        for index, (keys, values) in enumerate(prefilled.cache):
-            both = [_lengthened(past[chosen], slots) for past in (keys, values)]
-            if present is not None:
-                both = [
-                    torch.cat([_lengthened(old, slots), new]) for old, new in zip(present[index], both, strict=True)
-                ]
-            merged.update(both[0], both[1], index)
+        for index, new in enumerate(prefilled.cache):
+            old = (None, None) if self._cache is None else _taken(self._cache, index)
+            keys, values = (_joined(*each, chosen, slots) for each in zip(old, new, strict=True))
+            merged.layers.append(_layer(keys, values))
         old_seen = functional.pad(self._seen, (slots - self._seen.shape[1], 0))
         self._cache, self._seen = merged, torch.cat([old_seen, joining_seen])
 
@@ -97,8 +95,9 @@ class GenericDecoder:
         empty = int((seen.any(0)).long().argmax()) if rows else 0  # slots in front that no remaining row uses
         kept = DynamicCache()
         if rows:
-            for index, (keys, values) in enumerate(_layers(self._cache)):
-                kept.update(keys[order, :, empty:], values[order, :, empty:], index)
+            for index in range(len(self._cache.layers)):
+                keys, values = _taken(self._cache, index)
+                kept.layers.append(_layer(keys[order, :, empty:], values[order, :, empty:]))
         self._cache, self._seen = (kept, seen[:, empty:]) if rows else (None, self._seen[:0, :0])
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -116,13 +115,35 @@ class GenericDecoder:
 
 
 def _layers(cache: DynamicCache) -> Layers:
-    layers = []
-    for layer in cache.layers:
-        assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None, "never filled"
-        layers.append((layer.keys, layer.values))
-    return layers
+    return [_held(layer) for layer in cache.layers]
 
 
-def _lengthened(past: Tensor, slots: int) -> Tensor:
-    """Returns ``past``, (rows, kv heads, slots, size), padded in front with zeros to ``slots``."""
-    return functional.pad(past, (0, 0, slots - past.shape[-2], 0))
+def _held(layer: object) -> tuple[Tensor, Tensor]:
+    assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None, "never filled"
+    return layer.keys, layer.values
+
+
+def _taken(cache: DynamicCache, index: int) -> tuple[Tensor, Tensor]:
+    """Returns keys and values of a layer, which the cache no longer holds: they are freed once they are copied."""
+    taken = _held(cache.layers[index])
+    cache.layers[index] = DynamicLayer()  # type: ignore[no-untyped-call]
+    return taken
+
+
+def _layer(keys: Tensor, values: Tensor) -> DynamicLayer:
+    """Returns a layer that holds these tensors themselves; ``update`` would copy them."""
+    layer = DynamicLayer()  # type: ignore[no-untyped-call]
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    return layer
+
+
+def _joined(old: Tensor | None, new: Tensor, chosen: Tensor, slots: int) -> Tensor:
+    """Returns the rows of ``old`` and then those ``chosen`` of ``new``, (rows, kv heads, slots, size), all aligned at
+    their ends; slots before a row's first are zero."""
+    present = 0 if old is None else len(old)
+    both = new.new_zeros((present + len(chosen), new.shape[1], slots, new.shape[3]))
+    if old is not None:
+        both[:present, :, slots - old.shape[2] :] = old
+    both[present:, :, slots - new.shape[2] :] = new[chosen]
+    return both

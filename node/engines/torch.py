@@ -125,7 +125,7 @@ class TorchEngine:
         stop = None if enough is None else Stop(enough, starts, len(requests))
         batch = Batch(self._decoder, starts, self._rows, stop, look_every=self._look_every, threads=self._threads)
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
-        draws = Draws(seed, sampling.temperature, self._policy.device)
+        draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
         with torch.inference_mode(), _evaluating(self._policy.model):
             sequences = batch.run(draws, eos_ids)
         return progress_of(requests, starts, sequences, limits, self._version, eos_ids)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 import torch
@@ -108,11 +107,11 @@ def _add(
         fetched = swarm.fetch(state.wanted, deadline_seconds=FETCH_SECONDS)
     except (TransportError, StorageError) as error:
         return f"it could not be fetched: {error}"
-    paths = [Path(each.path) for each in fetched if each.path is not None]
-    if len(paths) < len(fetched):
-        return f"{len(fetched) - len(paths)} of its {len(fetched)} blobs could not be fetched"
+    missing = sum(not each.is_here for each in fetched)
+    if missing:
+        return f"{missing} of its {len(fetched)} blobs could not be fetched"
     try:
-        theirs = dict(zip(layout.names, rebuild(state.advert, paths, layout), strict=True))
+        theirs = dict(zip(layout.names, rebuild(state.advert, fetched, layout), strict=True))
     except (StorageError, BadBlobError) as error:
         return str(error)
     distance = _distance(ours, theirs)

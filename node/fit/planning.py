@@ -13,7 +13,7 @@ from node.checkpoints.checkpoint_files import CONFIG, rounds
 from node.configuration import DtypeName, PolicySection, chosen
 from node.fit.candidates import Trained
 from node.fit.footprint import DeviceKind
-from node.fit.machine import Limit, Machine, disk_free_bytes, host_limits
+from node.fit.machine import LIMIT_SHARE, Limit, Machine, disk_free_bytes, host_limits
 from node.fit.model_sizes import ModelSizes, known_sizes
 from node.home import Home
 from node.policy.torch_process import NoAnswer, ask_torch
@@ -27,9 +27,13 @@ def machine_here(
     device_bytes: int | None = None,
     *,
     asked_bytes: int | None = None,
+    max_memory_bytes: int | None = None,
 ) -> Machine:
-    """Returns the facts of this machine. ``asked_bytes`` replaces what it has, of the GPU where it trains on one."""
+    """Returns the facts of this machine. ``asked_bytes`` replaces what it has, of the GPU where it trains on one;
+    ``max_memory_bytes`` is the owner's limit of main memory, ``machine.max_memory``."""
     limits, share = host_limits(), None
+    if max_memory_bytes is not None:
+        limits = (*limits, Limit("machine.max_memory", max_memory_bytes, LIMIT_SHARE))
     if asked_bytes is not None and device == "cuda":
         device_bytes, share = asked_bytes, 1.0
     elif asked_bytes is not None:

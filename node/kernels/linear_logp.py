@@ -42,8 +42,12 @@ def linear_logps(
     bias: Tensor | None = None,  # (V,)
     *,
     temperature: float = 1.0,
+    vocabulary: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of ``targets`` and entropies in nats, both ``(N,)``, under softmax(logits / temperature).
+
+    ``vocabulary``: the softmax is over the first so many rows of ``weight``, by default all. Rows after them are
+    padding, which no token has: nothing is computed for them, and their gradient is zero.
 
     Guarantees:
     - Differentiable once through both outputs to ``hidden``, ``weight`` and ``bias``. A gradient that is not needed is
@@ -55,15 +59,16 @@ def linear_logps(
       CPU, an eighth of the free memory together on a GPU.
     - No log-probability is above 0 and no entropy below 0, not even by rounding.
 
-    Raises ValueError for shapes that do not match and for targets outside [0, V).
+    Raises ValueError for shapes that do not match and for targets outside the vocabulary.
     """
-    _check(hidden, weight, targets, bias, temperature)
+    words = len(weight) if vocabulary is None else vocabulary
+    _check(hidden, weight, targets, bias, temperature, words)
     with torch.autocast(hidden.device.type, enabled=False):
         targets = targets.long()
-        small = 0 < len(hidden) * len(weight) <= DENSE_LOGITS
+        small = 0 < len(hidden) * words <= DENSE_LOGITS
         result: tuple[Tensor, Tensor]
         if len(hidden) and not small and is_gpu(hidden.device) and hidden.dtype == weight.dtype == torch.bfloat16:
-            result = Bf16Logps.apply(hidden, weight, targets, bias, temperature)  # type: ignore[no-untyped-call]
+            result = Bf16Logps.apply(hidden, weight, targets, bias, temperature, words)  # type: ignore[no-untyped-call]
             return result
         dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
         hidden = hidden.to(dtype)
@@ -72,13 +77,17 @@ def linear_logps(
             hidden = hidden / temperature
             bias = None if bias is None else bias / temperature
         if small:
+            if words < len(weight):
+                weight, bias = weight[:words], None if bias is None else bias[:words]
             result = _DenseLogps.apply(hidden, weight.to(dtype), targets, bias)  # type: ignore[no-untyped-call]
         else:
-            result = _BlockedLogps.apply(hidden, weight, targets, bias)  # type: ignore[no-untyped-call]
+            result = _BlockedLogps.apply(hidden, weight, targets, bias, words)  # type: ignore[no-untyped-call]
         return result
 
 
-def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float) -> None:
+def _check(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float, words: int
+) -> None:
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
         raise ValueError(f"hidden {tuple(hidden.shape)} and weight {tuple(weight.shape)} must be (N, D) and (V, D)")
     if targets.shape != hidden.shape[:1] or targets.dtype.is_floating_point:
@@ -87,10 +96,12 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None,
         raise ValueError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
+    if not 0 < words <= len(weight):
+        raise ValueError(f"a vocabulary of {words}, and {len(weight)} rows of weight")
     if len(targets):
         low, high = (int(bound) for bound in torch.aminmax(targets))
-        if low < 0 or high >= weight.shape[0]:
-            raise ValueError(f"targets span [{low}, {high}], outside the vocabulary [0, {weight.shape[0]})")
+        if low < 0 or high >= words:
+            raise ValueError(f"targets span [{low}, {high}], outside the vocabulary [0, {words})")
 
 
 class _DenseLogps(torch.autograd.Function):
@@ -132,7 +143,7 @@ class _BlockedLogps(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, words: int
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         product = products_for(hidden.device, hidden.dtype).plain  # x · wᵀ + b
@@ -140,7 +151,7 @@ class _BlockedLogps(torch.autograd.Function):
         running[0] = torch.finfo(hidden.dtype).min
         expected = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         block_tokens, block_vocabulary = _block_shape(hidden.device)
-        for vocabulary in _blocks(len(weight), block_vocabulary):
+        for vocabulary in _blocks(words, block_vocabulary):
             w = weight[vocabulary].to(hidden.dtype)  # (v, D)
             b = None if bias is None else bias[vocabulary]
             for tokens in _blocks(len(hidden), block_tokens):
@@ -155,30 +166,33 @@ class _BlockedLogps(torch.autograd.Function):
         if expected is not None:
             expected /= total
         ctx.save_for_backward(hidden, weight, targets, bias, lse, entropies, expected)
+        ctx.words = words
         return logps.clamp_(max=0), entropies[:, 0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, logp_grad: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, bias, lse, entropies, expected = ctx.saved_tensors
-        needs_hidden, needs_weight, _, needs_bias = ctx.needs_input_grad
+        needs_hidden, needs_weight, _, needs_bias, _ = ctx.needs_input_grad
+        words = ctx.words
         g = hidden.new_zeros(len(hidden), 1) if logp_grad is None else logp_grad[:, None]
         hidden_grad = weight_grad = bias_grad = None
         if needs_hidden:
             hidden_grad = g * (weight[targets] - expected if e is None else weight[targets])
         if needs_weight:
             weight_grad = torch.empty_like(weight)
+            weight_grad[words:] = 0
         if needs_bias:
             bias_grad = torch.zeros_like(bias).index_add_(0, targets, g[:, 0])
         if e is None and not (needs_weight or needs_bias):
-            return hidden_grad, None, None, None
+            return hidden_grad, None, None, None, None
 
         g_hidden = g * hidden
         # Except for the target's δ, ∂/∂z is −slope · scale. Without e the slope is p: g stays out of the large matrix.
         scale, scaled = (g, g_hidden) if e is None else (torch.ones_like(g), hidden)
         product = products_for(hidden.device, hidden.dtype).plain
         block_tokens, block_vocabulary = _block_shape(hidden.device)
-        for vocabulary in _blocks(len(weight), block_vocabulary):
+        for vocabulary in _blocks(words, block_vocabulary):
             w = weight[vocabulary].to(hidden.dtype)  # (v, D)
             inside = ((targets >= vocabulary.start) & (targets < vocabulary.stop)).nonzero()[:, 0]
             w_grad = torch.zeros_like(w).index_add_(0, targets[inside] - vocabulary.start, g_hidden[inside])
@@ -199,7 +213,7 @@ class _BlockedLogps(torch.autograd.Function):
                     hidden_grad[tokens] -= product(slope.T, w.T, None)
             if weight_grad is not None:
                 weight_grad[vocabulary] = w_grad
-        return hidden_grad, weight_grad, None, bias_grad
+        return hidden_grad, weight_grad, None, bias_grad, None
 
 
 def _fold(running: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
-from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest, set_aside
+from node.checkpoints.checkpoints import BackgroundCheckpoints
 from node.configuration import Config
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
@@ -25,6 +25,7 @@ from node.events import Event, LearnerReady, Loading
 from node.fit.fitted import FLOORS, Fitted, Sizes, fitted_with, write_fitted
 from node.fit.settings import MemorySettings
 from node.home import Home
+from node.learner.continuing import continued
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import RewardScorer
 from node.learner.generation.prompt_room import check_prompt_room
@@ -37,7 +38,7 @@ from node.learner.objective.forward import Network, check_network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
-from node.learner.persistence import LearnerState, Persistence, restore
+from node.learner.persistence import LearnerState, Persistence
 from node.learner.planning import planned_config
 from node.policy.device import choose_device
 from node.policy.policy import Policy
@@ -46,7 +47,7 @@ from node.state_sync.publishing import HeldState
 from node.state_sync.start_from_peers import publisher_of, start_from_peers, with_adopted_state
 from node.tasks.registry import load_tasks
 from node.tasks.task import Task
-from protocol.errors import ConfigurationError, StorageError
+from protocol.errors import ConfigurationError
 from swarm.client import SwarmClient
 from swarm.cluster.cluster_files import cluster_files, has_cluster
 
@@ -133,12 +134,12 @@ def _policy(sized: _Sized, *, may_recompute: bool) -> tuple[Policy, Sizes]:
     ``may_recompute`` and the architecture allow it."""
     policy = Policy.load(sized.config.policy, seed=sized.config.seed)
     return_freed_tensors(policy.parameters)
-    network = Network.of(policy.model)
-    check_network(policy.model, network, policy.vocabulary, recompute=sized.settings.recompute)
+    network = Network.of(policy.model, policy.tokens.vocabulary)
+    check_network(policy.model, network, recompute=sized.settings.recompute)
     if sized.settings.recompute or not may_recompute:
         return policy, FLOORS
     try:
-        check_network(policy.model, network, policy.vocabulary, recompute=True)
+        check_network(policy.model, network, recompute=True)
     except ConfigurationError as error:
         log.info("memory that runs out is not answered by recomputation: %s", error)
         return policy, FLOORS
@@ -155,11 +156,18 @@ def _restored(
     should_stop: Callable[[], str | None],
     loading: Callable[[str], None],
 ) -> _Restored:
-    """Loads the newest whole checkpoint, or where the configuration says so the weights of peers, into ``policy``."""
+    """Loads the newest whole checkpoint into ``policy``; where the configuration says so, or where all checkpoints are
+    damaged and it allows that, the weights of peers."""
     loading("checkpoint")
     optimizer = _optimizer(policy, config)
     others = OtherPolicies(policy.trainable(), config.objective)  # before a checkpoint changes the policy
-    state, pool_position, checkpoint = _continued(home.checkpoints, policy, optimizer)
+    found = continued(home.checkpoints, policy, optimizer)
+    state = found.state
+    if found.has_lost_all and config.checkpoint.recover_from_peers:
+        config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"from_peers": True})})
+    damaged = found.event(time.time(), asks_peers=config.checkpoint.from_peers)
+    if damaged is not None:
+        report(damaged)
     if config.checkpoint.from_peers:
         loading("weights of peers")
     held = start_from_peers(home, config, policy, tuple(tasks), state, report, should_stop, measure)
@@ -167,7 +175,7 @@ def _restored(
         optimizer = _optimizer(policy, config)
         state = with_adopted_state(state)
     state.influence.standings.trusting = config.learner.trust_peers or has_cluster(cluster_files(home.path))
-    return _Restored(optimizer, others, state, pool_position, held, checkpoint)
+    return _Restored(optimizer, others, state, found.pool_position, held, found.checkpoint)
 
 
 def _learner(
@@ -202,8 +210,10 @@ def _learner(
     intake = RolloutIntake(client, tasks, config.learner, time.time, restored.pool_position, research=research)
     stack.callback(intake.close)
     persistence = Persistence(
-        checkpoints, config, policy, optimizer, report, time.time, publisher, save_beside=settings.save_beside
-    )
+        checkpoints, config, policy, optimizer, report, time.time, publisher,
+        save_beside=settings.save_beside,
+        saved_round=restored.state.round,
+    )  # fmt: skip
     learner = Learner(
         config, policy, tasks, engine, scorer, intake, optimizer, restored.state,
         report=report,
@@ -217,23 +227,6 @@ def _learner(
     )  # fmt: skip
     stack.callback(learner.close)
     return learner
-
-
-def _continued(
-    folder: Path, policy: Policy, optimizer: MasterAdamW
-) -> tuple[LearnerState, Mapping[str, Any] | None, Path | None]:
-    """Restores the newest checkpoint that a run can continue from, and returns state, pool position and its path. One
-    that is whole and still of no use is set aside, because every start would fail on it."""
-    while True:
-        newest = read_newest(folder)
-        for warning in newest.warnings:
-            log.warning("%s; the checkpoint before it is used", warning)
-        try:
-            return *restore(newest, folder, policy, optimizer), newest.path
-        except StorageError as error:
-            assert newest.path is not None
-            aside = set_aside(newest.path)
-            log.warning("%s: it is set aside as %s, and the one before it is used", error, aside)
 
 
 def _evaluation(

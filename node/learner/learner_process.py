@@ -3,12 +3,12 @@
 ``run_learner`` takes a ready ``Learner`` from ``assembly.py`` and runs it; its rounds are in ``loop.py``, the next file
 to read.
 
-Standard input: one line, ``node.events.LearnerStart`` as JSON, then nothing until the line ``stop``. That line, the end
-of input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If one of the first
-two comes while the libraries are imported, which takes seconds, the process ends at once: there is nothing to save.
-When the supervisor is gone, a learner that has not ended after ``MAX_ORPHAN_SECONDS`` ends by force, so that no orphan
-outlives its supervisor. A learner that was asked to stop may take as long as the supervisor waits, since a large
-model's round takes minutes. Standard output: events, one JSON line each. Standard error: the log. Exit codes:
+Standard input: one line, ``node.events.LearnerStart`` as JSON, then nothing until the line ``stop`` or ``pause``. That
+line, the end of input (the supervisor is gone) and SIGTERM mean the same: finish the round, checkpoint, exit 0. If a
+line or the end comes while the libraries are imported, which takes seconds, the process ends at once: there is nothing
+to save. When the supervisor is gone, a learner that has not ended after ``MAX_ORPHAN_SECONDS`` ends by force, so that
+no orphan outlives its supervisor. A learner that was asked to stop may take as long as the supervisor waits, since a
+large model's round takes minutes. Standard output: events, one JSON line each. Standard error: the log. Exit codes:
 ``swarm.exit_codes``.
 """
 
@@ -28,7 +28,7 @@ import msgspec
 
 from node.compute_environment import importing_libraries
 from node.configuration import Config
-from node.events import STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
+from node.events import PAUSE_LINE, STOP_LINE, Event, Fault, LearnerStart, Loading, encode_event
 from node.policy.device_faults import accelerator_error, detail_of, is_out_of_memory
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
@@ -99,7 +99,8 @@ def run_learner(
 
             on_imported()
             with assembled(home, config, scorer, report, began, should_stop) as learner:
-                report(learner.run(should_stop))
+                stopped = learner.run(should_stop)
+            report(stopped)
     except StarlingError as error:
         return _ended_by(error, report)
     except Exception as error:
@@ -115,7 +116,7 @@ def run_learner(
             )
         )
         return ExitCode.FAULT
-    return ExitCode.DONE
+    return ExitCode.DONE if stopped.lost is None else ExitCode.NOT_SAVED
 
 
 def _ended_by(error: StarlingError, report: Callable[[Event], None]) -> ExitCode:
@@ -137,6 +138,8 @@ def _watch_input(lines: Iterator[bytes], stop: StopRequest, imported: threading.
     for line in lines:
         if line.strip() == STOP_LINE.encode():
             _stop_because("asked", stop, imported)
+        elif line.strip() == PAUSE_LINE.encode():
+            _stop_because("paused", stop, imported)
     _stop_because("supervisor gone", stop, imported)
     time.sleep(MAX_ORPHAN_SECONDS)
     log = logging.getLogger(__name__)

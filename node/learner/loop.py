@@ -99,7 +99,7 @@ class Learner:
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
         self._weight_averager, self._evaluation = weight_averager, evaluation
-        self._network = Network.of(policy.model)
+        self._network = Network.of(policy.model, policy.tokens.vocabulary)
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._foreign = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=self._network.context)
         self._seed = f"{config.seed}/{config.name}"  # the name sets apart nodes that share a configuration
@@ -148,6 +148,7 @@ class Learner:
             because=because,
             tokens_generated_total=self.state.tokens_generated,
             checkpoint=path,
+            lost=self._persistence.lost(self.state.round) if self._persistence is not None else None,
         )
 
     def close(self) -> None:
@@ -233,7 +234,7 @@ class Learner:
             self._report(foreign_groups)
         self._report(done)
         self._intake.calls.beat(heartbeat(self.config, self.policy, self.state, "learning", done.tokens_per_second))
-        self._report_faults(learnt, generated.too_long)
+        self._report_faults(learnt, generated.too_long, record)
         self._evaluate()
         if self._persistence is not None:
             self._persistence.after_round(self.state.round, self._snapshot_inputs, self._phases)
@@ -409,7 +410,7 @@ class Learner:
             self._intake.share(groups)
             record.groups_shared = len(groups)
 
-    def _report_faults(self, learnt: BatchReport, too_long: int) -> None:
+    def _report_faults(self, learnt: BatchReport, too_long: int, record: RoundRecord) -> None:
         """Reports each kind of fault once, and again only after a round without it."""
         faults = dict.fromkeys((error.reason, str(error)) for error in self._intake.faults())
         if learnt.step is not None and not learnt.step.taken:
@@ -417,6 +418,9 @@ class Learner:
         if too_long:
             left = f"{too_long} prompts of this round left no room for an answer in the model's context"
             faults["prompt_too_long", f"{left}, and were left out: choose shorter tasks"] = None
+        if record.scoring_fault is not None:
+            without = f"{record.scoring_failures} own answers of this round got no reward, since scoring them failed"
+            faults["scoring", f"{without}; the first: {record.scoring_fault}"] = None
         for kind, detail in faults:
             if kind not in self._reported_faults:
                 self._report(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from node.averaging import rules
 from node.averaging.guard import AveragingGuard
 from node.checkpoints.best import EVALUATION, best_comparable_with
+from node.checkpoints.checkpoint_files import room_fault
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
     NewestCheckpoint,
@@ -22,7 +25,7 @@ from node.checkpoints.checkpoints import (
 )
 from node.configuration import Config
 from node.evaluation.held_out import HeldOutReward
-from node.events import CheckpointSaved, Event, Fault
+from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
@@ -30,11 +33,14 @@ from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
 from node.learner.round_record import RoundRecord
+from node.learner.unsaved import UnsavedRounds
 from node.policy.base_weights import all_finite
 from node.policy.policy import Policy
 from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
+LAST_RETRY_SECONDS: Final = 2.0  # between two attempts to write the state at the end of a run
+STATE_BYTES: Final = 1 << 18  # of a checkpoint's two JSON files, about
 MOST_COUNTED: Final = 2**62  # the protocol's counters end at 2⁶³ − 1
 
 
@@ -81,7 +87,11 @@ SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of 
 
 class Persistence:
     """Writes a checkpoint every ``checkpoint.every_rounds`` rounds in the background, and reports it; publishes weights
-    for peers."""
+    for peers.
+
+    Whether the disk has room is looked at after the first round already. Where it has none, or writing fails, it is
+    tried again every ``unsaved.RETRY_SECONDS`` until it succeeds, and ``NotSaved`` says what is in memory alone.
+    """
 
     def __init__(
         self,
@@ -94,14 +104,21 @@ class Persistence:
         publisher: StatePublisher | None = None,
         *,
         save_beside: bool = True,
+        saved_round: int = 0,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Without ``save_beside`` rounds wait until a checkpoint is written, and main memory holds no copy of it."""
+        """Without ``save_beside`` rounds wait until a checkpoint is written, and main memory holds no copy of it.
+
+        ``saved_round``: of the checkpoint that the run began with. ``sleep`` waits between the last attempts.
+        """
         self._checkpoints, self._config, self._policy, self._optimizer = checkpoints, config, policy, optimizer
         self._report, self._clock = report, clock
         self._publisher, self._save_beside = publisher, save_beside
         self._newest: tuple[int, str] | None = None  # round, path
         self._best: HeldOutReward | None = None  # None: as the checkpoints on disk have it
         self._best_to_save = False
+        self._unsaved, self._sleep = UnsavedRounds(saved_round, report, clock), sleep
+        self._room_checked = False
 
     def after_round(self, round_number: int, inputs: Callable[[], SnapshotInputs], phases: PhaseRunner) -> None:
         """Starts a checkpoint when it is due, unless one is still being written, and reports those that ended. The
@@ -111,10 +128,12 @@ class Persistence:
         """
         is_best, self._best_to_save = self._best_to_save, False
         if is_best:
-            self._report_finished(wait=True)  # so that only one copy of the state is in memory
-        if is_best or (round_number % self._config.checkpoint.every_rounds == 0 and not self._checkpoints.busy):
+            self._report_finished(wait=True, round_number=round_number)  # so that one copy of the state is in memory
+        if is_best or (self._is_due(round_number) and not self._checkpoints.busy):
             phases.attempt("checkpoint", lambda: self._save(inputs()))
-        self._report_finished(wait=not self._save_beside)
+        elif not self._room_checked:
+            phases.attempt("checkpoint", lambda: self._check_room(self._snapshot(inputs())))
+        self._report_finished(wait=not self._save_beside, round_number=round_number)
         publisher = self._publisher
         if publisher is not None:
             phases.attempt("offer state", lambda: publisher.after_round(round_number, lambda: _progressed(inputs()[0])))
@@ -131,28 +150,56 @@ class Persistence:
         return self._best
 
     def save_last(self, inputs: SnapshotInputs, phases: PhaseRunner) -> str | None:
-        """Writes the state unless the newest checkpoint has it, and waits. Returns the path, None if writing failed."""
-        self._report_finished(wait=True)
-        if self._newest is None or self._newest[0] != inputs[0].round:
+        """Writes the state unless the newest checkpoint has it, and waits. Where something would be lost, it tries
+        for ``checkpoint.wait_for_room_seconds``. Returns the path, None if writing failed."""
+        done = inputs[0].round
+        self._report_finished(wait=True, round_number=done)
+        last_tries = 1 + math.ceil(self._config.checkpoint.wait_for_room_seconds / LAST_RETRY_SECONDS)
+        for tries_left in reversed(range(last_tries)):
+            if self._newest is not None and self._newest[0] == done:
+                break
             phases.attempt("checkpoint", lambda: self._save(inputs))
-            self._report_finished(wait=True)
-        return self._newest[1] if self._newest is not None and self._newest[0] == inputs[0].round else None
+            self._report_finished(wait=True, round_number=done)
+            if self._unsaved.failure is None or done <= self._unsaved.saved_round:
+                break
+            if tries_left == last_tries - 1:
+                self._unsaved.ending(done, self._config.checkpoint.wait_for_room_seconds)
+            self._sleep(LAST_RETRY_SECONDS if tries_left else 0.0)
+        return self._newest[1] if self._newest is not None and self._newest[0] == done else None
+
+    def lost(self, round_number: int) -> NotSaved | None:
+        """Returns what is lost where a run ends now, after ``round_number`` rounds; None where nothing is."""
+        return self._unsaved.lost(round_number)
+
+    def _is_due(self, round_number: int) -> bool:
+        return self._unsaved.retry_is_due or round_number % self._config.checkpoint.every_rounds == 0
+
+    def _snapshot(self, inputs: SnapshotInputs) -> Snapshot:
+        return snapshot_of(self._config, self._policy, self._optimizer, *inputs)
 
     def _save(self, inputs: SnapshotInputs) -> None:
-        snapshot = snapshot_of(self._config, self._policy, self._optimizer, *inputs)
-        self._checkpoints.save(snapshot, copy=self._save_beside)
+        snapshot = self._snapshot(inputs)
+        if self._check_room(snapshot):
+            self._checkpoints.save(snapshot, copy=self._save_beside)
 
-    def _report_finished(self, *, wait: bool) -> None:
+    def _check_room(self, snapshot: Snapshot) -> bool:
+        """Returns whether the disk has room for ``snapshot``; nothing is copied or written where it has none."""
+        self._room_checked = True
+        fault = room_fault(self._checkpoints.folder, STATE_BYTES + _tensor_bytes(snapshot))
+        if fault is not None:
+            self._best = None
+            self._unsaved.failed(snapshot.round, f"{fault}: free some space there", done=snapshot.round)
+        return fault is None
+
+    def _report_finished(self, *, wait: bool, round_number: int) -> None:
         for written in self._checkpoints.finished(wait=wait):
             now_seconds = self._clock()
             if written.error is not None:
                 self._best = None  # perhaps this was its checkpoint
-                detail = str(written.error)
-                self._report(
-                    Fault(time_seconds=now_seconds, kind="checkpoint", detail=detail, round=written.round, fatal=False)
-                )
+                self._unsaved.failed(written.round, str(written.error), done=round_number)
                 continue
             self._newest = (written.round, str(written.path))
+            self._unsaved.saved(written.round)
             self._report(
                 CheckpointSaved(
                     time_seconds=now_seconds,
@@ -162,6 +209,10 @@ class Persistence:
                     seconds=written.seconds,
                 )
             )
+
+
+def _tensor_bytes(snapshot: Snapshot) -> int:
+    return sum(tensor.nbytes for tensor in snapshot.tensors.values())
 
 
 def _progressed(state: LearnerState) -> LearnerProgress:
@@ -259,7 +310,13 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         foreign_completions=_count(saved.get("foreign_completions", 0)),
         bytes_fetched=_count(saved.get("bytes_fetched", 0)),
         success=SuccessTracker.restored(saved["success"]),
-        unfinished=restored_unfinished(snapshot.tensors, saved.get("unfinished", [])),
+        unfinished=tuple(
+            group
+            for group in restored_unfinished(snapshot.tensors, saved.get("unfinished", []))
+            if all(
+                policy.tokens.knows(each.token_ids) for each in group.progress.sequences
+            )  # padding's ids: earlier nodes
+        ),
         evidence=Evidence.restored(saved.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
         averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),

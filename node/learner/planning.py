@@ -39,7 +39,13 @@ def planned_config(
     device = choose_device(config.policy.device)
     kinds: dict[str, DeviceKind] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
     dtype: DtypeName = "bfloat16" if choose_dtype(config.policy.dtype, device) is torch.bfloat16 else "float32"
-    machine = machine_here(home, kinds[device.type], dtype, device_memory_bytes(device))
+    machine = machine_here(
+        home,
+        kinds[device.type],
+        dtype,
+        device_memory_bytes(device),
+        max_memory_bytes=config.machine.max_memory_bytes,
+    )
     sizes = counted_sizes(model_folder(config.policy.model))
     workload = workload_of(config, tasks, sizes)
     make = partial(make_plan, config, sizes, machine, workload, kept=trained_here(home))

@@ -60,6 +60,7 @@ class RoundRecord:
     completions_by_task: dict[str, int] = field(default_factory=dict)  # of own groups, as allocated
     groups_shared: int = 0
     scoring_failures: int = 0
+    scoring_fault: str | None = None  # the first of them, for people
     alone_because: str | None = None
     reward_by_task: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0
@@ -111,4 +112,6 @@ class RoundRecord:
         self.completions_by_task = {task: len(r) for task, r in sorted(rewards_by_task.items())}
         everything = [reward for rewards in rewards_by_task.values() for reward in rewards]
         self.reward = sum(everything) / len(everything) if everything else 0.0
-        self.scoring_failures = sum(fault is not None for each in scores for fault in each.faults)
+        faults = [fault for each in scores for fault in each.faults if fault is not None]
+        self.scoring_failures = len(faults)
+        self.scoring_fault = f"{faults[0].reason}: {faults[0].detail}" if faults else None

@@ -38,7 +38,7 @@ def round_done(
         reward=record.reward,
         reward_by_task=record.reward_by_task,
         completions_by_task=record.completions_by_task,
-        success_by_task={name: each.success for name, each in sorted(state.success.classes.items())},
+        success_by_task={name: each.measured for name, each in sorted(state.success.classes.items())},
         own_groups=record.own_groups,
         own_groups_informative=record.own_groups_informative,
         own_groups_dropped=record.own_groups_dropped,

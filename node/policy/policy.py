@@ -28,7 +28,8 @@ class Policy:
     """A causal model ready to sample from and to train.
 
     ``model`` is in evaluation mode: dropout would make the learner's log-probabilities differ from the engine's.
-    ``vocabulary`` is the width of the model's logits, usually at least ``tokens.vocabulary``.
+    ``vocabulary`` is the width of the model's logits, at least ``tokens.vocabulary``. Logits beyond the tokenizer's are
+    padding, and are left out wherever tokens are drawn or their probabilities computed.
     """
 
     model: PreTrainedModel | PeftModel

@@ -10,7 +10,7 @@ import msgspec
 
 from node.cli.wording import evaluated_line
 from node.printable import printable
-from node.quantities import counted, duration, size
+from node.quantities import counted, duration, size, times
 from node.report.comparison import Comparison
 from node.report.comparison_page import comparison_page
 from node.report.facts import RunFacts
@@ -180,5 +180,5 @@ def _out_of_memory(facts: RunFacts) -> str:
         )
         for event in reversed(facts.out_of_memory)
     ]
-    total = f"<p>{counted(facts.out_of_memory_total, 'time')}; no round was lost by it.</p>"
+    total = f"<p>Memory ran out {times(facts.out_of_memory_total)}; no round was lost by it.</p>"
     return total + table(("round", "phase", "what followed", "halved", "error"), rows, "")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from torch import Tensor
@@ -144,10 +143,10 @@ class StateAdoption:
 
     def _take(self, state: AnnouncedState, because: str, trained: Mapping[str, Tensor]) -> HeldState | None:
         self._report_stage("fetching", because, state)
-        failure, paths = self._fetch(state)
+        failure, fetched = self._fetch(state)
         if failure is None:
-            self._report_stage("verifying", f"{len(paths)} blobs are here", state)
-            failure, weights = self._rebuild(state, paths)
+            self._report_stage("verifying", f"{len(fetched)} blobs are here", state)
+            failure, weights = self._rebuild(state, fetched)
             if weights is not None:
                 failure = self._keep_if_good(state, trained, weights)
                 if failure is None:
@@ -159,10 +158,10 @@ class StateAdoption:
             self._failed.add(state.advert.blobs)
         return None
 
-    def _rebuild(self, state: AnnouncedState, paths: Sequence[Path]) -> tuple[str | None, list[Tensor] | None]:
+    def _rebuild(self, state: AnnouncedState, fetched: Sequence[Fetched]) -> tuple[str | None, list[Tensor] | None]:
         """Returns the reason for a failure, or the weights."""
         try:
-            return None, rebuild(state.advert, paths, self._layout)
+            return None, rebuild(state.advert, fetched, self._layout)
         except StorageError as error:
             return str(error), None
         except BadBlobError as error:
@@ -199,8 +198,8 @@ class StateAdoption:
         except TransportError as unsent:
             self._report_stage("failed", f"{peer} could not be judged: {unsent}")
 
-    def _fetch(self, state: AnnouncedState) -> tuple[str | None, list[Path]]:
-        """Returns the reason for a failure, or the files in the order of use."""
+    def _fetch(self, state: AnnouncedState) -> tuple[str | None, Sequence[Fetched]]:
+        """Returns the reason for a failure, or the blobs in the order of use."""
         with ThreadPoolExecutor(1, thread_name_prefix="fetching") as thread:
             fetch = thread.submit(self._fetching.fetch, state.wanted, deadline_seconds=FETCH_SECONDS)
             stopped = self._watch(fetch, state)
@@ -211,14 +210,14 @@ class StateAdoption:
                 fetched = fetch.result()
             except (TransportError, StorageError) as error:
                 return f"the swarm process could not fetch it: {error}", []
-        missing = [each for each in fetched if each.path is None]
+        missing = [each for each in fetched if not each.is_here]
         if missing:
             first = missing[0]
             return (
                 f"{len(missing)} of {len(fetched)} blobs could not be fetched, {first.blob.hex()[:16]}: {first.reason}",
                 [],
             )
-        return None, [Path(each.path) for each in fetched if each.path is not None]
+        return None, fetched
 
     def _watch(self, fetch: Future[FetchResult], state: AnnouncedState) -> str | None:
         """Reports progress until the fetch ends and returns None; returns the reason early if the node is stopping."""

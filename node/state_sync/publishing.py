@@ -81,7 +81,8 @@ def family_peers(peers: Sequence[PeerStatus], family: bytes) -> int:
         for peer in peers
         if peer.heartbeat is not None
         and peer.heartbeat.family == family
-        and (peer.heartbeat_age_seconds or 0.0) <= ABSENT_SECONDS
+        and peer.heartbeat_age_seconds is not None
+        and peer.heartbeat_age_seconds <= ABSENT_SECONDS
     )
 
 

@@ -9,7 +9,6 @@ and share no memory with weights in use. ``copy_into`` then puts them in place a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from protocol.messages import StateAdvert, StateBlob
 from protocol.weights.dense_weights import check_values, open_dense
 from protocol.weights.tensor_layout import TensorLayout
 from protocol.weights.weight_diff import open_diff
+from swarm.api import Fetched
 
 
 def bf16_copy(layout: TensorLayout, trained: Mapping[str, Tensor]) -> list[Tensor]:
@@ -41,18 +41,18 @@ class BadBlobError(ProtocolError):
         self.blob = blob
 
 
-def rebuild(advert: StateAdvert, paths: Sequence[Path], layout: TensorLayout) -> list[Tensor]:
-    """Returns bf16 tensors in the layout's order. ``paths`` are the files of ``advert.blobs``.
+def rebuild(advert: StateAdvert, fetched: Sequence[Fetched], layout: TensorLayout) -> list[Tensor]:
+    """Returns bf16 tensors in the layout's order. ``fetched`` are ``advert.blobs``, all of them here.
 
     Raises ``BadBlobError``, and ``StorageError`` for a file that does not exist any more.
     """
     weights: list[Tensor] = []
     at = bytes(32)
-    for each, path in zip(advert.blobs, paths, strict=True):
+    for each, here in zip(advert.blobs, fetched, strict=True):
         try:
-            raw = path.read_bytes()
+            raw = here.read()
         except OSError as error:
-            raise StorageError(f"{path} is gone ({error.strerror}): raise swarm.store_bytes") from error
+            raise StorageError(f"{here.path} is gone ({error.strerror}): raise swarm.store_bytes") from error
         try:
             if not weights:
                 weights, at = _anchor(each, raw, layout)

@@ -15,7 +15,7 @@ import errno
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from node.compute_environment import compute_environment
@@ -24,6 +24,7 @@ from node.supervision.rolling_log import RollingLog
 
 MAX_LINE_BYTES = 1 << 20  # of an event; a longer line is logged in pieces
 LAST_LINES = 8
+LAST_WORDS_SECONDS = 60.0  # a line that the child wrote longer before its end says nothing about its end
 NO_ROOM_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})  # no descriptor, process or memory
 DRAIN_SECONDS = 2.0  # to read the output that a dead child left in its pipes
 POLL_SECONDS = 0.5
@@ -38,6 +39,7 @@ class ChildSpec:
     first_line: bytes
     lock_descriptor: int | None  # None: it does not hold the data directory's lock
     stop_line: bytes | None = None  # the line that asks it to end; None: the end of its input asks it
+    environment: tuple[tuple[str, str], ...] = ()  # beside this process's own
 
 
 class Child:
@@ -48,7 +50,7 @@ class Child:
         self._spec = spec
         self.log = log
         self._on_line = on_line
-        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._last_lines: deque[tuple[float, str]] = deque(maxlen=LAST_LINES)  # with the loop's time
         self._process: asyncio.subprocess.Process | None = None
         self._asked_to_end = False
         self.useful = False  # it has done its work at least once; set by the reader of its events
@@ -79,7 +81,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=compute_environment(os.environ),
+                env=compute_environment({**os.environ, **dict(self._spec.environment)}),
                 start_new_session=True,
                 pass_fds=() if self._spec.lock_descriptor is None else (self._spec.lock_descriptor,),
             )
@@ -93,6 +95,7 @@ class Child:
             if self._asked_to_end:  # before it had started
                 self.ask_to_end()
             await self._ended()
+            ended = clock()
         finally:
             self._kill_session()
             _, stuck = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
@@ -101,7 +104,7 @@ class Child:
         for reader in readers:
             if not reader.cancelled() and reader.done():
                 reader.result()
-        return ChildEnd(process.returncode or 0, clock() - began, self.useful, tuple(self._last_lines))
+        return ChildEnd(process.returncode or 0, ended - began, self.useful, last_words(self._last_lines, ended))
 
     def send_line(self, line: bytes) -> None:
         """Writes one line to the child's standard input; does nothing if the child is gone."""
@@ -109,11 +112,11 @@ class Child:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._process.stdin.write(line + b"\n")
 
-    def ask_to_end(self) -> None:
-        """Asks the child to finish its work and end."""
+    def ask_to_end(self, line: bytes | None = None) -> None:
+        """Asks the child to finish its work and end; ``line`` replaces the one that its spec names."""
         self._asked_to_end = True
         if self._spec.stop_line is not None:
-            self.send_line(self._spec.stop_line)
+            self.send_line(line or self._spec.stop_line)
         elif self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -153,7 +156,13 @@ class Child:
         self.log.append(line + b"\n")
         text = line.decode("utf-8", errors="replace").rstrip()
         if text:
-            self._last_lines.append(text)
+            self._last_lines.append((asyncio.get_running_loop().time(), text))
+
+
+def last_words(lines: Iterable[tuple[float, str]], ended_seconds: float) -> tuple[str, ...]:
+    """Returns the lines that a child wrote within ``LAST_WORDS_SECONDS`` before its end, or after it. Both times are of
+    one clock."""
+    return tuple(text for wrote_seconds, text in lines if ended_seconds - wrote_seconds <= LAST_WORDS_SECONDS)
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -91,8 +91,14 @@ class MemoryKills:
         """``fitted`` is the path of ``fitted.json``."""
         self._fitted, self._control_groups, self._proc = fitted, control_groups, proc
         self._kills_before: int | None = None
+        self._exceeded: str | None = None  # why we killed the learner that lives or has just ended
+
+    def exceeds(self, because: str) -> None:
+        """The learner is about to be killed by us, because the node is above the owner's limit."""
+        self._exceeded = because
 
     def learner_starts(self) -> None:
+        self._exceeded = None
         self._kills_before = counted_kills(self._control_groups, self._proc)
 
     def learner_ended(self, returncode: int, resident_bytes: int | None, ready: LearnerReady | None) -> str | None:
@@ -103,10 +109,12 @@ class MemoryKills:
         memory_bytes = host_memory_bytes(self._control_groups, self._proc)
         kills_after = counted_kills(self._control_groups, self._proc)
         learner = KilledLearner(returncode, self._kills_before, kills_after, resident_bytes, memory_bytes)
-        if not killed_for_memory(learner):
+        if self._exceeded is None and not killed_for_memory(learner):
             return None
         amounts = f"{size(resident_bytes or 0)} of {size(memory_bytes)}"
         held = f"The system killed the learner for its memory: it held {amounts}."
+        if self._exceeded is not None:
+            held = f"The learner was ended for its memory: {self._exceeded}."
         remedy = "`starling fit MODEL` prints what would fit"
         if ready is None:
             return f"{held} It was still loading, for which nothing can be halved: {remedy}."

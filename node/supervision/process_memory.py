@@ -27,10 +27,13 @@ def resident_bytes_of_session(leader: int, proc: Path = PROC) -> int | None:
     own = resident_bytes(leader, proc)
     if own is None:
         return None
-    return own + sum(resident_bytes(pid, proc) or 0 for pid in _members(leader, proc) if pid != leader)
+    return own + sum(resident_bytes(pid, proc) or 0 for pid in session_members(leader, proc) if pid != leader)
 
 
-def _members(leader: int, proc: Path) -> Iterable[int]:
+def session_members(leader: int, proc: Path = PROC) -> Iterable[int]:
+    """Yields the processes of a session; none where the system has no /proc."""
+    if not proc.is_dir():
+        return
     for entry in proc.iterdir():
         if entry.name.isdigit():
             try:

@@ -1,41 +1,56 @@
 """Keeps one node up: starts the swarm process and the learner, restarts a child that dies, and ends both in order.
 
-    starting → training ⇄ recovering → stopping → ended
+    starting → training ⇄ recovering, paused → stopping → ended
 
 It does not import torch and never blocks, so it answers and stops at any time. After the first stop request the learner
 finishes its step and checkpoints, then the swarm process says goodbye to its peers; a second request ends everything at
-once. If the supervisor itself is killed, its children read the end of their input and end by themselves.
+once. While the node pauses the learner is not there, and the swarm process stays. If the supervisor itself is killed,
+its children read the end of their input and end by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
 
 from node.api.access import load_or_create_token
-from node.api.answers import escaped_event, escaped_swarm_status, out_of_memory_line, peers_answer, waiting_for
+from node.api.answers import (
+    damaged_line,
+    escaped_event,
+    escaped_swarm_status,
+    lost_line,
+    not_saved_line,
+    out_of_memory_line,
+    peers_answer,
+    waiting_for,
+)
 from node.api.event_feed import EventFeed
 from node.api.join import join_of
 from node.api.losses import MAX_LOSSES
 from node.api.presence import Presence
 from node.api.record import RunRecord, recorded_run
 from node.api.server import served
-from node.api.types import ChildStatus, NodeState, NodeStatus, Note, PeersAnswer, SamplesNews
+from node.api.types import ChildStatus, NodeState, NodeStatus, Note, Paused, PeersAnswer, PeerView, SamplesNews
+from node.compute_environment import thread_limit
 from node.configuration import Config
 from node.events import (
     Averaged,
     CheckpointSaved,
+    CheckpointsDamaged,
     DeviceUsage,
     Evaluated,
     Event,
     Fault,
     LearnerReady,
     Loading,
+    NotSaved,
     OutOfMemory,
     PhaseBegan,
     RoundDone,
@@ -50,12 +65,17 @@ from node.home import Home
 from node.printable import printable
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
+from node.supervision.clock_watch import ClockWatch
 from node.supervision.device_usage import device_usage
+from node.supervision.memory_cap import MemoryCap
 from node.supervision.memory_kills import MemoryKills
 from node.supervision.outcome import RunOutcome
+from node.supervision.pausing.pauses import LearnerPauses
+from node.supervision.pausing.run_control import READING_SECONDS, RunControl
 from node.supervision.process_memory import resident_bytes, resident_bytes_of_session
 from node.supervision.restarts import ChildEnd, GiveUp
 from node.supervision.rolling_log import RollingLog
+from node.supervision.run_budget import RunBudget
 from node.trackers.sink import TrackerSink
 from node.version import VERSION
 from protocol.errors import TransportError
@@ -72,6 +92,8 @@ SWARM_STOP_SECONDS = 10.0  # to say goodbye to peers
 NOTES_KEPT = 20
 REFUSAL_CHARACTERS = 2000
 DEVICE_SECONDS = 10.0  # between two looks at the GPU
+UNSAVED_NOTE_SECONDS = 300.0  # between two notes that no checkpoint can be written
+FRESH_HEARTBEAT_SECONDS = 60.0  # an older one says nothing about a peer's clock now
 USAGE_SECONDS = 5.0  # between two reports of memory and traffic
 FIRST_USAGE_SECONDS = 1.0  # until both processes have started
 
@@ -117,20 +139,28 @@ class Supervisor:
         observer: Observer,
         trackers: Sequence[ChildSpec] = (),
     ) -> None:
+        threads = config.machine.threads(os.cpu_count() or 1)
+        learner = replace(learner, environment=tuple(thread_limit(threads, os.environ).items()))
         self._home, self._config, self._observer = home, config, observer
         self._peer = peer
         self._swarm, self._learner = _KeptChild(swarm), _KeptChild(learner)
         self._trackers = TrackerSink(home, trackers, self._note)
         self._metrics = RollingLog(home.metrics, max_bytes=METRICS_BYTES)
         self._memory_kills = MemoryKills(home.fitted)
+        self._clock_watch = ClockWatch()
+        self._memory_cap = MemoryCap(config.machine.max_memory_bytes)
         self._newest: dict[type[Any], Any] = {}  # the learner's newest event of each kind
         self._averaged: Averaged | None = None  # the newest one with a partner
         self._notes: list[str] = []
         self._began = time.monotonic()
+        self._unsaved_noted_at = -math.inf
+        self._budget = RunBudget(learner.first_line)
+        self._control = RunControl(home.pause, config.machine)
+        self._pauses = LearnerPauses(self._control.now(), LEARNER_STOP_SECONDS, self._note, time.time)
         self._swarm_status: SwarmStatus | None = None
         self._peers = PeersAnswer(())
         self._feed = EventFeed()
-        self.record = RunRecord()
+        self.record = RunRecord(settings=config.model_dump(mode="json"))
         self._presence = Presence()
         self._usage: Usage | None = None
         self._device: DeviceUsage | None = None
@@ -154,7 +184,8 @@ class Supervisor:
             watch = asyncio.create_task(self._watch())
             remember = asyncio.create_task(self._keep_record(time.time()))
             device = asyncio.create_task(self._watch_device())
-            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember, device}
+            decide = asyncio.create_task(self._decide())
+            tasks: set[asyncio.Task[None]] = {learner, swarm, watch, remember, device, decide}
             stop = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -183,6 +214,21 @@ class Supervisor:
         )
         self._finish(RunOutcome(ExitCode.DONE, because))
 
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
+        """The owner asks for a pause, for so long or until ``resume``; ``at_once`` drops the step that is under way."""
+        self._pauses.follow(self._control.pause(for_seconds), self._learner.child, at_once=at_once)
+        return self._ordered()
+
+    def resume(self, for_seconds: float | None) -> Paused | None:
+        """Ends the owner's pause; with ``for_seconds`` trains for so long, whatever is against it."""
+        self._pauses.follow(self._control.resume(for_seconds), self._learner.child)
+        return self._ordered()
+
+    def _ordered(self) -> Paused | None:
+        if self._control.failure is not None:
+            self._note(self._control.failure)
+        return self._pauses.paused
+
     def status(self) -> NodeStatus:
         state, loading, done = self._state(), self._newest.get(Loading), self._newest.get(RoundDone)
         return NodeStatus(
@@ -202,16 +248,21 @@ class Supervisor:
             round=done,
             checkpoint=self._newest.get(CheckpointSaved),
             evaluated=self._newest.get(Evaluated),
+            not_saved=self._newest.get(NotSaved),
+            damaged=self._newest.get(CheckpointsDamaged),
+            clock=self._clock_watch.told.message if self._clock_watch.told is not None else None,
             fault=self._newest.get(Fault),
             notes=tuple(self._notes),
             page=self._page,
             offered=self._newest.get(Averaged),
             averaged=self._averaged,
             usage=self._usage,
-            waiting_for=waiting_for(state, loading, done, self._newest.get(PhaseBegan)),
             gained=self.record.changes.gains().sentence,
             losses=self.record.changes.losses[:MAX_LOSSES],
             join=join_of(self._swarm_status) if self._swarm_status is not None else None,
+            waiting_for=self._pauses.doing(self._learner.child)
+            or waiting_for(state, loading, done, self._newest.get(PhaseBegan), now_seconds=time.time()),
+            paused=self._pauses.paused,
         )
 
     def peers(self) -> PeersAnswer:
@@ -220,6 +271,8 @@ class Supervisor:
     def _state(self) -> NodeState:
         if self._stop.is_set():
             return NodeState.STOPPING
+        if self._pauses.paused is not None:
+            return NodeState.PAUSED
         if self._learner.ready:
             return NodeState.TRAINING
         return NodeState.RECOVERING if self._learner.ends else NodeState.STARTING
@@ -233,16 +286,30 @@ class Supervisor:
         """Runs and restarts a child until the node stops, the child ends on purpose, or restarting is given up."""
         log = RollingLog(self._home.log(kept.spec.process), max_bytes=LOG_BYTES)
         while not self._stop.is_set():
-            kept.child, kept.ready = Child(kept.spec, log, on_line), False
             if kept is self._learner:
+                await self._pauses.until_over(self._stop)
+                if self._stop.is_set():
+                    return
+                self._newest.pop(Stopped, None)
                 self._memory_kills.learner_starts()
+            kept.child, kept.ready = Child(kept.spec, log, on_line), False
             end = await kept.child.live()
             was_ready, kept.ready = kept.ready, False
             if self._stop.is_set():
                 self._judge_last_end(kept, end)
                 return
+            stopped = self._newest.get(Stopped)
+            lost = stopped.lost if stopped is not None and end.returncode == ExitCode.NOT_SAVED else None
+            if kept is self._learner and self._pauses.was_for(kept.child, stopped):
+                if lost is not None:
+                    self._note(lost_line(lost))
+                kept.spec = self._pauses.ended(end, kept.spec, self._budget.start())
+                kept.child = None
+                continue
+            if kept is self._learner and lost is not None:
+                self._finish(RunOutcome(ExitCode.NOT_SAVED, lost_line(lost)))
+                return
             if kept is self._learner and end.returncode == 0 and not end.not_started:
-                stopped = self._newest.get(Stopped)
                 self._finish(RunOutcome(ExitCode.DONE, stopped.because if stopped else "the learner ended by itself"))
                 return
             kept.ends.append(end)
@@ -268,6 +335,9 @@ class Supervisor:
 
     def _judge_last_end(self, kept: _KeptChild, end: ChildEnd) -> None:
         """Turns the outcome into a fault if a child that was asked to end failed instead."""
+        stopped = self._newest.get(Stopped)
+        if end.returncode == ExitCode.NOT_SAVED and stopped is not None and stopped.lost is not None:
+            self._outcome = RunOutcome(ExitCode.NOT_SAVED, lost_line(stopped.lost))
         reported = self._outcome is not None and self._outcome.exit_code == end.returncode
         if end.returncode != 0 and not reported and not self._stop_now.is_set():
             description = restarts.describe(kept.spec.process, end)
@@ -293,17 +363,41 @@ class Supervisor:
             while True:
                 try:
                     self._swarm_status = escaped_swarm_status(await asyncio.to_thread(client.status))
+                    rests = self._pauses.paused is not None
+                    if self._swarm_status.paused != rests:
+                        await asyncio.to_thread(client.set_paused, rests)
                     seen = await asyncio.to_thread(client.peers)
                     outcomes = [self.record.rollouts.outcomes_of(peer.peer) for peer in seen]
                     self._peers = await asyncio.to_thread(peers_answer, seen, outcomes)
                     self._look_for_peers()
                 except TransportError:  # not up yet or restarting: _keep_running reports its end
                     self._swarm_status = None
+                self._watch_clock()
                 status = self.status()
                 self._observer.on_tick(status, self.peers())
                 if self._feed.readers:
                     self._feed.publish("status", msgspec.json.encode(status))
                 await asyncio.sleep(POLL_SECONDS)
+
+    def _watch_clock(self) -> None:
+        peers = [peer for peer in self._peers.peers if peer.connected and _is_fresh(peer)]
+        offsets = [peer.clock_offset_seconds for peer in peers if peer.clock_offset_seconds is not None]
+        if self._clock_watch.look(offsets):
+            told = self._clock_watch.told
+            self._note(f"CLOCK: {told.message}. To do: {told.remedy}." if told else "The clocks agree again.")
+
+    async def _decide(self) -> None:
+        """Decides every second whether the node trains."""
+        looked_at = -READING_SECONDS
+        while True:
+            if self._control.watches and time.monotonic() - looked_at >= READING_SECONDS:
+                looked_at = time.monotonic()
+                pids = [kept.child.pid for kept in (self._learner, self._swarm) if kept.child is not None]
+                sessions = [pid for pid in pids if pid is not None]
+                for what in await asyncio.to_thread(self._control.look, sessions):
+                    self._note(f"machine.pause_when: this system does not tell {what}.")
+            self._pauses.follow(self._control.now(), self._learner.child)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _keep_record(self, began_seconds: float) -> None:
         """Restores what earlier runs recorded, then reports memory and traffic while the node is up."""
@@ -323,6 +417,10 @@ class Supervisor:
                 received_bytes_total=traffic.received_bytes if traffic is not None else None,
                 device=self._device if learner is not None else None,
             )
+            exceeded = self._memory_cap.exceeded_by(self._usage)
+            if exceeded is not None and self._learner.child is not None:
+                self._memory_kills.exceeds(exceeded)
+                self._learner.child.kill()
             line = msgspec.json.encode(self._usage)
             self.record.add(self._usage)
             self._write_metrics(line)
@@ -369,11 +467,15 @@ class Supervisor:
             self._averaged = event
         if isinstance(event, Evaluated):
             self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
+        if isinstance(event, CheckpointsDamaged):
+            self._note(damaged_line(event))
+        self._tell_unsaved(event)
         self._learner.ready |= isinstance(event, LearnerReady)
         if isinstance(event, RoundDone) and self._learner.child is not None:
             self._learner.child.useful = True
         if isinstance(event, OutOfMemory):
             self._note(out_of_memory_line(event))
+        self._budget.saw(event)
         for loss in self.record.add(event):
             self._note(loss.sentence)
         self._write_metrics(line)
@@ -381,6 +483,16 @@ class Supervisor:
         self._observer.on_event(line, event)
         self._feed.publish(kind_of(event), encode_event(event))
         return True
+
+    def _tell_unsaved(self, event: Event) -> None:
+        """Notes that no checkpoint can be written, again every ``UNSAVED_NOTE_SECONDS``, and that one is again."""
+        due = time.monotonic() - self._unsaved_noted_at >= UNSAVED_NOTE_SECONDS
+        if isinstance(event, NotSaved) and (due or event.ends_in_seconds is not None):
+            self._unsaved_noted_at = time.monotonic()
+            self._note(not_saved_line(event))
+        if isinstance(event, CheckpointSaved) and self._newest.pop(NotSaved, None) is not None:
+            self._unsaved_noted_at = -math.inf
+            self._note(f"Saved again: the checkpoint of round {event.round} is whole, at {event.path}")
 
     def _on_swarm_line(self, line: bytes) -> bool:
         try:
@@ -398,6 +510,10 @@ class Supervisor:
         self._notes = [*self._notes, text][-NOTES_KEPT:]
         self._observer.on_note(text)
         self._feed.publish("note", msgspec.json.encode(Note(time.time(), text)))
+
+
+def _is_fresh(peer: PeerView) -> bool:
+    return peer.heartbeat_age_seconds is None or peer.heartbeat_age_seconds < FRESH_HEARTBEAT_SECONDS
 
 
 def _resident(learner: int | None, swarm: int | None) -> tuple[int | None, int | None, int | None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from node.configuration import TasksSection
 from node.tasks.answers import final_answer
 from node.tasks.jsonl import JsonlTask
+from node.tasks.parameters import BARE, PREFIX, TOKENS
 from node.tasks.reasoning import ReasoningTask
 from node.tasks.registry import BUILT_IN_TASKS, TASK_SETS, load_tasks, named_tasks
 from node.tasks.task import Task
@@ -40,6 +42,7 @@ class TaskSample(msgspec.Struct, frozen=True):
     right_answer: str | None
     max_new_tokens: int
     scoring: str
+    parameters: dict[str, Any] | None  # of a generator with the owner's parameters: all that it has
 
 
 class JudgedAnswer(msgspec.Struct, frozen=True):
@@ -77,7 +80,7 @@ def _summary(task: Task, *, configured: bool) -> TaskSummary:
 
 
 def find_task(section: TasksSection, name: str) -> Task:
-    """Returns the task of ``section``, or else the built-in one or plug-in, with this name.
+    """Returns the task of ``section``, or else the built-in one, generator or plug-in, with this name.
 
     Raises ``ConfigurationError`` for an unknown name, with the nearest known one.
     """
@@ -88,11 +91,21 @@ def find_task(section: TasksSection, name: str) -> Task:
 def sample(task: Task, seed: int) -> TaskSample:
     ref = task.ref(seed)
     prompt = task.prompt(ref)
-    return TaskSample(task.name, ref.seed, prompt.text, prompt.answer, task.max_new_tokens, scoring_of(task))
+    parameters = None
+    if isinstance(task, WordedTask) and task.name.startswith(PREFIX):
+        parameters = {**task.generator_config, TOKENS: task.max_new_tokens, BARE: task.bare}
+    return TaskSample(
+        task.name, ref.seed, prompt.text, prompt.answer, task.max_new_tokens, scoring_of(task), parameters
+    )
 
 
 def judge(task: Task, seed: int, completion: str) -> JudgedAnswer:
-    """Returns what a completion of the question of ``seed`` earns. It is scored in this process: not for strangers'."""
+    """Returns what a completion of the question of ``seed`` earns. It is scored in this process: not for strangers'.
+
+    Raises ``ConfigurationError`` for a reward's file that cannot be run.
+    """
+    if isinstance(task, JsonlTask):
+        task.load_reward()
     verdict = score_one(task, task.prompt(task.ref(seed)), completion)
     extracted, found_by = _extracted(task, completion)
     fault = None if verdict.fault is None else f"{verdict.fault.value}: {verdict.detail}"
@@ -101,7 +114,7 @@ def judge(task: Task, seed: int, completion: str) -> JudgedAnswer:
 
 def _extracted(task: Task, completion: str) -> tuple[str | None, str]:
     if isinstance(task, WordedTask):
-        return task.extracted(completion), "<answer>"
+        return task.extracted(completion), "the whole text" if task.bare else "<answer>"
     if isinstance(task, JsonlTask) and task.reward_name == "final":
         found = final_answer(completion)
         return (None, "any mark") if found is None else (found.text, found.mark.value)

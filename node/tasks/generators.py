@@ -8,6 +8,7 @@ imports reasoning-gym by its name gets the whole library.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import sys
@@ -28,15 +29,23 @@ AUDITED: Final = {
     "base_conversion": "algorithmic",
     "basic_arithmetic": "arithmetic",
     "bitwise_arithmetic": "arithmetic",  # evaluates its own question, and reads the answer by ``int``
+    "cryptarithm": "algorithmic",  # splits by "," and "=", reads digits by ``int``, and adds up: several are right
     "decimal_arithmetic": "arithmetic",
     "fraction_simplification": "arithmetic",
+    "graph_color": "algorithmic",  # ``json.loads``, then one look-up for each vertex and edge of the question
+    "group_anagrams": "algorithmic",  # ``json.loads``, sorted, and compared as a whole
+    "jugs": "algorithmic",  # ``json.loads``, then one addition for each move
+    "kakurasu": "games",  # reads the characters 0 and 1 alone, and adds up rows and columns
     "knights_knaves": "logic",
     "number_sorting": "algorithmic",  # full marks for numbers that are wrong by one: compare the text too
     "palindrome_generation": "algorithmic",
+    "palindrome_partitioning": "algorithmic",  # ``json.loads``, and compared as a set
     "prime_factorization": "arithmetic",
+    "quantum_lock": "graphs",  # takes the letters A, B and C; one operation each, numbers of at most 3 ** 2000
     "rotate_matrix": "algorithmic",
     "shortest_path": "graphs",
     "spell_backward": "algorithmic",
+    "tower_of_hanoi": "games",  # each line by one pattern and three ``int``; any illegal move ends it
 }
 # Scored here, by one text or number that is right: their ``score_answer`` evaluates the answer as code, is too lenient
 # or too strict, or was not read.
@@ -55,6 +64,7 @@ COMPARED: Final = {
     "count_primes": "algorithmic",
     "decimal_chain_sum": "arithmetic",
     "dice": "arithmetic",
+    "emoji_mystery": "games",
     "gcd": "arithmetic",
     "gsm_symbolic": "arithmetic.gsm_symbolic",  # takes the first number, and ignores its sign
     "largest_island": "graphs",
@@ -68,6 +78,7 @@ COMPARED: Final = {
     "path_star": "graphs",
     "products": "arithmetic",
     "propositional_logic": "logic",  # 2ⁿ rows for n names, any text being a name: checked here first (propositions.py)
+    "rotten_oranges": "algorithmic",
     "sentence_reordering": "algorithmic",
     "simple_geometry": "geometry",
     "spiral_matrix": "algorithmic",  # ``eval`` of the answer
@@ -75,23 +86,38 @@ COMPARED: Final = {
     "string_manipulation": "algorithmic",
     "string_splitting": "algorithmic",
     "string_synthesis": "algorithmic",
+    "survo": "games",  # one puzzle in a hundred has a second solution, which counts as wrong
     "word_sequence_reversal": "algorithmic",
     "word_sorting": "algorithmic",
 }
-# Read, and refused. A generator that stands nowhere was not looked at.
+# Read, and refused: every other generator of this version.
 REFUSED: Final = {
+    "acre": "makes all its entries at once, and a constant answer of three is right too often",
+    "advanced_geometry": "computes by sympy, a hundred megabytes in every process that scores",
+    "arc_agi": "its boards are another package's, whose version is in no hash",
+    "boxnet": "a plan that tries every move gets full marks",
     "circuit_logic": "a constant answer is right half of the time",
+    "codeio": "executes programs of a data file, and its entries depend on the process's hash seed",
     "coin_flip": "a fraction such as 1e9999999 is written out as an integer",
     "complex_arithmetic": "full marks for nan",
+    "composite": "a mixture of other generators",
     "countdown": "evaluates the answer",
     "course_schedule": "a constant answer is right more than half of the time",
     "family_relationships": "entries depend on what was generated before",
+    "figlet_font": "its questions are another package's drawings, whose version is in no hash",
+    "futoshiki": "an entry may take seconds",
     "game_of_life": "full marks for answers with rows or columns too many",
     "game_of_life_halting": "full marks for any text where the answer is True",
     "intermediate_integration": "evaluates the answer",
     "isomorphic_strings": "entries depend on the process's hash seed",
+    "knight_swap": "an entry may take seconds",
+    "list_functions": "some entries draw from the process's own random numbers",
+    "mahjong_puzzle": "a constant answer is right more than a third of the time",
     "maze": "a constant answer is right half of the time",
+    "modulo_grid": "several rules fit, and one is right",
     "n_queens": "evaluates the answer, and many answers are right",
+    "needle_haystack": "imports the whole library at each entry",
+    "number_format": "its right answers carry rounding noise, and nearly right ones get full marks",
     "number_sequence": "several continuations fit, and one is right",
     "polynomial_equations": "its questions are written by sympy, whose version is in no hash",
     "polynomial_multiplication": "evaluates the answer",
@@ -99,12 +125,20 @@ REFUSED: Final = {
     "power_function": "an answer such as 1e9999999 is written out",
     "puzzle24": "evaluates the answer",
     "ransom_note": "entries depend on the process's hash seed",
+    "rearc": "questions of up to 3,800 characters, and one may take a tenth of a second",
+    "rectangle_count": "a small picture may be made of other rectangles, and a large one takes 6,800 characters",
+    "rubiks_cube": "an answer such as U99999999 is written out",
+    "rush_hour": "an answer such as A+99999999 is carried out step by step",
     "self_reference": "a constant answer is right more than a third of the time",
     "simple_equations": "its questions are written by sympy, whose version is in no hash",
     "simple_integration": "evaluates the answer",
+    "sokoban": "an entry may take seconds",
+    "sudoku": "an entry may take a quarter of a second; mini_sudoku does not",
     "syllogism": "a constant answer is right more than half of the time",
     "time_intervals": "its entries depend on the installed table of time zones",
+    "tsumego": "other stones may be captured as well, and one move is right",
     "word_ladder": "remembers every pair of words, and so has few seeds",
+    "zebra_puzzles": "needs pycosat, and an entry takes a quarter of a second",
 }
 
 _lock = threading.Lock()
@@ -114,10 +148,27 @@ _ours: dict[str, ModuleType] = {}  # the library's modules imported here, by ful
 def create_dataset(generator: str, **config: Any) -> Any:
     """Returns the data set of one generator of ``AUDITED`` or ``COMPARED``. Its first call imports that generator."""
     with _lock, _library_is_ours():
-        _import(f"{LIBRARY}.{(AUDITED | COMPARED)[generator]}.{generator}")
+        _import_generator(generator)
         created = sys.modules[f"{LIBRARY}.factory"].create_dataset(generator, **config)  # may read the library's files
         created[0]  # some import or read the rest at their first entry
         return created
+
+
+def default_parameters(generator: str) -> dict[str, Any]:
+    """Returns the parameters of a generator of ``AUDITED`` or ``COMPARED`` with the library's defaults, by name."""
+    with _lock, _library_is_ours():
+        _import_generator(generator)
+        _, config_type = sys.modules[f"{LIBRARY}.factory"].DATASETS[generator]
+        return parameters_of(config_type())
+
+
+def parameters_of(config: Any) -> dict[str, Any]:
+    """Returns the fields of a data set's configuration, less what says which entry is which."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("seed", "size")}
+
+
+def _import_generator(generator: str) -> None:
+    _import(f"{LIBRARY}.{(AUDITED | COMPARED)[generator]}.{generator}")
 
 
 @contextmanager

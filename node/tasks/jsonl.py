@@ -5,8 +5,8 @@ that are not named are the first of ``QUESTION_FIELDS`` and of ``ANSWER_FIELDS``
 may be written as GSM8K has it (reasoning, then ``#### 42``) or as MATH has it (reasoning with ``\\boxed{42}``).
 
 Peers refer to a row by a hash of the file's content and of what is made of it, and by the row number, so that two nodes
-agree exactly if they hold the same bytes, wherever the file lies. Reward plug-ins receive the other fields as columns,
-and the answer as the column ``answer``, whatever the field is called.
+agree exactly if they hold the same bytes, wherever the file lies. Rewards of a file or a plug-in receive the other
+fields as columns, and the answer as the column ``answer``, whatever the field is called.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from node.tasks.answers import final_answer, reference_answer
 from node.tasks.canonical import ends_with_answer, is_plain
 from node.tasks.matching import AUTO, BUILT_IN, fitting_reward, reward_function
 from node.tasks.plugins import RewardFunction
+from node.tasks.reward_file import RewardFile, is_reward_file
 from node.tasks.task import Prompt, check_ref, config_hash_of
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
@@ -68,12 +69,18 @@ class JsonlTask:
         _check(path, numbered, question, answer)
         if reward == AUTO:
             reward = fitting_reward([str(row[answer]) for row in rows if answer is not None])
-        function = reward_function(reward)
+        function: RewardFunction
+        if is_reward_file(reward):
+            function = file = RewardFile.read(reward)
+            reward_shape: object = file.shape
+            reward = file.label
+        else:
+            function, reward_shape = reward_function(reward), reward
         shape = {
             "content": hashlib.sha256(content).hexdigest(),
             "fields": [question, answer],
             "instruction": instruction,
-            "reward": reward,
+            "reward": reward_shape,
             "max_new_tokens": max_new_tokens,
         }
         return cls(
@@ -100,9 +107,14 @@ class JsonlTask:
         columns = {name: [value] * len(completions) for name, value in values.items()}
         return list(self.reward([prompt.text] * len(completions), list(completions), **columns))
 
+    def load_reward(self) -> None:
+        """Runs the reward's file, if it is one, so that the first score need not. Raises ``ConfigurationError``."""
+        if isinstance(self.reward, RewardFile):
+            self.reward.load()
+
     def is_canonical(self, prompt: Prompt, completion: str) -> bool:
-        """Returns whether ``completion`` is, or plainly ends with, the right answer; of a plug-in's reward, whether it
-        is not padded."""
+        """Returns whether ``completion`` is, or plainly ends with, the right answer; of a reward of a file or
+        plug-in, whether it is not padded."""
         if self.reward_name not in BUILT_IN or prompt.answer is None:
             return is_plain(completion)
         if self.reward_name == "exact":
@@ -112,6 +124,7 @@ class JsonlTask:
 
 
 def _file_and_fields(entry: Path) -> tuple[Path, dict[str, str]]:
+    entry = entry.expanduser()
     text, mark, named = str(entry).rpartition("?")
     if not mark or entry.is_file():
         return entry, {}

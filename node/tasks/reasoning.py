@@ -28,6 +28,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
 SEEDS: Final = 2**31  # seeds run from 0 to this, exclusive
+SEEDS_TRIED: Final = 20
 FULL_MARKS: Final = 0.999
 
 
@@ -54,6 +55,20 @@ class GeneratorTask(ABC):
     def ref(self, seed: int) -> PromptRef:
         """Returns the reference of prompt ``seed`` modulo the number of seeds."""
         return PromptRef(self.name, self.version, self.config_hash, seed % self.seeds)
+
+    def entry(self, seed: int) -> Mapping[str, Any]:
+        """Returns the library's entry of ``seed``, or of the next seed that has one.
+
+        Every seed of a built-in task has one. An owner's parameters may leave some without, and a peer may ask for
+        just those. Raises ConfigurationError if none of ``SEEDS_TRIED`` has.
+        """
+        for tried in range(SEEDS_TRIED):
+            try:
+                entry: Mapping[str, Any] = self.dataset[(seed + tried) % self.seeds]
+                return entry
+            except Exception as error:  # noqa: BLE001 - a generator may raise anything
+                because = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(f"task {self.name!r}: its parameters make no question ({because}): choose others")
 
     def has_full_marks(self, text: str, entry: Mapping[str, Any]) -> bool:
         """Returns whether the library's ``score_answer`` gives ``text`` full marks, and can read it at all."""
@@ -95,7 +110,7 @@ class ReasoningTask(GeneratorTask):
     def prompt(self, ref: PromptRef) -> Prompt:
         """Raises MalformedError for a reference that this version and configuration of the task does not have."""
         check_ref(self, ref, self.seeds)
-        entry = self.dataset[ref.seed]
+        entry = self.entry(ref.seed)
         answer = entry["answer"]
         if self.answer_template is not None:
             answer = render(self.answer_template, entry["metadata"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from node.tasks.reasoning import SEEDS
 from node.tasks.worded import Scoring, WordedTask
 
 PREFIX: Final = "reasoning:"
@@ -21,8 +22,15 @@ GSM_SEEDS: Final = 1_000_000  # its generator keeps a list of them
 def _task(
     generator: str, scoring: Scoring, tokens: int, *, seeds: int | None = None, **generator_config: Any
 ) -> WordedTask:
-    limited = {} if seeds is None else {"seeds": seeds}
-    return WordedTask(PREFIX + generator, 1, tokens, generator, generator_config, scoring=scoring, **limited)
+    return WordedTask(
+        PREFIX + generator,
+        1,
+        tokens,
+        generator,
+        generator_config,
+        scoring=scoring,
+        seeds=SEEDS if seeds is None else seeds,
+    )
 
 
 _TEXT, _NUMBER, _LIBRARY = Scoring.TEXT, Scoring.NUMBER, Scoring.LIBRARY
@@ -49,9 +57,15 @@ FURTHER_TASKS: Final = (
     _task("count_bits", _NUMBER, SHORT, max_n=4095),
     _task("count_primes", _NUMBER, LONG, max_n=200),
     _task("decimal_chain_sum", _NUMBER, SHORT, max_terms=4, max_digits=2, max_decimal_places=2),
+    _task("cryptarithm", _LIBRARY, LONG, max_words=2),
     _task("dice", _TEXT, LONG, num_dice=2, max_dice_size=8),
+    _task("emoji_mystery", _TEXT, LONG, max_words_in_sentence=12),
     _task("gcd", _NUMBER, SHORT, max_value=200),
+    _task("graph_color", _LIBRARY, LONG, min_num_vertices=6, max_num_vertices=8, edge_probability=0.3),
+    _task("group_anagrams", _LIBRARY, LONG, max_anagram_groups=4, max_words_per_group=3),
     _task("gsm_symbolic", _NUMBER, LONG, seeds=GSM_SEEDS),
+    _task("jugs", _LIBRARY, LONG, difficulty=5),
+    _task("kakurasu", _LIBRARY, LONG),
     _task("knights_knaves", _LIBRARY, LONG),
     _task("largest_island", _NUMBER, LONG, max_rows=6, max_cols=6, min_num_islands=1, min_island_size=2),
     _task("lcm", _NUMBER, SHORT, max_value=50),
@@ -63,10 +77,13 @@ FURTHER_TASKS: Final = (
     _task("number_filtering", _TEXT, SHORT, max_numbers=8, max_decimals=2),
     _task("number_sorting", _TEXT, SHORT),
     _task("palindrome_generation", _LIBRARY, SHORT),
+    _task("palindrome_partitioning", _LIBRARY, LONG, max_string_len=6),
     _task("path_star", _TEXT, LONG, node_range=100),
     _task("prime_factorization", _LIBRARY, SHORT),
     _task("products", _NUMBER, LONG, max_digits=3),
+    _task("quantum_lock", _LIBRARY, LONG, difficulty=3),
     _task("rotate_matrix", _TEXT, LONG, max_n=5, max_rotations=3, min_rotations=1),
+    _task("rotten_oranges", _NUMBER, LONG, min_n=5, max_n=9, p_oranges=0.9),
     _task("sentence_reordering", _TEXT, SHORT, max_words_in_sentence=8),
     _task("shortest_path", _LIBRARY, LONG, p_blocked=0.25),
     _task("simple_geometry", _NUMBER, SHORT),
@@ -76,6 +93,8 @@ FURTHER_TASKS: Final = (
     _task("string_manipulation", _TEXT, LONG, max_num_rules=5),
     _task("string_splitting", _TEXT, LONG),
     _task("string_synthesis", _TEXT, LONG),
+    _task("survo", _TEXT, LONG),
+    _task("tower_of_hanoi", _LIBRARY, LONG, max_disks=4),
     _task("word_sequence_reversal", _TEXT, SHORT),
     _task("word_sorting", _TEXT, SHORT),
 )

@@ -1,4 +1,5 @@
-"""The tasks of this node: built-in ones by their names or as sets, configured plug-ins, and JSONL data sets."""
+"""The tasks of this node: built-in ones by their names or as sets, configured plug-ins, JSONL data sets, and generators
+with the owner's parameters."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Final
 from node.configuration import TasksSection
 from node.tasks.default_swarm import DEFAULT_TASKS
 from node.tasks.jsonl import JsonlTask
+from node.tasks.parameters import PREFIX, generator_task
 from node.tasks.plugins import load_task, task_names
 from node.tasks.reasoning_sets import REASONING_TASKS, SAPO_TASKS
 from node.tasks.task import Task
@@ -26,13 +28,16 @@ BUILT_IN_TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (*DEFAU
 
 
 def load_tasks(section: TasksSection) -> dict[str, Task]:
-    """Returns the tasks of ``section`` by name. Imports no generator yet, and no plug-in that is not named.
+    """Returns the tasks of ``section`` by name. Imports no generator but those that have parameters, and no plug-in
+    that is not named.
 
-    A name is a task's or a set's (``TASK_SETS``). Without names they are the data sets, or the default swarm's tasks if
-    there are none. Raises ConfigurationError for an unknown name (with the nearest known one), for two tasks of one
-    name, and for a data set or plug-in that cannot be loaded.
+    A name is a task's or a set's (``TASK_SETS``). Without names they are the data sets and the generators with
+    parameters alone, or the default swarm's tasks if there are none. Raises ConfigurationError for an unknown name
+    (with the nearest known one), for two tasks of one name, and for a data set, generator or plug-in that cannot be
+    loaded.
     """
-    names = section.names or (() if section.jsonl else ("default",))
+    own = section.jsonl or section.reasoning_gym
+    names = section.names or (() if own else ("default",))
     chosen = [task for name in names for task in named_tasks(name)]
     chosen += [
         JsonlTask.load(
@@ -43,6 +48,7 @@ def load_tasks(section: TasksSection) -> dict[str, Task]:
         )
         for entry in section.jsonl
     ]
+    chosen += [generator_task(generator, given) for generator, given in section.reasoning_gym.items()]
     tasks: dict[str, Task] = {}
     for task in chosen:
         if task.name in tasks:
@@ -52,11 +58,16 @@ def load_tasks(section: TasksSection) -> dict[str, Task]:
 
 
 def named_tasks(name: str) -> Sequence[Task]:
-    """Returns the task of this name, or the tasks of the set. Raises ConfigurationError for an unknown name."""
+    """Returns the task of this name, or the tasks of the set. Raises ConfigurationError for an unknown name.
+
+    "reasoning_gym:GENERATOR" is a generator with the library's own parameters.
+    """
     if name in TASK_SETS:
         return TASK_SETS[name]
     if name in BUILT_IN_TASKS:
         return [BUILT_IN_TASKS[name]]
+    if name.startswith(PREFIX):
+        return [generator_task(name.removeprefix(PREFIX), {})]
     plugins = task_names()
     if name in plugins:
         return [load_task(name)]

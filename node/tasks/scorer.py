@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -32,6 +32,7 @@ from node.tasks.worker import (
     ScoringVerdict,
     Setup,
     WorkerReady,
+    WorkerRefused,
     body_length,
     frame,
 )
@@ -41,7 +42,7 @@ from protocol.messages import PromptRef
 STARTUP_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 2.0
 _READ_BYTES: Final = 65_536
-_M = TypeVar("_M", bound=msgspec.Struct)
+_STARTED: Final = WorkerReady | WorkerRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +119,16 @@ class _Worker:
         if self._ready:
             return
         try:
-            self._receive(WorkerReady, STARTUP_SECONDS)
+            answer: WorkerReady | WorkerRefused = self._receive(_STARTED, STARTUP_SECONDS)
         except (_SilentError, _DiedError) as error:
             self.kill()
             raise ConfigurationError(
                 f"the scoring worker did not start (exit status {self._process.returncode}): "
                 "its message is in the log; check the [tasks] section and its plug-ins"
             ) from error
+        if isinstance(answer, WorkerRefused):
+            self.kill()
+            raise ConfigurationError(answer.reason)
         self._ready = True
 
     def _send(self, message: msgspec.Struct, seconds: float) -> None:
@@ -139,7 +143,7 @@ class _Worker:
             except BrokenPipeError:
                 raise _DiedError from None
 
-    def _receive(self, type_: type[_M], seconds: float) -> _M:
+    def _receive(self, type_: Any, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
         prefix = self._take(PREFIX_BYTES, deadline)
         return msgspec.msgpack.decode(self._take(body_length(prefix), deadline), type=type_)

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Final
 
 from node.tasks.answers import CLOSING, OPENING, is_same_number, is_same_text, tagged_answer
-from node.tasks.canonical import is_reasoned
+from node.tasks.canonical import has_form_of, is_plain, is_reasoned
 from node.tasks.generators import AUDITED, COMPARED, REFUSED
 from node.tasks.propositions import is_conclusion
 from node.tasks.reasoning import GeneratorTask, library_version
@@ -45,6 +45,7 @@ class WordedTask(GeneratorTask):
     """A generator with those fields of its configuration that differ from the library's defaults."""
 
     scoring: Scoring = Scoring.TEXT
+    bare: bool = False  # the question alone is asked, and the whole completion is the answer
 
     def __post_init__(self) -> None:
         allowed = AUDITED if self.scoring is Scoring.LIBRARY else AUDITED | COMPARED
@@ -64,28 +65,35 @@ class WordedTask(GeneratorTask):
                 "generator": self.generator,
                 "config": dict(self.generator_config),
                 "seeds": self.seeds,
-                "instruction": INSTRUCTION,
+                "instruction": self.instruction,
                 "scoring": self.scoring.value,
                 "max_new_tokens": self.max_new_tokens,
             }
         )
 
+    @property
+    def instruction(self) -> str:
+        return "" if self.bare else INSTRUCTION
+
     def prompt(self, ref: PromptRef) -> Prompt:
         """Raises MalformedError for a reference that this version and configuration of the task does not have."""
         check_ref(self, ref, self.seeds)
-        entry = self.dataset[ref.seed]
-        return Prompt(ref, entry["question"].strip() + INSTRUCTION, entry["answer"], entry)
+        entry = self.entry(ref.seed)
+        return Prompt(ref, entry["question"].strip() + self.instruction, entry["answer"], entry)
 
     def rewards(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [float(self._is_right(prompt, self.extracted(text))) for text in completions]
 
     def extracted(self, completion: str) -> str | None:
         """Returns the answer that is scored, or None if the completion has none."""
-        return tagged_answer(completion)
+        return completion.strip() if self.bare else tagged_answer(completion)
 
     def is_canonical(self, prompt: Prompt, completion: str) -> bool:
-        """Returns whether ``completion`` is plain reasoning that ends with one answer, in the right answer's form."""
+        """Returns whether ``completion`` is plain reasoning that ends with one answer, in the right answer's form; of a
+        bare task, whether it is the answer in that form."""
         several = self.scoring in (Scoring.LIBRARY, Scoring.PROPOSITION)
+        if self.bare:
+            return is_plain(completion) and has_form_of(str(prompt.answer).strip(), completion, several=several)
         return is_reasoned(completion, str(prompt.answer), several=several)
 
     def _is_right(self, prompt: Prompt, answer: str | None) -> bool:

@@ -1,9 +1,9 @@
 """The scoring worker: a process that recomputes rewards, so that a failing reward function affects nothing else.
 
 Frames on stdin and stdout are a big-endian u32 length and MessagePack. ``Setup`` comes first and is answered by
-``WorkerReady`` when every task is loaded. Then each ``ScoringJob`` is answered by one ``ScoringVerdict`` for each
-completion, in order and as soon as it is known, so that the parent sees which one hangs. The end of stdin ends the
-worker.
+``WorkerReady`` when every task is loaded, or by ``WorkerRefused`` with the reason why one is not. Then each
+``ScoringJob`` is answered by one ``ScoringVerdict`` for each completion, in order and as soon as it is known, so that
+the parent sees which one hangs. The end of stdin ends the worker.
 
 A timer with the default action of SIGALRM kills the worker if one completion takes far longer than the limit, even if
 the parent is gone and the reward function hangs inside C. What reward functions print goes to stderr. The worker never
@@ -19,14 +19,17 @@ import struct
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
 from node.configuration import TasksSection
+from node.tasks.fault_place import place_of
+from node.tasks.jsonl import JsonlTask
 from node.tasks.registry import load_tasks
 from node.tasks.task import Prompt, Task
-from protocol.errors import ProtocolError
+from protocol.errors import ConfigurationError, ProtocolError
 from protocol.limits import REWARD_MAGNITUDE
 from protocol.messages import PromptRef
 
@@ -58,6 +61,12 @@ class ScoringJob(msgspec.Struct, tag="job"):
 
 class WorkerReady(msgspec.Struct, tag="ready"):
     pass
+
+
+class WorkerRefused(msgspec.Struct, tag="refused"):
+    """The tasks cannot be used, and the worker ends. ``reason`` is for people."""
+
+    reason: str
 
 
 class ScoringVerdict(msgspec.Struct, tag="verdict"):
@@ -101,7 +110,9 @@ def score_one(task: Task, prompt: Prompt, completion: str) -> ScoringVerdict:
             return ScoringVerdict(0.0, FaultReason.WRONG_TYPE, f"{len(rewards)} rewards for one completion")
         return judged(rewards[0])
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a plug-in may raise anything
-        return ScoringVerdict(0.0, FaultReason.RAISED, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
+        place = place_of(error)
+        where = "" if place is None else f"{Path(place).name}: "
+        return ScoringVerdict(0.0, FaultReason.RAISED, f"{where}{type(error).__name__}: {error}"[:DETAIL_CHARACTERS])
 
 
 def _receive(source: BinaryIO, type_: type[msgspec.Struct]) -> msgspec.Struct | None:
@@ -140,9 +151,16 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     setup = _receive(source, Setup)
     if not isinstance(setup, Setup):
         return
-    tasks = load_tasks(TasksSection.model_validate_json(setup.section_json))
-    for task in tasks.values():
-        task.prompt(task.ref(0))  # loads what the task needs before the first completion's time starts
+    try:
+        tasks = load_tasks(TasksSection.model_validate_json(setup.section_json))
+        for task in tasks.values():
+            task.prompt(task.ref(0))  # loads what the task needs before the first completion's time starts
+            if isinstance(task, JsonlTask):
+                task.load_reward()
+    except ConfigurationError as error:
+        sink.write(frame(WorkerRefused(str(error))))
+        sink.flush()
+        return
     sink.write(frame(WorkerReady()))
     sink.flush()
     while isinstance(job := _receive(source, ScoringJob), ScoringJob):

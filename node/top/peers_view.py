@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from node.api.reasons import words_for
 from node.api.types import HeartbeatView, PeerView
+from node.cli.wording import has_left
 from node.quantities import duration, size, times
 from node.top.text import Column, Line, Span, Style, fitted, number, wrapped
 
@@ -83,14 +84,15 @@ def _link(peer: PeerView) -> Span:
     if peer.banned_because is not None:
         return Span("banned", "bad")
     if not peer.connected:
-        return Span("away", "faint")
+        return Span("left" if has_left(peer) else "away", "faint")
     round_trip_seconds = peer.round_trip_seconds
     return Span("linked" if round_trip_seconds is None else f"{1e3 * round_trip_seconds:,.0f} ms", "good")
 
 
 def _link_words(peer: PeerView) -> str:
     age_seconds = peer.heartbeat_age_seconds
-    heartbeat = "no heartbeat yet" if age_seconds is None else f"heartbeat {duration(age_seconds)} ago"
+    none = "no heartbeat yet" if peer.heartbeat is None else "it has left"
+    heartbeat = none if age_seconds is None else f"heartbeat {duration(age_seconds)} ago"
     round_trip = "" if peer.round_trip_seconds is None else f", round trip {1e3 * peer.round_trip_seconds:,.1f} ms"
     clock = "" if peer.clock_offset_seconds is None else f", clock {peer.clock_offset_seconds:+.1f} s"
     address = f", {peer.addresses[0]}" if peer.addresses else ""
@@ -145,7 +147,13 @@ def _text_rank(of: Callable[[PeerView], Span]) -> Callable[[PeerView], Rank]:
     return lambda peer: (of(peer).text == "–", of(peer).text.casefold())
 
 
-_model, _family = _reported(lambda beat: beat.model), _reported(lambda beat: beat.family[:8])
+def _short(model: str) -> str:
+    """Returns a model's name without the organisation, so that its end, often its size, is not what a narrow column
+    cuts; the lines below the table have it whole."""
+    return model.rpartition("/")[2] or model
+
+
+_model, _family = _reported(lambda beat: _short(beat.model)), _reported(lambda beat: beat.family[:8])
 _WHY = PeerColumn(
     Column("why not used", 24, grows=3), lambda peer: Span(_why(peer)), lambda peer: (not _why(peer), _why(peer))
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from node.api.types import ModelView, SwarmAnswer, TaskView
+from node.quantities import counted
 from node.top.text import Column, Line, Span, number, percent, table, wrapped
 
 BAR_CELLS = 10
@@ -29,7 +30,8 @@ _TASKS = (
 def swarm_lines(swarm: SwarmAnswer, cells: int) -> list[Line]:
     """Returns totals, models, tasks, phases and versions."""
     sums = (
-        f"{swarm.nodes:,} nodes report, {swarm.connected:,} connected to this one; "
+        f"{counted(swarm.nodes, 'node')} {'reports' if swarm.nodes == 1 else 'report'}, "
+        f"{swarm.connected:,} connected to this one; "
         f"{swarm.silent:,} silent, {swarm.banned:,} banned. {number(swarm.tokens_per_second)} tokens/s, "
         f"{swarm.groups_shared:,} groups shared, {swarm.groups_used:,} used. Reports of peers are not checked."
     )

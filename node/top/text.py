@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from node.printable import printable
+from node.printable import one_line, printable
 
 Style = Literal["", "title", "faint", "good", "warn", "bad"]
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -53,7 +53,7 @@ def fitted(text: str, cells: int, *, right: bool = False) -> str:
 
 def wrapped(text: str, cells: int, max_lines: int) -> list[str]:
     """Returns ``text`` in at most ``max_lines`` lines of at most ``cells`` cells, with an ellipsis where it is cut."""
-    text = printable(text, MAX_TEXT_CHARACTERS)
+    text = one_line(text, MAX_TEXT_CHARACTERS)
     wide = cell_len(text) > len(text)  # textwrap counts characters
     lines = textwrap.wrap(text, max(1, cells // 2 if wide else cells)) or [""]
     if len(lines) > max_lines:

@@ -250,7 +250,8 @@ def _revoked(revocations: Revocations | None, peer: bytes, invitations: Collecti
     if peer in revocations.peers:
         return AdmissionRefused(
             RefusalReason.REVOKED,
-            f"the cluster's owner revoked the membership of {peer_id_of(peer)}: only the owner can restore it",
+            f"the cluster's owner revoked the membership of {peer_id_of(peer)}: only the owner can take that back "
+            "(starling readmit)",
         )
     if not revocations.invitations or not any(key in revocations.invitations for key in invitations):
         return None

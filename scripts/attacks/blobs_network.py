@@ -57,7 +57,7 @@ class BlobNode:
             for w in wanted
         ]
         fetched = await self._fetcher.fetch(ordered, deadline_seconds=deadline_seconds)
-        return [each.path is not None for each in fetched]
+        return [each.is_here for each in fetched]
 
     def _report(self, peer: PeerId, conduct: Conduct, detail: str) -> None:
         self.reports[conduct.value] += 1

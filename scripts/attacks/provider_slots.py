@@ -7,7 +7,9 @@ members that it finds is that of one look-up at the mean, and of all of them tog
 
     python -m scripts.attacks.provider_slots [--sybils 300] [--honest 5] [--lookups 8] [--stay] [--json]
 
-Everything comes from 127.0.0.1: addresses tell nothing here, which is the attacker's best case.
+Everything comes from 127.0.0.1: addresses tell nothing here, which is the attacker's best case. The attacked host takes
+as many connections more as there are identities, so that all can stay; a node would give most of them up
+(``swarm/peers/keeping.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from libp2p.peer.id import ID
 from protocol.errors import StarlingError
 from protocol.identity import NodeKey
 from scripts.bench.common.reporting import Figure, add_json_flag, report
-from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from swarm.hosts.libp2p.libp2p_host import CONNECTIONS, Libp2pHost
 
 KEY = bytes(range(32))
 WANTED = 32
@@ -31,8 +33,8 @@ DEADLINE_SECONDS = 10.0
 ASIDE = 12
 
 
-def host() -> Libp2pHost:
-    return Libp2pHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"])
+def host(connections: int = CONNECTIONS) -> Libp2pHost:
+    return Libp2pHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"], connections=connections)
 
 
 async def provide(guest: Libp2pHost, address: str) -> None:
@@ -55,7 +57,7 @@ async def play(sybils: int, arguments: argparse.Namespace) -> tuple[float, float
     seconds."""
     began = process_time()
     async with AsyncExitStack() as stack:
-        victim = host()
+        victim = host(CONNECTIONS + sybils)
         await stack.enter_async_context(victim.run())
         (address,) = victim.addresses()
         for _ in range(sybils):

@@ -15,7 +15,7 @@ import argparse
 from time import process_time
 
 from scripts.bench.common.reporting import Figure, add_json_flag, report
-from swarm import service
+from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.reputation import Conduct, ReputationBook
 
@@ -43,7 +43,7 @@ def main() -> None:
     kept = sum(book.of(peer, NOW + 1.0) > 0.5 for peer in honest) / len(honest)
     noted = sum(table.known(peer).groups_used for peer in honest) / len(honest)
     banned = book.banned(NOW + 1.0)
-    room = service.MAX_PEERS_LISTED - min(len(banned), getattr(service, "MAX_BANNED_LISTED", len(banned)))
+    room = MAX_PEERS_LISTED - min(len(banned), MAX_BANNED_LISTED)
     figures = [
         Figure("honest standings that are left", kept, "share", "higher", ">= .9"),
         Figure("notes on honest peers that are left", noted, "share", "higher", ">= .9"),

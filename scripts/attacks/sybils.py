@@ -4,8 +4,9 @@
 that it is in the swarm, dials again when it is dropped, answers who else is there with the other identities, and
 serves nothing. Then ``--joiners`` honest nodes join, each with the address of one honest node, and after a minute each
 fetches 1 MiB from every honest node. The same is played without the stranger first; figures are shares of that.
+Honest nodes send heartbeats; identities do so with ``--announce`` only.
 
-    python -m scripts.attacks.sybils [--sybils 300] [--networks 2] [--seed 1] [--json]
+    python -m scripts.attacks.sybils [--sybils 300] [--networks 2] [--announce] [--seed 1] [--json]
 
 ``--networks`` is the number of /24 networks among which the identities are spread; 0 puts everybody, honest nodes
 included, into one, as on a local network. Honest nodes have a network each otherwise.
@@ -26,9 +27,13 @@ import trio
 import trio.testing
 
 from protocol.errors import StarlingError
+from protocol.messages import Announcement, Heartbeat
 from scripts.bench.common.reporting import Figure, add_json_flag, report
+from swarm.announcements.gossip import Gossip
+from swarm.announcements.pacing import PRESENT_SECONDS, heartbeat_seconds
 from swarm.host import Stream
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.keeping import TRIAL_HEARTBEATS
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.peering import Peering
 
@@ -42,6 +47,8 @@ REDIAL_SECONDS = 5.0
 FETCH_SECONDS = 20.0
 JOINED_PEERS = 2
 SYBILS_FIRST_NETWORK = 100
+SHORTEST_HEARTBEAT_SECONDS = 5.0
+FAMILY = bytes(16)
 
 
 @dataclass(frozen=True)
@@ -53,28 +60,69 @@ class Outcome:
     honest_neighbours: float
     fetched: float
     cpu_seconds: float
+    dials: float  # of a joiner, in its first minute
+    connections: float  # of a joiner, after it
+
+
+class Presence:
+    """Sends heartbeats, and knows who else does."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+        self._heard: dict[str, float] = {}
+        self._gossip = Gossip(host, host.key, SWARM, wall_clock=anyio.current_time)
+        self._gossip.listen(self._on_announcement)
+
+    def _on_announcement(self, announcement: Announcement) -> None:
+        self._heard[announcement.sender] = anyio.current_time()
+
+    def is_present(self, peer: str) -> bool:
+        return anyio.current_time() - self._heard.get(peer, -PRESENT_SECONDS) < PRESENT_SECONDS
+
+    def heartbeat_seconds(self) -> float:
+        return heartbeat_seconds(1 + sum(map(self.is_present, self._heard)), SHORTEST_HEARTBEAT_SECONDS)
+
+    async def run(self) -> None:
+        await self._gossip.start()
+        while True:
+            with suppress(StarlingError):
+                await self._gossip.announce(
+                    Heartbeat("node", "attack", "wren", FAMILY, FAMILY, 1, 1, "learning", 1.0, 1, 1, ())
+                )
+            await anyio.sleep(self.heartbeat_seconds())
 
 
 @asynccontextmanager
 async def node(host: SimulatedHost, configured: Sequence[str]) -> Any:
+    presence = Presence(host)
+
     async def serve(stream: Stream) -> None:
         await stream.receive(1)
         await stream.send(bytes(SERVED_BYTES))
 
-    peering = Peering(host, SWARM, configured=configured, remembered=None, random=Random(host.peer_id))
+    peering = Peering(
+        host, SWARM, configured=configured, remembered=None, random=Random(host.peer_id),
+        is_of_use=presence.is_present, trial_seconds=lambda: TRIAL_HEARTBEATS * presence.heartbeat_seconds(),
+    )  # fmt: skip
     host.handle(SERVE, serve)
     async with host.run(), anyio.create_task_group() as tasks:
         tasks.start_soon(peering.run)
+        tasks.start_soon(presence.run)
         yield peering
         tasks.cancel_scope.cancel()
 
 
-async def sybil(host: SimulatedHost, honest: Sequence[SimulatedHost], others: Sequence[str], random: Random) -> None:
+async def sybil(
+    host: SimulatedHost, honest: Sequence[SimulatedHost], others: Sequence[str], random: Random, announces: bool
+) -> None:
     exchange = PeerExchange(
         host, SWARM, on_addresses=lambda *_: None, addresses_for=lambda *_: random.sample(others, min(64, len(others)))
     )
     await anyio.sleep(random.uniform(0, REDIAL_SECONDS))
-    async with host.run():
+    presence = Presence(host)
+    async with host.run(), anyio.create_task_group() as tasks:
+        if announces:
+            tasks.start_soon(presence.run)
         while True:
             for victim in honest:
                 if victim.peer_id not in host.peers():
@@ -82,6 +130,19 @@ async def sybil(host: SimulatedHost, honest: Sequence[SimulatedHost], others: Se
                         await host.connect(victim.addresses()[0], deadline_seconds=5.0)
                         await exchange.ask(victim.peer_id)
             await anyio.sleep(random.uniform(0.5, 1.5) * REDIAL_SECONDS)
+
+
+def count_dials(host: SimulatedHost) -> list[str]:
+    """Returns a list to which each address is added that the host dials from now on."""
+    dialled: list[str] = []
+    connect = host.connect
+
+    async def counted(address: str, *, deadline_seconds: float) -> str:
+        dialled.append(address)
+        return await connect(address, deadline_seconds=deadline_seconds)
+
+    host.connect = counted  # type: ignore[method-assign]
+    return dialled
 
 
 async def fetch(host: SimulatedHost, peering: Peering, peer: str) -> bool:
@@ -115,7 +176,7 @@ async def play(sybils: int, arguments: argparse.Namespace) -> Outcome:
         began = process_time()
         addresses = [enemy.addresses()[0] for enemy in enemies]
         for enemy in enemies:
-            tasks.start_soon(sybil, enemy, hosts, addresses, random)
+            tasks.start_soon(sybil, enemy, hosts, addresses, random, arguments.announce)
         await anyio.sleep(SIEGE_SECONDS)
         pairs = [(one, other) for one in hosts for other in hosts if one is not other]
         kept = sum(other.peer_id in one.peers() for one, other in pairs) / len(pairs)
@@ -123,19 +184,22 @@ async def play(sybils: int, arguments: argparse.Namespace) -> Outcome:
         for joiner in joiners:
             known = random.choice(hosts).addresses()
             peerings.append(await stack.enter_async_context(node(joiner, known)))
+        dials = [count_dials(joiner) for joiner in joiners]
         await anyio.sleep(JOIN_SECONDS)
         cpu_seconds = process_time() - began
         honest = {host.peer_id for host in hosts}
         joined = sum(len(honest & set(joiner.peers())) >= JOINED_PEERS for joiner in joiners) / len(joiners)
         honest |= {joiner.peer_id for joiner in joiners}
         neighbours = [peer in honest for joiner in joiners for peer in joiner.peers()]
+        made = sum(map(len, dials)) / len(joiners)
+        connections = len(neighbours) / len(joiners)
         fetched = [
             await fetch(joiner, peering, host.peer_id)
             for joiner, peering in zip(joiners, peerings, strict=True)
             for host in hosts
         ]
         honest_neighbours = sum(neighbours) / max(1, len(neighbours))
-        return Outcome(kept, joined, honest_neighbours, sum(fetched) / len(fetched), cpu_seconds)
+        return Outcome(kept, joined, honest_neighbours, sum(fetched) / len(fetched), cpu_seconds, made, connections)
     raise AssertionError("unreachable")
 
 
@@ -145,6 +209,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=2)
     parser.add_argument("--honest", type=int, default=8)
     parser.add_argument("--joiners", type=int, default=10)
+    parser.add_argument("--announce", action="store_true", help="the identities send heartbeats as honest nodes do")
     parser.add_argument("--seed", type=int, default=1)
     add_json_flag(parser)
     arguments = parser.parse_args()
@@ -157,9 +222,14 @@ def main() -> None:
         Figure("joiners with two honest nodes or more", siege.joined / calm.joined, "of calm", "higher", ">= .9"),
         Figure("honest among the neighbours of joiners", siege.honest_neighbours, "share", "higher"),
         Figure("joiners' fetches from honest nodes", siege.fetched / calm.fetched, "of calm", "higher", ">= .9"),
+        Figure("dials of a joiner in its first minute, calm", calm.dials, "", "lower"),
+        Figure("dials of a joiner in its first minute, among the identities", siege.dials, "", "lower", "<= 40"),
+        Figure("connections of a joiner after it, calm", calm.connections, "", "lower"),
+        Figure("connections of a joiner after it, among the identities", siege.connections, "", "lower"),
         Figure("CPU of everybody under siege", siege.cpu_seconds, "s", "lower"),
     ]
-    report(f"{arguments.sybils} sybils from {arguments.networks} networks", figures, as_json=arguments.json)
+    kind = "sybils that announce" if arguments.announce else "sybils"
+    report(f"{arguments.sybils} {kind} from {arguments.networks} networks", figures, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def run_round(swarm: Sequence[SwarmProcess], random: Random, load: Load) -> Shar
 
         fetched = [f for of_peer in learners.map(use, swarm, seen, choices) for f in of_peer]
         blobs_bytes = sent(swarm) - before_bytes - adverts_bytes
-    arrived = sum(f.path is not None for f in fetched)
+    arrived = sum(f.is_here for f in fetched)
     sizes = [s.advert.size for of_peer in seen for s in of_peer]
     return SharingRound(
         adverts_bytes=adverts_bytes,

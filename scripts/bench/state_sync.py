@@ -2,7 +2,7 @@
 
     python -m scripts.bench.state_sync [--parameters 100000000] [--json]
 
-Real swarm processes on loopback; the limit is the node's own, ``swarm.upload_bytes_per_second``. The state is an anchor
+Real swarm processes on loopback; the limit is the node's own, ``machine.max_upload``. The state is an anchor
 of ``--parameters`` bf16 weights and two lossless diffs of 1 % changed each. A new node chooses a state, fetches,
 verifies and adopts it as ``starling up --from-peers`` does; the time is from "fetching" to "done". The new node's
 weights must have the announced hash in the end; otherwise the benchmark fails.
@@ -83,9 +83,9 @@ def donors_of(stack: ExitStack, count: int, directory: Path, source: ContentStor
             upload_bytes_per_second=LINK_BYTES_PER_SECOND,
         )
         stack.callback(donor.close)
-        (donor.home / "blobs").mkdir(exist_ok=True)
+        (donor.home / "blobs" / "incoming").mkdir(parents=True, exist_ok=True)
         for each in advert.blobs:
-            (donor.home / "blobs" / each.blob.hex()).hardlink_to(source.path(each.blob))
+            (donor.home / "blobs" / "incoming" / each.blob.hex()).hardlink_to(source.path(each.blob))
         donor.client.beat(heartbeat("learning"))
         donor.client.share_state(advert)
         addresses += donor.addresses[:1]

@@ -53,9 +53,9 @@ class SimulatedLearner:
         wanted = [api.Wanted(s.advert.blob, s.advert.size, (s.peer,)) for s in chosen]
         fetched = client.fetch(wanted, deadline_seconds=30.0)
         for s, outcome in zip(chosen, fetched, strict=True):
-            if outcome.path is not None:
+            if outcome.is_here:
                 client.judge(s.peer, s.advert.blob, api.Judgement.USED)
-        return sum(outcome.path is not None for outcome in fetched)
+        return sum(outcome.is_here for outcome in fetched)
 
     def sample(self, seconds: float) -> None:
         status = Path(f"/proc/{self._process.process.pid}/status").read_text()

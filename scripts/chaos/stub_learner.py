@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from node.events import (
+    PAUSE_LINE,
     STOP_LINE,
     CheckpointSaved,
     Event,
@@ -101,8 +102,8 @@ class StubLearner:
             line = commands.line(round_seconds)
             if line is None:
                 self._learn(round_seconds)
-            elif line in (b"", STOP_LINE.encode()):
-                stop = "asked" if line else "supervisor gone"
+            elif line in (b"", STOP_LINE.encode(), PAUSE_LINE.encode()):
+                stop = {b"": "supervisor gone", PAUSE_LINE.encode(): "paused"}.get(line, "asked")
         self._save()
         _report(
             Stopped(
@@ -141,10 +142,10 @@ class StubLearner:
         wanted = [api.Wanted(each.advert.blob, each.advert.size, (each.peer,)) for each in chosen]
         used = 0
         for each, fetched in zip(chosen, self._swarm.fetch(wanted, deadline_seconds=FETCH_SECONDS), strict=True):
-            if fetched.path is None:
+            if not fetched.is_here:
                 continue
             try:
-                theirs = decode_group(Path(fetched.path).read_bytes())
+                theirs = decode_group(fetched.read())
                 check_against_advert(theirs, each.advert)
             except FileNotFoundError:
                 continue  # evicted since

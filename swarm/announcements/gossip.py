@@ -24,6 +24,7 @@ import msgspec
 
 from protocol import limits, wire
 from protocol.errors import (
+    ClockError,
     MalformedError,
     OversizedError,
     ProtocolError,
@@ -34,7 +35,7 @@ from protocol.errors import (
 from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
-from swarm.announcements.pacing import MESSAGES_PER_SECOND
+from swarm.announcements.pacing import Allowance
 from swarm.host import GossipVerdict, Host, PeerId
 from swarm.token_bucket import TokenBucket
 
@@ -43,12 +44,13 @@ NEWCOMERS_PER_SECOND = 4.0  # of one forwarder
 NEWCOMERS_AT_ONCE = 128.0  # 64 connections together bring no more at once than are remembered
 FORWARDERS_REMEMBERED = 512  # the one that brought a newcomer longest ago is dropped first
 REPLAY_WINDOW = 1024  # sequence numbers below the highest one that may still arrive, out of order
-MESSAGES_AT_ONCE = 60.0
 BYTES_PER_SECOND = 64.0 * 1024
 BYTES_AT_ONCE = 1024.0 * 1024
 ENVELOPE_BYTES = 512  # more than an announcement takes around its body
 _FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError, VersionError)
 _OPENED_REMEMBERED = 256
+_OFFSETS_REMEMBERED = 256  # of neighbours
+UNPACED = Allowance()
 
 OnAnnouncement = Callable[[Announcement], None]
 
@@ -111,7 +113,7 @@ class SenderLimits:
         now_seconds: float,
         *,
         forwarder: PeerId,
-        messages_per_second: float = MESSAGES_PER_SECOND,
+        allowance: Allowance = UNPACED,
     ) -> GossipRefusal | None:
         """Counts one verified message. Returns the reason not to accept it, or None."""
         state = self._senders.get(sender)
@@ -119,7 +121,7 @@ class SenderLimits:
             if sender != forwarder and not self._admits_newcomer(forwarder, now_seconds):
                 return GossipRefusal.NEWCOMERS
             state = self._senders[sender] = _Sender(
-                TokenBucket(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, now_seconds=now_seconds),
+                TokenBucket(allowance.messages_per_second, allowance.messages_at_once, now_seconds=now_seconds),
                 TokenBucket(BYTES_PER_SECOND, BYTES_AT_ONCE, now_seconds=now_seconds),
             )
             if len(self._senders) > SENDERS_REMEMBERED:
@@ -127,7 +129,7 @@ class SenderLimits:
         self._senders.move_to_end(sender)
         if not state.replay.admit(sequence):
             return GossipRefusal.REPLAY
-        state.messages.rate = messages_per_second
+        state.messages.rate, state.messages.burst = allowance.messages_per_second, allowance.messages_at_once
         if not state.messages.take(1.0, now_seconds=now_seconds):
             return GossipRefusal.RATE
         return None if state.message_bytes.take(size, now_seconds=now_seconds) else GossipRefusal.RATE
@@ -155,17 +157,20 @@ class Gossip:
         wall_clock: Callable[[], float],
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
         is_member: Callable[[PeerId], bool] | None = None,
-        messages_per_second: Callable[[], float] = lambda: MESSAGES_PER_SECOND,
+        allowance: Callable[[], Allowance] = lambda: UNPACED,
     ) -> None:
-        """``messages_per_second`` says how many messages one sender may send now, on average."""
+        """``allowance`` says how many messages one sender may send now."""
         self.accepted: Counter[str] = Counter()  # announcements of others, by kind
         self.rejected: Counter[str] = Counter()  # by reason
+        # Seconds by which the last announcement that was refused for its time differed from ours, by the neighbour that
+        # sent it: a node whose own clock is wrong accepts no heartbeat that could tell.
+        self.refused_offsets: OrderedDict[PeerId, float] = OrderedDict()
         self._host = host
         self._key = key
         self._swarm_id = swarm_id
         self._wall_clock = wall_clock
         self._is_banned = is_banned
-        self._messages_per_second = messages_per_second
+        self._allowance = allowance
         self._is_member = is_member  # of a private cluster; None in an open swarm
         self._limits = SenderLimits()
         self._handlers: list[OnAnnouncement] = []
@@ -203,11 +208,19 @@ class Gossip:
             announcement = wire.open_body(envelope)
         except ProtocolError as error:
             self.rejected[error.reason] += 1
+            if isinstance(error, ClockError):
+                self._remember_offset(forwarder, error.offset_seconds)
             return GossipVerdict.REJECT if isinstance(error, _FORWARDER_FAULTS) else GossipVerdict.IGNORE
         self._opened[raw] = announcement
         if len(self._opened) > _OPENED_REMEMBERED:
             self._opened.popitem(last=False)
         return GossipVerdict.ACCEPT
+
+    def _remember_offset(self, forwarder: PeerId, offset_seconds: float) -> None:
+        self.refused_offsets[forwarder] = offset_seconds
+        self.refused_offsets.move_to_end(forwarder)
+        if len(self.refused_offsets) > _OFFSETS_REMEMBERED:
+            self.refused_offsets.popitem(last=False)
 
     def _refusal(
         self, envelope: wire.Envelope, size: int, now_seconds: float, forwarder: PeerId
@@ -223,7 +236,7 @@ class Gossip:
             size,
             now_seconds,
             forwarder=forwarder,
-            messages_per_second=self._messages_per_second(),
+            allowance=self._allowance(),
         )
 
     def _on_message(self, forwarder: PeerId, raw: bytes) -> None:

@@ -7,10 +7,14 @@ n counts the nodes heard of lately, ourselves among them. From 80 to 960 nodes a
 above that heartbeats grow again. Receivers lose nothing that they could use: a learner takes a few foreign groups a
 round out of all that were announced. Invented identities can make n large; the two longest times bound what that does.
 What a sender sends beyond ``ALLOWANCE`` times its due is not accepted, hence not forwarded: so many sybils cost little.
+What it may send at once is bounded by the same measure: 60 messages of each of a hundred new identities would
+otherwise be more than everybody else sends in minutes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from swarm.token_bucket import TokenBucket
@@ -23,6 +27,18 @@ ADVERTS_AT_ONCE: Final = 4.0  # of one node
 LONGEST_ADVERT_SECONDS: Final = 120.0
 ALLOWANCE: Final = 4.0
 MESSAGES_PER_SECOND: Final = 10.0  # accepted of one sender, however small the swarm is
+AT_ONCE_SECONDS: Final = 60.0  # so many seconds' worth of what is accepted of one sender is accepted at once, ...
+MESSAGES_AT_ONCE: Final = 60.0  # ... at most
+FEWEST_AT_ONCE: Final = 20.0  # ... at least: more than a node sends before it has heard how large the swarm is
+COUNT_SECONDS: Final = 5.0  # between two counts of the swarm's nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many announcements of one sender are accepted."""
+
+    messages_per_second: float = MESSAGES_PER_SECOND
+    messages_at_once: float = MESSAGES_AT_ONCE
 
 
 def heartbeat_seconds(nodes: int, shortest_seconds: float) -> float:
@@ -43,6 +59,12 @@ def messages_per_second(nodes: int, shortest_seconds: float) -> float:
     return min(MESSAGES_PER_SECOND, ALLOWANCE * due)
 
 
+def allowance(nodes: int, shortest_seconds: float) -> Allowance:
+    """Returns what is accepted of one sender in a swarm of ``nodes``."""
+    rate = messages_per_second(nodes, shortest_seconds)
+    return Allowance(rate, min(MESSAGES_AT_ONCE, max(FEWEST_AT_ONCE, AT_ONCE_SECONDS * rate)))
+
+
 class AdvertPacing:
     """Says whether an advert may be sent now."""
 
@@ -54,3 +76,42 @@ class AdvertPacing:
         allowed = self._bucket.take(1.0, now_seconds=now_seconds)
         self._bucket.rate = adverts_per_second(nodes)
         return allowed
+
+
+class SwarmPacing:
+    """The pace of one node, by the number of nodes of its swarm, which is counted every ``COUNT_SECONDS``."""
+
+    def __init__(
+        self, shortest_heartbeat_seconds: float, *, heard_since: Callable[[float], int], clock: Callable[[], float]
+    ) -> None:
+        """``heard_since`` counts the other nodes whose heartbeat came at a time of ``clock`` or later."""
+        self.adverts_held_back = 0
+        self._shortest_seconds = shortest_heartbeat_seconds
+        self._heard_since = heard_since
+        self._clock = clock
+        self._adverts = AdvertPacing(now_seconds=clock())
+        self._nodes, self._counted_at_seconds = 1, clock() - COUNT_SECONDS
+        self._allowance = Allowance()
+
+    def heartbeat_seconds(self) -> float:
+        self._count()
+        return heartbeat_seconds(self._nodes, self._shortest_seconds)
+
+    def may_advertise(self) -> bool:
+        """Counts one advert, as sent if it may be sent now, and otherwise as held back."""
+        self._count()
+        allowed = self._adverts.may_send(self._nodes, now_seconds=self._clock())
+        self.adverts_held_back += not allowed
+        return allowed
+
+    def allowance(self) -> Allowance:
+        """Returns what is accepted of one sender now."""
+        self._count()
+        return self._allowance
+
+    def _count(self) -> None:
+        now_seconds = self._clock()
+        if not 0.0 <= now_seconds - self._counted_at_seconds < COUNT_SECONDS:
+            self._counted_at_seconds = now_seconds
+            self._nodes = 1 + self._heard_since(now_seconds - PRESENT_SECONDS)
+            self._allowance = allowance(self._nodes, self._shortest_seconds)

@@ -45,7 +45,7 @@ class StateSharing:
     def share(self, request: api.ShareState) -> api.Done:
         """Shares a state whose blobs are in the store. Raises ``StorageError`` if one is not; nothing changes then."""
         advert = request.advert
-        missing = [each.blob.hex() for each in advert.blobs if not self._store.touch(each.blob)]
+        missing = [each.blob.hex() for each in advert.blobs if not self._store.take_over(each.blob)]
         if missing:
             raise StorageError(f"blobs of the state to announce are not in the store: {', '.join(missing)}")
         if advert == self._own:

@@ -184,7 +184,7 @@ class WeightAveraging:
                 f"weights of {search.offer.size} bytes; at most {self._max_bytes} are exchanged, a quarter of the "
                 "content store: raise swarm.store_bytes"
             )
-        if not self._store.has(search.offer.blob):
+        if not self._store.take_over(search.offer.blob):
             raise StorageError(f"blob {search.offer.blob.hex()} is not in the store: put it there first")
         ours = self._store.path(search.offer.blob)
         try:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from protocol.streams.averaging_messages import Offer
 from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
-from swarm.blobs.store import ContentStore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,8 +21,7 @@ class WeightsOffer:
     step: int  # outer steps before it
     known: api.KnownPartners
 
-    def put(self, store: ContentStore, deadline_seconds: float) -> api.Average:
-        """Puts the blob into the store; returns the request that offers it. Raises ``StorageError``."""
-        blob = store.put(self.content)
-        offer = Offer(self.family, self.layout.digest, self.encoding, self.step, blob, store.size(blob))
+    def request(self, blob: bytes, size: int, deadline_seconds: float) -> api.Average:
+        """Returns the request that offers the content once it is in the store as ``blob``."""
+        offer = Offer(self.family, self.layout.digest, self.encoding, self.step, blob, size)
         return api.Average(offer, self.layout.tensors, deadline_seconds, self.known)

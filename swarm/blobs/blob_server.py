@@ -8,7 +8,6 @@ peer never sends (a request that does not decode, or more than the limits) reset
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -129,13 +128,13 @@ class BlobServer:
 
     def _pieces(self, wanted: ChunkRange, ended: list[bytes]) -> Generator[bytes, None, None]:
         try:
-            with self._store.reading(wanted.blob) as file:
-                size = os.fstat(file).st_size
+            with self._store.reading(wanted.blob) as reader:
+                size = reader.size
                 yield encode_answer_header(BlobStatus.HERE, size)
                 if wanted.hashes:
                     yield b"".join(self._hashes[wanted.blob])
                 for index in range(wanted.first, min(wanted.first + wanted.count, chunk_count(size))):
-                    yield os.pread(file, CHUNK_BYTES, index * CHUNK_BYTES)
+                    yield reader.chunk(index)
                 if wanted.first < chunk_count(size) <= wanted.first + wanted.count:
                     ended.append(wanted.blob)
         except NotHereError:
@@ -148,8 +147,8 @@ class BlobServer:
             return
         hashes: list[bytes] = []
         try:
-            with self._store.reading(blob) as file:
-                while chunk := os.pread(file, CHUNK_BYTES, len(hashes) * CHUNK_BYTES):
+            with self._store.reading(blob) as reader:
+                while chunk := reader.chunk(len(hashes)):
                     hashes.append(hashlib.sha256(chunk).digest())
                     if len(hashes) % 16 == 0:
                         await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""What leaves a full content store, and in which order. Pure: from sizes and times of use alone.
+"""What leaves a full content store, and in which order. Pure: from disk bytes and times of use alone.
 
 1. Interrupted fetches, those of small blobs before those of large ones, the oldest first. No whole blob leaves while
    one of them is there.
@@ -6,14 +6,14 @@
    and must not push out what this node serves.
 3. The least recently used of all.
 
-A blob that is pinned, being read, or used within the grace period stays.
+A blob that is pinned, being read, or used within the grace period stays; ``swarm.blobs.store`` leaves it out.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.limits import GROUP_BLOB_BYTES
 
@@ -23,12 +23,12 @@ SMALL_PARTIALS_SHARE = 1 / 64  # of the store, for interrupted fetches of groups
 LARGE_PARTIALS_SHARE = 1 / 4  # for those of states and weights, which this node chose one at a time
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlob:
-    """One file, as last seen in the directory."""
+class Candidate(NamedTuple):
+    """One whole blob that may leave."""
 
-    size: int
-    used_at_seconds: float  # the file's modification time, which every use sets
+    blob: bytes
+    disk_bytes: int  # that it takes
+    used_at_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +46,36 @@ class InterruptedFetch:
 
 
 def choose_evictions(
-    blobs: Mapping[bytes, StoredBlob],
+    own: Iterable[Candidate],
+    fetched: Iterable[Candidate],
     *,
+    excess_bytes: int,
+    fetched_bytes: int,
     budget_bytes: int,
-    room_bytes: int,
-    now_seconds: float,
-    grace_seconds: float,
-    kept: Callable[[bytes], bool],
-    fetched: Collection[bytes] = (),
-    spare_own: bool = False,
 ) -> list[bytes]:
-    """Returns the blobs to evict, in order, so that the rest and ``room_bytes`` fit the budget, if that can be.
+    """Returns the blobs to evict, in order, so that ``excess_bytes`` are freed, if that can be.
 
-    ``fetched`` are those that came from peers; with ``spare_own`` no other blob is evicted.
+    Both kinds come least recently used first, without those that must stay; they are read only as far as needed.
+    ``fetched_bytes`` are those of all blobs that came from peers.
     """
-    excess = sum(b.size for b in blobs.values()) + room_bytes - budget_bytes
-    if excess <= 0:
-        return []
-    fetched_bytes = sum(stored.size for blob, stored in blobs.items() if blob in fetched)
-    own: deque[bytes] = deque()
-    foreign: deque[bytes] = deque()
-    for blob, stored in sorted(blobs.items(), key=lambda item: item[1].used_at_seconds):
-        if not kept(blob) and now_seconds - stored.used_at_seconds >= grace_seconds:
-            (foreign if blob in fetched else own).append(blob)
-    if spare_own:
-        own.clear()
+    own, fetched = iter(own), iter(fetched)
+    next_own, next_fetched = next(own, None), next(fetched, None)
     evicted: list[bytes] = []
-    while excess > 0 and (own or foreign):
+    while excess_bytes > 0:
         are_too_many = fetched_bytes >= FETCHED_SHARE * budget_bytes
-        takes_foreign = bool(foreign) and (
-            not own or are_too_many or blobs[foreign[0]].used_at_seconds <= blobs[own[0]].used_at_seconds
+        takes_fetched = next_fetched is not None and (
+            next_own is None or are_too_many or next_fetched.used_at_seconds <= next_own.used_at_seconds
         )
-        blob = (foreign if takes_foreign else own).popleft()
-        evicted.append(blob)
-        excess -= blobs[blob].size
-        fetched_bytes -= blobs[blob].size if takes_foreign else 0
+        leaving = next_fetched if takes_fetched else next_own
+        if leaving is None:
+            break
+        evicted.append(leaving.blob)
+        excess_bytes -= leaving.disk_bytes
+        if takes_fetched:
+            fetched_bytes -= leaving.disk_bytes
+            next_fetched = next(fetched, None)
+        else:
+            next_own = next(own, None)
     return evicted
 
 

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from swarm.api import Fetched, Wanted
+from protocol.errors import StorageError
+from swarm.api import MAX_INLINE_BYTES, Fetched, Wanted
 from swarm.blobs.blob_server import STALL_SECONDS, Report
 from swarm.blobs.fetch_job import FetchJob
+from swarm.blobs.fetch_places import PEERS_AT_MOST
 from swarm.blobs.fetch_round import FetchRound
 from swarm.blobs.store import ContentStore
 from swarm.host import Host, PeerId
@@ -23,8 +25,17 @@ class Fetcher:
     """Brings wanted blobs into the store. Fetches may run at the same time; each blob is fetched by one of them."""
 
     def __init__(
-        self, host: Host, store: ContentStore, *, reach: Reach, report: Report, stall_seconds: float = STALL_SECONDS
+        self,
+        host: Host,
+        store: ContentStore,
+        *,
+        reach: Reach,
+        report: Report,
+        stall_seconds: float = STALL_SECONDS,
+        most_peers: int = PEERS_AT_MOST,
     ) -> None:
+        """``most_peers`` are asked at the same time in one fetch."""
+        self._most_peers = most_peers
         self.host = host
         self.reach = reach
         self.report = report
@@ -48,7 +59,15 @@ class Fetcher:
                     await arrived.wait()
                 left = {blob: w for blob, w in left.items() if blob not in jobs and not self._store.touch(blob)}
         late = f"not here after {deadline_seconds:g} s"
-        return [self._outcome(w.blob, jobs.get(w.blob), late if scope.cancelled_caught else "") for w in wanted]
+        inline_bytes = MAX_INLINE_BYTES
+        outcomes: list[Fetched] = []
+        for each in wanted:
+            outcome = self._outcome(
+                each.blob, jobs.get(each.blob), late if scope.cancelled_caught else "", inline_bytes
+            )
+            inline_bytes -= len(outcome.content or b"")
+            outcomes.append(outcome)
+        return outcomes
 
     async def _fetch_now(self, wanted: Sequence[Wanted], jobs: dict[bytes, FetchJob]) -> None:
         """Fetches them, and adds their jobs to ``jobs``."""
@@ -57,7 +76,9 @@ class Fetcher:
         self._jobs.update(began)
         self._on_the_way.update({blob: anyio.Event() for blob in began})
         try:
-            await FetchRound(self.host, list(began.values()), self.reach, self.report, self.stall_seconds).run()
+            await FetchRound(
+                self.host, list(began.values()), self.reach, self.report, self.stall_seconds, self._most_peers
+            ).run()
         finally:
             for blob, job in began.items():
                 job.close()
@@ -71,9 +92,13 @@ class Fetcher:
             return job.here_bytes
         return self._store.size(blob) if self._store.has(blob) else 0
 
-    def _outcome(self, blob: bytes, job: FetchJob | None, late: str) -> Fetched:
-        if self._store.touch(blob):
-            return Fetched(blob, str(self._store.path(blob)), None)
+    def _outcome(self, blob: bytes, job: FetchJob | None, late: str, inline_bytes: int) -> Fetched:
+        try:
+            if self._store.has(blob):
+                content = self._store.packed_content(blob) if self._store.size(blob) <= inline_bytes else None
+                return Fetched(blob, None if content is not None else str(self._store.path(blob)), None, content)
+        except StorageError as error:
+            return Fetched(blob, None, str(error))
         if job is None:
             return Fetched(blob, None, late or "another fetch of it failed")
         return Fetched(blob, None, f"{late}; {job.reason()}" if late else job.reason())

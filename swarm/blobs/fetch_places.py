@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import anyio
 
 from swarm.host import PeerId
+from swarm.stream_reader import SLOWEST_BYTES_PER_SECOND
 
 PEERS_AT_ONCE = 8
 PEERS_AT_MOST = 64
 TRIAL_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0
 USEFUL_BYTES_PER_SECOND = 65_536.0  # below it, eight peers together are slower than a slow home connection
+LIMITED_BYTES_PER_SECOND = 4 * SLOWEST_BYTES_PER_SECOND  # for each peer asked, of a limit on downloads
 LOOK_SECONDS = 0.25  # between two looks at the rates, while a peer waits for a place
 
 
@@ -36,18 +38,18 @@ class Place:
         return self.received_bytes / max(now_seconds - self.asked_at_seconds, 1e-6)
 
 
-def may_start(places: Mapping[PeerId, Place], now_seconds: float) -> bool:
+def may_start(places: Mapping[PeerId, Place], now_seconds: float, most: int = PEERS_AT_MOST) -> bool:
     """Whether one more peer may be asked now."""
     counting = sum(
         now_seconds - place.asked_at_seconds < TRIAL_SECONDS or place.rate(now_seconds) >= USEFUL_BYTES_PER_SECOND
         for place in places.values()
     )
-    return counting < PEERS_AT_ONCE and len(places) < PEERS_AT_MOST
+    return counting < PEERS_AT_ONCE and len(places) < most
 
 
-def to_displace(places: Mapping[PeerId, Place], now_seconds: float) -> PeerId | None:
+def to_displace(places: Mapping[PeerId, Place], now_seconds: float, most: int = PEERS_AT_MOST) -> PeerId | None:
     """The peer that gives its place to one that waits; None if none has to."""
-    if len(places) < PEERS_AT_MOST:
+    if len(places) < most:
         return None
     slow = {
         peer: place.rate(now_seconds)
@@ -57,10 +59,18 @@ def to_displace(places: Mapping[PeerId, Place], now_seconds: float) -> PeerId | 
     return min(slow, key=slow.__getitem__, default=None)
 
 
-class FetchPlaces:
-    """The places of one fetch."""
+def peers_within(download_bytes_per_second: float) -> int:
+    """Returns how many peers may be asked at once so that each can send at a useful rate under a limit; 0: no limit."""
+    if not download_bytes_per_second:
+        return PEERS_AT_MOST
+    return max(1, min(PEERS_AT_MOST, int(download_bytes_per_second / LIMITED_BYTES_PER_SECOND)))
 
-    def __init__(self) -> None:
+
+class FetchPlaces:
+    """The places of one fetch, at most ``most`` of them."""
+
+    def __init__(self, most: int = PEERS_AT_MOST) -> None:
+        self._most = most
         self._places: dict[PeerId, Place] = {}
         self._scopes: dict[PeerId, anyio.CancelScope] = {}
         self._freed = anyio.Event()
@@ -69,8 +79,8 @@ class FetchPlaces:
     async def take(self, peer: PeerId) -> anyio.CancelScope:
         """Waits for a place. The returned scope is cancelled when it must be given to another."""
         async with self._in_turn:
-            while not may_start(self._places, anyio.current_time()):
-                displaced = to_displace(self._places, anyio.current_time())
+            while not may_start(self._places, anyio.current_time(), self._most):
+                displaced = to_displace(self._places, anyio.current_time(), self._most)
                 if displaced is not None:
                     del self._places[displaced]
                     self._scopes[displaced].cancel()

@@ -33,7 +33,7 @@ from protocol.streams.blob_messages import (
 from protocol.streams.framing import framed_message
 from swarm.blobs.blob_server import Report
 from swarm.blobs.fetch_job import BusyError, FetchJob, UnusableStreamError
-from swarm.blobs.fetch_places import FetchPlaces
+from swarm.blobs.fetch_places import PEERS_AT_MOST, FetchPlaces
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
 from swarm.stream_reader import SLOWEST_BYTES_PER_SECOND, StreamReader
@@ -62,14 +62,20 @@ class FetchRound:
     """Call ``run`` once. It returns when every job is over, or no peer is left to ask."""
 
     def __init__(
-        self, host: Host, jobs: Sequence[FetchJob], reach: Reach, report: Report, stall_seconds: float
+        self,
+        host: Host,
+        jobs: Sequence[FetchJob],
+        reach: Reach,
+        report: Report,
+        stall_seconds: float,
+        most_peers: int = PEERS_AT_MOST,
     ) -> None:
         self._host = host
         self._jobs = {job.blob: job for job in jobs}
         self._reach, self._report, self._stall_seconds = reach, report, stall_seconds
         self._changed = anyio.Event()
         self._changes = 0
-        self._places = FetchPlaces()
+        self._places = FetchPlaces(most_peers)
         self._asked: dict[ChunkRange, _Asked] = {}
         self._sought_since: dict[ChunkRange, float] = {}  # kept when a range returns to the queue
         self._brought: Counter[PeerId] = Counter()  # chunks

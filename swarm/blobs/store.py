@@ -1,16 +1,22 @@
-"""The content store: blobs as files named by the hash of their content.
+"""The content store: blobs found by the hash of their content. The swarm process owns it.
+
+A blob of one chunk, as most rollout groups are, is packed into a database (``packed``); a larger one, as weights are,
+is a file (``files``). Another process of the node hands blobs over through ``incoming/`` and gets them by path, small
+ones by content.
 
 Guarantees:
 
-- A file under its id is whole and was verified: it appears by an atomic rename after its last byte, never before.
+- A blob under its id is whole and was verified. ``kill -9`` at any moment leaves it whole or not at all.
 - Chunks of a blob that is being fetched lie in ``partial/``, each verified before it was written. An interrupted fetch
   resumes there; every chunk is then verified again. Only chunks that arrived take room (``partials``).
-- Two processes may use one store: writers rename, readers open by name, and each reads the directory again before it
-  decides. There is no lock that a crash could leave behind. Only the swarm process evicts.
+- ``total_bytes`` is what the store takes on the disk, dead space of the database included, and is kept as a running
+  total: no call reads a directory again, or more of the database than it needs.
 - Eviction (``evictions``) takes interrupted fetches first, then the least recently used blobs, and never a blob that is
   pinned, being read by this process, or used by any process within ``grace_seconds``, so that a path just given to
   another process stays valid while it opens the file. A fetch of a group's size evicts no blob of our own before it is
   whole.
+- With ``expire_seconds``, ``tend`` deletes blobs that may be a rollout group and were not used for so long, unless they
+  are pinned or being read.
 
 Nothing is synced to the disk: after a power failure a file may hold other bytes than its name says, which the reader
 that decodes or receives it detects. A full disk raises ``StorageError``, and no blob is visible in part.
@@ -18,30 +24,45 @@ that decodes or receives it detects. A full disk raises ``StorageError``, and no
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.blob_id import HASH_BYTES, blob_id, chunk_count
+from protocol.blob_id import blob_id, chunk_count
 from protocol.errors import StorageError
-from protocol.limits import GROUP_BLOB_BYTES
-from swarm.blobs.evictions import RESERVE_SHARE, StoredBlob, choose_evictions
+from protocol.limits import CHUNK_BYTES, GROUP_BLOB_BYTES
+from swarm.blobs import incoming
+from swarm.blobs.packed import PACKED_BYTES
 from swarm.blobs.partial_blob import PartialBlob
-from swarm.blobs.partials import Partials, files_in
+from swarm.blobs.room import StoreRoom
 
-RESCAN_SECONDS = 10.0  # the greatest age of a directory listing on which a decision may rest
+ADOPTED_AT_ONCE = 500  # blobs in one call of ``tend``, some ten milliseconds
 
 
 class NotHereError(StorageError):
-    """The blob is not in the store: it never was, or it was evicted."""
+    """The blob is not in the store: it never was, it expired, or it was evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobReader:
+    """A whole blob, as it is read: a small one from memory, a large one from its file."""
+
+    size: int
+    source: bytes | int  # content, or an open descriptor
+
+    def chunk(self, index: int) -> bytes:
+        """Returns the chunk at ``index``, empty beyond the last."""
+        if isinstance(self.source, bytes):
+            return self.source[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+        return os.pread(self.source, CHUNK_BYTES, index * CHUNK_BYTES)
 
 
 class ContentStore:
-    """Blobs in ``directory``. Without ``budget_bytes`` this process only adds and reads; another one evicts."""
+    """Blobs in ``directory``, which one object at a time may use. Without ``budget_bytes`` nothing is evicted."""
 
     def __init__(
         self,
@@ -49,36 +70,58 @@ class ContentStore:
         *,
         budget_bytes: int | None = None,
         grace_seconds: float = 60.0,
+        expire_seconds: float | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory
-        self._partials = Partials(directory / "partial")
-        self._budget_bytes = budget_bytes
+        self._inbox = incoming.HandedOver(directory)
         self._grace_seconds = grace_seconds
         self._wall_clock = wall_clock
-        self._blobs: dict[bytes, StoredBlob] = {}
-        self._whole_bytes = 0  # of ``_blobs``
-        self._fetched: set[bytes] = set()  # of ``_blobs``, those that this process fetched from peers
-        self._scanned_at: float | None = None
         self._readers: Counter[bytes] = Counter()
         self._pinned: Counter[bytes] = Counter()
+        self._room = StoreRoom(
+            directory,
+            budget_bytes=budget_bytes,
+            grace_seconds=grace_seconds,
+            expire_seconds=expire_seconds,
+            wall_clock=wall_clock,
+            kept=(self._pinned, self._readers),
+        )
+        self._packed, self._files, self._partials = self._room.packed, self._room.files, self._room.partials
 
     def path(self, blob: bytes) -> Path:
-        """Returns where ``blob`` lies if the store has it."""
-        if len(blob) != HASH_BYTES:
-            raise ValueError(f"a blob id has {HASH_BYTES} bytes, not {len(blob)}")
-        return self.directory / blob.hex()
+        """Returns a file with the blob, for another process to open within ``grace_seconds``.
+
+        A packed blob becomes a file for it. Raises ``NotHereError``, or ``StorageError`` on a full disk.
+        """
+        if self._files.touch(blob, self._wall_clock()):
+            return self._files.path(blob)
+        content = self.packed_content(blob)
+        if content is None:
+            if self.touch(blob):  # it was adopted just now, as a file
+                return self._files.path(blob)
+            raise self._not_here(blob)
+        self._write_file(blob, [content], fetched=False)
+        with suppress(OSError):  # it expires
+            self._packed.remove([blob])
+        return self._files.path(blob)
+
+    def packed_content(self, blob: bytes) -> bytes | None:
+        """Returns the content of a packed blob, and marks it as used; None if it is a file or not here."""
+        if not self.touch(blob):
+            return None
+        return self._packed.get(blob)
 
     def has(self, blob: bytes) -> bool:
-        """Whether the whole blob is here now. Reads the disk: another process may have added or evicted the blob."""
-        return self.path(blob).is_file()
+        """Whether the whole blob is here now."""
+        return self._find(blob) is not None
 
     def size(self, blob: bytes) -> int:
         """Returns the bytes of a blob. Raises ``NotHereError``."""
-        try:
-            return self.path(blob).stat().st_size
-        except OSError as error:
-            raise NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again") from error
+        size = self._find(blob)
+        if size is None:
+            raise self._not_here(blob)
+        return size
 
     def put(self, content: bytes | Sequence[bytes | memoryview]) -> bytes:
         """Stores ``content``, whole or in parts; returns its id. If it is here already, only the hash is computed."""
@@ -86,56 +129,52 @@ class ContentStore:
         self.put_verified(blob, content)
         return blob
 
-    def put_fetched(self, blob: bytes, content: bytes | memoryview) -> Path:
+    def put_fetched(self, blob: bytes, content: bytes | memoryview) -> None:
         """Stores content that came from a peer and that the caller has verified against ``blob``."""
-        target = self.put_verified(blob, content)
-        self._fetched.add(blob)
-        return target
+        self.put_verified(blob, content, fetched=True)
 
-    def put_verified(self, blob: bytes, content: bytes | memoryview | Sequence[bytes | memoryview]) -> Path:
+    def put_verified(
+        self, blob: bytes, content: bytes | memoryview | Sequence[bytes | memoryview], *, fetched: bool = False
+    ) -> None:
         """Stores content that the caller has verified against ``blob``."""
+        if self.touch(blob):
+            return
         parts = [content] if isinstance(content, bytes | memoryview) else content
         size = sum(len(part) for part in parts)
-        target = self.path(blob)
-        if self.touch(blob):
-            return target
-        self._make_room(size)
-        temporary = self._partials.directory / f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}"
-        with self._storing(target):
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("wb") as file:
-                    file.writelines(parts)
-                now_seconds = self._wall_clock()
-                os.utime(temporary, (now_seconds, now_seconds))
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-        self._count(blob, size)
-        return target
+        if size > PACKED_BYTES:
+            self._room.make(size)
+            self._write_file(blob, parts, fetched=fetched)
+            return
+        self._room.make(self._packed.growth_bytes(size), with_reserve=True)
+        with self._storing(blob):
+            self._packed.put(blob, b"".join(parts), fetched=fetched, used_at_seconds=self._wall_clock())
 
     def touch(self, blob: bytes) -> bool:
         """Marks the blob as used now; returns whether it is here."""
         now_seconds = self._wall_clock()
-        try:
-            os.utime(self.path(blob), (now_seconds, now_seconds))
-        except OSError:
-            return False
-        if blob in self._blobs:
-            self._blobs[blob] = StoredBlob(self._blobs[blob].size, now_seconds)
-        return True
+        is_here = self._files.touch(blob, now_seconds) or self._packed.touch(blob, now_seconds)
+        return is_here or (self._adopt(blob) and self.touch(blob))
+
+    def take_over(self, blob: bytes) -> bool:
+        """Adopts a blob that another process handed over, and marks it as used; returns whether it is here."""
+        self._adopt(blob)  # also a copy of what is here already
+        return self.touch(blob)
 
     @contextmanager
-    def reading(self, blob: bytes) -> Iterator[int]:
-        """Gives an open descriptor of the blob, which is not evicted meanwhile. Raises ``NotHereError``."""
+    def reading(self, blob: bytes) -> Iterator[BlobReader]:
+        """Gives the blob, which is not evicted meanwhile. Raises ``NotHereError``."""
+        content = self.packed_content(blob)
+        if content is not None:
+            yield BlobReader(len(content), content)
+            return
         try:
-            descriptor = os.open(self.path(blob), os.O_RDONLY)
+            descriptor = os.open(self._files.path(blob), os.O_RDONLY)
         except OSError as error:
-            raise NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again") from error
+            raise self._not_here(blob) from error
         self._readers[blob] += 1
         try:
             self.touch(blob)
-            yield descriptor
+            yield BlobReader(os.fstat(descriptor).st_size, descriptor)
         finally:
             os.close(descriptor)
             self._readers[blob] -= 1
@@ -144,21 +183,17 @@ class ContentStore:
 
     def read(self, blob: bytes) -> bytes:
         """Returns the whole content. Raises ``NotHereError``."""
-        with self.reading(blob) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
-            return file.read()
+        with self.reading(blob) as reader:
+            return b"".join(reader.chunk(index) for index in range(chunk_count(reader.size)))
 
     def pin(self, blob: bytes) -> None:
-        """Keeps a blob from eviction, even before it is here, until ``unpin`` was called as often as this."""
+        """Keeps a blob, even before it is here, until ``unpin`` was called as often as this."""
         self._pinned[blob] += 1
 
     def unpin(self, blob: bytes) -> None:
         self._pinned[blob] -= 1
         if self._pinned[blob] <= 0:
             del self._pinned[blob]
-
-    def can_hold(self, size: int) -> bool:
-        """Whether a blob of this size fits an empty store."""
-        return self._budget_bytes is None or size <= self._budget_bytes
 
     def resume(self, blob: bytes, size: int, chunk_hashes: Sequence[bytes] | None = None) -> PartialBlob | None:
         """Returns the place where the verified chunks of a blob are gathered.
@@ -174,117 +209,103 @@ class ContentStore:
 
     def write_chunk(self, partial: PartialBlob, index: int, chunk: bytes | memoryview) -> bool:
         """Verifies, then writes; returns False for a chunk that is not the blob's. Raises ``StorageError``."""
-        self._make_room(len(chunk), with_reserve=True, spare_own=partial.size <= GROUP_BLOB_BYTES)
-        with self._storing(self.path(partial.blob)):
+        self._room.make(len(chunk), with_reserve=True, spare_own=partial.size <= GROUP_BLOB_BYTES)
+        with self._storing(partial.blob):
             return partial.write(index, chunk)
 
-    def finish(self, partial: PartialBlob) -> Path:
+    def finish(self, partial: PartialBlob) -> None:
         """Makes a blob visible once all its chunks are there. Raises ``StorageError`` if some are missing."""
         if not partial.is_whole:
             of = f"{len(partial.missing())} of {chunk_count(partial.size)}"
             raise StorageError(f"{of} chunks of {partial.blob.hex()} are missing: fetch them first")
-        target = self.path(partial.blob)
-        with self._storing(target):
-            partial.publish(target)
+        with self._storing(partial.blob):
+            self._files.directory.mkdir(parents=True, exist_ok=True)
+            partial.publish(self._files.path(partial.blob))
+            self._files.added(partial.blob, fetched=True, used_at_seconds=self._wall_clock())
         self._partials.finished(partial)
-        self._count(partial.blob, partial.size)
-        self._fetched.add(partial.blob)
-        self.touch(partial.blob)
-        if self._budget_bytes is not None and self.total_bytes() > (1.0 - RESERVE_SHARE) * self._budget_bytes:
+        if self._room.is_reserve_in_use:
             self.evict()  # the next fetch shall find its room free
-        return target
+
+    def tend(self) -> bool:
+        """Does what is due: adopts what was handed over, deletes what expired, evicts, and compacts the database.
+
+        Returns whether more is due now; a call takes some ten milliseconds.
+        """
+        now_seconds = self._wall_clock()
+        adopted = [b for b in self._inbox.waiting(now_seconds - self._grace_seconds, ADOPTED_AT_ONCE) if self._adopt(b)]
+        with suppress(OSError):  # a disk that takes no writes: tried again with the next call
+            self._packed.flush(now_seconds)
+        self._partials.drop_aged(now_seconds)
+        has_more = self._room.expire()
+        self.evict()
+        with suppress(OSError):
+            self._packed.compact()
+        return has_more or len(adopted) >= ADOPTED_AT_ONCE
 
     def total_bytes(self) -> int:
-        """Returns the bytes of all blobs and of the chunks of unfinished fetches.
+        """Returns what blobs and the chunks of unfinished fetches take on the disk.
 
-        What another process added counts after at most ``RESCAN_SECONDS``.
+        What another process handed over counts once it was adopted.
         """
-        self._rescan(RESCAN_SECONDS)
-        return self._held_bytes()
+        return self._room.total_bytes()
 
     def evict(self, *, room_bytes: int = 0, with_reserve: bool = True, spare_own: bool = False) -> list[bytes]:
-        """Evicts until the store is within its budget with ``room_bytes`` to spare, if it can. Returns the evicted.
+        """Evicts until the store is within its budget with ``room_bytes`` to spare: ``StoreRoom.evict``."""
+        return self._room.evict(room_bytes=room_bytes, with_reserve=with_reserve, spare_own=spare_own)
 
-        ``with_reserve`` keeps at least ``RESERVE_SHARE`` free; with ``spare_own`` only fetched blobs are evicted.
-        """
-        if self._budget_bytes is None:
-            return []
-        if with_reserve:
-            room_bytes = max(room_bytes, int(RESERVE_SHARE * self._budget_bytes))
-        self._rescan(0.0)
-        self._drop_partials(self._held_bytes() + room_bytes - self._budget_bytes)
-        evicted = choose_evictions(
-            self._blobs,
-            budget_bytes=self._budget_bytes,
-            room_bytes=room_bytes + self._partials.held_bytes,
-            now_seconds=self._wall_clock(),
-            grace_seconds=self._grace_seconds,
-            kept=lambda blob: blob in self._pinned or blob in self._readers,
-            fetched=self._fetched,
-            spare_own=spare_own,
-        )
-        for blob in evicted:
-            self.path(blob).unlink(missing_ok=True)
-            self._whole_bytes -= self._blobs.pop(blob).size
-            self._fetched.discard(blob)
-        return evicted
+    def can_hold(self, size: int) -> bool:
+        """Whether a blob of this size fits an empty store."""
+        return self._room.can_hold(size)
 
     def raise_budget(self, budget_bytes: int) -> None:
         """Raises the budget to at least this. A store without a budget stays without."""
-        if self._budget_bytes is not None:
-            self._budget_bytes = max(self._budget_bytes, budget_bytes)
+        self._room.raise_budget(budget_bytes)
 
-    def _held_bytes(self) -> int:
-        return self._whole_bytes + self._partials.held_bytes
+    def close(self) -> None:
+        """Gives the database free for another object; the next call opens it again."""
+        with suppress(OSError):
+            self._packed.flush(self._wall_clock())
+        self._packed.close()
 
-    def _count(self, blob: bytes, size: int) -> None:
-        if blob not in self._blobs:
-            self._whole_bytes += size
-        self._blobs[blob] = StoredBlob(size, self._wall_clock())
+    def _find(self, blob: bytes) -> int | None:
+        """The bytes of a blob, None if it is not here."""
+        size = self._files.size(blob)
+        if size is None:
+            size = self._packed.size(blob)
+        return self._find(blob) if size is None and self._adopt(blob) else size
 
-    def _drop_partials(self, excess_bytes: int) -> int:
-        return self._partials.drop(
-            budget_bytes=self._budget_bytes or 0, excess_bytes=excess_bytes, now_seconds=self._wall_clock()
-        )
+    def _adopt(self, blob: bytes) -> bool:
+        """Takes over a blob that another process handed over; returns whether there was one."""
+        taken = self._inbox.take(blob, self._wall_clock())
+        if taken is None:
+            return False
+        if isinstance(taken.source, bytes):
+            try:
+                self._packed.put(blob, taken.source, fetched=False, used_at_seconds=taken.used_at_seconds)
+                taken.path.unlink(missing_ok=True)
+                return True
+            except OSError:
+                pass  # on a full disk it stays the file that it is
+        with suppress(OSError):
+            self._files.directory.mkdir(parents=True, exist_ok=True)
+            taken.path.replace(self._files.path(blob))
+            self._files.added(blob, fetched=False, used_at_seconds=taken.used_at_seconds)
+            return True
+        return False
 
-    def _make_room(self, size: int, *, with_reserve: bool = False, spare_own: bool = False) -> None:
-        if self._budget_bytes is None:
-            return
-        if self.total_bytes() + size > self._budget_bytes:
-            self.evict(room_bytes=size, with_reserve=with_reserve, spare_own=spare_own)
-        held = self._held_bytes()
-        if held + size > self._budget_bytes:
-            raise StorageError(
-                f"{size} bytes do not fit: {held} of {self._budget_bytes} bytes of {self.directory} are in use or just "
-                "fetched; raise swarm.store_bytes"
-            )
-
-    def _rescan(self, max_age_seconds: float) -> None:
-        now_seconds = self._wall_clock()
-        if self._scanned_at is not None and 0 <= now_seconds - self._scanned_at < max_age_seconds:
-            return
-        self._scanned_at = now_seconds
-        self._blobs = dict(_blobs_in(self.directory))
-        self._whole_bytes = sum(stored.size for stored in self._blobs.values())
-        self._fetched &= self._blobs.keys()
-        self._partials.rescan(now_seconds)
+    def _write_file(self, blob: bytes, parts: Sequence[bytes | memoryview], *, fetched: bool) -> None:
+        with self._storing(blob):
+            incoming.write_whole(self._files.path(blob), parts, self._partials.directory)
+            self._files.added(blob, fetched=fetched, used_at_seconds=self._wall_clock())
 
     @contextmanager
-    def _storing(self, target: Path) -> Iterator[None]:
+    def _storing(self, blob: bytes) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            remedy = "check its owner and permissions"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                remedy = "free space on this disk, or lower swarm.store_bytes"
-                self._drop_partials(self._partials.held_bytes)  # what nobody waits for
-            raise StorageError(f"cannot store {target}: {error.strerror or error}; {remedy}") from error
+            if incoming.is_disk_full(error):
+                self._room.drop_partials(self._partials.held_bytes)  # what nobody waits for
+            raise incoming.storage_error(self.directory / blob.hex(), error) from error
 
-
-def _blobs_in(directory: Path) -> Iterator[tuple[bytes, StoredBlob]]:
-    for entry in files_in(directory):
-        with suppress(FileNotFoundError, ValueError):
-            blob = bytes.fromhex(entry.name)
-            if len(blob) == HASH_BYTES:
-                status = entry.stat()
-                yield blob, StoredBlob(status.st_size, status.st_mtime)
+    def _not_here(self, blob: bytes) -> NotHereError:
+        return NotHereError(f"blob {blob.hex()} is not in {self.directory}: fetch it again")

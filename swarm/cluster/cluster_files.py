@@ -128,6 +128,11 @@ def read_cluster(files: ClusterFiles) -> Cluster:
 
 def read_owner(files: ClusterFiles, cluster: Cluster) -> NodeKey:
     """Reads the owner's key. Raises ``IdentityError`` if it is missing, ``ConfigurationError`` if it is another key."""
+    if not files.owner_key.exists():
+        raise IdentityError(
+            f"only the owner of the cluster {cluster.manifest.name!r} can do this, and the owner's key is not at "
+            f"{files.owner_key}: ask the owner, or name the file that holds the key with --owner-key"
+        )
     owner = NodeKey.load(files.owner_key)
     if owner.public_bytes != cluster.manifest.owner:
         raise ConfigurationError(

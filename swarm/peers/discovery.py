@@ -99,21 +99,25 @@ def next_dials(
     dialled_us: Collection[str] = (),
     networks: Iterable[Groups] = (),
     doubts: Mapping[str, int] = MappingProxyType({}),
+    not_counted: int = 0,
 ) -> list[Dial]:
     """Returns the addresses to dial now, one per peer; ``refused`` peers are banned or have just left.
 
     ``dialled_us`` are connected strangers that chose us. They count for half of the peers wanted at most: otherwise a
-    few identities of one stranger, who dial first, would be all the peers that this node ever has. ``networks`` are
-    those of the connected peers; ``doubts`` counts dead addresses by the peer that sent them.
+    few identities of one stranger, who dial first, would be all the peers that this node ever has. ``not_counted``
+    connected peers are of no use and count not at all. ``networks`` are those of the connected peers; ``doubts`` counts
+    dead addresses by the peer that sent them. A promising address that waits for its peer to dial first keeps its place
+    among those wanted: otherwise half of the best addresses, which all come at once, would lose it to whatever else
+    came with them.
     """
     room = config.dials_at_once - len(dialling)
-    counted = len(connected) - len(dialled_us) + min(len(dialled_us), config.peers_wanted // 2)
-    short = config.peers_wanted - counted - len(dialling)
+    short = peers_short(len(connected) - not_counted, len(dialled_us), config) - len(dialling)
     crowd = Counter(network for network, _ in networks)
     candidates = list(candidates)
     at_ip = Counter(c.groups[1] for c in candidates if c.peer in dialling)
     away = {ourselves, *connected, *dialling, *refused}
-    due = [c for c in candidates if c.not_before_seconds <= now_seconds and c.peer not in away]
+    due = [c for c in candidates if c.not_before_seconds <= now_seconds or _waits_for_peer(c, now_seconds)]
+    due = [c for c in due if c.peer not in away]
     if short <= 0:
         due = [c for c in due if c.source is AddressSource.CONFIGURED]
     dials: dict[str, Dial] = {}
@@ -135,6 +139,10 @@ def next_dials(
                 c.source,
             ),
         )
+        if best.not_before_seconds > now_seconds:  # in a moment, unless it dials us: its place is kept
+            due = [c for c in due if c.peer != best.peer]
+            short -= best.source is not AddressSource.CONFIGURED
+            continue
         if best.source is AddressSource.CONFIGURED:
             dials[best.peer] = Dial(best.address, "configured")
         elif len(dials) >= short:
@@ -145,6 +153,17 @@ def next_dials(
         at_ip[best.groups[1]] += 1
         crowd[best.groups[0]] += 1
     return list(dials.values())
+
+
+def _waits_for_peer(candidate: Candidate, now_seconds: float) -> bool:
+    is_untried = not candidate.failures and candidate.reached_at_seconds is None
+    return is_untried and candidate.not_before_seconds - now_seconds <= SIMULTANEOUS_DIAL_SECONDS
+
+
+def peers_short(connected: int, dialled_us: int, config: DiscoveryConfig) -> int:
+    """Returns how many peers are wanted beyond the connected ones; ``dialled_us`` of these are strangers that chose
+    us, and count for half of the peers wanted at most."""
+    return config.peers_wanted - (connected - dialled_us) - min(dialled_us, config.peers_wanted // 2)
 
 
 def doubt_of(dead: int) -> int:
@@ -202,6 +221,7 @@ class AddressBook:
     def __init__(self) -> None:
         self.doubts: Counter[str] = Counter()
         self._of_peer: dict[str, dict[str, Candidate]] = {}
+        self._configured: set[str] = set()  # addresses, which are never dropped
         self._of_teller: Counter[str] = Counter()
         self._count = 0
         self._worst: list[Candidate] = []  # of the whole book when they were last ranked, the worst last
@@ -212,6 +232,9 @@ class AddressBook:
     def candidates(self) -> list[Candidate]:
         return [c for of_peer in self._of_peer.values() for c in of_peer.values()]
 
+    def configured(self) -> list[Candidate]:
+        return [c for c in map(self._known, self._configured) if c is not None]
+
     def of(self, peer: str) -> list[Candidate]:
         """Returns the peer's addresses, the most promising first."""
         return sorted(self._of_peer.get(peer, {}).values(), key=lambda c: (c.failures, c.source))
@@ -221,6 +244,8 @@ class AddressBook:
         if not is_dialable(address):
             return False
         candidate = Candidate(address, source, not_before_seconds=not_before_seconds, teller=teller)
+        if source is AddressSource.CONFIGURED:
+            self._configured.add(address)
         of_peer = self._of_peer.get(candidate.peer, {})
         known = of_peer.get(address)
         if known is not None:

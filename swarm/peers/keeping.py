@@ -11,6 +11,11 @@ crowded address leaves that was connected for the longest time of late. So an id
 such a place no longer than others have, and a newcomer, which was not connected at all, comes before it: it learns
 addresses, fetches, gives, and stays once its claims hold.
 
+A peer that brings nothing in its trial, no heartbeat of its own and no claim that held, is of no use: it does not count
+toward the peers wanted, is kept for no reason but its address, and where we dialled it, it is given up for an address
+that was never tried (``to_replace``). A node that joins among a crowd of silent identities so goes on to others. In a
+swarm without such peers nothing is ever replaced.
+
 What this does not do: against identities that are all new, made for one connection each, a peer that is of no use yet
 and has no address of its own keeps a passing place for as long as it takes them to make ``PASSING`` connections.
 """
@@ -30,6 +35,8 @@ HALF_LIFE_SECONDS = 600.0  # of the seconds that a peer was connected
 KEPT_USEFUL = 24
 KEPT_DIALLED = 8  # of the oldest, and as many of the latest
 KEPT_OLDEST = 8
+TRIAL_HEARTBEATS = 2.5  # for so many times the time between two heartbeats a peer counts without bringing anything
+REPLACED_EVERY_SECONDS = 2.0  # between two peers of no use that are given up for others
 LASTED_SECONDS = 10.0  # a connection that ends sooner was refused: the other node is full
 STRANGERS_STANDING = 0.5  # reputation of a peer of which nothing is known
 
@@ -44,6 +51,7 @@ class Connection:
     is_configured: bool = False
     is_dialled: bool = False  # by us
     is_unproven: bool = False  # had the time to show that it is in our swarm, and did not
+    is_useless: bool = False  # had its trial, and brought nothing
     standing: float = STRANGERS_STANDING  # reputation, 0 to 1
     recent_seconds: float = 0.0  # for which it was connected of late, this time and before
 
@@ -51,15 +59,17 @@ class Connection:
 def superfluous(now_seconds: float, connections: Collection[Connection]) -> list[str]:
     """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` and ``PASSING``
     stay. Peers that are kept for certain stay even above that."""
+    if len(connections) <= CONNECTIONS:
+        return []
     kept = kept_for_certain(connections)
     others = sorted((c for c in connections if c.peer not in kept), key=lambda c: c.since_seconds)
     newcomers = [c for c in others if now_seconds - c.since_seconds < NEWCOMER_SECONDS]
-    by_age = others[: len(others) - len(newcomers)]
-    lasting = [c for known in (2, 1, 0) for c in _spread([c for c in by_age if _known(c) == known])]
+    settled = others[: len(others) - len(newcomers)]
+    lasting = [c for known in (2, 1, 0) for c in _spread([c for c in settled if _known(c) == known])]
     without = lasting[max(0, CONNECTIONS - len(kept)) :]
-    passing = [*newcomers, *(c for c in without if not c.is_unproven)]
+    passing = [*newcomers, *(c for c in without if _known(c))]
     passing = _spread(sorted(passing, key=lambda c: c.recent_seconds))
-    leaving = [*passing[PASSING:], *(c for c in without if c.is_unproven)]
+    leaving = [*passing[PASSING:], *(c for c in without if not _known(c))]
     return [c.peer for c in reversed(leaving)]
 
 
@@ -69,29 +79,45 @@ def _spread(connections: Collection[Connection]) -> list[Connection]:
 
 
 def _known(connection: Connection) -> int:
-    if connection.is_unproven:
+    if connection.is_unproven or connection.is_useless:
         return 0
     return 1 if connection.standing <= STRANGERS_STANDING else 2
 
 
 def kept_for_certain(connections: Collection[Connection]) -> set[str]:
     """Returns the peers whose connections are not given up for any other."""
-    by_age = sorted(connections, key=lambda c: c.since_seconds)
-    useful = sorted((c for c in by_age if c.standing > STRANGERS_STANDING), key=lambda c: -c.standing)
-    dialled = [c for c in by_age if c.is_dialled and not c.is_unproven and c.standing >= STRANGERS_STANDING]
-    oldest = [c for c in by_age if not c.is_unproven and c.standing >= STRANGERS_STANDING]
-    configured = [c for c in by_age if c.is_configured]
+    aged = by_age(connections)
+    useful = sorted((c for c in aged if c.standing > STRANGERS_STANDING), key=lambda c: -c.standing)
+    oldest = [c for c in aged if _known(c) and c.standing >= STRANGERS_STANDING]
+    dialled = [c for c in oldest if c.is_dialled]
+    configured = [c for c in aged if c.is_configured]
     of_dialled = dialled[:KEPT_DIALLED] + dialled[-KEPT_DIALLED:]
     return {c.peer for c in [*configured, *useful[:KEPT_USEFUL], *of_dialled, *oldest[:KEPT_OLDEST]]}
 
 
+def to_replace(useless: Collection[Connection]) -> str | None:
+    """Returns the peer of no use to give up next for one that was not tried: the oldest that we dialled, or None."""
+    dialled = [c for c in useless if c.is_dialled and not c.is_configured]
+    return min(dialled, key=lambda c: (c.since_seconds, c.peer)).peer if dialled else None
+
+
 def recommended(connections: Collection[Connection]) -> tuple[list[Connection], ...]:
-    """Returns the connections in parts, those first that a newcomer should dial first: which we chose or found useful,
-    then the oldest. Identities that dial us can be neither at will, however many they are."""
-    kept = kept_for_certain(connections)
-    chosen = [c for c in connections if c.peer in kept and (c.is_dialled or c.standing > STRANGERS_STANDING)]
-    oldest = [c for c in connections if c.peer in kept and c not in chosen]
-    return chosen, oldest, [c for c in connections if c.peer not in kept]
+    """Returns the connections in parts, those first that a newcomer should dial first: which we found useful, then as
+    many of the oldest as of those that we dialled first. A crowd that dials us can be none of these at will, however
+    large it is; one that was here before everybody, or that got us to dial it, is half of the second part at most."""
+    certain = kept_for_certain(connections)
+    kept = [c for c in by_age(connections) if c.peer in certain]
+    useful = [c for c in kept if c.standing > STRANGERS_STANDING]
+    others = [c for c in kept if c.standing <= STRANGERS_STANDING]
+    oldest = others[: KEPT_OLDEST // 2]
+    first = oldest + [c for c in others if c.is_dialled and c not in oldest][: KEPT_OLDEST // 2]
+    named = {c.peer for c in (*useful, *first)}
+    return useful, first, [c for c in kept if c.peer not in named], [c for c in connections if c.peer not in certain]
+
+
+def by_age(connections: Collection[Connection]) -> list[Connection]:
+    """Returns the connections, the oldest first."""
+    return sorted(connections, key=lambda c: c.since_seconds)
 
 
 class ConnectionLog:

@@ -17,6 +17,7 @@ class PeerNotes:
     heartbeat: Heartbeat | None = None
     heartbeat_at_seconds: float = 0.0  # Unix time by our clock
     clock_offset_seconds: float | None = None  # the sender's time in that heartbeat minus ours when it came
+    has_left: bool = False  # it said goodbye, and no heartbeat came since
     heartbeat_sequence: int = -1  # tells a later heartbeat from an earlier one, in any order of arrival
     groups_received: int = 0
     groups_used: int = 0
@@ -26,6 +27,10 @@ class PeerNotes:
     exchanges_committed: int = 0  # of weights
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
+
+    def is_present(self, seconds: float) -> bool:
+        """Whether a heartbeat came at Unix time ``seconds`` or later, and no goodbye after it."""
+        return self.heartbeat is not None and not self.has_left and self.heartbeat_at_seconds >= seconds
 
     @property
     def has_history(self) -> bool:
@@ -64,9 +69,11 @@ class PeerTable:
 
     def heard_since(self, seconds: float) -> int:
         """Counts the peers whose last heartbeat came at Unix time ``seconds`` or later."""
-        return sum(
-            notes.heartbeat is not None and notes.heartbeat_at_seconds >= seconds for notes in self._notes.values()
-        )
+        return sum(notes.is_present(seconds) for notes in self._notes.values())
 
-    def forget(self, peer: str) -> None:
-        self._notes.pop(peer, None)
+    def leave(self, peer: str) -> None:
+        """Notes that a known peer said goodbye. Its name and its counts are kept; its next heartbeat may have any
+        sequence number."""
+        notes = self._notes.get(peer)
+        if notes is not None:
+            notes.has_left, notes.heartbeat_sequence = True, -1

@@ -8,8 +8,9 @@ start.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -28,19 +29,30 @@ from protocol.limits import ADDRESSES_PER_ANSWER
 from protocol.meeting_points import dht_key
 from swarm.address_groups import groups_of, spread
 from swarm.host import Host, PeerId
+from swarm.peers.dht_lookups import DhtLookups
 from swarm.peers.discovery import (
     DEPARTED_SECONDS,
     SIMULTANEOUS_DIAL_SECONDS,
     AddressBook,
     AddressSource,
     Candidate,
+    Dial,
     DiscoveryConfig,
     after_failure,
     after_success,
     next_dials,
+    peers_short,
     why_alone,
 )
-from swarm.peers.keeping import STRANGERS_STANDING, Connection, ConnectionLog, recommended, superfluous
+from swarm.peers.keeping import (
+    REPLACED_EVERY_SECONDS,
+    STRANGERS_STANDING,
+    Connection,
+    ConnectionLog,
+    recommended,
+    superfluous,
+    to_replace,
+)
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.remembered_addresses import RememberedAddresses
 
@@ -49,12 +61,6 @@ DIAL_SECONDS = 10.0
 QUESTION_SECONDS = 5.0  # for a peer that dialled us to ask first; then we ask
 EXCHANGE_EVERY_SECONDS = 60.0
 EXCHANGE_WHEN_SHORT_SECONDS = 10.0
-DHT_FIRST_SECONDS = 3.0  # after the first connection; peer exchange, where it suffices, is quicker
-DHT_DEADLINE_SECONDS = 20.0
-FIND_EVERY_SECONDS = 300.0
-FIND_WHEN_SHORT_SECONDS = 60.0
-PROVIDE_EVERY_SECONDS = 600.0
-PROVIDERS_WANTED = 32
 OTHER_SWARM_SECONDS = 600.0
 
 
@@ -72,9 +78,12 @@ class Peering:
         on_lan: bool = True,
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
         standing: Callable[[PeerId], float] = lambda peer: STRANGERS_STANDING,
+        is_of_use: Callable[[PeerId], bool] = lambda peer: True,
+        trial_seconds: Callable[[], float] = lambda: math.inf,
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
     ) -> None:
+        """``is_of_use`` says whether a peer brought anything, which is asked ``trial_seconds`` after it connected."""
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
         self.refusals: Counter[str] = Counter()  # of peers that are in another swarm or break the protocol
         self.book = AddressBook()
@@ -85,11 +94,18 @@ class Peering:
         self._on_lan = on_lan
         self._is_banned = is_banned
         self._standing = standing
+        self._is_of_use = is_of_use
+        self._trial_seconds = trial_seconds
+        self._replaced_at_seconds = -math.inf
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
         self._exchange = PeerExchange(
             host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for
         )
+        self._dht = DhtLookups(
+            host, dht_key(swarm_id), on_address=self._note_provider, is_short=lambda: self._is_short,
+            on_failure=lambda error: self.failures.update([error.reason]),
+        )  # fmt: skip
         self._log = ConnectionLog()
         self._members: set[PeerId] = set()  # connected peers that are in our swarm
         self._dialling: set[PeerId] = set()
@@ -104,7 +120,7 @@ class Peering:
     async def run(self) -> None:
         """Runs until cancelled."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._ask_dht)
+            tasks.start_soon(self._dht.run)
             tasks.start_soon(self._exchange_regularly)
             while True:
                 self._tick(tasks)
@@ -124,41 +140,68 @@ class Peering:
             if now_seconds - met_at_seconds > QUESTION_SECONDS and peer not in self._dialling:
                 self._dialling.add(peer)
                 tasks.start_soon(self._meet, peer)
-        for dial in next_dials(
+        connections = self._connections(connected, now_seconds)
+        for dial in self._next_dials(connections, now_seconds):
+            self._dialling.add(Candidate(dial.address, AddressSource.PEER).peer)
+            tasks.start_soon(self._dial, dial.address)
+        for peer in superfluous(now_seconds, connections):
+            tasks.start_soon(self._host.disconnect, peer)
+        self._replace_useless(connections, now_seconds, tasks)
+
+    def _next_dials(self, connections: Sequence[Connection], now_seconds: float) -> list[Dial]:
+        connected = {c.peer for c in connections}
+        counted = [c for c in connections if c.is_dialled or not c.is_useless]  # of those, room is made one by one
+        dialled_us = [c.peer for c in counted if not c.is_dialled and c.standing <= STRANGERS_STANDING]
+        is_short = peers_short(len(counted), len(dialled_us), self._config) > len(self._dialling)
+        candidates = self.book.candidates() if is_short else self.book.configured()
+        return next_dials(
             now_seconds,
-            self.book.candidates(),
+            candidates,
             ourselves=self._host.peer_id,
             connected=connected,
             dialling=self._dialling,
-            refused={c.peer for c in self.book.candidates() if self._is_refused(c.peer)},
+            refused={c.peer for c in candidates if self._is_refused(c.peer)},
             config=self._config,
-            networks=[groups_of(self._host.remote_ip(peer)) for peer in connected],
+            networks=[c.groups for c in connections],
             doubts=self.book.doubts,
-            dialled_us={
-                p for p in connected if not self._log.is_dialled(p) and self._standing(p) <= STRANGERS_STANDING
-            },
-        ):
-            candidate = Candidate(dial.address, AddressSource.PEER)
-            self._dialling.add(candidate.peer)
-            tasks.start_soon(self._dial, dial.address)
-        for peer in superfluous(now_seconds, self._connections(connected, now_seconds)):
+            dialled_us=dialled_us,
+            not_counted=len(connections) - len(counted),
+        )
+
+    def _replace_useless(self, connections: Sequence[Connection], now_seconds: float, tasks: TaskGroup) -> None:
+        """Gives up a peer of no use that we dialled, if there is an address that was never tried."""
+        if now_seconds - self._replaced_at_seconds < REPLACED_EVERY_SECONDS:
+            return
+        peer = to_replace([c for c in connections if c.is_useless])
+        connected = {c.peer for c in connections}
+        if peer is not None and any(c.peer not in connected for c in self._untried()):
+            self._replaced_at_seconds = now_seconds
+            for candidate in self.book.of(peer):
+                self.book.update(after_failure(candidate, now_seconds, "it brought nothing", self._random))
             tasks.start_soon(self._host.disconnect, peer)
 
-    def _connections(self, connected: set[PeerId], now_seconds: float) -> list[Connection]:
-        configured = {c.peer for c in self.book.candidates() if c.source is AddressSource.CONFIGURED}
-        return [
-            Connection(
-                peer,
-                since_seconds := self._log.since_seconds(peer, now_seconds),
-                groups_of(self._host.remote_ip(peer)),
-                is_configured=peer in configured,
-                is_dialled=self._log.is_dialled(peer),
-                is_unproven=peer not in self._members and now_seconds - since_seconds > QUESTION_SECONDS,
-                standing=self._standing(peer),
-                recent_seconds=self._log.recent_seconds(peer, now_seconds),
+    def _connections(self, connected: Collection[PeerId], now_seconds: float) -> list[Connection]:
+        configured = {c.peer for c in self.book.configured()}
+        trial_seconds = self._trial_seconds()
+        connections = []
+        for peer in sorted(connected):
+            since_seconds = self._log.since_seconds(peer, now_seconds)
+            age_seconds = now_seconds - since_seconds
+            is_configured = peer in configured
+            connections.append(
+                Connection(
+                    peer,
+                    since_seconds,
+                    groups_of(self._host.remote_ip(peer)),
+                    is_configured=is_configured,
+                    is_dialled=self._log.is_dialled(peer),
+                    is_unproven=peer not in self._members and age_seconds > QUESTION_SECONDS,
+                    is_useless=not is_configured and age_seconds > trial_seconds and not self._is_of_use(peer),
+                    standing=self._standing(peer),
+                    recent_seconds=self._log.recent_seconds(peer, now_seconds),
+                )
             )
-            for peer in sorted(connected)
-        ]
+        return connections
 
     def _put_off(self, peer: PeerId, now_seconds: float) -> None:
         """Dials a peer that closed the connection at once later, and later each time: it is full."""
@@ -224,6 +267,9 @@ class Peering:
         waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
         self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds, teller=teller)
 
+    def _note_provider(self, address: str) -> None:
+        self._note(address, AddressSource.DHT)
+
     def _addresses_for(self, peer: PeerId, sought: Sequence[PeerId]) -> list[str]:
         addresses = [c.address for s in sought for c in self.book.of(s)]
         for member in self._recommended(self._members - {peer}):
@@ -282,8 +328,11 @@ class Peering:
 
     def is_trying(self) -> bool:
         """Whether there are addresses that were not dialled yet."""
+        return any(True for _ in self._untried())
+
+    def _untried(self) -> Iterator[Candidate]:
         others = (c for c in self.book.candidates() if c.peer != self._host.peer_id and not self._is_refused(c.peer))
-        return any(not c.failures and c.reached_at_seconds is None for c in others)
+        return (c for c in others if not c.failures and c.reached_at_seconds is None)
 
     def alone_because(self) -> str | None:
         """Returns None while a peer is connected, otherwise why none is."""
@@ -308,25 +357,6 @@ class Peering:
                     await self._exchange.ask(peer)
                 except StarlingError as error:
                     await self._on_failure(peer, "", error)
-
-    async def _ask_dht(self) -> None:
-        key = dht_key(self._swarm_id)
-        provide_at_seconds = 0.0
-        while True:
-            while not self._host.peers():  # noqa: ASYNC110  the host has no event for it
-                await anyio.sleep(TICK_SECONDS)
-            await anyio.sleep(DHT_FIRST_SECONDS)
-            try:
-                if anyio.current_time() >= provide_at_seconds:
-                    await self._host.provide(key, deadline_seconds=DHT_DEADLINE_SECONDS)
-                    provide_at_seconds = anyio.current_time() + PROVIDE_EVERY_SECONDS
-                for address in await self._host.find_providers(
-                    key, limit=PROVIDERS_WANTED, deadline_seconds=DHT_DEADLINE_SECONDS
-                ):
-                    self._note(address, AddressSource.DHT)
-            except StarlingError as error:
-                self.failures[error.reason] += 1
-            await anyio.sleep(FIND_WHEN_SHORT_SECONDS if self._is_short else FIND_EVERY_SECONDS)
 
     def save(self) -> None:
         """Writes ``peers.json`` if its content changed. Raises ``StorageError``."""

@@ -157,7 +157,7 @@ def test_the_example_names_every_key_once_in_order_and_loads_to_the_defaults(tmp
         return [
             leaf
             for name, value in tree.items()
-            for leaf in (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
+            for leaf in (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) and value else [prefix + name])
         ]
 
     assert leaves(values) == list(known_keys())
@@ -262,4 +262,6 @@ def test_every_key_is_read_somewhere() -> None:
     modules = [path for path in (PROJECT / "node").rglob("*.py") if path.parent.name != "configuration"]
     read = set[str]().union(*(reads(path.read_text(encoding="utf-8")) for path in modules))
     unread = {key for key in known_keys() if key.rpartition(".")[2] not in read}
-    assert unread == {"api.port"}  # others read ``ApiSection.ports``, which is made of it
+    # Others read what is made of these: ``ApiSection.ports``, ``MachineSection.hours``, ``max_memory_bytes`` and so on.
+    limits = {f"machine.max_{what}" for what in ("memory", "upload", "download", "threads")}
+    assert unread == {"api.port", "machine.schedule"} | limits

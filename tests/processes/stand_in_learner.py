@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from node.events import (
+    PAUSE_LINE,
     STOP_LINE,
     CheckpointSaved,
     Event,
@@ -54,7 +55,7 @@ class Learner:
         report(self._ready())
         stop = None
         while stop is None and (line := commands.line(ROUND_SECONDS)) != STOP_LINE.encode():
-            stop = "supervisor gone" if line == b"" else None
+            stop = None if line is None else {b"": "supervisor gone", PAUSE_LINE.encode(): "paused"}.get(line)
             self._learn()
         self._save()
         report(

@@ -79,12 +79,29 @@ def test_an_unknown_model_ends_the_node_with_78_and_names_the_known_ones(process
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(processes: Any) -> None:
-    node = processes.up(*OFTEN, max_file_bytes=1 << 20)
+    node = processes.up(*OFTEN, "--set", "checkpoint.wait_for_room_seconds=0", max_file_bytes=1 << 20)
     fault = node.wait_for_event("fault")
     assert fault["kind"] == "checkpoint" and not fault["fatal"] and "space" in fault["detail"]
     node.wait_for_round(fault["round"] + 2)
-    assert node.stop() == 0
+    not_saved = processes.status(node)["not_saved"]
+    assert not_saved["saved_round"] == 0 and not_saved["round"] >= fault["round"]
+    said = processes.run("status", "--home", str(node.home)).stdout
+    assert "NOT SAVED: rounds 1 to" in said and "there is no checkpoint" in said
+    assert node.stop() == 74, "what was learnt is lost: that is no success"
+    lost, done = node.of_kind("stopped")[-1]["lost"], node.of_kind("round")[-1]["round"]
+    assert (lost["saved_round"], lost["round"]) == (0, done)
+    assert f"rounds 1 to {done} were never saved" in node.events[-1]["because"]
     assert list((node.home / "checkpoints").glob("round-*")) == []
+    assert processes.none_alive()
+
+
+def test_a_run_that_did_its_rounds_and_could_not_save_the_last_names_what_is_lost(processes: Any) -> None:
+    first = processes.up("--rounds", "1")
+    assert first.end() == 0
+    full = ("--set", "checkpoint.wait_for_room_seconds=0")
+    node = processes.up("--rounds", "1", *full, max_file_bytes=1 << 20)
+    assert node.end() == 74
+    assert "round 2 was never saved (the last checkpoint is of round 1)" in node.events[-1]["because"]
     assert processes.none_alive()
 
 

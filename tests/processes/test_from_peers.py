@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.processes
 SMALL = ("--set", "learner.own_groups=4", "--set", "learner.share_groups=0", "--set", "averaging.every_rounds=0")
 SLOWLY = ("--set", "learner.learning_rate=1e-5")  # its weights are its own, and answer as well as the joiner's
 STILL = ("--set", "learner.learning_rate=1e-30")  # no step is large enough to change a weight
-UPLOAD = ("--set", "swarm.upload_bytes_per_second=120000")  # a state of one MB takes nine seconds
+UPLOAD = ("--set", "machine.max_upload=120 kB/s")  # a state of one MB takes nine seconds
 ONE_STATE = ("--set", "checkpoint.publish_every_rounds=1000000")
 SOON = ("--set", "swarm.heartbeat_seconds=0.5")
 PREFIX = "weights."
@@ -55,28 +56,44 @@ def test_with_nobody_to_ask_a_node_says_so_and_starts_from_its_own_model(donor: 
     donor.wait_for_round(1)
 
 
-def test_a_joiner_killed_in_the_middle_of_the_fetch_resumes_it_and_trains_from_exactly_those_weights(
+def damage(home: Path) -> Path:
+    """A checkpoint of which little is left, as the only one."""
+    shutil.rmtree(home / "checkpoints", ignore_errors=True)
+    checkpoint = home / "checkpoints" / "round-000007"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "tensors.safetensors").write_bytes(b"all that is left")
+    return checkpoint
+
+
+def test_a_joiner_killed_in_the_middle_of_the_fetch_whose_checkpoints_are_damaged_then_resumes_it_by_itself(
     donor: Any, shared: Any, processes: Any
 ) -> None:
     address = donor.wait_for_event("node")["addresses"][0]
     donor.wait_for_round(3)
     home = processes.root / "joiner"
-    flags = (*SMALL, *STILL, *SOON, "--peer", address, "--from-peers", "--rounds", "1")
+    flags = (*SMALL, *STILL, *SOON, "--peer", address, "--rounds", "1")
 
-    killed = processes.up(*flags, home=home)
+    killed = processes.up(*flags, "--from-peers", home=home)
     state = donor.wait_for_event("state_published")
     learner = shared.status(donor)["learner_process"]["pid"]
     os.kill(learner, signal.SIGSTOP)  # the state is with the swarm process; training on would only take time
     killed.wait_for(lambda e: e["event"] == "catching_up" and e["here_bytes"] >= 2 * CHUNK_BYTES)
     killed.process.kill()
 
-    joiner = processes.up(*flags, home=home)
+    assert processes.none_alive()
+    damaged = damage(home)
+    joiner = processes.up(*flags, home=home)  # not told to start from peers
+    told = joiner.wait_for_event("checkpoints_damaged")
+    assert (told["continues_from"], told["asks_peers"]) == (None, True)
+    assert "DAMAGED CHECKPOINT: round-000007" in joiner.wait_for_note("DAMAGED")["text"]
+    aside = Path(told["damaged"][0]["aside"])
+    assert (aside / "tensors.safetensors").read_bytes() == b"all that is left" and not damaged.exists()
     done = joiner.wait_for(lambda e: e["event"] == "catching_up" and e["stage"] in ("failed", "done", "given_up"))
     assert done["stage"] == "done", done["because"]
     assert (done["weights"], done["policy_version"]) == (state["weights"], state["policy_version"])
     assert joiner.end() == 0
     assert joiner.of_kind("round")[-1]["policy_version"] < 3  # counts of a peer stay the peer's
-    assert hash_of_checkpoint(home) == state["weights"]
+    assert hash_of_checkpoint(home) == state["weights"] and aside.exists()
     # The first two chunks were not sent again; a chunk that was under way when the joiner was killed may have been.
     assert sent_bytes(donor.home) < state["size_bytes"] + 1.7 * CHUNK_BYTES
     os.kill(learner, signal.SIGCONT)

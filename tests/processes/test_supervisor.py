@@ -7,19 +7,21 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from node.api.types import NodeStatus, PeersAnswer
-from node.configuration import ApiSection, Config
+from node.api.types import NodeState, NodeStatus, PeersAnswer
+from node.configuration import ApiSection, Config, MachineSection
 from node.events import (
     STOP_LINE,
     Evaluated,
     Event,
     Fault,
     LearnerReady,
+    LearnerStart,
     OutOfMemory,
     PhaseBegan,
     SampledAnswer,
@@ -96,16 +98,18 @@ async def supervised(
     swarm: str = OBEDIENT,
     react: Callable[[Supervisor], None] | None = None,
     trackers: Sequence[ChildSpec] = (),
+    machine: MachineSection | None = None,
 ) -> RunOutcome:
     """Runs a supervisor over two Python programs; ``react`` may arrange what happens on which words."""
     lock = lock_home(home)
     assert isinstance(lock, Lock)
+    start = msgspec.json.encode(LearnerStart(str(home.path), {}))
     supervisor = Supervisor(
         home,
-        Config(name="test", api=ApiSection(port=0)),
+        Config(name="test", api=ApiSection(port=0), machine=machine or MachineSection()),
         peer="12D3KooWx",
         swarm=ChildSpec("swarm", (sys.executable, "-c", swarm), b"{}", lock.descriptor),
-        learner=ChildSpec("learner", (sys.executable, "-c", learner), b"{}", lock.descriptor, STOP_LINE.encode()),
+        learner=ChildSpec("learner", (sys.executable, "-c", learner), start, lock.descriptor, STOP_LINE.encode()),
         observer=heard,
         trackers=trackers,
     )
@@ -332,3 +336,103 @@ def test_the_lock_outlives_a_supervisor_as_long_as_a_child_lives(home: Home) -> 
         child.wait(HANG_SECONDS)
     assert not is_locked(home)
     assert os.path.exists(home.lock)  # noqa: PTH110
+
+
+RESTING = saying(
+    READY,
+    """
+for line in sys.stdin:
+    if line in ('pause\\n', 'stop\\n'):
+        print('asked to', line, file=sys.stderr, flush=True)
+        break
+""",
+)  # ready at once, and ends when it is asked to
+
+
+async def becomes(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110  the supervisor tells its state to those who ask
+        await asyncio.sleep(0.01)
+
+
+async def test_a_pause_ends_the_learner_and_a_resume_starts_it_again_while_the_swarm_process_stays(home: Home) -> None:
+    heard = Heard()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def story(supervisor: Supervisor) -> None:
+        async def until(holds: Callable[[NodeStatus], bool]) -> NodeStatus:
+            await becomes(lambda: holds(supervisor.status()))
+            return supervisor.status()
+
+        first = await until(lambda status: status.state is NodeState.TRAINING)
+        assert first.paused is None
+        assert supervisor.pause(7200.0, at_once=False) == supervisor.status().paused is not None
+        resting = await until(lambda status: status.learner_process.pid is None)
+        assert resting.state is NodeState.PAUSED and resting.paused is not None
+        assert resting.paused.until == pytest.approx(resting.paused.since + 7200.0)
+        assert resting.learner_process.restarts == 0 and "asked by its owner" in resting.waiting_for
+        assert resting.swarm_process == first.swarm_process
+        assert supervisor.resume(None) is None
+        again = await until(lambda status: status.state is NodeState.TRAINING)
+        assert again.learner_process.pid not in (None, first.learner_process.pid)
+        supervisor.request_stop("test")
+
+    outcome = await supervised(
+        home, heard, learner=RESTING, react=lambda supervisor: tasks.append(asyncio.create_task(story(supervisor)))
+    )
+    await tasks[0]
+    assert outcome.exit_code is ExitCode.DONE
+    assert [note for note in heard.notes if "aused" in note or "again" in note.lower()][-1] == "Training again."
+    assert home.log("learner").read_text().count("asked to pause") == 1
+
+
+async def test_a_learner_that_does_not_stop_for_a_pause_at_once_is_killed_and_its_end_is_no_failure(home: Home) -> None:
+    heard, tasks = Heard(), list[asyncio.Task[None]]()
+
+    async def story(supervisor: Supervisor) -> None:
+        await becomes(lambda: supervisor.status().state is NodeState.TRAINING)
+        supervisor.pause(None, at_once=True)
+        await becomes(lambda: supervisor.status().learner_process.pid is None)
+        assert supervisor.status().learner_process.restarts == 0
+        supervisor.request_stop("test")
+
+    outcome = await supervised(
+        home,
+        heard,
+        learner=saying(READY, "time.sleep(600)"),
+        react=lambda supervisor: tasks.append(asyncio.create_task(story(supervisor))),
+    )
+    await tasks[0]
+    assert outcome.exit_code is ExitCode.DONE
+
+
+async def test_outside_its_schedule_a_node_starts_no_learner_and_says_until_when(home: Home) -> None:
+    heard, tasks = Heard(), list[asyncio.Task[None]]()
+    now = datetime.now()
+    later = f"{now + timedelta(hours=3):%H:%M}-{now + timedelta(hours=4):%H:%M}"
+
+    async def story(supervisor: Supervisor) -> None:
+        await becomes(lambda: any("schedule" in note for note in heard.notes))
+        status = supervisor.status()
+        assert status.state is NodeState.PAUSED and status.paused is not None and status.paused.until is not None
+        assert status.learner_process.pid is None and f"{now + timedelta(hours=3):%H:%M}" in status.waiting_for
+        supervisor.request_stop("test")
+
+    outcome = await supervised(
+        home,
+        heard,
+        learner="raise SystemExit('started')",
+        react=lambda supervisor: tasks.append(asyncio.create_task(story(supervisor))),
+        machine=MachineSection(schedule=later),
+    )
+    await tasks[0]
+    assert outcome.exit_code is ExitCode.DONE and not home.log("learner").exists()
+
+
+async def test_a_learner_gets_no_more_threads_than_its_owner_allows(home: Home) -> None:
+    await supervised(
+        home,
+        Heard(),
+        learner="import os, sys; print(os.environ['MKL_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])",
+        machine=MachineSection(max_threads=1),
+    )
+    assert home.log("learner").read_text().split() == ["1", "1"]

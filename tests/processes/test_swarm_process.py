@@ -160,8 +160,8 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> Non
     fetched = first.client.fetch(wanted, deadline_seconds=HANG_SECONDS)
     assert [f.reason for f in fetched] == [None] * 5
     for original, outcome in zip(shared, fetched, strict=True):
-        assert outcome.path is not None
-        arrived = decode_group(Path(outcome.path).read_bytes())
+        assert outcome.is_here
+        arrived = decode_group(outcome.read())
         assert arrived.prompt == original.prompt
         np.testing.assert_array_equal(arrived.completions[3].token_ids, original.completions[3].token_ids)
     assert wanted[4].size > 256 * 1024

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from typing import Any
 
 import pytest
+
+from tests.hang_guard import HANG_SECONDS
+from tests.processes.conftest import ROOT, with_stand_ins
 
 pytestmark = pytest.mark.processes
 
@@ -46,6 +51,17 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert json.loads(processes.run("peers", *home, "--json").stdout) == {"peers": []}
     assert processes.run("id", *home).stdout.strip() == status["peer"]
 
+    shown = processes.run("config", "show", *home, "--json")
+    assert f"process {node.process.pid}" in shown.stderr
+    assert json.loads(shown.stdout)["swarm"]["listen"] == "/ip4/127.0.0.1/tcp/0", "the flag of its start"
+    text = processes.run("config", "show", *home).stdout
+    assert text.startswith("# Settings of the node that runs") and "would differ in swarm.listen" in text
+    of_start = processes.run("config", "show", *home, "--start", "--json")
+    assert json.loads(of_start.stdout)["swarm"]["listen"] == "/ip4/0.0.0.0/tcp/0" and "start" in of_start.stderr
+    processes.run("bugreport", *home, str(processes.root / "report.txt"))
+    report = (processes.root / "report.txt").read_text()
+    assert "# Settings of the node that runs" in report and 'listen = "/ip4/127.0.0.1/tcp/0"' in report
+
     second = processes.up(torch=False)
     assert second.end() == 75
     assert "in use" in second.events[-1]["because"] and str(node.process.pid) in second.events[-1]["because"]
@@ -54,6 +70,30 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
     assert down.returncode == 0 and node.end() == 0
     assert node.of_kind("stopped")[-1]["because"] == "asked"
     assert processes.none_alive()
+
+
+def test_a_start_that_cannot_be_is_refused_before_torch_the_transport_or_a_process(processes: Any) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\n"
+        "def seen(event, of):\n"
+        "    if event == 'subprocess.Popen' and sys.executable in map(str, of[:1]): print('STARTED', of[1])\n"
+        "sys.addaudithook(seen)\n"
+        "sys.argv = ['starling', 'up', '--model', 'builtin:wrne', '--listen', '0.0.0.0:4001']\n"
+        "from node.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print('CODE', end.code)\n"
+        "heavy = {'torch', 'transformers', 'libp2p', 'trio', 'aiohttp', 'numpy', 'rich.live'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))"
+    )
+    home = processes.root / "home"
+    environment = processes.environment | {"STARLING_HOME": str(home)}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["CODE 78", "HEAVY []"]
+    assert "did you mean builtin:wren?" in said.stderr and "write /ip4/0.0.0.0/tcp/4001" in said.stderr
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("verb", ["status", "peers", "id", "version", "--help"])
@@ -72,3 +112,66 @@ def test_a_reading_verb_imports_neither_torch_nor_the_transport(processes: Any, 
     environment = processes.environment | {"STARLING_HOME": str(processes.root)}
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_a_reader_that_stops_reading_stops_no_node(processes: Any) -> None:
+    home = processes.root / "home"
+    where = ("--home", str(home))
+    command = [*with_stand_ins("learner"), "up", *where, "--json", "--until-input-ends"]
+    node = subprocess.Popen(
+        [*command, "--listen", "/ip4/127.0.0.1/tcp/0"],
+        env=processes.environment,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pipesize=4096,  # two rounds fill it, and nobody reads
+    )
+    with node:
+        try:
+            rounds = 0
+            while rounds < 40:
+                said = processes.run("status", *where, "--json")
+                assert node.poll() is None
+                rounds = ((json.loads(said.stdout) if said.returncode == 0 else {}).get("round") or {}).get("round", 0)
+                time.sleep(0.5)
+            assert processes.run("down", *where).returncode == 0
+            assert node.wait(HANG_SECONDS) == 0
+        finally:
+            node.kill()
+    assert processes.none_alive()
+
+
+def test_a_node_in_the_background_is_ready_when_the_command_returns_and_can_rest(processes: Any) -> None:
+    home = processes.root / "home"
+    where = ("--home", str(home))
+    flags = ("--listen", "/ip4/127.0.0.1/tcp/0", "--detach")
+    begun = processes.run("up", *where, *flags, stand_ins="learner")
+    try:
+        assert begun.returncode == 0 and f"starling down --home {home}" in begun.stdout, begun
+        status = json.loads(processes.run("status", *where, "--json").stdout)
+        assert status["state"] == "training" and f"process {status['pid']}" in begun.stdout
+        second = processes.run("up", *where, *flags, stand_ins="learner")
+        assert second.returncode == 75 and "in use" in second.stdout
+        rests = processes.run("pause", *where, "--for", "2h")
+        assert rests.returncode == 0 and "asked by its owner, until" in rests.stdout
+        while status["learner_process"]["pid"] is not None:
+            status = json.loads(processes.run("status", *where, "--json").stdout)
+        assert status["state"] == "paused" and status["swarm"]["addresses"]
+        shown = processes.run("status", *where).stdout
+        assert "paused: asked by its owner, until" in shown and "starling resume" in shown
+        assert "trains" in processes.run("resume", *where).stdout
+    finally:
+        down = processes.run("down", *where)
+    assert down.returncode == 0
+    told = processes.run("logs", *where, "-n", "100").stdout
+    assert "Paused: asked by its owner" in told and "Training again" in told and "stopped" in told
+    assert processes.none_alive()
+
+
+def test_a_node_in_the_background_that_cannot_start_says_why(processes: Any) -> None:
+    home = processes.root / "home"
+    flags = ("--listen", "/ip4/127.0.0.1/tcp/0", "--detach")
+    said = processes.run("up", "--home", str(home), *flags, "--model", str(home / "nothing here"))
+    assert said.returncode == 78 and "nothing here" in said.stdout + said.stderr
+    assert processes.none_alive()

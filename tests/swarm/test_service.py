@@ -23,9 +23,10 @@ from swarm import service as service_module
 from swarm.announcements.crowding import Standing
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
-from swarm.service import MAX_BANNED_LISTED, MAX_PEERS_LISTED, SwarmService
+from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
@@ -153,7 +154,7 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
                     (b.host.peer_id, FAMILY, TOKENIZER, 7)
                 }
                 fetched = await fetch(other, groups)
-                assert [Path(f.path or "").read_bytes() for f in fetched] == [content(1), content(2)]  # noqa: ASYNC240
+                assert [f.read() for f in fetched] == [content(1), content(2)]
             assert await seen(c, after=2) == []
             received = await peer(a, b)
             assert received is not None
@@ -161,7 +162,7 @@ def test_a_shared_group_is_seen_by_all_others_and_fetched_as_it_was(tmp_path: Pa
             given = await peer(b, a)
             assert given is not None and given.groups_given == 2
             (again,) = await fetch(c, [(await seen(c))[0]])  # it is here: nothing is sent
-            assert again.path is not None
+            assert again.is_here
             relayed = await peer(a, c)
             assert relayed is not None and relayed.groups_given == 0  # it gave none of its own groups
 
@@ -246,6 +247,48 @@ def test_a_model_that_has_loaded_is_told_at_once_not_with_the_next_regular_heart
     play(story)
 
 
+def test_a_node_that_rests_says_so_at_once_and_for_as_long_as_it_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await a.answer(api.Beat(heartbeat("a")))
+            await anyio.sleep(10.0)
+            for paused in (True, False):
+                await a.answer(api.SetPaused(paused))
+                status = await a.answer(api.AskStatus())
+                assert isinstance(status, api.SwarmStatus) and status.paused is paused
+                await anyio.sleep(1.0)
+                now = await peer(b, a)
+                expected = heartbeat("a", phase="paused" if paused else "starting", tokens_per_second=0.0)
+                assert now is not None and now.connected and now.heartbeat == expected
+                await anyio.sleep(service_module.LEARNER_SILENT_SECONDS + 10.0 if paused else 0.0)
+                later = await peer(b, a)
+                assert later is not None and later.heartbeat == expected
+
+    play(story)
+
+
+def test_under_a_limit_on_downloads_a_slow_peer_is_not_to_blame_and_a_wrong_one_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with (
+            swarm.member("limited", download_bytes_per_second=16_000.0) as limited,
+            swarm.member("free") as free,
+            swarm.member("peer", limited, free) as other,
+        ):
+            await anyio.sleep(10.0)
+            for member in (limited, free):
+                member._fetcher.report(other.host.peer_id, Conduct.STALLED, "")
+                member._fetcher.report(other.host.peer_id, Conduct.MISSING, "")
+            seen = [await peer(member, other) for member in (limited, free)]
+            assert [each.conduct for each in seen if each is not None] == [
+                {"missing": 1},
+                {"stalled": 1, "missing": 1},
+            ]
+
+    play(story)
+
+
 def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_connection(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
@@ -266,7 +309,7 @@ def test_a_liar_is_banned_after_enough_false_rewards_with_its_groups_and_its_con
             await anyio.sleep(10.0)
             assert liar.host.peer_id not in honest.host.peers()
             (refused,) = await fetch(honest, [group(liar)])
-            assert refused.path is None
+            assert not refused.is_here
 
         async with (
             swarm.member("honest", host=swarm.network.restart(honest.host)) as again,  # type: ignore[arg-type]
@@ -319,6 +362,38 @@ def test_standing_in_the_pool_follows_from_connection_and_from_claims_that_held(
     play(story)
 
 
+def test_a_peer_is_of_use_while_it_is_heard_and_its_claims_are_not_found_false(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            assert not a._is_of_use(b.host.peer_id)
+            await anyio.sleep(10.0)
+            assert a._is_of_use(b.host.peer_id)
+            await judge(a, b, Judgement.FALSE_REWARD)
+            assert not a._is_of_use(b.host.peer_id)
+            for _ in range(8):
+                await judge(a, b, Judgement.USED)
+            assert a._is_of_use(b.host.peer_id)
+
+    play(story)
+
+
+def test_a_peer_that_is_connected_and_never_heard_is_of_no_use_after_its_trial(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        mute = swarm.network.host("mute")
+        async with swarm.member("a") as a, mute.run():
+            await mute.connect(a.host.addresses()[0], deadline_seconds=10.0)
+            await anyio.sleep(5.0)
+            (early,) = a.peering._connections(a.host.peers(), anyio.current_time())
+            await anyio.sleep(60.0)
+            (late,) = a.peering._connections(a.host.peers(), anyio.current_time())
+            assert (early.is_useless, late.is_useless) == (False, True)
+            assert mute.peers() == [a.host.peer_id]  # there is room, and nobody else to connect to
+
+    play(story)
+
+
 def test_good_judgements_raise_reputation_and_are_counted(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
@@ -365,14 +440,16 @@ def test_hundreds_of_bans_hide_no_peer_from_the_list(tmp_path: Path) -> None:
             for number in range(MAX_PEERS_LISTED):
                 for _ in range(3):
                     a.reputations.observe(f"liar {number}", Conduct.FALSE_REWARD, now_seconds())
-            listed = [peer.peer for peer in a._peers()]
+            reply = await a.answer(api.AskPeers())
+            assert isinstance(reply, api.PeerList)
+            listed = [peer.peer for peer in reply.peers]
             assert "friend" in listed and f"liar {MAX_PEERS_LISTED - 1}" in listed
             assert len(listed) == MAX_BANNED_LISTED + 1
 
     play(story)
 
 
-def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
+def test_a_peer_that_says_goodbye_keeps_its_name_and_counts_as_absent_until_it_is_back(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
         async with swarm.member("a") as a:
@@ -383,13 +460,16 @@ def test_a_peer_that_says_goodbye_is_forgotten_at_once(tmp_path: Path) -> None:
                 assert len(await seen(a)) == 1
                 assert await b.answer(api.Leave("maintenance")) == api.Done()
                 await anyio.sleep(service_module.GOODBYE_SEND_SECONDS / 2)
-                assert await peer(a, b) is None
-                assert await seen(a) == []
+                left = await peer(a, b)
+                assert left is not None and left.heartbeat is not None and left.heartbeat.name == "b"
+                assert left.heartbeat_age_seconds is None and left.groups_received == 1
+                assert await seen(a) == [] and a._table.heard_since(0.0) == 0
                 await anyio.sleep(5.0)
             assert swarm.events["b"] == ["ready", "connected", "left"]
             async with swarm.member("b", a, host=swarm.network.restart(b.host)) as back:  # type: ignore[arg-type]
                 await anyio.sleep(10.0)
-                assert (await peer(a, back)) is not None
+                here = await peer(a, back)
+                assert here is not None and here.heartbeat_age_seconds is not None and here.groups_received == 1
 
     play(story)
 
@@ -437,7 +517,7 @@ def test_a_peer_that_crashes_is_no_longer_connected_and_its_groups_say_why_they_
             await anyio.sleep(1.0)
             swarm.network.crash(b.host)  # type: ignore[arg-type]
             (lost,) = await fetch(a, await seen(a))
-            assert lost.path is None
+            assert not lost.is_here
             assert b.host.peer_id in (lost.reason or "")
             gone = await peer(a, b)
             assert gone is not None

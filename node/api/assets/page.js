@@ -12,7 +12,19 @@ import { samples } from "./samples.js";
 import { accounts, headline, picture } from "./skills.js";
 import { number, percent, score, size } from "./text.js";
 import { CURVES, lines, signsOf, skills } from "./timeline.js";
-import { doing, faults, figures, join, notes, notesCount, settings, swarm, swarmCount, title } from "./views.js";
+import {
+  alarms,
+  doing,
+  faults,
+  figures,
+  join,
+  notes,
+  notesCount,
+  settings,
+  swarm,
+  swarmCount,
+  title,
+} from "./views.js";
 
 const PEERS_SHOWN = 40; // until the reader asks for all: more than a reader takes in, and a long way to scroll on a phone
 const OFF_SCREEN_FACTOR = 10; // parts off the screen are updated this many times less often
@@ -128,6 +140,7 @@ function drawStatus() {
   show($("subtitle"), subtitle);
   if (document.title !== `${name} · starling`) document.title = `${name} · starling`;
   drawHeadline();
+  show($("alarms"), ...alarms(status));
   show($("join"), ...join(status));
   show($("notes-count"), notesCount(status));
 }

@@ -88,6 +88,7 @@ function fill({ row, peer }) {
 
 function link(peer) {
   if (peer.banned_because) return `banned: ${peer.banned_because}`;
+  if (!peer.connected && peer.heartbeat && peer.heartbeat_age_seconds === null) return "left";
   if (!peer.connected)
     return `away${peer.heartbeat_age_seconds === null ? "" : `, last heartbeat ${ago(peer.heartbeat_age_seconds)} ago`}`;
   return peer.round_trip_seconds === null ? "connected" : `${number(MS * peer.round_trip_seconds, 1)} ms`;

@@ -23,6 +23,23 @@ export function doing(status, { live, seen_seconds }) {
   return `${capital(status.waiting_for || status.state)}. Up ${ago(up)}${rate}.`;
 }
 
+/** Describes what the owner must know at once: it stands above everything else. */
+export function alarms({ not_saved: unsaved, damaged, clock: wrong }) {
+  const said = [];
+  if (unsaved) {
+    said.push(
+      `Not saved: rounds ${unsaved.saved_round + 1} to ${unsaved.round} are in memory alone: ${unsaved.because}`,
+    );
+  }
+  if (damaged) {
+    const from = damaged.continues_from;
+    const then = from === null ? "no checkpoint was left" : `the run went on from round ${number(from)}`;
+    said.push(`Damaged: ${damaged.damaged.map(({ name }) => name).join(", ")}, kept aside; ${then}`);
+  }
+  if (wrong) said.push(`Clock: ${wrong}`);
+  return said.map((text) => element("p", { class: "bad" }, text));
+}
+
 const row = (title, value, aside = "", kind = null) => ({ title, value, aside, kind });
 
 /** Describes all figures of this node, grouped. A value that is not known yet is a dash. */

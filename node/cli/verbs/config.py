@@ -1,49 +1,86 @@
-"""``starling config show|validate``: the resolved configuration."""
+"""``starling config show|validate``: the settings of a running node, or those of a start; and whether it can be."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+import sys
+from typing import Annotated
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments
-
-if TYPE_CHECKING:
-    from node.configuration import Config
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments, shown_width
 
 app = typer.Typer(help="Show or check the configuration.", no_args_is_help=True)
 
 
 @app.command("show")
-def show_config(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
-    """Print the configuration that a start would use, as TOML: flags override the environment, which overrides
-    node.toml, which overrides the defaults.
+def show_config(
+    home: HomeOption = None,
+    sets: SetOption = None,
+    start: Annotated[
+        bool, typer.Option("--start", help="What a start from this shell would use, also while a node runs.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the settings of the node that runs in --home, or else those that a
+    start would use: flags override the environment, which overrides node.toml,
+    which overrides what the directory's run was trained with, which overrides
+    the defaults. The first line, with --json on standard error, says which.
 
-    Example: starling config show --set learner.own_groups=16
+    Examples:
+
+    starling config show
+
+    starling config show --set learner.own_groups=16
     """
-    config = _load(home, sets)
-    typer.echo(config.model_dump_json(indent=2) if as_json else as_toml(config.model_dump(mode="json")))
+    from node.doctor.settings_in_use import settings_of
+    from node.home import home_at
+
+    shown = settings_of(home_at(home, os.environ), os.environ, assignments(sets), of_start=start)
+    if as_json:
+        import json
+
+        typer.echo(f"starling: {shown.origin}", err=True)
+        typer.echo(json.dumps(shown.config, indent=2))
+        return
+    typer.echo("\n".join([*(f"# {line}" for line in shown.lines()), "", as_toml(dict(shown.config))]))
 
 
 @app.command()
 def validate(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
-    """Check the configuration. If it is invalid, print the reason and exit with code 78.
+    """Check everything that a start needs: keys and values, addresses, names, the
+    model, the data files, the directory, and whether the ports are free.
+
+    Everything that is wrong is printed at once, with what to write instead, and
+    the exit code is 78, or 69 if only a port is taken.
 
     Example: starling config validate --home /data/node
     """
     import json
 
+    import msgspec
+
+    from node.cli.wording import finding_lines
+    from node.doctor.before_start import check_start
+    from node.doctor.findings import report_of
     from node.home import home_at
 
-    _load(home, sets)
-    path = home_at(home, os.environ).path / "node.toml"
+    where = home_at(home, os.environ)
+    checked = check_start(where, os.environ, assignments(sets))
+    path = where.path / "node.toml"
     found = str(path) if path.exists() else None
     if as_json:
-        typer.echo(json.dumps({"valid": True, "file": found}))
-        return
-    typer.echo(f"valid: {found}" if found else f"valid: there is no {path}, so the defaults apply")
+        findings = msgspec.to_builtins(checked.findings)
+        typer.echo(json.dumps({"valid": not checked.errors, "file": found, "findings": findings}))
+    else:
+        if checked.findings:
+            out = sys.stderr if checked.errors else sys.stdout
+            for line in finding_lines(report_of(checked.findings), shown_width(out)):
+                typer.echo(line, file=out)
+        if not checked.errors:
+            typer.echo(f"valid: {found}" if found else f"valid: there is no {path}, so the defaults apply")
+    if checked.errors:
+        raise typer.Exit(checked.exit_code)
 
 
 def as_toml(tree: dict[str, object]) -> str:
@@ -60,10 +97,3 @@ def _toml_lines(section: dict[str, object], prefix: str = "") -> list[str]:
         if isinstance(inner, dict):
             lines += ["", f"[{prefix}{name}]", *_toml_lines(inner, f"{prefix}{name}.")]
     return lines
-
-
-def _load(home: Path | None, sets: list[str] | None) -> Config:
-    from node.configuration import load_config
-    from node.home import home_at
-
-    return load_config(home_at(home, os.environ).path, os.environ, assignments(sets))

@@ -36,7 +36,8 @@ def demo(
     """Start three different nodes, or four of one model, on this machine, and compare learning together with learning
     alone.
 
-    It takes a little more than twice --minutes. It leaves nothing behind, even when it is interrupted.
+    It takes twice --minutes, and a few minutes to load and to measure the models three times; after the first
+    measurement it says how many are left. It leaves nothing behind, even when it is interrupted.
 
     Example: starling demo --minutes 3 --json demo.json
     """

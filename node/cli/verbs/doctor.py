@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import typer
 
-from node.cli.options import HomeOption, JsonOption, SetOption, assignments
+from node.cli.options import HomeOption, JsonOption, SetOption, assignments, shown_width
 
 
 def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption = False) -> None:
@@ -35,7 +36,7 @@ def doctor(home: HomeOption = None, sets: SetOption = None, as_json: JsonOption 
     if as_json:
         typer.echo(msgspec.json.encode(report))
     else:
-        for line in finding_lines(report):
+        for line in finding_lines(report, shown_width(sys.stdout)):
             typer.echo(line)
     if not report.healthy:
         raise typer.Exit(ExitCode.FAULT)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import HomeOption
 
+if TYPE_CHECKING:
+    from node.home import Home
+
 POLL_SECONDS = 0.1
+SILENT_SECONDS = 10.0
 
 
 def down(
@@ -23,22 +28,45 @@ def down(
 
     Example: starling down --wait 60
     """
-    from node.api.node_client import ask_stop
     from node.home import home_at, is_locked
-    from protocol.errors import UnreachableError
+    from protocol.errors import DeadlineError
 
     where = home_at(home, os.environ)
+    began = time.monotonic()
+    asked = _ask(where, 0.0)
+    while is_locked(where):
+        waited_seconds = time.monotonic() - began
+        if waited_seconds > wait_seconds:
+            raise DeadlineError(
+                f"the node in {where.path} still runs after {wait_seconds:g} s: see starling logs --of learner"
+            )
+        time.sleep(POLL_SECONDS)
+        asked = asked or _ask(where, waited_seconds)
+    typer.echo("The node has stopped.")
+
+
+def _ask(where: Home, waited_seconds: float) -> bool:
+    """Returns whether the node was asked to stop. Raises ``UnreachableError`` where there was none from the start.
+
+    A node that starts opens its socket within seconds; one that does not answer after ``SILENT_SECONDS`` gets a signal.
+    """
+    from node.api.node_client import ask_stop
+    from node.home import holder_of
+    from protocol.errors import DeadlineError, UnreachableError
+
     try:
         ask_stop(where)
     except UnreachableError:
-        if not is_locked(where):
+        if not waited_seconds:
             raise
-        typer.echo("The node is stopping already.")
-    deadline = time.monotonic() + wait_seconds
-    while is_locked(where):
-        if time.monotonic() > deadline:
-            raise UnreachableError(
-                f"the node in {where.path} still runs after {wait_seconds:g} s: see its logs/learner.log"
-            )
-        time.sleep(POLL_SECONDS)
-    typer.echo("The node has stopped.")
+        return True  # it has ended
+    except DeadlineError:
+        holder = holder_of(where)
+        if holder is None or holder.supervisor is None:
+            typer.echo("The node is stopping already.")
+            return True
+        if waited_seconds < SILENT_SECONDS:
+            return False
+        typer.echo(f"The node does not answer: process {holder.supervisor} is asked to stop by SIGTERM.")
+        os.kill(holder.supervisor, signal.SIGTERM)
+    return True

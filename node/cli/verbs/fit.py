@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption, SetOption, assignments
 from protocol.errors import ConfigurationError
-
-UNITS: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 1 << 20, "gib": 1 << 30}
 
 
 def fit(
@@ -53,7 +50,7 @@ def fit(
     config = load_config(where.path, os.environ, flags)
     asked_bytes = None if memory is None else bytes_of(memory)
     sizes = sizes_of(model_folder(config.policy.model))
-    machine = machine_for(where, config.policy, asked_bytes)
+    machine = machine_for(where, config.policy, asked_bytes, config.machine.max_memory_bytes)
     workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
     report = fit_report(config, sizes, machine, workload, kept=trained_here(where))
     if as_json:
@@ -67,7 +64,11 @@ def fit(
 
 def bytes_of(text: str) -> int:
     """Returns an amount such as "8GB", "512 MiB" or "8000000000" in bytes. Raises ``ConfigurationError``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in UNITS:
-        raise ConfigurationError(f"--memory {text} is not an amount of memory: write it such as 8GB or 512MiB")
-    return int(float(found[1]) * UNITS[found[2]])
+    from node.configuration.amounts import size_bytes
+
+    try:
+        return size_bytes(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--memory {text} is not an amount of memory: write it such as 8GB or 512MiB"
+        ) from None

@@ -1,4 +1,4 @@
-"""``starling revoke``, ``starling swarm rotate-key`` and ``swarm apply``: what the owner signs for all members.
+"""``starling revoke``, ``readmit``, ``swarm rotate-key`` and ``swarm apply``: what the owner signs for all members.
 
 Each verb writes the signed document to ``cluster/`` in the data directory and hands it to the node that runs there,
 which spreads it. Where no node runs, the document takes effect at the next start, or once a member applies a copy.
@@ -21,6 +21,8 @@ from protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from node.home import Home
     from protocol.cluster.cluster_manifest import Cluster
+    from protocol.cluster.documents import Revocations
+    from protocol.identity import NodeKey
     from swarm.cluster.cluster_files import ClusterFiles
 
 GRACE = "7d"
@@ -40,7 +42,7 @@ def revoke(
     Example: starling revoke 12D3KooW…
     """
     from node.home import home_at
-    from protocol.cluster.documents import Revocations, sign_revocations
+    from protocol.cluster.documents import Revocations
     from protocol.identity import NodeKey
     from swarm.cluster.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
 
@@ -56,19 +58,69 @@ def revoke(
         return
     if where.key.exists() and key == NodeKey.load(where.key).public_bytes:
         raise ConfigurationError("this is the peer id of this node: a node cannot revoke itself")
-    revocations = Revocations(
-        cluster.swarm_id,
-        current.sequence + 1 if current is not None else 1,
-        int(time.time()),
-        peers if is_invite else (*peers, key),
-        (*invitations, key) if is_invite else invitations,
+    _sign_list(
+        where,
+        files,
+        owner,
+        Revocations(
+            cluster.swarm_id,
+            current.sequence + 1 if current is not None else 1,
+            int(time.time()),
+            peers if is_invite else (*peers, key),
+            (*invitations, key) if is_invite else invitations,
+        ),
     )
-    try:
-        document = sign_revocations(owner, revocations)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
-    files.keep("revocations", document)
-    _hand_over(where, files, "revocations", document)
+
+
+def readmit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PEER", help="The peer id of a revoked member, or a revoked invite that is to be valid."
+        ),
+    ],
+    home: HomeOption = None,
+    owner_key: OwnerKeyOption = None,
+) -> None:
+    """Take back a revocation: the owner signs a later list without that peer or invite.
+
+    A member whose membership has not ended is one again. Its own node still holds the former list and refuses to
+    start: apply the new list there (starling swarm apply), or join anew by an invite, which also brings a key that was
+    rotated meanwhile.
+
+    Example: starling readmit 12D3KooW…
+    """
+    from node.home import home_at
+    from protocol.cluster.documents import Revocations
+    from swarm.cluster.cluster_files import cluster_files, read_cluster, read_owner, read_revocations
+
+    where = home_at(home, os.environ)
+    files = cluster_files(where.path, owner_key)
+    cluster = read_cluster(files)
+    owner = read_owner(files, cluster)
+    current = read_revocations(files, cluster)
+    is_invite, key = _revoked_key(target, cluster)
+    if current is None or key not in (current.invitations if is_invite else current.peers):
+        typer.echo("It is not revoked: nothing to do. starling swarm show lists what is.")
+        return
+    _sign_list(
+        where,
+        files,
+        owner,
+        Revocations(
+            cluster.swarm_id,
+            current.sequence + 1,
+            int(time.time()),
+            tuple(peer for peer in current.peers if peer != key),
+            tuple(invitation for invitation in current.invitations if invitation != key),
+        ),
+    )
+    if not is_invite:
+        typer.echo(
+            f"On the machine of that peer, either: starling swarm apply FILE, a copy of "
+            f"{files.directory / 'revocations'}, then starling up; or, with what starling invite prints: starling up "
+            "--join INVITE"
+        )
 
 
 def rotate_key(
@@ -143,7 +195,7 @@ def apply_document(
     if isinstance(judged, AdmissionRefused):
         raise RefusedError(judged.message, judged.reason)
     files.keep("revocations" if kind == "revocations" else "key-change", raw)
-    _hand_over(where, files, kind, raw)
+    _hand_over(where, files, kind, raw, done="Applied")
 
 
 def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
@@ -163,7 +215,26 @@ def _revoked_key(target: str, cluster: Cluster) -> tuple[bool, bytes]:
     return True, invite.invitation.key
 
 
-def _hand_over(home: Home, files: ClusterFiles, kind: Literal["revocations", "key_change"], document: bytes) -> None:
+def _sign_list(home: Home, files: ClusterFiles, owner: NodeKey, revocations: Revocations) -> None:
+    """Signs a list of revocations, keeps it, and hands it to the node that runs here."""
+    from protocol.cluster.documents import sign_revocations
+
+    try:
+        document = sign_revocations(owner, revocations)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    files.keep("revocations", document)
+    _hand_over(home, files, "revocations", document)
+
+
+def _hand_over(
+    home: Home,
+    files: ClusterFiles,
+    kind: Literal["revocations", "key_change"],
+    document: bytes,
+    *,
+    done: str = "Signed",
+) -> None:
     from protocol.errors import UnreachableError
     from swarm.client import SwarmClient
 
@@ -174,10 +245,10 @@ def _hand_over(home: Home, files: ClusterFiles, kind: Literal["revocations", "ke
     except UnreachableError:
         secret = " The file holds the new key: protect it like a password." if kind == "key_change" else ""
         typer.echo(
-            f"Signed: {files.directory / name}. No node runs here, so no member has received it yet: start this node "
+            f"{done}: {files.directory / name}. No node runs here, so no member has received it yet: start this node "
             f"with starling up, or copy the file to any member and run there: starling swarm apply FILE{secret}"
         )
         return
     typer.echo(
-        "Signed and handed to the node here: connected members receive it within seconds, others when they connect."
+        f"{done} and handed to the node here: connected members receive it within seconds, others when they connect."
     )

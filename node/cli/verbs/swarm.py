@@ -125,12 +125,18 @@ def invite(
     from protocol.cluster.documents import Invitation, sign_invitation
     from protocol.cluster.invite import encode_invite
     from protocol.identity import NodeKey
-    from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster, read_owner
+    from swarm.cluster.cluster_files import cluster_files, current_psk, has_cluster, read_cluster, read_owner
 
     where = home_at(home, os.environ)
     files = cluster_files(where.path, owner_key)
+    if not has_cluster(files):
+        raise ConfigurationError(
+            f"{where.path} belongs to no private cluster, and an open swarm needs no invite: others join with starling "
+            "up --peer ADDRESS, and starling status prints the addresses of this node. To found a cluster: starling "
+            "swarm create --private --name NAME"
+        )
     cluster = read_cluster(files)
-    psk, owner = current_psk(files, cluster), read_owner(files, cluster)
+    owner, psk = read_owner(files, cluster), current_psk(files, cluster)
     if not 1 <= seats <= limits.MEMBERS or len(name.encode()) > limits.NAME_BYTES:
         raise ConfigurationError(
             f"--seats takes 1 to {limits.MEMBERS}, --for at most {limits.NAME_BYTES} bytes; {seats} and "

@@ -42,7 +42,11 @@ def tasks(
 
     starling tasks reasoning:gcd --seed 7 --score "It is <answer>4</answer>"
 
+    starling tasks reasoning_gym:chain_sum --set tasks.reasoning_gym.chain_sum.min_terms=2
+
     starling tasks gsm8k --set tasks.jsonl=gsm8k.jsonl --score "#### 42" --json
+
+    starling tasks sums --set tasks.jsonl=sums.jsonl --set tasks.jsonl_reward=reward.py:close --score 41
     """
     import msgspec
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from node.cli.options import HomeOption, SetOption, assignments
+from node.cli.options import HomeOption, SetOption, assignments, shown_width
+from protocol.errors import ConfigurationError
+from swarm.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from node.doctor.findings import Finding
+
+if TYPE_CHECKING:
+    from node.home import Home
 
 
 def up(
@@ -45,6 +56,12 @@ def up(
     tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
     sets: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", help="Run in the background: return once the node is ready, or say why it could not start."
+        ),
+    ] = False,
     until_input_ends: Annotated[
         bool,
         typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes."),
@@ -52,35 +69,103 @@ def up(
 ) -> None:
     """Start a node: it trains, finds peers, shares rollouts with them, and continues from its last checkpoint.
 
-    The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second one stops the node at once.
+    A directory that holds a run keeps its model, tasks and swarm: a plain
+    starling up continues it. Settings are checked before anything starts, and
+    everything that is wrong is told at once.
+
+    The first Ctrl-C finishes the step, checkpoints, and says goodbye; a second
+    one stops the node at once. A run that could not save what it learnt ends
+    with exit code 74.
 
     Examples:
 
-    starling up --model builtin:wren
+    starling up
+
+    starling up --model builtin:robin --rounds 30
+
+    starling up --model ./my-model --set tasks.jsonl=questions.jsonl
+
+    starling up --home /data/finch --model builtin:finch
 
     starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW… --name lark
 
+    starling up --detach
+
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
-    from node.cli.progress import observer_for
-    from node.configuration import load_config
+    from node.configuration import with_whole_paths
+    from node.doctor.before_start import check_start
     from node.home import home_at
-    from node.supervision.cluster_setup import invite_text
-    from node.supervision.start import run_node
-    from swarm.exit_codes import ExitCode
 
     where = home_at(home, os.environ)
-    join = join or os.environ.get("STARLING_JOIN")
-    invite = invite_text(join) if join else None
     flags = flags_of(model, name, peer, listen, rounds, tokens, sets)
     if from_peers:
         flags["checkpoint.from_peers"] = "true"
-    config = load_config(where.path, os.environ, flags)
-    with observer_for(as_json=as_json) as observer:
+    invite, refused_invite = _invite(join or os.environ.get("STARLING_JOIN"))
+    checked = check_start(where, os.environ, flags)
+    if checked.errors or refused_invite:
+        _refuse((*refused_invite, *checked.errors), checked.exit_code or ExitCode.BAD_CONFIGURATION, as_json=as_json)
+
+    if detach:
+        raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
+
+    from node.cli.node_log import LoggedObserver, node_log  # after the check, which is to answer at once
+    from node.cli.output_queue import queued_standard_error
+    from node.cli.progress import observer_for
+    from node.supervision.start import run_node
+
+    config = with_whole_paths(checked.resolved.config, Path.cwd())
+    log = node_log(where)
+    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
+        observer = LoggedObserver(shown, log)
+        for each in checked.warnings:
+            observer.on_note(f"Warning, {each.check}: {each.message}. To do: {each.remedy}.")
         outcome = run_node(where, config, observer, until_input_ends=until_input_ends, invite=invite)
         observer.on_outcome(outcome)
     if outcome.exit_code is not ExitCode.DONE:
         raise typer.Exit(outcome.exit_code)
+
+
+def _invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
+    """Returns the invite, or what is wrong with what was given as one."""
+    if not join:
+        return None, ()
+    from node.doctor.findings import error
+    from node.supervision.cluster_setup import invite_text
+
+    try:
+        return invite_text(join), ()
+    except ConfigurationError as failure:
+        return None, (error("join", str(failure), "copy the whole invite, or name the file that holds it"),)
+
+
+def _refuse(findings: Sequence[Finding], code: int, *, as_json: bool) -> NoReturn:
+    """Prints everything that has to be corrected, for programs as the last event of a node, and exits."""
+    import json
+    import time
+
+    import msgspec
+
+    from node.cli.wording import refusal_lines
+
+    if as_json:
+        because = "\n".join(refusal_lines(findings))
+        ended = {"event": "ended", "exit_code": int(code), "because": because, "time_seconds": time.time()}
+        typer.echo(json.dumps({**ended, "findings": msgspec.to_builtins(findings)}))
+    else:
+        lines = refusal_lines(findings, shown_width(sys.stderr))
+        typer.echo("\n".join(["starling: " + lines[0], *lines[1:]]), err=True)
+    raise typer.Exit(code)
+
+
+def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:
+    from node.cli.detaching import start_detached
+    from protocol.errors import ConfigurationError
+
+    if until_input_ends:
+        raise ConfigurationError("--detach and --until-input-ends contradict: a detached node has no standard input")
+    command = [sys.executable, *(argument for argument in sys.orig_argv[1:] if argument != "--detach")]
+    return start_detached(home, command, as_json=as_json, write=typer.echo)
 
 
 def flags_of(

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from node.cli.options import JsonOption
+from node.version import VERSION
+
+
+def print_version(asked: bool) -> None:
+    """Prints starling's own version and ends the command, if ``--version`` was given."""
+    if asked:
+        typer.echo(f"starling {VERSION}")
+        raise typer.Exit
+
+
+def before_any_verb(
+    _: Annotated[
+        bool, typer.Option("--version", "-V", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Takes the options that need no verb."""
 
 
 def version(as_json: JsonOption = False) -> None:
@@ -27,7 +45,6 @@ def versions() -> dict[str, str]:
     import platform
     from importlib import metadata
 
-    from node.version import VERSION
     from protocol.limits import PROTOCOL_MAJOR, PROTOCOL_MINOR
 
     return {

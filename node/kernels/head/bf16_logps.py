@@ -38,11 +38,12 @@ SlopeOf = Callable[[Tensor, Tensor | None, int, float, Slopes], Tensor]
 
 
 class Bf16Logps(torch.autograd.Function):
-    """``linear_logp._BlockedLogps`` for bf16 ``hidden`` (N, D) and ``weight`` (V, D); targets (N,) int64."""
+    """``linear_logp._BlockedLogps`` for bf16 ``hidden`` (N, D) and ``weight`` (V, D), of which the first ``words`` rows
+    are tokens; targets (N,) int64."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float, words: int
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         fold, _ = _between_products(hidden.device)
@@ -51,10 +52,10 @@ class Bf16Logps(torch.autograd.Function):
         running = torch.zeros(3, len(hidden), dtype=torch.float32, device=hidden.device)
         running[0] = torch.finfo(torch.float32).min
         expected = torch.zeros_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
-        for words, tokens in _blocks(hidden, weight):
-            w = weight[words]
+        for block, tokens in _blocks(hidden, words):
+            w = weight[block]
             p, decay = fold(
-                running[:, tokens], float32_product(hidden[tokens], w.T), None if bias is None else bias[words], inverse
+                running[:, tokens], float32_product(hidden[tokens], w.T), None if bias is None else bias[block], inverse
             )
             if expected is not None:
                 expected[tokens].mul_(decay).add_(float32_product(p, w))
@@ -66,26 +67,28 @@ class Bf16Logps(torch.autograd.Function):
         # ∂ logp / ∂ hidden
         gap = None if expected is None else (at_targets - expected.div_(total[:, None])).mul_(inverse)
         ctx.save_for_backward(hidden, weight, targets, bias, lse, entropies, gap)
-        ctx.inverse = inverse
+        ctx.inverse, ctx.words = inverse, words
         return logps, entropies
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, bias, lse, entropies, gap = ctx.saved_tensors
-        needs_hidden, needs_weight, _, needs_bias, _ = ctx.needs_input_grad
+        needs_hidden, needs_weight, _, needs_bias, _, _ = ctx.needs_input_grad
         _, slope_of = _between_products(hidden.device)
         hidden_grad = None
         if needs_hidden:
             hidden_grad = torch.zeros_like(gap) if g is None or e is not None else gap * g[:, None]
         if e is None and not (needs_weight or needs_bias):
-            return None if hidden_grad is None else hidden_grad.to(hidden.dtype), None, None, None, None
+            return None if hidden_grad is None else hidden_grad.to(hidden.dtype), None, None, None, None, None
 
         slopes = Slopes(lse, entropies, targets, g, e)
         weight_grad = torch.empty_like(weight) if needs_weight else None
+        if weight_grad is not None:
+            weight_grad[ctx.words :] = 0
         bias_grad = torch.zeros(len(weight), dtype=torch.float32, device=hidden.device) if needs_bias else None
         of_words: Tensor | None = None  # the gradient of one block of ``weight``, in float32
-        for words, tokens in _blocks(hidden, weight):
+        for words, tokens in _blocks(hidden, ctx.words):
             w, h = weight[words], hidden[tokens]
             of_bias = None if bias is None else bias[words]
             slope = slope_of(float32_product(h, w.T), of_bias, words.start, ctx.inverse, slopes.rows(tokens))
@@ -103,6 +106,7 @@ class Bf16Logps(torch.autograd.Function):
             weight_grad,
             None,
             None if bias_grad is None else bias_grad.to(bias.dtype),
+            None,
             None,
         )
 
@@ -150,12 +154,12 @@ def torch_slope_of(products: Tensor, bias: Tensor | None, first: int, inverse: f
     return slope.mul_(inverse).bfloat16()
 
 
-def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, slice]]:
+def _blocks(hidden: Tensor, vocabulary: int) -> Iterator[tuple[slice, slice]]:
     """Yields words and tokens of each block; all tokens of the same words follow each other."""
     tokens, words = block_shape_for(hidden.device)
-    for first_word in range(0, len(weight), words):
+    for first_word in range(0, vocabulary, words):
         for first in range(0, len(hidden), tokens):
             yield (
-                slice(first_word, min(first_word + words, len(weight))),
+                slice(first_word, min(first_word + words, vocabulary)),
                 slice(first, min(first + tokens, len(hidden))),
             )

@@ -20,6 +20,15 @@ DECAY = 0.9
 class ClassSuccess:
     success: float = INITIAL_SUCCESS
     samples: int = 0  # completions seen
+    initial_share: float = 1.0  # of ``INITIAL_SUCCESS`` in ``success``
+
+    @property
+    def measured(self) -> float:
+        """The success without the initial value: the running mean of rewards alone, for people and charts."""
+        if self.initial_share >= 1.0:
+            return 0.0
+        measured = (self.success - self.initial_share * INITIAL_SUCCESS) / (1.0 - self.initial_share)
+        return min(1.0, max(0.0, measured))
 
 
 @dataclass(slots=True)
@@ -39,7 +48,7 @@ class SuccessTracker:
                 before = self.classes.get(name, ClassSuccess())
                 mean = sum(rewards) / len(rewards)
                 success = DECAY * before.success + (1 - DECAY) * mean
-                self.classes[name] = ClassSuccess(success, before.samples + len(rewards))
+                self.classes[name] = ClassSuccess(success, before.samples + len(rewards), DECAY * before.initial_share)
 
     def announced(self) -> tuple[TaskSuccess, ...]:
         """Returns the classes most sampled, within the protocol's bounds, for the heartbeat."""
@@ -50,9 +59,11 @@ class SuccessTracker:
         """Returns a copy of the present state, for another thread."""
         return SuccessTracker(dict(self.classes))
 
-    def snapshot(self) -> dict[str, tuple[float, int]]:
-        return {name: (s.success, s.samples) for name, s in self.classes.items()}
+    def snapshot(self) -> dict[str, tuple[float, int, float]]:
+        return {name: (s.success, s.samples, s.initial_share) for name, s in self.classes.items()}
 
     @classmethod
     def restored(cls, snapshot: Mapping[str, Sequence[float]]) -> SuccessTracker:
-        return cls({name: ClassSuccess(float(s), int(n)) for name, (s, n) in snapshot.items()})
+        """Takes also what earlier versions wrote, without the share of the initial value."""
+        shares = {name: float(entry[2]) if len(entry) > 2 else 0.0 for name, entry in snapshot.items()}
+        return cls({name: ClassSuccess(float(e[0]), int(e[1]), shares[name]) for name, e in snapshot.items()})

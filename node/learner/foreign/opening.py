@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from node.learner.foreign.outcomes import Decided, ForeignOutcome
 from node.learner.foreign.replay import Key, key_of
@@ -112,15 +111,15 @@ def _asked_for(
 
 def open_group(seen: SeenGroup, fetched: Fetched) -> Opened | Unusable:
     """Reads, decodes and compares one fetched blob with its advert."""
-    if fetched.path is None:
+    if not fetched.is_here:
         log.debug("group %s of %s not fetched: %s", seen.advert.blob.hex()[:12], seen.peer, fetched.reason)
         return Unusable(seen, Decided.of_advert(ForeignOutcome.NOT_FETCHED, seen, fetched.reason))
     size_bytes = 0
     try:
-        size_bytes = Path(fetched.path).stat().st_size
+        size_bytes = fetched.size()
         if size_bytes != seen.advert.size:  # a blob of the store itself, which may be of any size
             raise IntegrityError(f"size: advertised {seen.advert.size} bytes, the blob has {size_bytes}")
-        group = decode_group(Path(fetched.path).read_bytes(), tokens=sum(seen.advert.lengths))
+        group = decode_group(fetched.read(), tokens=sum(seen.advert.lengths))
         check_against_advert(
             group, seen.advert, family=seen.family, tokenizer=seen.tokenizer, policy_version=seen.policy_version
         )

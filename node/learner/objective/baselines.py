@@ -68,7 +68,8 @@ def with_baselines(
     for micro_batch in planned:
         hidden, targets = completion_hidden(network, micro_batch, passes)
         head = network.head
-        logps, _ = linear_logps(hidden, head.weight, targets, head.bias, temperature=temperature)
+        words = network.vocabulary
+        logps, _ = linear_logps(hidden, head.weight, targets, head.bias, temperature=temperature, vocabulary=words)
         weights = _token_weights(logps, micro_batch.completions, objective)
         start = 0
         for completion in micro_batch.completions:
@@ -77,7 +78,12 @@ def with_baselines(
             norm = 0.0
             if id(completion) in need_norms:
                 norm = squared_head_gradient(
-                    hidden[tokens], head.weight, targets[tokens], weights[tokens], head.bias, temperature=temperature
+                    hidden[tokens],
+                    head.weight[:words],
+                    targets[tokens],
+                    weights[tokens],
+                    None if head.bias is None else head.bias[:words],
+                    temperature=temperature,
                 )
             found[id(completion)] = float(logps[tokens].double().sum()), norm
     return [_influenced(_resolved(group, found, keep_all=objective.kl_weight > 0)) for group in groups]

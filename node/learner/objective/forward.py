@@ -47,10 +47,14 @@ class Network:
     pads_prompts: bool  # False where a sliding window would count padding as distance
     context: int  # positions that the model has
     layers: tuple[torch.nn.Module, ...]  # of the body, in their order; what recomputation works on
+    vocabulary: int  # the head's first rows, which are tokens; those after them are padding
 
     @classmethod
-    def of(cls, model: PreTrainedModel | PeftModel) -> Network:
+    def of(cls, model: PreTrainedModel | PeftModel, vocabulary: int | None = None) -> Network:
         """Cuts ``model``, which from now on attends by ``grouped_attention``.
+
+        ``vocabulary``: how many ids the tokenizer has (``TokenTable.vocabulary``), by default all rows of the head. An
+        engine draws from these alone (``Draws``), so probabilities here are among them as well.
 
         Raises ``ConfigurationError`` for a model without a plain linear head.
         """
@@ -66,7 +70,8 @@ class Network:
         body: torch.nn.Module = causal.base_model
         layers = tuple(module for module in body.modules() if isinstance(module, GradientCheckpointingLayer))
         use_grouped_attention(causal)
-        return cls(body, head, not slides, context, layers)
+        rows = len(head.weight)
+        return cls(body, head, not slides, context, layers, rows if vocabulary is None else min(vocabulary, rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +134,9 @@ def completion_logps(
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probability and entropy of every completion token, (N,) each, completion after completion.
 
-    Both are of softmax(logits / temperature), in float32, and carry gradients to the network's parameters. Only
-    ``backward`` finds all of these: ``torch.autograd.grad`` misses recomputed layers, and the head where it is tied.
+    Both are of softmax(logits / temperature) over the network's vocabulary, in float32, and carry gradients to the
+    network's parameters. Only ``backward`` finds all of these: ``torch.autograd.grad`` misses recomputed layers, and
+    the head where it is tied.
     """
     weight: Tensor = network.head.weight
     with ExitStack() as stack:
@@ -139,7 +145,9 @@ def completion_logps(
             weight = with_early_gradient(embedding.weight)
             stack.enter_context(gradient_by_rows(embedding))
         hidden, targets = completion_hidden(network, micro_batch, passes)
-    return linear_logps(hidden, weight, targets, network.head.bias, temperature=temperature)
+    return linear_logps(
+        hidden, weight, targets, network.head.bias, temperature=temperature, vocabulary=network.vocabulary
+    )
 
 
 def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSettings = WHOLE) -> tuple[Tensor, Tensor]:
@@ -216,9 +224,7 @@ def _right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 @torch.no_grad()
-def check_network(
-    model: PreTrainedModel | PeftModel, network: Network, vocabulary: int, *, recompute: bool = False
-) -> None:
+def check_network(model: PreTrainedModel | PeftModel, network: Network, *, recompute: bool = False) -> None:
     """Compares this module's log-probabilities with the model's own logits on a few fixed tokens.
 
     Raises ``ConfigurationError`` for an architecture that this module does not compute correctly: logits that are
@@ -230,9 +236,9 @@ def check_network(
             f"{len(network.layers)} of the {layers} layers of {type(model).__name__} can be recomputed: "
             "set learner.recompute = false, or choose another policy.model"
         )
-    ids = [(7 * i + 3) % vocabulary for i in range(12)]
+    ids = [(7 * i + 3) % network.vocabulary for i in range(12)]
     device = network.head.weight.device
-    full: Tensor = model(input_ids=torch.tensor([ids], device=device)).logits[0, :-1].float()
+    full: Tensor = model(input_ids=torch.tensor([ids], device=device)).logits[0, :-1, : network.vocabulary].float()
     expected = full.log_softmax(-1).gather(-1, torch.tensor(ids[1:], device=device)[:, None])[:, 0]  # (11,)
     cuts = (5, 8) if network.pads_prompts else (5,)  # two lengths, so that padding is checked too
     completions = tuple(

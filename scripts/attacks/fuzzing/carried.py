@@ -45,6 +45,7 @@ from scripts.vectors.stream_vectors import peer_messages
 from swarm import api
 from swarm.announcements.crowding import Standing
 from swarm.announcements.group_pool import GroupPool
+from swarm.api import Fetched
 from swarm.hosts.simulated.network import SimulatedNetwork
 from swarm.peers.discovery import ADDRESSES, AddressBook, AddressSource
 from swarm.service import SwarmService
@@ -280,4 +281,5 @@ class _Rebuilding:
             path.write_bytes(blob)
         named = [StateBlob(bytes(32), len(b), h) for b, h in zip(blobs, self._hashes, strict=True)]
         advert = StateAdvert(bytes(16), self._layout.digest, 1, 0, (), named[0], tuple(named[1:]))
-        return lambda: rebuild(advert, paths, self._layout)
+        fetched = [Fetched(bytes(32), str(path), None) for path in paths]
+        return lambda: rebuild(advert, fetched, self._layout)

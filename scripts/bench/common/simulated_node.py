@@ -11,9 +11,9 @@ import random
 
 from msgspec.structs import replace
 
-from node.api.answers import peer_view
+from node.api.answers import paused_line, peer_view
 from node.api.record import RunRecord
-from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer
+from node.api.types import ChildStatus, NodeState, NodeStatus, Paused, PeersAnswer
 from node.events import Averaged, CheckpointSaved, ForeignGroups, GroupOutcome, LearnerReady, Phases, RoundDone, Usage
 from protocol.messages import Heartbeat, TaskSuccess
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -52,6 +52,7 @@ class SimulatedNode:
                 total = outcomes.setdefault(peer, {})
                 for outcome, count in counts.items():
                     total[outcome] = total.get(outcome, 0) + count
+        self._now_seconds = now_seconds
         self._status = self._status_of(now_seconds, done)
         self._peers = PeersAnswer(
             tuple(
@@ -68,6 +69,16 @@ class SimulatedNode:
 
     def request_stop(self, because: str) -> None:
         raise AssertionError(f"a simulated node cannot be stopped: {because}")
+
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
+        since = self._now_seconds
+        paused = Paused(since, "asked by its owner", None if for_seconds is None else since + for_seconds)
+        self.change(paused=paused, state=NodeState.PAUSED, waiting_for=paused_line(paused, since))
+        return paused
+
+    def resume(self, for_seconds: float | None) -> Paused | None:
+        self.change(paused=None, state=NodeState.TRAINING, waiting_for="the learner is starting")
+        return None
 
     def change(self, **changes: object) -> None:
         """Changes fields of the status, as an event would."""

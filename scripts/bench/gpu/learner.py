@@ -73,7 +73,7 @@ def learner_round(bench: Bench, name: str) -> None:
         plan.shape, bench.device, torch.bfloat16, adapter_rank=plan.adapter_rank, four_bit=plan.four_bit
     )
     network = Network.of(policy.model)
-    check_network(policy.model, network, policy.vocabulary, recompute=plan.recompute)
+    check_network(policy.model, network, recompute=plan.recompute)
     section, objective = LearnerSection(learning_rate=RATE), ObjectiveSection()
     passes = PassSettings(plan.batch_tokens, plan.recompute)
     optimizer = MasterAdamW(policy.trainable(), section)

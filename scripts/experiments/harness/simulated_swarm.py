@@ -216,7 +216,8 @@ class SwarmMember:
 
     def begin_average(self, ours: WeightsOffer, deadline_seconds: float) -> Future[api.Reply]:
         """Does what ``SwarmClient.average`` does, without waiting for the answer."""
-        request = ours.put(self._service.store, deadline_seconds)
+        stored = self._service.store.put(ours.content)
+        request = ours.request(stored, self._service.store.size(stored), deadline_seconds)
         return self._swarm.begin(lambda: self._service.answer(request))
 
     def _ask(self, request: api.Request, expected: type[T]) -> T:

@@ -43,6 +43,7 @@ from protocol.identity import NodeKey
 from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
+from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause, quieten_library_logs, run_contained
 from swarm.hosts.libp2p.doorway import Doorway
 from swarm.hosts.libp2p.gossipsub.mesh import Mesh
@@ -50,7 +51,7 @@ from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, Upgrader
+from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, OtherProtocolError, Upgrader
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
@@ -102,8 +103,9 @@ class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
     ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free port. ``mesh_degree`` is the number of
-    peers to which a gossiped message is forwarded. ``handshake`` is that of a private cluster. ``faults`` counts, by
-    reason, the failures of peers that stream handlers met.
+    peers to which a gossiped message is forwarded. ``handshake`` is that of a private cluster. ``bandwidth`` limits
+    what all sockets send and receive together. ``faults`` counts, by reason, the failures of peers that stream handlers
+    met.
     """
 
     def __init__(
@@ -115,12 +117,13 @@ class Libp2pHost:
         lan_discovery: bool = False,
         connections: int = CONNECTIONS,
         handshake: Handshake | None = None,
+        bandwidth: Bandwidth | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
         self._listen = [Multiaddr(address) for address in listen]
         self._lan_discovery = lan_discovery
-        self._meter = Meter()
+        self._meter = Meter(bandwidth=bandwidth or Bandwidth())
         self._doorway = Doorway(self.failures)
         self._blocked: dict[ID, None] = {}  # the earliest first
         self._incoming: Counter[ID] = Counter()
@@ -424,7 +427,7 @@ def _connection_failure(address: Address, error: BaseException) -> UnreachableEr
             "changed: ask the cluster's owner for a new invite",
             RefusalReason.WRONG_PSK,
         )
-    greeting = isinstance(error.__cause__, SecurityUpgradeFailure)
+    greeting = isinstance(error.__cause__, SecurityUpgradeFailure) and not isinstance(cause, OtherProtocolError)
     hint = " (a host of a private cluster, which needs an invite, answers so, as does a full host)" if greeting else ""
     return UnreachableError(f"cannot connect to {address}: {_reasons(error)}{hint}")
 

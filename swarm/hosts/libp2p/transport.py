@@ -1,6 +1,7 @@
 """TCP + Noise + Yamux for py-libp2p, with what the library's own classes lack.
 
-- Every byte over the sockets is counted, including handshakes and all overhead (``Meter``).
+- Every byte over the sockets is counted, including handshakes and all overhead (``Meter``), and may be held back by a
+  limit of the owner (``Bandwidth``).
 - A port that is taken is an error. The library listens with SO_REUSEPORT, with which a second node on the same port
   would silently receive half of the first node's connections.
 - An incoming connection releases its slot when it ends. The library holds the slot as long as the host runs, and so
@@ -31,6 +32,7 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
@@ -46,11 +48,16 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.errors import StarlingError, UnreachableError
 from swarm.cluster.handshake import perform_handshake
 from swarm.host import Handshake
+from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause
 from swarm.hosts.libp2p.doorway import FIRST_BYTES_SECONDS, Doorway
 from swarm.hosts.libp2p.private_network import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p.yamux import SteadyYamux
 
+FIRST_BYTES = 16  # of what the other end sends: enough to tell text from a greeting and from a private cluster's nonce
+LEAST_TEXT_BYTES = 5
+TEXT_BYTES = frozenset(b"\t\r\n") | frozenset(range(0x20, 0x7F))
+NO_NODE = "plain text answers there, as from a web server, and no starling node: check the port"
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
 WHOLE_READ_BYTES = 2048  # a read of so many bytes or more needs all of them
@@ -66,6 +73,7 @@ class Meter:
 
     sent_bytes: int = 0
     received_bytes: int = 0
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
     open: set[MeteredSocket] = field(default_factory=set)
 
     async def close_all(self) -> None:
@@ -82,9 +90,11 @@ class MeteredSocket(TrioTCPStream):
         self.closed = trio.Event()
         self._meter = meter
         self._wake_bytes = 1
+        self._first_bytes = b""
         meter.open.add(self)
 
     async def write(self, data: bytes) -> None:
+        await self._meter.bandwidth.before_sending(len(data))
         await super().write(data)
         self._meter.sent_bytes += len(data)
 
@@ -92,7 +102,15 @@ class MeteredSocket(TrioTCPStream):
         self._wake_for(n)
         data = await super().read(None if n is None else min(n, READ_BYTES))
         self._meter.received_bytes += len(data)
+        await self._meter.bandwidth.after_receiving(len(data))
+        if len(self._first_bytes) < FIRST_BYTES:
+            self._first_bytes += data[: FIRST_BYTES - len(self._first_bytes)]
         return data
+
+    @property
+    def has_answered_in_text(self) -> bool:
+        """Whether what the other end sent first is plain text, as a web server sends it."""
+        return len(self._first_bytes) >= LEAST_TEXT_BYTES and all(byte in TEXT_BYTES for byte in self._first_bytes)
 
     def _wake_for(self, n: int | None) -> None:
         """Sets after how many bytes the system wakes us: up to ``WAKE_BYTES`` of a long read, not every packet.
@@ -132,6 +150,10 @@ class MeteredSocket(TrioTCPStream):
         except OSError:
             return None
         return str(host), int(port)
+
+
+class OtherProtocolError(RawConnError):
+    """The other end speaks no libp2p."""
 
 
 class Listener(IListener):
@@ -234,6 +256,7 @@ class Upgrader(TransportUpgrader):
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
+        socket = raw_conn.stream if isinstance(raw_conn, RawConnection) else None
         if self._handshake is not None:
             raw_conn = PrivateConnection(raw_conn, self._handshake.keys())
         try:
@@ -241,6 +264,8 @@ class Upgrader(TransportUpgrader):
         except SecurityUpgradeFailure as failure:
             if isinstance(innermost_cause(failure), PrivateNetworkError):
                 self._failures.note("private network", failure)
+            elif isinstance(socket, MeteredSocket) and socket.has_answered_in_text:
+                raise SecurityUpgradeFailure("no libp2p") from OtherProtocolError(NO_NODE)
             raise
         except ValueError as error:  # the library decodes a greeting as text without a check
             raise SecurityUpgradeFailure("the first bytes are no greeting of libp2p") from error

@@ -21,6 +21,8 @@ class NetworkConditions:
 
     def __init__(self, seed: int, *, delay_seconds: tuple[float, float], loss: float, duplicates: float) -> None:
         self.delay_seconds = delay_seconds  # shortest and longest, in one direction
+        self.is_whole = True  # no partition, and nobody is silent
+        self.is_plain = not loss and not duplicates  # gossip takes its delay, and nothing else happens to it
         self._seed = seed
         self._loss = loss
         self._duplicates = duplicates
@@ -33,17 +35,21 @@ class NetworkConditions:
 
     def partition(self, group_a: Iterable[PeerId], group_b: Iterable[PeerId]) -> None:
         self._groups = (frozenset(group_a), frozenset(group_b))
+        self.is_whole = False
 
     def silence(self, peer: PeerId) -> None:
         self._silent.add(peer)
+        self.is_whole = False
 
     def heal(self) -> None:
         self._groups = None
         self._silent.clear()
+        self.is_whole = True
 
     def set_bandwidth(self, bytes_per_second: float, *, of: PeerId | None) -> None:
         """Of the links of one peer, or of every link."""
         self._bytes_per_second[of] = bytes_per_second
+        self.is_plain = False
 
     def join_lan(self, peers: Iterable[PeerId]) -> None:
         self._lans.append(frozenset(peers))

@@ -8,8 +8,8 @@ Faults: ``partition`` and ``heal``, ``crash`` and ``restart``, ``silence`` (the 
 nothing), ``set_bandwidth``, gossip that is lost or delivered twice. A cut connection stalls; it breaks after
 ``DETECTION_SECONDS``, and continues where it stopped if the partition heals before.
 
-Gossip is flooded to all subscribed neighbours, with GossipSub's duties: once per message content within
-``SEEN_SECONDS``, validated before it is delivered or forwarded, verdicts counted per forwarding peer in ``scores``.
+Gossip is flooded to all subscribed neighbours, with GossipSub's duties (``flooding.py``); verdicts are counted per
+forwarding peer in ``scores``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hashlib import sha256
 from protocol.identity import NodeKey
 from swarm.host import Handshake, PeerId
 from swarm.hosts.simulated.conditions import NetworkConditions
-from swarm.hosts.simulated.simulated_host import DETECTION_SECONDS, SEEN_SECONDS, Score, SimulatedHost
+from swarm.hosts.simulated.flooding import SEEN_SECONDS, GossipFlood, Score
+from swarm.hosts.simulated.simulated_host import DETECTION_SECONDS, SimulatedHost
 
 __all__ = ["DETECTION_SECONDS", "SEEN_SECONDS", "Score", "SimulatedHost", "SimulatedNetwork"]
 
@@ -42,6 +43,7 @@ class SimulatedNetwork:
     ) -> None:
         self._seed = seed
         self._conditions = NetworkConditions(seed, delay_seconds=delay_seconds, loss=loss, duplicates=duplicates)
+        self._flood = GossipFlood(self._conditions)
         self._hosts: dict[PeerId, SimulatedHost] = {}
         self._numbers: dict[PeerId, int] = {}  # place on the network, kept over restarts
 
@@ -57,7 +59,7 @@ class SimulatedNetwork:
             raise ValueError(f"{key.peer_id} is on this network already; crash it or leave its run() first")
         number = self._numbers.setdefault(key.peer_id, len(self._numbers) + 1 if place is None else place)
         address = f"/ip4/10.0.{number // 256}.{number % 256}/tcp/4001/p2p/{key.peer_id}"
-        host = SimulatedHost(key, address, self._conditions, self._hosts, handshake)
+        host = SimulatedHost(key, address, self._conditions, self._hosts, self._flood, handshake)
         self._hosts[key.peer_id] = host
         return host
 

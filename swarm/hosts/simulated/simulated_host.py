@@ -1,4 +1,4 @@
-"""One host of the simulated network: connections, streams, flooded gossip, provider records.
+"""One host of the simulated network: connections and streams, its part in the gossip, provider records.
 
 Every call on a host that has crashed or left raises ``UnreachableError``.
 """
@@ -8,35 +8,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from hashlib import sha256
-from heapq import heappop, heappush
 
 import anyio
 from anyio.abc import TaskGroup
 
 from protocol import limits
-from protocol.cluster.refusal import RefusalReason
-from protocol.errors import ProtocolError, RefusedError, StarlingError, UnreachableError
+from protocol.errors import StarlingError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import Address, GossipVerdict, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated.conditions import NetworkConditions
+from swarm.hosts.simulated.flooding import GossipFlood, Neighbour, Score
+from swarm.hosts.simulated.simulated_handshake import perform_handshake
 from swarm.hosts.simulated.simulated_streams import Link, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
 
 DETECTION_SECONDS = 15.0  # until a cut connection is given up, as by the keep-alive of a real transport
-SEEN_SECONDS = 120.0  # how long GossipSub remembers a message
-
-
-@dataclass(slots=True)
-class Score:
-    """What one neighbour forwarded to one host, by verdict."""
-
-    accepted: int = 0
-    ignored: int = 0
-    rejected: int = 0
-    duplicates: int = 0
 
 
 class SimulatedHost:
@@ -52,6 +39,7 @@ class SimulatedHost:
         address: Address,
         conditions: NetworkConditions,
         hosts: Mapping[PeerId, SimulatedHost],
+        flood: GossipFlood,
         handshake: Handshake | None = None,
     ) -> None:
         self.key = key
@@ -66,14 +54,10 @@ class SimulatedHost:
         self._links: dict[PeerId, Link] = {}
         self._blocked: set[PeerId] = set()
         self._handlers: dict[str, StreamHandler] = {}
-        self._topics: dict[str, tuple[Validator, Receiver]] = {}
-        self._seen: dict[bytes, float] = {}  # hash of topic and content -> when
         self._provided: defaultdict[bytes, dict[PeerId, Address]] = defaultdict(dict)
-        self._arrivals: list[tuple[float, int, PeerId, str, bytes, bool]] = []  # a heap: gossip on its way to us
-        self._expected_messages = 0  # makes the order of messages that arrive at once that of their sending
-        self._receiving: anyio.Event | None = None  # set when an earlier message is on its way; None: nothing is
-        self._sent_bytes = 0
-        self._received_bytes = 0
+        self._flood = flood
+        self._neighbours: list[Neighbour] | None = None  # None after every change of the links
+        self.gossip = flood.join(self)
 
     @property
     def peer_id(self) -> PeerId:
@@ -107,6 +91,10 @@ class SimulatedHost:
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel(because)
 
+    @property
+    def running_tasks(self) -> TaskGroup | None:
+        return self._tasks if self.is_running else None
+
     def _require_running(self) -> TaskGroup:
         if self._tasks is None or self.has_ended:
             raise UnreachableError(f"{self.peer_id} {self._ended_because or 'is not running yet'}")
@@ -126,13 +114,13 @@ class SimulatedHost:
         return [host._address for host in nearby if host is not None and host.is_running]
 
     def traffic(self) -> Traffic:
-        return Traffic(self._sent_bytes, self._received_bytes)
+        return Traffic(self.gossip.sent_bytes, self.gossip.received_bytes)
 
     def count_sent(self, size_bytes: int) -> None:
-        self._sent_bytes += size_bytes
+        self.gossip.sent_bytes += size_bytes
 
     def count_received(self, size_bytes: int) -> None:
-        self._received_bytes += size_bytes
+        self.gossip.received_bytes += size_bytes
 
     def round_trip_seconds(self, peer: PeerId) -> float | None:
         link = self._links.get(peer)
@@ -162,9 +150,15 @@ class SimulatedHost:
         if self.peer_id in target._blocked:
             raise UnreachableError(f"{address} refused the connection")
         if peer not in self._links and (self.handshake is not None or target.handshake is not None):
-            await self._perform_handshake(target)
+            delay_seconds = max(self._conditions.delay_seconds)
+            await perform_handshake(
+                (self.peer_id, self.handshake), (peer, target.handshake), target._address, delay_seconds=delay_seconds
+            )
+            self._require_running()
+            target._require_running()
         if peer not in self._links:
             self._links[peer] = target._links[self.peer_id] = self._link_with(target)
+            self._neighbours = target._neighbours = None
 
     def _link_with(self, target: SimulatedHost) -> Link:
         directions = {
@@ -178,29 +172,6 @@ class SimulatedHost:
         }
         round_trip_seconds = sum(direction.delay() for direction in directions.values())
         return Link(directions, round_trip_seconds=round_trip_seconds)
-
-    async def _perform_handshake(self, target: SimulatedHost) -> None:
-        """Does what ``swarm.cluster.handshake.perform_handshake`` does on both sides, each frame after a delay."""
-        ours, theirs = self.handshake, target.handshake
-        if ours is None or theirs is None or ours.keys()[0] not in list(theirs.keys()):
-            raise RefusedError(
-                f"{target._address}: the two do not hold the same pre-shared key", RefusalReason.WRONG_PSK
-            )
-        delay_seconds = max(self._conditions.delay_seconds)
-        try:
-            await anyio.sleep(delay_seconds)
-            answer = theirs.answer(self.peer_id, ours.greet(target.peer_id))
-            await anyio.sleep(delay_seconds)
-            conclusion = ours.conclude(target.peer_id, answer.frame)
-            await anyio.sleep(delay_seconds)
-            if conclusion.frame:
-                theirs.confirm(self.peer_id, conclusion.frame)
-        except ProtocolError as error:
-            raise UnreachableError(f"{target._address}: {error}") from error
-        if conclusion.refused is not None:
-            raise conclusion.refused
-        self._require_running()
-        target._require_running()
 
     def _refuses(self, peer: PeerId) -> bool:
         return self.handshake is not None and self.handshake.refusal(peer) is not None
@@ -216,7 +187,9 @@ class SimulatedHost:
     def _unlink(self, peer: PeerId, because: str) -> None:
         link = self._links.pop(peer, None)
         if link is not None:
-            self._hosts[peer]._links.pop(self.peer_id, None)
+            other = self._hosts[peer]
+            other._links.pop(self.peer_id, None)
+            self._neighbours = other._neighbours = None
             link.fail(because)
 
     def give_up_cut_links(self) -> None:
@@ -284,90 +257,25 @@ class SimulatedHost:
     # Gossip
 
     async def subscribe(self, topic: str, validate: Validator, on_message: Receiver) -> None:
-        self._topics[topic] = (validate, on_message)
+        self.gossip.topics[topic] = (validate, on_message)
         await anyio.lowlevel.checkpoint()
 
     async def publish(self, topic: str, message: bytes) -> None:
         if len(message) > limits.ANNOUNCEMENT_BYTES:
             raise ValueError(f"message of {len(message)} bytes; at most {limits.ANNOUNCEMENT_BYTES} can be published")
         self._require_running()
-        self._is_new(topic, message)
-        self._forward(topic, message, forwarder=None)
+        self._flood.publish(self.gossip, topic, message)
         await anyio.lowlevel.checkpoint()
 
-    def _is_new(self, topic: str, message: bytes) -> bool:
-        digest = _digest(topic, message)
-        if self._knows(digest):
-            return False
-        now = anyio.current_time()
-        self._seen.pop(digest, None)  # so that the dictionary is in order of time
-        self._seen[digest] = now
-        while now - self._seen[oldest := next(iter(self._seen))] >= SEEN_SECONDS:
-            del self._seen[oldest]
-        return True
+    def is_linked(self, peer: PeerId) -> bool:
+        return peer in self._links
 
-    def _knows(self, digest: bytes) -> bool:
-        return anyio.current_time() - self._seen.get(digest, -SEEN_SECONDS) < SEEN_SECONDS
-
-    def _forward(self, topic: str, message: bytes, forwarder: PeerId | None) -> None:
-        digest = _digest(topic, message)
-        for peer, link in self._links.items():
-            target = self._hosts[peer]
-            if peer == forwarder or topic not in target._topics or self._conditions.is_cut(self.peer_id, peer):
-                continue
-            direction = link.directions[self.peer_id]
-            is_known = target._knows(digest)
-            for forgotten in self._conditions.copies(direction):
-                arrival_seconds = direction.arrival_seconds(len(message)) + (SEEN_SECONDS if forgotten else 0.0)
-                if is_known and not forgotten:  # half of what is flooded: it needs no wait for its arrival
-                    target.count_received(len(message))
-                    target.scores[self.peer_id].duplicates += 1
-                    continue
-                target._expect_gossip(arrival_seconds, self.peer_id, topic, message, forgotten)
-
-    def _expect_gossip(
-        self, arrival_seconds: float, forwarder: PeerId, topic: str, message: bytes, forgotten: bool
-    ) -> None:
-        self._expected_messages += 1
-        first = not self._arrivals or arrival_seconds < self._arrivals[0][0]
-        heappush(self._arrivals, (arrival_seconds, self._expected_messages, forwarder, topic, message, forgotten))
-        if self._receiving is None:
-            self._receiving = anyio.Event()
-            self._require_running().start_soon(self._receive_gossip)
-        elif first:
-            self._receiving.set()
-
-    async def _receive_gossip(self) -> None:
-        """Handles messages as they arrive: one task for all of them, since a swarm exchanges many."""
-        while self._arrivals:
-            self._receiving = anyio.Event()
-            with anyio.move_on_after(self._arrivals[0][0] - anyio.current_time()):
-                await self._receiving.wait()  # for one that arrives earlier
-            while self._arrivals and self._arrivals[0][0] <= anyio.current_time():
-                _, _, forwarder, topic, message, forgotten = heappop(self._arrivals)
-                self._on_gossip(forwarder, topic, message, forgotten)
-        self._receiving = None
-
-    def _on_gossip(self, forwarder: PeerId, topic: str, message: bytes, forgotten: bool) -> None:
-        if forwarder not in self._links or self._conditions.is_cut(forwarder, self.peer_id):
-            return
-        if self._conditions.is_silent(self.peer_id):
-            return
-        self.count_received(len(message))
-        score = self.scores[forwarder]
-        if not self._is_new(topic, message) and not forgotten:
-            score.duplicates += 1
-            return
-        validate, on_message = self._topics[topic]
-        verdict = validate(forwarder, message)
-        if verdict is GossipVerdict.REJECT:
-            score.rejected += 1
-        elif verdict is GossipVerdict.IGNORE:
-            score.ignored += 1
-        else:
-            score.accepted += 1
-            on_message(forwarder, message)
-            self._forward(topic, message, forwarder)
+    def neighbours(self) -> list[Neighbour]:
+        """Returns the ends of the connected hosts, as the flood uses them."""
+        if self._neighbours is None:
+            others = [(self._hosts[peer], link.directions[self.peer_id]) for peer, link in self._links.items()]
+            self._neighbours = [(host.gossip, direction, host.scores[self.peer_id]) for host, direction in others]
+        return self._neighbours
 
     # Provider records
 
@@ -402,7 +310,3 @@ class SimulatedHost:
                     reached.add(there)
                     frontier.append(there)
         return [self._hosts[peer] for peer in sorted(reached)]
-
-
-def _digest(topic: str, message: bytes) -> bytes:
-    return sha256(topic.encode() + b"\0" + message).digest()

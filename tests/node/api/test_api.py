@@ -28,7 +28,16 @@ from node.api.metrics import MAX_LABEL_VALUES, metrics_text
 from node.api.record import RunRecord
 from node.api.run_changes import RunChanges
 from node.api.server import application, served
-from node.api.types import ChildStatus, HealthAnswer, HistoryAnswer, NodeState, NodeStatus, PeersAnswer, PeerView
+from node.api.types import (
+    ChildStatus,
+    HealthAnswer,
+    HistoryAnswer,
+    NodeState,
+    NodeStatus,
+    Paused,
+    PeersAnswer,
+    PeerView,
+)
 from node.events import (
     CheckpointSaved,
     DeviceUsage,
@@ -117,6 +126,14 @@ class Node:
     def request_stop(self, because: str) -> None:
         self.stops.append(because)
 
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
+        self.stops.append(f"pause for {for_seconds}, at once {at_once}")
+        return Paused(100.0, "asked by its owner", None if for_seconds is None else 100.0 + for_seconds)
+
+    def resume(self, for_seconds: float | None) -> Paused | None:
+        self.stops.append(f"resume for {for_seconds}")
+        return None
+
     def change(self, **changes: Any) -> None:
         self.now = msgspec.structs.replace(self.now, **changes)
 
@@ -191,6 +208,29 @@ async def test_what_reads_needs_no_token_and_what_changes_something_does() -> No
         assert len(node.stops) == 1
 
 
+async def test_pausing_and_resuming_need_the_token_and_answer_what_holds_from_now_on() -> None:
+    node = Node()
+    allowed = {"Authorization": f"Bearer {TOKEN}"}
+    async with client_of(node, token=TOKEN) as client:
+        for path in ("/api/v1/pause", "/api/v1/resume"):
+            async with client.post(path) as answer:
+                assert answer.status == 401
+            async with client.get(path, headers=allowed) as answer:
+                assert answer.status == 405
+            for query in ("?seconds=0", "?seconds=soon", "?hours=2"):
+                async with client.post(path + query, headers=allowed) as answer:
+                    assert answer.status == 400 and "seconds" in (await answer.json())["error"]
+        assert node.stops == []
+        async with client.post("/api/v1/pause?seconds=60", headers=allowed) as answer:
+            expected = {"since": 100.0, "because": "asked by its owner", "until": 160.0}
+            assert await answer.json() == {"paused": expected}
+        async with client.post("/api/v1/pause?at_once=true", headers=allowed) as answer:
+            assert (await answer.json())["paused"]["until"] is None
+        async with client.post("/api/v1/resume?seconds=5", headers=allowed) as answer:
+            assert await answer.json() == {"paused": None}
+        assert node.stops == ["pause for 60.0, at once False", "pause for None, at once True", "resume for 5.0"]
+
+
 async def test_a_request_addressed_to_another_host_is_refused_also_with_the_token() -> None:
     node = Node()
     async with client_of(node, token=TOKEN) as client:
@@ -255,6 +295,8 @@ def test_a_node_that_does_not_train_names_its_state_and_never_a_phase() -> None:
     assert len(set(texts.values())) == len(texts) and all(texts.values())
     assert not any(words in text for text in texts.values() for words in PHASES.values())
     assert "policy" in waiting_for(NodeState.STARTING, loading, None)
+    later = waiting_for(NodeState.STARTING, loading, None, now_seconds=loading.time_seconds + 40.0)
+    assert f"({loading.seconds + 40.0:.1f} s since" in later  # it does not stand still while a large model loads
 
 
 def test_what_may_quote_a_peer_is_escaped_before_anybody_reads_it() -> None:

@@ -28,6 +28,7 @@ from node.api.types import (
     Join,
     NodeState,
     NodeStatus,
+    Paused,
     PeersAnswer,
     RolloutsAnswer,
     SamplesAnswer,
@@ -156,6 +157,14 @@ class Node:
 
     def request_stop(self, because: str) -> None:
         self.stops.append(because)
+
+    def pause(self, for_seconds: float | None, *, at_once: bool) -> Paused | None:
+        self.stops.append(f"pause for {for_seconds}, at once {at_once}")
+        return Paused(100.0, "asked by its owner", None if for_seconds is None else 100.0 + for_seconds)
+
+    def resume(self, for_seconds: float | None) -> Paused | None:
+        self.stops.append(f"resume for {for_seconds}")
+        return None
 
 
 class Served:

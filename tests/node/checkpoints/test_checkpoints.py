@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from node.checkpoints import checkpoints
+from node.checkpoints.checkpoint_files import ForeignCheckpointError
 from node.checkpoints.checkpoints import (
     BackgroundCheckpoints,
     Snapshot,
@@ -39,7 +40,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert size_bytes == sum(file.stat().st_size for file in path.iterdir())
     newest = read_newest(tmp_path)
     assert newest.path == path
-    assert newest.warnings == ()
+    assert newest.damaged == ()
     found = newest.snapshot
     assert found is not None
     assert (found.round, found.family, found.state, found.config) == (7, FAMILY, snapshot(7).state, {"name": "ann"})
@@ -60,7 +61,7 @@ def test_only_the_newest_are_kept_in_order_of_rounds_not_of_names(tmp_path: Path
 def test_folder_that_is_not_there_or_empty_holds_no_checkpoint(tmp_path: Path) -> None:
     for folder in (tmp_path / "none", tmp_path):
         newest = read_newest(folder)
-        assert (newest.snapshot, newest.path, newest.warnings) == (None, None, ())
+        assert (newest.snapshot, newest.path, newest.damaged) == (None, None, ())
 
 
 def flip_a_bit(path: Path) -> None:
@@ -86,7 +87,6 @@ DAMAGE: dict[str, Any] = {
     "no state": lambda path: (path / "state.json").unlink(),
     "state that is no JSON": lambda path: (path / "state.json").write_text("{"),
     "state that is a list": lambda path: (path / "state.json").write_text("[]"),
-    "a format of the future": newer_format,
 }
 
 
@@ -98,8 +98,16 @@ def test_damaged_checkpoint_is_passed_over_with_a_warning_for_the_one_before(tmp
     newest = read_newest(tmp_path)
     assert newest.snapshot is not None
     assert newest.snapshot.round == 1
-    (warning,) = newest.warnings
-    assert "round-000002" in warning
+    ((damaged, because),) = newest.damaged
+    assert damaged == path and "round-000002" in because
+
+
+def test_checkpoint_of_a_newer_version_is_refused_rather_than_taken_for_damaged(tmp_path: Path) -> None:
+    path, _ = write(tmp_path, snapshot(1), keep=3)
+    newer_format(path)
+    with pytest.raises(ForeignCheckpointError, match="format 99"):
+        read_newest(tmp_path)
+    assert round_names(tmp_path) == ["round-000001"]
 
 
 def test_crash_while_writing_leaves_the_one_before_and_no_litter(tmp_path: Path, monkeypatch: Any) -> None:

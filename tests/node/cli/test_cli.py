@@ -16,7 +16,9 @@ import typer.main
 from node.cli import main as cli
 from node.cli.options import assignments
 from node.cli.verbs.up import flags_of
+from node.cli.wording import refusal_lines
 from node.configuration import Config
+from node.doctor.findings import error
 from node.version import VERSION
 from protocol import limits
 from protocol.errors import ConfigurationError
@@ -104,6 +106,42 @@ def test_up_refuses_a_typo_before_it_starts_anything(starling, tmp_path: Path) -
     assert code == 78 and "objective.clip" in error and list(tmp_path.iterdir()) == []
 
 
+def test_config_validate_names_the_broken_line_of_a_data_set(starling, tmp_path: Path) -> None:
+    data = tmp_path / "own.jsonl"
+    data.write_text('{"question": "1", "answer": "1"}\n{"question": \n')
+    code, _, error = starling("config", "validate", "--set", f"tasks.jsonl={data}")
+    assert code == 78 and "line 2" in error and "→" in error
+    code, output, _ = starling("config", "validate", "--json", "--set", f"tasks.jsonl={data}", "--set", "name=a\tb")
+    answer = json.loads(output)
+    assert code == 78 and not answer["valid"]
+    assert [finding["check"] for finding in answer["findings"]] == ["name", "tasks.jsonl"]
+
+
+def test_up_with_another_model_than_the_directory_holds_is_refused_with_both_ways_out(starling, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "round-000003"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "config.json").write_text(
+        '{"policy": {"model": "builtin:robin"}, "tasks": {"names": ["spell_backward"]}}'
+    )
+    shown = Config.model_validate(tomllib.loads(starling("config", "show")[1]))
+    assert (shown.policy.model, shown.tasks.names) == ("builtin:robin", ("spell_backward",))
+    code, output, _ = starling("up", "--model", "builtin:wren", "--json")
+    ended = json.loads(output)
+    assert (code, ended["event"], ended["exit_code"]) == (78, "ended", 78)
+    (finding,) = ended["findings"]
+    assert "builtin:robin" in finding["said"] and "--model builtin:wren" in finding["remedy"]
+    assert finding["said"] in ended["because"] and finding["remedy"] in ended["because"]
+
+
+def test_a_refusal_fits_a_terminal_and_keeps_whole_what_is_to_be_copied() -> None:
+    address = "/ip4/192.0.2.7/tcp/4001/p2p/" + "x" * 52
+    finding = error("swarm.peers", f"{address} lacks something that takes many words to explain to anybody", "do this")
+    lines = refusal_lines((finding, finding), 60)
+    assert max(map(len, lines)) <= 2 + len(f"swarm.peers: {address}")
+    assert sum(address in line for line in lines) == 2 and "2 things" in lines[0]
+    assert all(len(line) <= 60 or address in line for line in lines[1:])
+
+
 def test_a_setting_without_a_value_is_refused(starling) -> None:
     code, _, error = starling("up", "--set", "objective.clip")
     assert code == 78 and "--set objective.clip=VALUE" in error
@@ -156,3 +194,33 @@ def test_a_set_text_is_split_at_its_first_equals_sign() -> None:
     assert assignments(["a=b=c"]) == {"a": "b=c"}
     with pytest.raises(ConfigurationError):
         assignments(["a"])
+
+
+def test_version_option_prints_the_version_and_nothing_else(starling) -> None:
+    assert starling("--version") == starling("-V") == (0, f"starling {VERSION}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "not_offered"),
+    [
+        ("starling sta", {"status"}, {"up"}),
+        ("starling swarm ", {"create", "show", "rotate-key", "apply"}, {"status"}),
+        ("starling up --fr", {"--from-peers"}, {"--peer"}),
+        ("starling up --set learner.own_g", {"learner.own_groups="}, {"learner.rows="}),
+    ],
+)
+def test_shell_is_offered_what_completes_a_line(
+    starling, monkeypatch: pytest.MonkeyPatch, words: str, offered: set[str], not_offered: set[str]
+) -> None:
+    monkeypatch.setenv("_STARLING_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    code, shown, _ = starling()
+    assert code == 0 and offered <= set(shown.split()) and not not_offered & set(shown.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_each_shell_asks_this_command(starling, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    monkeypatch.setenv("_STARLING_COMPLETE", f"source_{shell}")
+    code, script, _ = starling()
+    assert code == 0 and "_STARLING_COMPLETE=complete_" in script

@@ -145,3 +145,8 @@ def test_option_of_an_invite_that_cannot_be_is_named(starling, cluster: Path, op
 def test_host_that_a_private_cluster_refuses_ends_with_77_and_one_that_nobody_answers_with_69() -> None:
     assert exit_code_of(RefusedError("no member")) is ExitCode.REFUSED
     assert exit_code_of(UnreachableError("nobody there")) is ExitCode.UNREACHABLE
+
+
+def test_invite_of_an_open_swarm_says_how_others_join_without_one(starling) -> None:
+    code, _, error = starling("invite")
+    assert code == 78 and "--peer ADDRESS" in error and "starling swarm create" in error

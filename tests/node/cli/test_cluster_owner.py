@@ -143,3 +143,28 @@ def test_join_takes_an_invite_or_a_file_that_holds_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--join"):
         invite_text(str(tmp_path / "nothing"))
     assert load_config(tmp_path, {"STARLING_JOIN": "starling://1abc"}, {}) == load_config(tmp_path, {}, {})
+
+
+def test_readmitted_peers_and_invites_are_in_no_later_list_and_the_owner_is_told_both_ways_back(
+    starling: Starling, tmp_path: Path
+) -> None:
+    invite = starling("invite")[1]
+    for target in (PEER.peer_id, invite):
+        starling("revoke", target)
+    code, output, _ = starling("readmit", PEER.peer_id)
+    assert code == 0 and "starling swarm apply" in output and "--join INVITE" in output
+    assert starling("readmit", invite)[0] == 0
+    assert facts(starling)["revoked_peers"] == facts(starling)["revoked_invitations"] == []
+    files = cluster_files(tmp_path / "home")
+    document = (files.directory / "revocations").read_bytes()
+    assert open_revocations(document, owner=read_cluster(files).manifest.owner).sequence == 4
+    code, output, _ = starling("readmit", PEER.peer_id)
+    assert code == 0 and "not revoked" in output
+    assert (files.directory / "revocations").read_bytes() == document
+
+
+def test_member_that_is_no_owner_is_sent_to_the_owner_and_not_to_a_backup(starling: Starling, tmp_path: Path) -> None:
+    (tmp_path / "home" / "cluster" / "owner.key").unlink()
+    for verb in (("invite",), ("revoke", PEER.peer_id), ("readmit", PEER.peer_id), ("swarm", "rotate-key")):
+        code, _, error = starling(*verb)
+        assert code == 77 and "ask the owner" in error and "--owner-key" in error and "backup" not in error

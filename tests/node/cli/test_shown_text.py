@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from node.api.answers import peer_view
+from node.api.answers import escaped_event, peer_view
 from node.api.types import ChildStatus, Loss, NodeState, NodeStatus, PeersAnswer, PeerView
 from node.cli import wording
 from node.cli.progress import JsonObserver, PlainObserver, panel
 from node.events import Fault, Planned, RoundDone, Stopped, encode_event
-from node.printable import printable
+from node.printable import one_line, printable
 from node.quantities import counted, size, times
 from node.supervision.rolling_log import RollingLog
 from node.version import VERSION
@@ -182,3 +182,37 @@ def test_sizes_have_a_fitting_unit(amount: float, text: str) -> None:
 def test_counts_of_one_have_no_plural() -> None:
     assert [times(n) for n in (0, 1, 2, 1000)] == ["0 times", "once", "2 times", "1,000 times"]
     assert [counted(n, "peer") for n in (0, 1, 2)] == ["0 peers", "1 peer", "2 peers"]
+
+
+def test_panel_of_a_terminal_of_80_columns_names_its_peers() -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    long_id = peer_view(PeerStatus("12D3KooW" + "x" * 44, True, (), 0.012, heartbeat("robin"), 1.0, 4, 3, 1, 0.9, None))
+    console.print(panel(node_status(swarm_status(None), sorting_round(7)), PeersAnswer((long_id,))))
+    (line,) = (line for line in console.file.getvalue().splitlines() if "robin" in line)  # type: ignore[attr-defined]
+    assert "round 3" in line and "12 ms" in line and "3 of 4 groups used" in line
+
+
+def test_a_peer_that_left_keeps_its_name_in_the_list() -> None:
+    gone = PeerStatus("12D3KooWx", False, (), None, heartbeat("robin"), None, 4, 3, 1, 0.9, None)
+    (line,) = wording.peer_lines([peer_view(gone)])
+    assert "  left  " in line and "robin" in line
+    loading = PeerStatus(
+        "12D3KooWx", True, (), None, msgspec.structs.replace(heartbeat("robin"), model=""), 1.0, 0, 0, 0, 1, None
+    )
+    assert "robin  still loading" in wording.peer_lines([peer_view(loading)])[0]
+    never_heard = msgspec.structs.replace(gone, heartbeat=None)
+    assert "  away  " in wording.peer_lines([peer_view(never_heard)])[0]
+
+
+def test_text_of_several_lines_becomes_one_without_codes() -> None:
+    assert one_line("CUDA error:\n    out of\r\n\tmemory\n") == "CUDA error: out of memory"
+    assert one_line("a\x1b[2J\nb") == "a\\x1b[2J b"
+    fault = Fault(time_seconds=1.0, kind="k", detail="first\nsecond", round=1, fatal=False)
+    assert wording.fault_line(fault) == "round 1: k: first second"
+    escaped = escaped_event(fault)
+    assert isinstance(escaped, Fault) and escaped.detail == "first second"
+
+
+def test_one_peer_is_no_plural() -> None:
+    one = msgspec.structs.replace(swarm_status(None), connected_peers=1)
+    assert "1 peer connected" in "\n".join(wording.status_lines(node_status(one)))

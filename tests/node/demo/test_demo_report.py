@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from node.configuration import load_config
 from node.demo.plan import DemoReport, Effort, ModelResult, make_report
-from node.demo.run import environment_of_members
+from node.demo.run import DemoSettings, environment_of_members
 from node.demo.show import conclusions, effort_table, reward_table
 from node.evaluation.evaluation_result import Evaluation
 from node.home import Home
@@ -42,7 +43,7 @@ def test_only_tasks_that_a_model_was_weak_on_before_count() -> None:
     report = report_of(good, bad)
     assert report.weak_means["good"] == {"before": 0.149, "alone": 0.2, "together": 0.3}
     assert report.better_together == {"good": True, "bad": False}
-    first, second = conclusions(report)
+    first, second, *_ = conclusions(report)
     assert first.startswith("good: ") and "NOT" not in first and "0.300" in first and "0.200" in first
     assert second.startswith("bad: ") and "NOT" in second
 
@@ -102,11 +103,19 @@ def test_every_setting_of_the_swarm_section_reaches_the_swarm_process(tmp_path: 
     flags = {
         "swarm.name": "s", "swarm.listen": "/ip4/127.0.0.1/tcp/1", "swarm.peers": "/a,/b",
         "swarm.lan_discovery": "false", "swarm.store_bytes": "2000000",
-        "swarm.upload_bytes_per_second": "7", "swarm.heartbeat_seconds": "9",
+        "machine.max_upload": "160 kbit/s", "machine.max_download": "16 kB/s", "swarm.heartbeat_seconds": "9",
         "swarm.mesh_degree": "3", "log_level": "debug", "name": "n",
     }  # fmt: skip
     settings = swarm_settings(Home(tmp_path), load_config(tmp_path, {}, flags))
     assert (settings.swarm_name, settings.listen, settings.peers) == ("s", "/ip4/127.0.0.1/tcp/1", ("/a", "/b"))
-    assert (settings.lan_discovery, settings.store_bytes, settings.upload_bytes_per_second) == (False, 2_000_000, 7.0)
+    assert (settings.lan_discovery, settings.store_bytes) == (False, 2_000_000)
+    assert (settings.upload_bytes_per_second, settings.download_bytes_per_second) == (20_000.0, 16_000.0)
     assert (settings.heartbeat_seconds, settings.mesh_degree, settings.log_level) == (9.0, 3, "debug")
     assert (settings.name, settings.home) == ("n", str(tmp_path))
+
+
+def test_time_that_is_left_counts_both_runs_and_both_measurements() -> None:
+    settings = DemoSettings(("a", "b"), 1.0, 200, 0)
+    assert settings.amount() == "1 minute" and settings.left(45.0) == " From here on it takes about 5 minutes."
+    assert replace(settings, minutes=0.1).left(1.0) == " From here on it takes about 2 minutes."
+    assert replace(settings, minutes=None, tokens=10).left(45.0) == ""

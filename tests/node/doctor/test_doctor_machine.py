@@ -7,7 +7,6 @@ import json
 import os
 import re
 from pathlib import Path
-from statistics import median
 
 import msgspec
 import pytest
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 import node
 from node.api.types import ChildStatus, NodeState, NodeStatus
 from node.checkpoints.checkpoint_files import sha256_of
-from node.doctor import data_directory, machine
+from node.doctor import data_directory
 from node.doctor.data_directory import CheckpointFacts, KeyFacts, RunningFacts, checkpoint_facts, key_facts
 from node.doctor.findings import Finding, Severity, error, ok, report_of, warning
 from node.doctor.machine import judge_clock, judge_disk, judge_memory, judge_packages, judge_python, judge_torch
@@ -38,6 +37,7 @@ from node.fit.table import FitReport, fit_report
 from node.home import Home
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
+from node.supervision.clock_watch import judge_offsets
 from protocol.identity import NodeKey
 from tests.node.fit.shapes import ROUND, config, cpu
 
@@ -199,8 +199,9 @@ def test_a_clock_that_runs_forward_is_in_order() -> None:
         ({"began": ClockReading(1.0, 5.0), "ended": ClockReading(5.0, 9.0)}, ERROR, ("timedatectl",)),
         ({"newest_file_seconds": NOW + 10 * 86_400}, ERROR, ("10 days", "timedatectl")),
         ({"ended": ClockReading(NOW + 64.0, 9.0)}, WARNING, ("+60.0 s", "timedatectl")),
-        ({"peer_offsets_seconds": (40.0, 50.0, -1.0)}, WARNING, ("40 s behind", "3 peers", "timedatectl")),
-        ({"peer_offsets_seconds": (-40.0,)}, WARNING, ("40 s ahead", "1 peer", "timedatectl")),
+        ({"peer_offsets_seconds": (40.0, 50.0, 45.0, -1.0)}, WARNING, ("42 s behind", "3 of 4", "timedatectl")),
+        ({"peer_offsets_seconds": (-3600.0,) * 3}, ERROR, ("60 minutes ahead", "3 of 3", "timedatectl")),
+        ({"peer_offsets_seconds": (-40.0,)}, WARNING, ("differ by 40 s", "one of them", "timedatectl")),
         ({"refused_for_clock": 7}, ERROR, ("(7)", "300 s", "timedatectl")),
     ],
 )
@@ -216,9 +217,9 @@ def test_one_peer_with_a_wrong_clock_among_right_ones_is_not_our_fault() -> None
 
 
 @given(st.lists(st.floats(-300, 300), min_size=1), st.integers(0, 9))
-def test_the_clock_is_judged_by_the_middle_of_its_peers(offsets: list[float], refused: int) -> None:
+def test_the_clock_is_judged_as_a_running_node_judges_it(offsets: list[float], refused: int) -> None:
     finding = judge_clock(dataclasses.replace(STEADY, peer_offsets_seconds=tuple(offsets), refused_for_clock=refused))
-    assert (finding.severity is WARNING) == (abs(median(offsets)) > machine.MAX_PEER_OFFSET_SECONDS)
+    assert (finding.severity is WARNING) == (judge_offsets(offsets) is not None)
 
 
 def test_a_key_that_others_can_read_is_an_error_with_the_command_that_mends_it(tmp_path: Path) -> None:

@@ -202,3 +202,23 @@ def test_a_block_on_a_gpu_takes_at_most_an_eighth_of_what_is_free(free: int, tok
 
 def test_a_cpu_keeps_its_blocks() -> None:
     assert block_shape_for(torch.device("cpu")) == CPU_BLOCK
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("words", [31, 32, 40])
+def test_rows_after_the_vocabulary_count_for_nothing(words: int) -> None:
+    """The same blocks are multiplied as for a weight without those rows, so that nothing differs by rounding."""
+    head, cut = Head.of((17, 65, 5), with_bias=True), Head.of((17, 65, 5), with_bias=True)
+    assert head.bias is not None
+    assert cut.bias is not None
+    targets = head.targets % words
+    with torch.no_grad():
+        head.weight[words:] *= 100
+    outputs = linear_logps(head.hidden, head.weight, targets, head.bias, temperature=0.7, vocabulary=words)
+    expected = linear_logps(cut.hidden, cut.weight[:words], targets, cut.bias[:words], temperature=0.7)
+    for got, wanted in zip(outputs, expected, strict=True):
+        assert torch.equal(got, wanted)
+    for got, wanted in zip(
+        head.gradients(outputs, "logps and entropies"), cut.gradients(expected, "logps and entropies"), strict=True
+    ):
+        assert torch.equal(got, wanted), "the rest has the gradient zero"

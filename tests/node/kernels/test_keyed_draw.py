@@ -180,3 +180,24 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         keyed_draw(torch.zeros(1, 3), -1.0, keys_of(1))
     with pytest.raises(ValueError, match="a vocabulary of 0"):
         keyed_draw(torch.zeros(1, 0), 1.0, keys_of(1))
+
+
+@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.parametrize(("tokens", "rows"), [(500, 517), (4096, 4100), (4100, 4224)])
+def test_logits_after_the_vocabulary_change_neither_token_nor_probability(
+    tokens: int, rows: int, triton: bool, request: pytest.FixtureRequest
+) -> None:
+    """By the CPU's cumulative sums and, in Triton's interpreter, by the GPU's kernels."""
+    if triton:
+        request.getfixturevalue("by_triton")
+    logits = logits_of(6, tokens)
+    after = torch.cat([logits, torch.full((6, rows - tokens), 50.0)], 1)
+
+    def drawn(given: torch.Tensor, vocabulary: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        draws = Draws(11, 1.0, torch.device("cpu"), vocabulary)
+        draws.prepare(np.arange(6), np.arange(6), 1)
+        return draws.draw(given)
+
+    for got, wanted in zip(drawn(after, tokens), drawn(logits, None), strict=True):
+        assert torch.equal(got, wanted)
+    assert (drawn(after, None)[0] >= tokens).all(), "without a vocabulary they would be drawn"

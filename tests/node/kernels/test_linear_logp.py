@@ -271,3 +271,47 @@ def test_shapes_and_targets_that_do_not_fit_are_refused_with_the_values_seen() -
         linear_logps(hidden, weight, targets, torch.zeros(9))
     with pytest.raises(ValueError, match="temperature must be positive, got 0"):
         linear_logps(hidden, weight, targets, temperature=0.0)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["dense", "in blocks"])
+@pytest.mark.parametrize("words", [1, 31, 32, 33, 64])
+def test_rows_after_the_vocabulary_count_for_nothing(
+    words: int, whole: bool, monkeypatch: pytest.MonkeyPatch, small_blocks: None
+) -> None:
+    if whole:
+        monkeypatch.setattr(linear_logp, "DENSE_LOGITS", 1 << 20)
+    case = Case.of((33, 65, 5), torch.float64, with_bias=True)
+    case.weight[words:] *= 100
+    case.targets %= words
+    bias = case.bias
+    assert bias is not None
+    require_gradients(case)
+    cut = Case(
+        case.hidden.detach().clone(),
+        case.weight.detach()[:words].clone(),
+        case.targets,
+        bias.detach()[:words].clone(),
+        case.logp_grad,
+        case.entropy_grad,
+    )
+    require_gradients(cut)
+    outputs = linear_logps(case.hidden, case.weight, case.targets, bias, temperature=0.7, vocabulary=words)
+    for got, wanted in zip(outputs, cut.reference(0.7), strict=True):
+        assert error(got, wanted) < TOLERANCE[torch.float64]
+    of_hidden, of_weight, of_bias = case.gradients(outputs, "logps and entropies")
+    expected = cut.gradients(cut.reference(0.7), "logps and entropies")
+    for got, wanted in zip((of_hidden, of_weight[:words], of_bias[:words]), expected, strict=True):
+        assert error(got, wanted) < TOLERANCE[torch.float64]
+    assert not of_weight[words:].any()
+    assert not of_bias[words:].any()
+
+
+@pytest.mark.parametrize("vocabulary", [0, -1, 11])
+def test_a_vocabulary_that_the_weight_has_no_rows_for_is_refused(vocabulary: int) -> None:
+    with pytest.raises(ValueError, match=f"a vocabulary of {vocabulary}, and 10 rows"):
+        linear_logps(torch.zeros(1, 3), torch.zeros(10, 3), torch.tensor([0]), vocabulary=vocabulary)
+
+
+def test_a_target_in_the_padding_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"outside the vocabulary \[0, 9\)"):
+        linear_logps(torch.zeros(1, 3), torch.zeros(10, 3), torch.tensor([9]), vocabulary=9)

@@ -63,3 +63,16 @@ def test_worth_sharing_takes_turns_between_tasks_and_leaves_out_what_is_all_wron
     assert worth_sharing(rewards, tasks, 8) == [0, 3, 4, 1]
     assert worth_sharing(rewards, tasks, 2) == [0, 3]
     assert worth_sharing(rewards, tasks, 0) == []
+
+
+def test_measured_success_holds_nothing_of_the_initial_value_from_the_first_round_on() -> None:
+    tracker = SuccessTracker()
+    for reward in (0.0, 0.0, 0.0):
+        tracker.observe({"add": [reward, reward], "sort": [0.7]})
+        assert tracker.classes["add"].measured == pytest.approx(0.0) and tracker.classes[
+            "sort"
+        ].measured == pytest.approx(0.7)
+    assert tracker.of("add") > 0.0  # the baseline keeps it
+    restored = SuccessTracker.restored(tracker.snapshot())
+    assert restored.classes == tracker.classes
+    assert SuccessTracker.restored({"add": (0.4, 10)}).classes["add"].measured == pytest.approx(0.4)  # an earlier file

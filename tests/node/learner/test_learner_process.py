@@ -21,6 +21,7 @@ import torch
 from node.checkpoints.checkpoints import Snapshot, read_newest, write
 from node.configuration import Config, LearnerSection
 from node.events import (
+    PAUSE_LINE,
     CheckpointSaved,
     Event,
     Fault,
@@ -104,6 +105,16 @@ def wait_until_session_is_empty(session: int) -> None:
             return
         assert time.monotonic() < deadline, "the learner left processes behind"
         time.sleep(0.05)
+
+
+def test_a_learner_that_is_asked_to_rest_checkpoints_and_says_why_it_ended(tmp_path: Path) -> None:
+    with learner_in(tmp_path) as learner:
+        learner.read_until(LearnerReady)
+        learner.write_line(PAUSE_LINE.encode())
+        assert learner.read_to_the_end() == ExitCode.DONE
+    stopped = learner.events[-1]
+    assert isinstance(stopped, Stopped) and stopped.because == "paused"
+    assert stopped.checkpoint is not None and Path(stopped.checkpoint).exists()
 
 
 def test_learner_without_its_supervisor_checkpoints_and_ends_and_the_next_one_goes_on_from_there(

@@ -14,6 +14,7 @@ from node.checkpoints.checkpoints import read_newest
 from node.configuration import AllocationSection, LearnerSection
 from node.events import (
     CheckpointSaved,
+    Fault,
     PhaseBegan,
     RoundDone,
     decode_event,
@@ -58,6 +59,16 @@ def test_node_alone_gets_better_at_its_tasks() -> None:
     rounds = [node.round() for _ in range(80)]
     first, last = np.mean([r.reward for r in rounds[:10]]), np.mean([r.reward for r in rounds[-20:]])
     assert last > first + 0.2
+
+
+def test_a_reward_that_fails_is_told_once_with_what_failed_first() -> None:
+    node = Node("ann", fails=lambda text: "a" in text)
+    rounds = [node.round() for _ in range(2)]
+    assert all(done.scoring_failures for done in rounds)
+    [fault] = [event for event in node.events if isinstance(event, Fault)]
+    assert (fault.kind, fault.fatal, fault.round) == ("scoring", False, 1)
+    assert fault.detail.startswith(f"{rounds[0].scoring_failures} own answers of this round got no reward")
+    assert fault.detail.endswith("the first: timeout: slow")
 
 
 def test_every_event_of_a_round_survives_its_way_to_the_supervisor(swarm: MemorySwarm) -> None:

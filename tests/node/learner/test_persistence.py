@@ -6,15 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from node.checkpoints.checkpoints import NewestCheckpoint, Snapshot, read, write
 from node.configuration import Config, DtypeName, LearnerSection, OptimizerName, PolicySection
-from node.learner.assembly import _continued
+from node.engines.engine import GenerationProgress, Partial, Segment
+from node.learner.continuing import continued
+from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, restore, snapshot_of
 from node.policy.policy import Policy
+from protocol.messages import PromptRef
 
 
 def node(
@@ -34,7 +38,7 @@ def step(policy: Policy, optimizer: MasterAdamW, seed: int) -> None:
 
 def saved(folder: Path, policy: Policy, optimizer: MasterAdamW) -> NewestCheckpoint:
     path, _ = write(folder, snapshot_of(Config(), policy, optimizer, LearnerState(round=3), {}), keep=1)
-    return NewestCheckpoint(read(path), path, ())
+    return NewestCheckpoint(read(path), path)
 
 
 @pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
@@ -105,11 +109,13 @@ def test_checkpoint_that_no_run_can_continue_from_is_set_aside_and_the_one_befor
     write(tmp_path, before, keep=2)
     write(tmp_path, spoil(replace(before, round=4)), keep=2)
     other_policy, other = node()
-    state, _, path = _continued(tmp_path, other_policy, other)
-    assert state.round == state.policy_version == 3
-    assert path is not None and path.name == "round-000003"
+    found = continued(tmp_path, other_policy, other)
+    assert found.state.round == found.state.policy_version == 3
+    assert found.checkpoint is not None and found.checkpoint.name == "round-000003"
+    assert [each.name for each in found.damaged] == ["round-000004"] and not found.has_lost_all
     assert all(torch.equal(other.masters()[name], master) for name, master in optimizer.masters().items())
     (aside,) = tmp_path.glob("set-aside-*")
+    assert found.damaged[0].aside == str(aside)
     assert (aside / "tensors.safetensors").exists()
 
 
@@ -119,6 +125,21 @@ def test_only_checkpoint_is_of_no_use_and_the_run_begins_afresh(tmp_path: Path) 
     write(tmp_path, with_nan(snapshot_of(Config(), policy, optimizer, LearnerState(round=3), {})), keep=1)
     fresh_policy, fresh = node()
     original, _ = node()
-    state, position, path = _continued(tmp_path, fresh_policy, fresh)
-    assert (state.round, position, path) == (0, None, None)
+    found = continued(tmp_path, fresh_policy, fresh)
+    assert (found.state.round, found.pool_position, found.checkpoint) == (0, None, None)
+    assert found.has_lost_all
     assert all(torch.equal(p, original.trainable()[name]) for name, p in fresh_policy.trainable().items())
+
+
+def test_unfinished_groups_with_ids_that_no_token_has_are_left_out(tmp_path: Path) -> None:
+    """Earlier nodes sampled ids from a model's padding."""
+    policy, optimizer = node()
+
+    def group(seed: int, token_id: int) -> UnfinishedGroup:
+        begun = Partial(np.array([3, token_id]), np.zeros(2, np.float32), (Segment(1, 2),))
+        return UnfinishedGroup(PromptRef("even", 1, bytes(16), seed), 4, GenerationProgress((), (begun,)))
+
+    state = LearnerState(round=3, unfinished=(group(1, 4), group(2, policy.tokens.vocabulary)))
+    path, _ = write(tmp_path, snapshot_of(Config(), policy, optimizer, state, {}), keep=1)
+    restored, _ = restore(NewestCheckpoint(read(path), path, ()), tmp_path, policy, optimizer)
+    assert [each.ref.seed for each in restored.unfinished] == [1]

@@ -76,7 +76,7 @@ def test_4_bits_are_a_family_of_their_own(policy: Policy) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_head_gives_the_models_own_log_probabilities(dtype: str) -> None:
     policy = load(dtype=dtype)
-    check_network(policy.model, Network.of(policy.model), policy.vocabulary)
+    check_network(policy.model, Network.of(policy.model))
 
 
 def test_gradients_after_sampling_are_those_of_the_same_rounded_weights(policy: Policy) -> None:

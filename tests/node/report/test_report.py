@@ -138,7 +138,7 @@ def test_memory_that_ran_out_is_counted_and_listed_with_what_followed(recorded: 
     facts = run_facts(recorded(ready(), done(1, 0.5), ran_out, ran_out))
     assert facts.out_of_memory_total == 2 and facts.out_of_memory == (ran_out, ran_out)
     page = report_page(facts, name="ann")
-    assert "2 times; no round was lost" in page and "learner.batch_tokens: 8192 to 4096" in page and HOSTILE not in page
+    assert "Memory ran out 2 times" in page and "learner.batch_tokens: 8192 to 4096" in page and HOSTILE not in page
     assert "ran out" not in report_page(run_facts(recorded(ready(), done(1, 0.5))), name="ann")
 
 

@@ -17,7 +17,7 @@ from node.state_sync.rebuild import bf16_copy, rebuild
 from protocol import limits
 from protocol.errors import StorageError, UnreachableError
 from protocol.messages import Heartbeat, StateAdvert, StateBlob
-from swarm.api import PeerStatus
+from swarm.api import Fetched, PeerStatus
 from swarm.blobs.store import ContentStore
 from tests.hang_guard import HANG_SECONDS
 
@@ -93,8 +93,8 @@ class Trained:
     def rebuilt(self) -> bool:
         """Returns whether the announced state leads to the policy's weights."""
         advert = self.swarm.announced[-1]
-        paths = [self.swarm.store.path(each.blob) for each in advert.blobs]
-        rebuilt = rebuild(advert, paths, self.layout)
+        fetched = [Fetched(each.blob, str(self.swarm.store.path(each.blob)), None) for each in advert.blobs]
+        rebuilt = rebuild(advert, fetched, self.layout)
         return weights_hash_fast(self.layout, rebuilt) == weights_hash_fast(
             self.layout, bf16_copy(self.layout, self.weights)
         )
@@ -190,6 +190,7 @@ def test_a_learner_that_was_started_from_peers_hands_on_what_it_took_and_then_ex
     first = Trained(tmp_path)
     first.learn(3)
     held = HeldState(first.swarm.announced[-1], bf16_copy(first.layout, first.weights))
+    first.swarm.store.close()
     second = Trained(tmp_path, held=held)
     with torch.no_grad():
         for name, tensor in zip(second.layout.names, held.weights, strict=True):

@@ -18,6 +18,7 @@ from protocol.errors import StorageError
 from protocol.messages import StateAdvert, StateBlob
 from protocol.weights.dense_weights import encode_dense
 from protocol.weights.tensor_layout import TensorLayout
+from swarm.api import Fetched
 
 SHAPES = {"embedding": (40, 16), "bias": (16,), "scale": ()}
 
@@ -43,6 +44,10 @@ def versions(count: int, *, spoil: float | None = None) -> list[list[Tensor]]:
     return found
 
 
+def fetched(paths: list[Path]) -> list[Fetched]:
+    return [Fetched(bytes(32), str(path), None) for path in paths]
+
+
 class Chain:
     """A publisher's blobs, as files."""
 
@@ -65,7 +70,7 @@ class Chain:
         return paths
 
     def rebuilt(self, layout: TensorLayout = LAYOUT) -> list[Tensor]:
-        return rebuild(self.advert(), self.paths(), layout)
+        return rebuild(self.advert(), fetched(self.paths()), layout)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -131,4 +136,4 @@ def test_a_file_that_was_evicted_meanwhile_is_a_storage_error(tmp_path: Path) ->
     paths = chain.paths()
     paths[1].unlink()
     with pytest.raises(StorageError, match=r"swarm\.store_bytes"):
-        rebuild(chain.advert(), paths, LAYOUT)
+        rebuild(chain.advert(), fetched(paths), LAYOUT)

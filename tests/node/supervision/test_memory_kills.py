@@ -116,3 +116,16 @@ def test_where_nothing_can_be_halved_the_note_names_the_command_that_helps(tmp_p
     )
     note = str(watched.learner_ended(-signal.SIGKILL, 1 << 40, READY))
     assert "Nothing is left to halve" in note and "starling fit" in note
+
+
+def test_a_learner_that_was_ended_for_the_owners_limit_leaves_a_smaller_plan_and_the_next_one_starts_clean(
+    tmp_path: Path,
+) -> None:
+    watched = MemoryKills(tmp_path / "fitted.json", *kills(tmp_path, group="oom_kill 7\n", machine=None))
+    watched.learner_starts()
+    watched.exceeds("the node held 2.1 GB, above machine.max_memory = 2.0 GB")
+    note = str(watched.learner_ended(-signal.SIGKILL, 1 << 30, READY))
+    assert "above machine.max_memory" in note and "engine.rows = 64" in note
+    assert read_fitted(tmp_path / "fitted.json") == smaller_plan(READY, None)
+    watched.learner_starts()
+    assert watched.learner_ended(-signal.SIGKILL, 1 << 30, READY) is None

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from node.supervision.children import last_words
 from node.supervision.restarts import MAX_DELAY_SECONDS, MAX_SHORT_LIVES, ChildEnd, GiveUp, Restart, decide, describe
 from swarm.exit_codes import ExitCode
 
@@ -64,3 +65,10 @@ def test_a_kill_is_told_with_its_likely_cause() -> None:
 def test_last_words_are_shown_without_what_could_rule_a_terminal() -> None:
     said = describe("learner", end(1, words=("\x1b[2Jgone\x07", "[bold]x")))
     assert "\x1b" not in said and "\\x1b[2Jgone\\x07" in said and "[bold]x" in said
+
+
+def test_lines_from_long_before_the_end_are_no_last_words() -> None:
+    ended_seconds = 1000.0
+    lines = [(160.0, "a warning of fourteen minutes ago"), (941.0, "an error"), (1000.5, "Killed")]
+    assert last_words(lines, ended_seconds) == ("an error", "Killed")
+    assert last_words(lines[:1], ended_seconds) == ()

@@ -119,8 +119,10 @@ def test_fields_are_named_behind_the_file(tmp_path: Path) -> None:
 
 def test_the_configuration_on_the_page_about_tasks_is_valid_and_its_number_of_tasks_right() -> None:
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    [toml] = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert Config.model_validate(tomllib.loads(toml)).tasks.jsonl == (Path("gsm8k.jsonl"),)
+    data_set, generators, _ = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert Config.model_validate(tomllib.loads(data_set)).tasks.jsonl == (Path("gsm8k.jsonl"),)
+    tasks = load_tasks(Config.model_validate(tomllib.loads(generators)).tasks)
+    assert list(tasks) == ["reasoning_gym:chain_sum", "reasoning_gym:gcd"]
     assert f"these nine and {len(REASONING_TASKS) - len(SAPO_TASKS)} more" in page
     assert INSTRUCTION.strip().replace("<", "\\<") in page
 

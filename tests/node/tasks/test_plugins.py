@@ -20,6 +20,7 @@ from node.tasks.matching import reward_function
 from node.tasks.plugins import task_names
 from node.tasks.registry import load_tasks
 from node.tasks.scorer import Scorer
+from node.tasks.worker import score_one
 from protocol.errors import ConfigurationError, MalformedError
 from starling.plugins import PromptRef, Task
 
@@ -27,8 +28,11 @@ ROOT = Path(starling.plugins.__file__).parents[1]
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+TASKS_PAGE = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
 
 
 def install(site: Path, module: str, source: str, entry_points: dict[str, dict[str, str]]) -> None:
@@ -152,3 +156,26 @@ def test_an_unusable_task_plugin_is_a_configuration_error(name: str, message: st
 def test_an_unusable_reward_plugin_is_a_configuration_error(name: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         reward_function(name)
+
+
+def test_the_reward_file_of_the_page_about_tasks_judges_as_it_says(tmp_path: Path) -> None:
+    reward, _ = blocks("python", TASKS_PAGE)
+    (tmp_path / "reward.py").write_text(reward)
+    (tmp_path / "sums.jsonl").write_text('{"prompt": "7*8=", "answer": 56}')
+    section = TasksSection(jsonl=(tmp_path / "sums.jsonl",), jsonl_reward=f"{tmp_path / 'reward.py'}:close")
+    [task] = load_tasks(section).values()
+    prompt = task.prompt(task.ref(0))
+    assert task.rewards(prompt, ["56", " 55\n", "5" * 400_000, "-1", "\u00b2", ""]) == [1.0, 0.5, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_the_plug_in_of_fifteen_lines_is_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, source = blocks("python", TASKS_PAGE)
+    *_, project = blocks("toml", TASKS_PAGE)
+    assert len([line for line in source.splitlines() if line.strip()]) <= 15
+    install(tmp_path, "my_tasks", source, tomllib.loads(project)["project"]["entry-points"])
+    monkeypatch.syspath_prepend(tmp_path)
+    [task] = load_tasks(TasksSection(names=("reverse",))).values()
+    prompt = task.prompt(task.ref(7))
+    assert prompt.text.startswith("reverse ")
+    assert task.rewards(prompt, [str(prompt.answer), prompt.text]) == [1.0, 0.0]
+    assert score_one(task, prompt, str(prompt.answer)).fault is None

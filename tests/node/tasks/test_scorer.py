@@ -227,7 +227,7 @@ def test_a_worker_killed_between_jobs_is_replaced_at_the_next(obeying: TasksSect
 @pytest.mark.processes
 def test_a_worker_that_cannot_load_its_tasks_is_a_configuration_error(tmp_path: Path) -> None:
     section = TasksSection(jsonl=(tmp_path / "absent.jsonl",))
-    with Scorer(section) as scorer, pytest.raises(ConfigurationError, match="did not start"):
+    with Scorer(section) as scorer, pytest.raises(ConfigurationError, match=r"absent\.jsonl cannot be read"):
         scorer.score([(DEFAULT_TASKS[0].ref(0), ["x"])])
 
 

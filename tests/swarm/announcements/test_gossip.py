@@ -17,6 +17,7 @@ from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
 from swarm.announcements import gossip as gossip_module
 from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts
+from swarm.announcements.pacing import MESSAGES_AT_ONCE
 from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated.network import SimulatedNetwork
 
@@ -122,6 +123,7 @@ def test_a_message_from_the_past_or_the_far_future_is_ignored(late_seconds: floa
     setting.now_seconds += late_seconds
     assert setting.host.arrive(raw) is GossipVerdict.IGNORE
     assert setting.gossip.rejected == {"clock": 1}
+    assert list(setting.gossip.refused_offsets.values()) == [pytest.approx(-late_seconds)]
 
 
 def test_a_replay_is_ignored_and_counted() -> None:
@@ -152,9 +154,9 @@ def test_a_banned_sender_is_ignored() -> None:
 
 def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
     setting = Setting()
-    count = int(gossip_module.MESSAGES_AT_ONCE) + 5
+    count = int(MESSAGES_AT_ONCE) + 5
     verdicts = [setting.host.arrive(setting.sealed(sequence=i)) for i in range(count)]
-    assert verdicts.count(GossipVerdict.ACCEPT) == gossip_module.MESSAGES_AT_ONCE
+    assert verdicts.count(GossipVerdict.ACCEPT) == MESSAGES_AT_ONCE
     assert setting.gossip.rejected == {"rate": 5}
     assert setting.host.arrive(setting.sealed(sequence=count, key=3)) is GossipVerdict.ACCEPT
     setting.now_seconds += 1.0
@@ -205,7 +207,7 @@ def test_body_of_a_sender_above_its_rate_is_not_looked_at(monkeypatch: pytest.Mo
         return open_body(envelope)
 
     monkeypatch.setattr(wire, "open_body", walk)
-    count = int(gossip_module.MESSAGES_AT_ONCE)
+    count = int(MESSAGES_AT_ONCE)
     for sequence in range(2 * count):
         setting.host.arrive(setting.sealed(sequence=sequence))
     assert len(walked) == count

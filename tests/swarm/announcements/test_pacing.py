@@ -8,12 +8,17 @@ from hypothesis import strategies as st
 from swarm.announcements.pacing import (
     ADVERTS_AT_ONCE,
     ADVERTS_PER_SECOND,
+    COUNT_SECONDS,
+    FEWEST_AT_ONCE,
     HEARTBEATS_PER_SECOND,
     LONGEST_ADVERT_SECONDS,
     LONGEST_HEARTBEAT_SECONDS,
+    MESSAGES_AT_ONCE,
     MESSAGES_PER_SECOND,
     AdvertPacing,
+    SwarmPacing,
     adverts_per_second,
+    allowance,
     heartbeat_seconds,
     messages_per_second,
 )
@@ -50,3 +55,30 @@ def test_adverts_beyond_the_share_of_a_node_are_held_back() -> None:
     assert sent(2, every_seconds=1.0, seconds=100.0) == 100
     assert sent(100, every_seconds=1.0, seconds=1000.0) <= 1000.0 * adverts_per_second(100) + ADVERTS_AT_ONCE + 8
     assert sent(10**6, every_seconds=1.0, seconds=1200.0) >= 10
+
+
+def test_a_hundred_new_identities_bring_at_once_no_more_than_a_minute_of_what_they_may_send() -> None:
+    assert allowance(10, 5.0).messages_at_once == MESSAGES_AT_ONCE
+    assert FEWEST_AT_ONCE < allowance(100, 5.0).messages_at_once < MESSAGES_AT_ONCE
+    assert allowance(1000, 5.0).messages_at_once == FEWEST_AT_ONCE
+
+
+def test_a_node_that_does_not_know_yet_how_large_the_swarm_is_sends_no_more_at_once_than_is_accepted() -> None:
+    seconds = 60.0  # after which it has heard everybody's heartbeat
+    of_a_learner = sent(1, every_seconds=10.0, seconds=seconds) + seconds / heartbeat_seconds(1, 5.0)
+    may = allowance(1000, 5.0)
+    assert of_a_learner <= may.messages_at_once + seconds * may.messages_per_second
+
+
+def test_pace_follows_the_number_of_nodes_heard_of_and_counts_what_is_held_back() -> None:
+    heard, now = [0], [1000.0]
+    pacing = SwarmPacing(5.0, heard_since=lambda seconds: heard[0], clock=lambda: now[0])
+    assert pacing.heartbeat_seconds() == 5.0
+    assert all(pacing.may_advertise() for _ in range(int(ADVERTS_AT_ONCE)))
+    heard[0] = 959
+    assert pacing.heartbeat_seconds() == 5.0
+    now[0] += COUNT_SECONDS
+    assert pacing.heartbeat_seconds() == 60.0
+    assert pacing.allowance() == allowance(960, 5.0)
+    sent_now = sum(pacing.may_advertise() for _ in range(100))
+    assert pacing.adverts_held_back == 100 - sent_now > 90

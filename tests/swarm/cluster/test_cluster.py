@@ -421,6 +421,33 @@ def test_revoked_while_away_is_told_when_it_comes_back_and_has_nothing_since(tmp
     play(story)
 
 
+@pytest.mark.parametrize("way", ["the owner's list is applied", "a new invite, after the key changed"])
+def test_revoked_member_that_the_owner_readmits_is_one_again_on_every_member(tmp_path: Path, way: str) -> None:
+    async def story() -> None:
+        lab = Lab(tmp_path)
+        async with lab.member("founder") as founder:
+            await lab.join("wren", lab.invite(founder))
+            await lab.join("robin", lab.invite(founder))
+            async with lab.member("robin", founder) as robin:
+                await anyio.sleep(SETTLE_SECONDS)
+                await revoke(founder, lab.revocations(1, "wren"))
+                await end_of(lab, "wren")
+                readmitted = lab.revocations(2)
+                await revoke(founder, readmitted)
+                if way == "the owner's list is applied":
+                    lab.kept["wren"]["revocations"] = readmitted
+                else:
+                    changed = lab.key_change(1, OTHER_PSK, grace_seconds=0.0)
+                    assert await founder.answer(api.Decree("key_change", changed)) == api.Done()
+                    await anyio.sleep(SETTLE_SECONDS)
+                    await lab.join("wren", lab.invite(founder, psk=OTHER_PSK))
+                async with lab.member("wren", founder, robin) as wren:
+                    await anyio.sleep(SETTLE_SECONDS)
+                    assert sorted(wren.host.peers()) == sorted([founder.host.peer_id, robin.host.peer_id])
+
+    play(story)
+
+
 def test_list_of_revocations_crosses_a_partition_when_it_heals_and_an_older_one_changes_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         lab = Lab(tmp_path)

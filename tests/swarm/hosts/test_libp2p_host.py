@@ -181,7 +181,7 @@ def test_fetches_and_peer_exchanges_leave_no_stream_behind_on_either_side(tell_o
             content = bytes([number]) * 1000
             wanted = Wanted(stores[1].put(content), len(content), (other.peer_id,))
             (fetched,) = await fetcher.fetch([wanted], deadline_seconds=30)
-            assert fetched.path is not None
+            assert fetched.is_here
             await asking.ask(other.peer_id)
         assert server.refused == {}
         await world.eventually(lambda: not held_streams(one, other))

@@ -233,6 +233,25 @@ def test_noise_in_place_of_a_greeting_is_an_unreachable_peer_and_allocates_nothi
     tell_on_sockets(story)
 
 
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 80, b"<!DOCTYPE HTML>" + b"y" * 80])
+def test_web_server_in_place_of_a_node_is_called_what_it_is_and_its_text_is_not_shown(tell_on_sockets, answer) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        async def serve(socket: trio.SocketStream) -> None:
+            await socket.send_all(answer)
+
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        tasks.start_soon(trio.serve_listeners, serve, [listener])
+        port = listener.socket.getsockname()[1]
+        async with (stranger := host(None)).run():
+            with pytest.raises(UnreachableError, match="no starling node") as refused:
+                await stranger.connect(
+                    f"/ip4/127.0.0.1/tcp/{port}/p2p/{NodeKey.generate().peer_id}", deadline_seconds=60
+                )
+        assert "invite" not in str(refused.value) and "DOCTYPE" not in str(refused.value)
+
+    tell_on_sockets(story)
+
+
 @pytest.mark.parametrize("step", [1, 3, 8, 9, 27, 1000])
 def test_bytes_that_arrive_in_pieces_of_any_size_come_out_whole(step: int) -> None:
     raw = encrypted(OURS, GREETING, b"and ", b"more")

@@ -237,6 +237,90 @@ def test_silent_host_accepts_everything_and_answers_nothing_until_healed() -> No
     simulate(story)
 
 
+def test_messages_on_their_way_arrive_although_the_host_that_was_first_here_ends() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(1, delay_seconds=(1.0, 2.0))
+        async with AsyncExitStack() as stack:
+            first, sender, other = await connected(network, stack, "first", "sender", "other")
+            heard = await hear(other)
+            await sender.publish(TOPIC, b"one")
+            await trio.testing.wait_all_tasks_blocked()
+            first.end("left")
+            await sender.publish(TOPIC, b"two")
+            await trio.sleep(5)
+            assert sorted(heard) == [b"one", b"two"]
+
+    simulate(story)
+
+
+def test_a_later_copy_arrives_where_the_connection_of_an_earlier_one_breaks() -> None:
+    async def story() -> None:
+        for seed in range(8):  # either neighbour's copy is the earlier one
+            network = SimulatedNetwork(seed, delay_seconds=(1.0, 2.0))
+            async with AsyncExitStack() as stack:
+                one, other, ear = await connected(network, stack, "one", "other", "ear")
+                heard = await hear(ear)
+                await one.disconnect(other.peer_id)
+                await one.publish(TOPIC, b"news")
+                await other.publish(TOPIC, b"news")
+                await trio.sleep(0.5)
+                network.crash(one)
+                await trio.sleep(5)
+                assert heard == [b"news"]
+                assert ear.scores[other.peer_id].accepted == 1
+
+    simulate(story)
+
+
+def test_copies_after_the_first_are_counted_as_duplicates_and_as_bytes() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(1)
+        async with AsyncExitStack() as stack:
+            one, *others, ear = await connected(network, stack, "one", "a", "b", "c", "ear")
+            for host in (*others, ear):
+                await hear(host)
+            await one.publish(TOPIC, b"news")
+            await trio.sleep(1)
+            scores = ear.scores.values()
+            assert sum(score.accepted for score in scores) == 1
+            assert ear.traffic().received_bytes == len(b"news") * sum(s.accepted + s.duplicates for s in scores)
+            assert sum(score.duplicates for score in scores) >= 1
+
+    simulate(story)
+
+
+def test_a_bug_of_a_receiver_is_raised_out_of_its_own_host() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(1)
+        raised: list[str] = []
+
+        def stumble(peer: PeerId, message: bytes) -> None:
+            raise ZeroDivisionError
+
+        async def live(host: SimulatedHost) -> None:
+            try:
+                async with host.run():
+                    await trio.sleep_forever()
+            except ZeroDivisionError:
+                raised.append(host.peer_id)
+
+        async with AsyncExitStack() as stack:
+            one, other = await connected(network, stack, "one", "other")
+            buggy = network.host("buggy")
+            tasks = await stack.enter_async_context(trio.open_nursery())
+            tasks.start_soon(live, buggy)
+            await trio.testing.wait_all_tasks_blocked()
+            for host in (one, other):
+                await host.connect(buggy.addresses()[0], deadline_seconds=10)
+            await buggy.subscribe(TOPIC, lambda peer, message: GossipVerdict.ACCEPT, stumble)
+            heard = await hear(other)
+            await one.publish(TOPIC, b"news")
+            await trio.sleep(1)
+            assert raised == [buggy.peer_id] and heard == [b"news"]
+
+    simulate(story)
+
+
 def test_hosts_on_one_lan_hear_each_other_and_no_others() -> None:
     async def story() -> None:
         network = SimulatedNetwork(1)

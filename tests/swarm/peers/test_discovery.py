@@ -172,6 +172,21 @@ def test_strangers_that_dialled_us_do_not_keep_us_from_dialling_others() -> None
     assert len(dials(candidates, connected=sybils, dialled_us=sybils)) == CONFIG.peers_wanted // 2
 
 
+def test_a_promising_address_that_waits_for_its_peer_to_dial_keeps_its_place() -> None:
+    told = [Candidate(address(f"p{n}"), AddressSource.PEER, not_before_seconds=3.0 * (n < 2)) for n in range(8)]
+    assert [d.address for d in dials(told)] == [address("p2"), address("p3")]
+    assert [d.address for d in dials(told, now_seconds=3.0, connected=("p2", "p3"))] == [address("p0"), address("p1")]
+    failed = [after_failure(told[0], 0.0, "refused", Random(1)), *told[2:]]
+    short = [d.address for d in dials(failed, connected=("a", "b", "c"))]
+    assert short == [address("p2")]  # one that failed waits longer, and keeps no place
+
+
+def test_peers_of_no_use_do_not_count_toward_those_wanted() -> None:
+    told = [Candidate(address(f"p{n}"), AddressSource.PEER) for n in range(8)]
+    assert dials(told, connected=("a", "b", "c", "d")) == []
+    assert len(dials(told, connected=("a", "b", "c", "d"), not_counted=2)) == 2
+
+
 def test_addresses_of_a_peer_that_sent_dead_ones_are_dialled_after_those_of_others_and_dropped_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -262,6 +277,43 @@ def test_a_node_whose_peers_died_redials_them_when_they_are_back() -> None:
             async with living(again):
                 await anyio.sleep(30.0)
                 assert meshed(again, b)
+
+    play(story)
+
+
+@pytest.mark.parametrize("of_use", [2, 8])
+def test_a_newcomer_replaces_peers_that_bring_nothing_until_it_found_others_and_nobody_who_brings_something(
+    of_use: int,
+) -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=2)
+        newcomer, *others = (network.host(f"host {n}") for n in range(9))
+        useful = {host.peer_id for host in others[-of_use:]}
+        ever: set[str] = set()
+        peering = Peering(
+            newcomer, SWARM, configured=[], remembered=None, random=Random(1), config=CONFIG,
+            is_of_use=lambda peer: peer in useful, trial_seconds=lambda: 10.0,
+        )  # fmt: skip
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            for host in others:
+                host.handle(PEER_PROTOCOL, PeerExchange(
+                    host, SWARM, on_addresses=lambda *_: None, addresses_for=lambda *_: ()
+                )._on_stream)  # fmt: skip
+                await stack.enter_async_context(host.run())
+                peering.book.add(host.addresses()[0], AddressSource.PEER)
+            await stack.enter_async_context(newcomer.run())
+            tasks.start_soon(peering.run)
+            for _ in range(120):
+                await anyio.sleep(0.5)
+                assert len(newcomer.peers()) <= CONFIG.peers_wanted
+                ever |= set(newcomer.peers())
+            last = set(newcomer.peers())
+            tasks.cancel_scope.cancel()
+        if of_use == 8:
+            assert len(ever) == CONFIG.peers_wanted
+        else:
+            assert useful <= last
 
     play(story)
 

@@ -21,6 +21,7 @@ from swarm.peers.keeping import (
     ConnectionLog,
     recommended,
     superfluous,
+    to_replace,
 )
 from swarm.peers.peer_exchange import PeerExchange
 from tests.swarm.peers.test_discovery import SWARM, living, play
@@ -62,10 +63,27 @@ def test_newcomer_from_an_address_of_its_own_finds_a_place_among_hundreds_from_o
     assert newcomer.peer in kept and len(kept) == CONNECTIONS + PASSING
 
 
-def test_newcomers_are_told_first_of_peers_that_we_chose_or_found_useful_then_of_the_oldest() -> None:
+def test_newcomers_are_told_first_of_useful_peers_then_of_the_oldest_and_those_that_we_dialled() -> None:
     ours = [connection("useful", 500.0, standing=0.9), connection("dialled", 501.0, is_dialled=True)]
-    chosen, oldest, others = recommended([*crowd(300), *ours])
-    assert chosen == ours and [c.peer for c in oldest] == [f"sybil {n}" for n in range(8)] and len(others) == 292
+    useful, first, later, others = recommended([*crowd(300), *ours])
+    assert [c.peer for c in useful] == ["useful"]
+    assert [c.peer for c in first] == [*(f"sybil {n}" for n in range(4)), "dialled"]
+    assert [c.peer for c in later] == [f"sybil {n}" for n in range(4, 8)] and len(others) == 292
+
+
+def test_peers_that_a_crowd_got_us_to_dial_are_told_after_those_that_were_here_before_it() -> None:
+    here = [connection(f"friend {n}", n) for n in range(4)]
+    dialled = [connection(f"sybil {n}", 50.0 + n, is_dialled=True) for n in range(20)]
+    _, first, *_ = recommended([*dialled, *here])
+    assert first[:4] == here and len(first) == 8
+
+
+def test_peer_of_no_use_loses_its_place_and_the_oldest_that_we_dialled_is_replaced() -> None:
+    friends = [connection(f"friend {n}", 100.0) for n in range(CONNECTIONS)]
+    useless = [connection(f"mute {n}", float(n), is_useless=True, is_dialled=n > 0) for n in range(3)]
+    assert left([*useless, *friends]) == {c.peer for c in friends}
+    assert to_replace(useless) == "mute 1"
+    assert to_replace([connection("ours", is_useless=True, is_dialled=True, is_configured=True), useless[0]]) is None
 
 
 def test_useful_configured_and_dialled_peers_stay_whoever_else_comes_and_however_young_they_are() -> None:

@@ -23,7 +23,7 @@ from node.learner.objective.forward import (
 from node.learner.objective.loss import BatchTotals, objective_loss
 from node.learner.objective.spans import RaggedSpans
 from protocol.errors import ConfigurationError
-from tests.node.learner.objective.tiny_networks import ARCHITECTURES, VOCABULARY, built, completion, gradients, groups
+from tests.node.learner.objective.tiny_networks import ARCHITECTURES, built, completion, gradients, groups
 
 # The models compute their norms and rotations in float32 even when they are float64: hence 2e-6 there, not 1e-12.
 
@@ -131,22 +131,22 @@ def test_temperature_scales_the_logits() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_network_check_passes_for_architectures_that_are_computed_correctly(architecture: str, recompute: bool) -> None:
     model = built(architecture, torch.float32)
-    check_network(model, Network.of(model), VOCABULARY, recompute=recompute)
+    check_network(model, Network.of(model), recompute=recompute)
 
 
 def test_network_check_refuses_recomputation_of_a_model_whose_layers_are_not_all_known() -> None:
     model = built("llama", torch.float32)
     network = Network.of(model)
-    check_network(model, replace(network, layers=network.layers[:1]), VOCABULARY)
+    check_network(model, replace(network, layers=network.layers[:1]))
     with pytest.raises(ConfigurationError, match=r"1 of the 2 layers.*learner\.recompute"):
-        check_network(model, replace(network, layers=network.layers[:1]), VOCABULARY, recompute=True)
+        check_network(model, replace(network, layers=network.layers[:1]), recompute=True)
 
 
 def test_network_check_refuses_a_model_that_scales_its_logits_after_the_head() -> None:
     model = built("llama", torch.float32)
     model.lm_head.register_forward_hook(lambda _module, _inputs, logits: 30 * torch.tanh(5 * logits))
     with pytest.raises(ConfigurationError, match="cannot be trained"):
-        check_network(model, Network.of(model), VOCABULARY)
+        check_network(model, Network.of(model))
 
 
 def test_rows_of_one_batch_are_of_similar_length_and_none_is_lost() -> None:

@@ -1,0 +1,86 @@
+"""``starling pause`` and ``starling resume``: the owner has the machine to himself for a while."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import HomeOption, JsonOption
+
+if TYPE_CHECKING:
+    from node.api.types import PauseAnswer
+
+PauseForOption = Annotated[
+    str | None, typer.Option("--for", metavar="2h", help="For so long: 90min, 2h, 1d. Default: until starling resume.")
+]
+ResumeForOption = Annotated[
+    str | None,
+    typer.Option(
+        "--for", metavar="2h", help="Train for so long, also outside the schedule and while the machine is in use."
+    ),
+]
+NowOption = Annotated[
+    bool, typer.Option("--now", help="Drop the step that is under way; what is kept is the last checkpoint.")
+]
+
+
+def pause(
+    home: HomeOption = None, for_text: PauseForOption = None, now: NowOption = False, as_json: JsonOption = False
+) -> None:
+    """Pause training: the learner finishes its step, checkpoints, and gives back its memory, that of a GPU too.
+
+    Peers stay connected and are served. A pause outlives a restart of the node and of the machine.
+
+    Examples:
+
+    starling pause
+
+    starling pause --for 2h
+    """
+    from node.api.node_client import ask_pause
+    from node.home import home_at
+
+    _show(ask_pause(home_at(home, os.environ), _seconds(for_text), at_once=now), as_json)
+
+
+def resume(home: HomeOption = None, for_text: ResumeForOption = None, as_json: JsonOption = False) -> None:
+    """Train again: the learner starts and continues from its last checkpoint.
+
+    Examples:
+
+    starling resume
+
+    starling resume --for 30min
+    """
+    from node.api.node_client import ask_resume
+    from node.home import home_at
+
+    _show(ask_resume(home_at(home, os.environ), _seconds(for_text)), as_json)
+
+
+def _seconds(text: str | None) -> float | None:
+    from node.configuration.amounts import span_seconds
+
+    try:
+        return None if text is None else span_seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _show(answer: PauseAnswer, as_json: bool) -> None:
+    from node.api.answers import ASKED_BY_OWNER, paused_line
+
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(answer))
+    elif answer.paused is None:
+        typer.echo("The node trains: its learner loads, and continues from its last checkpoint.")
+    else:
+        line = paused_line(answer.paused, time.time())
+        typer.echo(f"The node is {line}. Peers stay connected. `starling status` shows when the learner has ended.")
+        if answer.paused.because != ASKED_BY_OWNER:
+            typer.echo("To train all the same: starling resume --for 2h")

@@ -1,0 +1,144 @@
+"""The one check of everything that a start needs and that can be known before a process starts and without torch.
+
+``starling up``, ``config validate`` and ``doctor`` share it. It reads small files, binds ports for a moment, and tells
+all that it found at once; what is fine has no finding. It changes nothing and raises nothing for what it finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from node.configuration import Config, ResolvedConfig, resolve
+from node.doctor import network, network_facts
+from node.doctor.addresses import judge_listen, judge_peer
+from node.doctor.configured_model import judge_model, judge_same_run
+from node.doctor.findings import Finding, Severity, error
+from node.doctor.room import judge_room, room_facts
+from node.doctor.task_check import TaskFault, faults_of
+from node.home import Home, is_locked, socket_path_fault
+from node.printable import printable
+from node.trackers.writers import check_installed
+from protocol.errors import ConfigurationError
+from protocol.limits import NAME_BYTES
+from swarm.exit_codes import ExitCode
+
+MESSAGE_CHARACTERS = 600
+PORT_CHECKS = frozenset({"port", "api"})
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheck:
+    """What a start in one data directory would meet."""
+
+    resolved: ResolvedConfig
+    findings: tuple[Finding, ...]  # warnings and errors
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(each for each in self.findings if each.severity is Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return tuple(each for each in self.findings if each.severity is Severity.WARNING)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The code of a start that is refused for this: a port that is taken may be free later."""
+        if not self.errors:
+            return ExitCode.DONE
+        only_ports = all(each.check in PORT_CHECKS for each in self.errors)
+        return ExitCode.UNREACHABLE if only_ports else ExitCode.BAD_CONFIGURATION
+
+
+def check_start(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]) -> StartCheck:
+    """Examines a start in ``home``. Ports are left alone while a node runs there."""
+    resolved = resolve(home.path, environment, flags)
+    findings = [*configuration_findings(home, resolved, environment)]
+    if not any(each.check == "home" for each in findings):
+        running = is_locked(home)
+        findings += [*_ports(home, resolved.config, running=running), *_room(home, resolved.config)]
+    return StartCheck(resolved, tuple(findings))
+
+
+def configuration_findings(home: Home, resolved: ResolvedConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yields what is wrong with the settings, one finding for each."""
+    config = resolved.config
+    for problem in resolved.problems:
+        yield error(
+            "configuration",
+            printable(problem, MESSAGE_CHARACTERS),
+            "correct or remove it; node.toml.example explains each key",
+        )
+    yield from _home(home)
+    yield from _names(config)
+    yield from filter(None, [judge_listen(config.swarm.listen), *map(judge_peer, config.swarm.peers)])
+    model = judge_model(config.policy.model, environment)
+    if model is not None:
+        yield model
+    yield from judge_same_run(config, resolved.run, resolved.spelling, home.path)
+    yield from map(_task_finding, faults_of(config.tasks))
+    try:
+        check_installed(config.trackers)
+    except ConfigurationError as failure:
+        yield error("trackers", str(failure), "install it, or leave it out of trackers")
+
+
+def _home(home: Home) -> Iterator[Finding]:
+    too_long = socket_path_fault(home)
+    if too_long is not None:
+        yield error("home", too_long, "choose a shorter directory with --home or STARLING_HOME")
+    existing = next(path for path in (home.path, *home.path.parents) if path.exists())
+    if not existing.is_dir():
+        yield error("home", f"{existing} is a file, not a directory", "choose another directory with --home")
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield error("home", f"{existing} cannot be written", "make it yours (chown), or choose another with --home")
+
+
+def _names(config: Config) -> Iterator[Finding]:
+    for key, name in (("name", config.name), ("swarm.name", config.swarm.name)):
+        length_bytes = len(name.encode(errors="replace"))
+        if length_bytes > NAME_BYTES:
+            yield error(
+                key,
+                f"{printable(name, 80)} has {length_bytes} bytes, at most {NAME_BYTES} are sent",
+                "write a shorter one",
+            )
+        elif printable(name) != name:
+            yield error(key, f"{printable(name)} holds characters that do not show", "write it without them")
+    if not config.swarm.name:
+        yield error("swarm.name", "is empty", 'write a name, such as the default "starling"')
+
+
+def _task_finding(fault: TaskFault) -> Finding:
+    message = fault.message.removeprefix(f"{fault.key}: ").partition(", and starling tasks lists all")[0]
+    message = printable(message, MESSAGE_CHARACTERS)
+    if fault.broken > 1:
+        numbers = ", ".join(map(str, fault.broken_lines)) + (", …" if fault.broken > len(fault.broken_lines) else "")
+        message += f" ({fault.broken} lines are broken: {numbers})"
+    remedies = {
+        "tasks.jsonl": 'name a file with one JSON object a line, such as {"question": "1+1", "answer": "2"}',
+        "tasks.jsonl_reward": 'write "auto", "exact", "final" or "math", or the name of a reward that is installed',
+        "tasks.names": "starling tasks lists the names that there are",
+    }
+    if fault.broken:
+        remedies["tasks.jsonl"] = 'write one JSON object on each line, such as {"question": "1+1", "answer": "2"}'
+    return error(fault.key, message, remedies.get(fault.key, "correct it"))
+
+
+def _ports(home: Home, config: Config, *, running: bool) -> Iterator[Finding]:
+    if running:
+        return
+    if judge_listen(config.swarm.listen) is None:
+        yield from _wrong(network.judge_listening(network_facts.listen_facts(config.swarm.listen, None)))
+    yield from _wrong(network.judge_api(network_facts.api_facts(config.api.ports, home.api_token, running=False)))
+
+
+def _room(home: Home, config: Config) -> Iterator[Finding]:
+    yield from _wrong(judge_room(room_facts(home, config)))
+
+
+def _wrong(finding: Finding) -> Iterator[Finding]:
+    if finding.severity is not Severity.OK:
+        yield finding

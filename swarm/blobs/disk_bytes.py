@@ -1,0 +1,21 @@
+"""What files take on the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+BLOCK_BYTES = 512  # the unit of ``st_blocks``
+
+
+def disk_bytes(status: os.stat_result) -> int:
+    """Returns the bytes of a file's blocks, and no less than its length: some file systems count blocks only later."""
+    return max(status.st_blocks * BLOCK_BYTES, status.st_size)
+
+
+def disk_bytes_of(path: Path) -> int:
+    """Returns what the file takes, 0 if there is none."""
+    try:
+        return disk_bytes(path.stat())
+    except OSError:
+        return 0
