@@ -29,6 +29,8 @@ import('/assets/graph.js').then(({ layout }) => {
   const places = (of) => Object.fromEntries(layout(us, of).map(({ id, x, y }) => [id, [x, y]]));
   done([places(peers), places([...peers].reverse())]);
 });"""
+ALARMS = """const done = arguments[1];
+import('/assets/views.js').then(({ alarms }) => done(alarms(arguments[0]).map(({ children }) => children[0].text)));"""
 PARTS = """const done = arguments[1];
 import('/assets/skills.js').then(({ parts }) => done(parts(arguments[0])));"""
 
@@ -167,3 +169,18 @@ def test_parts_of_a_bar_end_at_the_reward_of_now_whatever_their_signs(browser: W
         ("alone", 0, 0.1),
         ("lost", 0.1, 0.5),
     ]
+
+
+def test_what_the_owner_must_know_at_once_is_told_in_words(browser: WebDriver) -> None:
+    status = {
+        "not_saved": {"round": 12, "saved_round": 10, "because": "the disk is full"},
+        "damaged": {"damaged": [{"name": "step-9"}], "continues_from": None},
+        "clock": "this machine's clock is 9 min fast",
+    }
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        unsaved, damaged, clock = browser.execute_async_script(ALARMS, status)
+        assert browser.execute_async_script(ALARMS, {}) == []
+    assert unsaved == "Not saved: rounds 11 to 12 are in memory alone: the disk is full"
+    assert damaged == "Damaged: step-9, kept aside; no checkpoint was left"
+    assert clock.endswith("9 min fast")
