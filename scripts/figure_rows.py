@@ -38,7 +38,7 @@ def of_models(name: str) -> Row:
 SHARED: Final = "learner-relative 4/4"
 TOKENS: Final = "tokens to uniform's final success, of uniform's"
 STEPS_LOST: Final = "learner's steps a second, fewer by"
-PAGE_PLACES: Final = ("40 rows, as it opens", "200 rows, scrolled to the middle of them")
+PAGE_PLACES: Final = ("as it opens", "200 rows, scrolled to the middle")
 MEMBER_SIDE: Final = "stranger refused, the member's side, slowest"
 MEMBER_GROWTH: Final = "growth of the member's memory over them"
 ROWS: Final = (

@@ -2,15 +2,16 @@
 
     python -m scripts.pictures docs [--minutes 3] [--dark]
 
-Three nodes with the three built-in models train on this machine for ``--minutes``. Then the page of the first is opened
-in headless Chromium (Debian: chromium, chromium-driver) for page.png, its terminal interface is drawn as top.svg, and
-all nodes are ended.
+Three nodes with the three built-in models train on this machine for ``--minutes``, the first of them alone for a third
+of that time. Then the page of the first, without what stands behind clicks, is drawn in headless Chromium (Debian:
+chromium, chromium-driver) as page.png, its terminal interface as top.svg, and all nodes are ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import socket
@@ -21,13 +22,16 @@ import time
 from pathlib import Path
 
 from node.top.watch import View
-from scripts.bench.dashboard import opened_browser
+from scripts.bench.common.browser import opened_browser, set_screen
 from scripts.top_picture import top_as_svg
 
 MODELS = ("wren", "robin", "finch")
-WIDTH, HEIGHT = 1200, 1500
+WIDTH = 1200
+ALONE_SHARE = 1 / 3  # of the time: what the first node can do before others come
+BELOW_PX = 16
+SHOWN = "return Math.ceil(document.querySelector('.pair').getBoundingClientRect().bottom + scrollY)"
 TERMINAL = 80, 24  # columns and lines
-DRAWN_SECONDS = 5.0  # until the page has all its parts
+DRAWN_SECONDS = 8.0  # until the page has all its parts
 
 
 def main() -> None:
@@ -45,8 +49,10 @@ def main() -> None:
             for model in MODELS:
                 node = start(Path(folder) / model, model, port if address is None else 0, address)
                 started.append(node)
-                address = address or first_address(node)
-            time.sleep(60 * arguments.minutes)
+                if address is None:
+                    address = first_address(node)
+                    time.sleep(60 * arguments.minutes * ALONE_SHARE)
+            time.sleep(60 * arguments.minutes * (1 - ALONE_SHARE))
             take_screenshot(port, arguments.folder / "page.png", dark=arguments.dark)
             top = asyncio.run(top_as_svg(Path(folder) / MODELS[0], View.NODE, TERMINAL, []))
             (arguments.folder / "top.svg").write_text(top, encoding="utf-8")
@@ -80,13 +86,12 @@ def first_address(node: subprocess.Popen[bytes]) -> str:
 def take_screenshot(port: int, picture: Path, *, dark: bool) -> None:
     browser = opened_browser()
     try:
-        size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        set_screen(browser, WIDTH, "dark" if dark else "light")
         browser.get(f"http://127.0.0.1:{port}/")
         time.sleep(DRAWN_SECONDS)
-        browser.save_screenshot(str(picture))
+        clip = {"x": 0, "y": 0, "width": WIDTH, "height": browser.execute_script(SHOWN) + BELOW_PX, "scale": 1}
+        taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+        picture.write_bytes(base64.b64decode(taken["data"]))
     finally:
         browser.quit()
 

@@ -1,7 +1,8 @@
 """The web page at ``/``: the files in ``assets``, and nothing else.
 
 The page sends requests to this node alone. Its content security policy enforces that: no script, style, font or image
-from elsewhere loads, and no script in a stranger's text runs. The page changes nothing, so it needs no token.
+from elsewhere loads, and no script in a stranger's text runs. Its buttons that change the node send the token that the
+owner typed; serving the page needs none.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
+OPEN_ALL = "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
 ABSENT = "net::ERR_"  # what the browser itself says while the node is away
 
 
@@ -94,26 +95,36 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     browser.get(f"http://127.0.0.1:{port}/")
     until(browser, "#link", lambda said: said == "live")
     assert text_of(browser, "#name") == "lark"
-    until(browser, "#now", lambda said: "training" in said)
+    until(browser, "#headline", lambda said: "by itself" in said)
+    until(browser, "#chart-skills", lambda said: "spell_backward" in said)
+    browser.execute_script("document.querySelector('[data-curve=heldOut]').click()")
+    until(browser, "#chart-skills", lambda said: "spell_backward" in said)
+    until(browser, "#samples", lambda said: "right" in said or "wrong" in said)
+    browser.execute_script(OPEN_ALL)
+    until(browser, "#now", lambda said: "training" in said and "held-out reward" in said)
     until(browser, "#peers", lambda said: "No peer is known yet" in said)
-    for chart in ("#chart-success", "#chart-held-out"):
-        until(browser, chart, lambda said: "spell_backward" in said)
-    assert "Held-out reward" in text_of(browser, "#now")
     address = node.wait_for_event("node")["addresses"][0]
 
     guest = processes.up("--name", "<b>jay</b>", "--peer", address, home=processes.root / "guest", torch=False)
-    until(browser, "#peers", lambda said: "<b>jay</b>" in said)  # as text, not as markup
-    assert browser.execute_script("return document.querySelectorAll('#peers b').length") == 0
+    for part in ("#peers", "#graph"):
+        until(browser, part, lambda said: "<b>jay</b>" in said)  # as text, not as markup
+        assert browser.execute_script("return document.querySelectorAll(`${arguments[0]} b`).length", part) == 0
     until(browser, "#swarm-count", lambda said: said.startswith("2 nodes"))
     assert guest.stop() == 0
-    until(browser, "#peers-count", lambda said: said.startswith("0 connected"))
+    until(browser, "#links-count", lambda said: said.startswith(("0 of", "nobody")))
     assert complaints(browser) == []
     until(browser, "#rollouts", lambda said: "Flow" in said)
     for width in (360, 1200):
         nothing_is_wider_than_the_screen(browser, width)
 
-    assert node.stop() == 0
-    until(browser, "#link", lambda said: "does not answer" in said)
+    until(browser, "header .buttons", lambda said: "Stop" in said)
+    browser.execute_script("document.getElementById('stop').click()")
+    browser.execute_script(
+        "document.getElementById('ask-token').value = arguments[0]", (home / "api.token").read_text()
+    )
+    browser.execute_script("document.getElementById('ask-do').click()")
+    assert node.end() == 0
+    until(browser, "#link", lambda said: said == "ended" or "does not answer" in said)
     again = processes.up("--name", "lark", *api, home=home, torch=False)
     until(browser, "#link", lambda said: said == "live")
     again.wait_for_event("ready")  # or it would end before it has begun, and the report tell of one start
@@ -123,8 +134,8 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     written = processes.root / "run.html"
     assert processes.run("report", "--home", str(home), "--html", str(written)).returncode == 0
     browser.get(written.as_uri())
-    for chart in ("#chart-reward", "#chart-held-out"):
-        until(browser, chart, lambda said: "spell_backward" in said)
+    until(browser, "#chart-skills", lambda said: "spell_backward" in said)
+    until(browser, "#headline", lambda said: "by itself" in said)
     assert "2 starts" in text_of(browser, "#now")
     assert [said for said in complaints(browser) if ABSENT not in said] == []
     assert processes.none_alive()

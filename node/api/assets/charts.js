@@ -1,34 +1,60 @@
-// Lines over time as one SVG: paths, a few grid lines, and a legend with the values at the pointer, or else the newest
-// values. A chart is redrawn only when its data change; its size comes from an observer, so nothing is measured.
+// Lines over time or steps as one SVG: paths, a few grid lines, marks of what happened, and a legend with the values at
+// the pointer, or else the newest values. A chart is redrawn only when its data change; its size comes from an
+// observer, so nothing is measured.
 
-const NS = "http://www.w3.org/2000/svg";
-const COLORS = ["#3b7ddd", "#d9822b", "#2e9e62", "#b04fc0", "#c9423b", "#7a8599", "#1aa3a3", "#9c8412"];
-const LEFT_PX = 40; // room for the numbers
-const BELOW_PX = 20; // room for the times
-const ABOVE_PX = 8;
-const LABEL_PX = 90; // width of a time, with the space beside it
+import { clock, short } from "./text.js";
+
+const DRAWING = "http://www.w3.org/2000/svg";
+const COLOURS = 8; // classes c0 to c7 of the style sheet; further lines are dashed
+const LEFT_PX = 34; // room for the numbers
+const BELOW_PX = 22; // room for the times
+const ABOVE_PX = 10;
+const ROW_PX = 15; // of signs of what happened, above the lines, in two rows
+const TEXTS = 8; // of one sign, at most
+const APART_PX = 18; // signs that are closer than this are drawn as one
+const LABEL_PX = 80; // width of a time, with the space beside it
 const DAY_SECONDS = 86400;
-const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 43200, DAY_SECONDS];
+const STEPS_SECONDS = [1, 5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, DAY_SECONDS];
 
 const charts = new Map(); // place -> its chart
 
 /**
- * Draws `series`, [{name, seconds: [Unix time, ascending], values: [number or null]}], all over the same times, into
- * `place`. The axis begins at 0 and ends at `max`, where that is given.
+ * Draws `lines`, [{name, x: [ascending], values: [number or null]}], into `place`.
+ *
+ * `max` is the end of the axis, which begins at 0; `by` is "time" (x in Unix seconds) or "step"; `marks` are
+ * [{x, kind, sign, text}], with kind the class of a sign; `moment` is {line, from, to}, the stretch of a line to
+ * emphasize; `format` writes a value in the legend.
  */
-export function draw(place, series, { max = null } = {}) {
+export function draw(
+  place,
+  lines,
+  { max = null, by = "time", marks = [], moment = null, format = short, label = "" } = {},
+) {
   const chart = charts.get(place) ?? newChart(place);
-  const times = series[0]?.seconds ?? [];
-  const newest = `${times[0]} ${times.at(-1)} ${series.map(({ name }) => name).join()}`;
+  const ends = [
+    Math.min(...lines.map(({ x }) => x[0] ?? Infinity)),
+    Math.max(...lines.map(({ x }) => x.at(-1) ?? -Infinity)),
+  ];
+  const newest = [...ends, by, label, lines.map(({ name }) => name).join(), marks.length, marks.at(-1)?.x].join(" ");
   if (newest === chart.newest) return;
-  Object.assign(chart, { series, times, max, newest });
+  (place.closest("figure") ?? place).hidden = ends[1] < ends[0]; // nothing is recorded: no empty frame
+  Object.assign(chart, { lines, ends, max, by, marks, moment, format, newest, label });
   redraw(chart);
 }
 
 function newChart(place) {
-  const chart = { series: [], times: [], max: null, newest: null, width: 0, height: 0, pointer: null };
-  chart.svg = drawing("svg", { role: "img", "aria-label": "lines over time; the legend below shows their values" });
-  chart.legend = document.createElement("div");
+  const chart = {
+    lines: [],
+    ends: [Infinity, -Infinity],
+    marks: [],
+    max: null,
+    newest: null,
+    width: 0,
+    height: 0,
+    pointer: null,
+  };
+  chart.svg = drawn("svg", { role: "img", "aria-label": "nothing is recorded yet" });
+  chart.legend = document.createElement("ul");
   chart.legend.className = "legend";
   place.replaceChildren(chart.svg, chart.legend);
   charts.set(place, chart);
@@ -36,81 +62,154 @@ function newChart(place) {
     Object.assign(chart, { width: contentRect.width, height: contentRect.height });
     redraw(chart);
   }).observe(chart.svg);
-  chart.svg.addEventListener("pointermove", (event) => onPointer(chart, event.offsetX));
+  chart.svg.addEventListener("pointermove", (event) => onPointer(chart, event.clientX));
   chart.svg.addEventListener("pointerleave", () => onPointer(chart, null));
   return chart;
 }
 
 function redraw(chart) {
-  const { series, times, width, height } = chart;
+  const { lines, width, height, marks } = chart;
+  const [first, last] = chart.ends;
   chart.pointer = null;
-  if (!times.length || width <= LEFT_PX) {
+  chart.x = undefined;
+  if (last < first || width <= LEFT_PX) {
     chart.svg.replaceChildren();
     chart.legend.replaceChildren();
     return;
   }
-  const highest = chart.max ?? Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)));
+  const x = (at) => LEFT_PX + ((at - first) / Math.max(last - first, 1e-9)) * (width - LEFT_PX - 2);
+  const placed = signs(marks, x);
+  const above = ABOVE_PX + ROW_PX * placed.rows;
+  const highest = chart.max ?? Math.max(...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
   const [step, top] = roundSteps(highest);
-  const [first, last] = [times[0], times.at(-1)];
-  const x = (seconds) => LEFT_PX + ((seconds - first) / Math.max(last - first, 1e-9)) * (width - LEFT_PX - 1);
-  const y = (value) => height - BELOW_PX - (value / top) * (height - BELOW_PX - ABOVE_PX);
+  const y = (value) => height - BELOW_PX - (Math.min(value, top) / top) * (height - BELOW_PX - above);
   const inside = [];
   for (let value = 0; value <= top * 1.001; value += step) {
-    inside.push(drawing("path", { class: "grid", d: `M${LEFT_PX} ${y(value)}H${width}` }));
-    inside.push(label(short(value), { x: LEFT_PX - 6, y: y(value) + 4, "text-anchor": "end" }));
+    inside.push(drawn("path", { class: "grid", d: `M${LEFT_PX} ${y(value).toFixed(1)}H${width}` }));
+    inside.push(written(short(value), { x: LEFT_PX - 6, y: y(value) + 4, "text-anchor": "end" }));
   }
-  for (const [seconds, text] of marks(first, last, Math.max(1, Math.floor((width - LEFT_PX) / LABEL_PX)))) {
-    const anchor = x(seconds) > width - 20 ? "end" : x(seconds) < LEFT_PX + 20 ? "start" : "middle";
-    inside.push(label(text, { x: x(seconds), y: height - 4, "text-anchor": anchor }));
+  const most = Math.max(1, Math.floor((width - LEFT_PX) / LABEL_PX));
+  for (const [at, text] of chart.by === "time" ? roundTimes(first, last, most) : roundCounts(first, last, most)) {
+    const anchor = x(at) > width - 24 ? "end" : x(at) < LEFT_PX + 20 ? "start" : "middle";
+    inside.push(written(text, { x: x(at), y: height - 5, "text-anchor": anchor }));
   }
-  series.forEach(({ values }, index) =>
-    inside.push(drawing("path", { class: "line", stroke: COLORS[index % COLORS.length], d: path(times, values, x, y) })),
-  );
-  chart.cursor = drawing("path", { class: "cursor" });
-  chart.x = x;
+  inside.push(...placed.groups.map((group) => sign(group, above, height)));
+  lines.forEach(({ x: xs, values }, index) => {
+    const attributes = { class: `line ${lineClass(index)}`, "data-line": index };
+    inside.push(drawn("path", { ...attributes, d: path(xs, values, x, y) }));
+  });
+  if (chart.moment) inside.push(...emphasis(chart, x, y));
+  chart.cursor = drawn("path", { class: "cursor" });
+  Object.assign(chart, { x, above });
   chart.svg.replaceChildren(...inside, chart.cursor);
-  chart.legend.replaceChildren(...series.map(({ name }, index) => legendEntry(name, COLORS[index % COLORS.length])));
+  chart.svg.setAttribute(
+    "aria-label",
+    `${chart.label || "lines over time"}; the list that follows has the newest values`,
+  );
+  chart.legend.replaceChildren(...lines.map(({ name }, index) => legendEntry(chart, name, index)));
   updateLegend(chart);
 }
 
+const lineClass = (index) => `c${index % COLOURS}${index >= COLOURS ? " dashed" : ""}`;
+
+/**
+ * Returns the signs with the places where they stand. Signs of one kind that would overlap are one, with all their
+ * texts; those of different kinds stand in two rows. Checkpoints are many: they stand on the axis, without a sign.
+ */
+function signs(marks, x) {
+  const groups = [];
+  const ends = [-Infinity, -Infinity]; // of the last sign of each row
+  for (const mark of marks) {
+    const at = x(mark.x);
+    const near = groups.findLast((group) => group.kind === mark.kind && at - group.at < APART_PX);
+    if (near) {
+      near.texts.push(mark.text);
+      continue;
+    }
+    const row = mark.sign === "" ? null : at - ends[0] >= APART_PX + 8 || ends[0] <= ends[1] ? 0 : 1;
+    if (row !== null) ends[row] = at;
+    groups.push({ at, row, kind: mark.kind, sign: mark.sign, texts: [mark.text] });
+  }
+  return { groups, rows: Math.max(0, ...groups.map(({ row }) => (row === null ? 0 : row + 1))) };
+}
+
+function sign({ at, row, kind, sign: symbol, texts }, above, height) {
+  const made = drawn("g", { class: `mark ${kind}` });
+  const [x, low] = [at.toFixed(1), height - BELOW_PX];
+  if (row === null) made.append(drawn("path", { d: `M${x} ${low - 5}v5`, class: "stroke" }));
+  else {
+    const top = (row + 1) * ROW_PX;
+    const text = symbol + (texts.length > 1 ? ` ${texts.length}` : "");
+    made.append(drawn("path", { d: `M${x} ${top}V${low}`, class: "stroke" }));
+    made.append(written(text, { x, y: top - 4, "text-anchor": at < LEFT_PX + 10 ? "start" : "middle" }));
+  }
+  const title = drawn("title", {});
+  title.textContent = [
+    ...texts.slice(0, TEXTS),
+    ...(texts.length > TEXTS ? [`and ${texts.length - TEXTS} more`] : []),
+  ].join("\n");
+  made.append(title);
+  return made;
+}
+
+/** The stretch of a line in which it rose most, drawn broad. */
+function emphasis({ moment, lines }, x, y) {
+  const line = lines.findIndex(({ name }) => name === moment.line);
+  if (line < 0) return [];
+  const { x: xs, values } = lines[line];
+  const within = values.map((value, index) => (xs[index] >= moment.from && xs[index] <= moment.to ? value : null));
+  return [drawn("path", { class: `line moment ${lineClass(line)}`, d: path(xs, within, x, y) })];
+}
+
 /** A line with gaps where there is no value. */
-function path(times, values, x, y) {
+function path(xs, values, x, y) {
   let command = "M";
   let d = "";
   values.forEach((value, index) => {
-    if (value === null) {
+    if (value === null || value === undefined) {
       command = "M";
       return;
     }
-    d += `${command}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`;
+    d += `${command}${x(xs[index]).toFixed(1)} ${y(value).toFixed(1)}`;
     if (command === "M") d += "h0"; // a single value is a dot
     command = "L";
   });
   return d;
 }
 
-function legendEntry(name, color) {
-  const entry = document.createElement("span");
-  const sample = drawing("svg", { class: "sample", width: 14, height: 8, "aria-hidden": "true" });
-  sample.append(drawing("path", { class: "line", stroke: color, d: "M0 4H14" }));
-  entry.append(sample, ` ${name} `, document.createElement("b"));
+function legendEntry(chart, name, index) {
+  const entry = document.createElement("li");
+  const sample = drawn("svg", { class: "sample", width: 16, height: 8, "aria-hidden": "true" });
+  sample.append(drawn("path", { class: `line ${lineClass(index)}`, d: "M0 4H16" }));
+  const called = document.createElement("span");
+  called.textContent = name;
+  entry.append(sample, called, document.createElement("b"));
+  const emphasize = (on) => {
+    chart.svg.classList.toggle("dimmed", on);
+    chart.svg.querySelector(`[data-line="${index}"]`)?.classList.toggle("chosen", on);
+  };
+  entry.addEventListener("pointerenter", () => emphasize(true));
+  entry.addEventListener("pointerleave", () => emphasize(false));
   return entry;
 }
 
-function onPointer(chart, offset) {
-  if (!chart.times.length || chart.x === undefined) return;
-  const { times, x } = chart;
-  chart.pointer = offset === null ? null : nearest(times.map(x), offset);
-  const d = chart.pointer === null ? "" : `M${x(times[chart.pointer])} ${ABOVE_PX}V${chart.height - BELOW_PX}`;
+function onPointer(chart, clientX) {
+  if (chart.x === undefined) return;
+  const { ends, width } = chart;
+  const offset = clientX === null ? null : clientX - chart.svg.getBoundingClientRect().left;
+  const share = offset === null ? null : Math.max(0, Math.min(1, (offset - LEFT_PX) / (width - LEFT_PX - 2)));
+  chart.pointer = share === null ? null : ends[0] + share * (ends[1] - ends[0]);
+  const d = chart.pointer === null ? "" : `M${chart.x(chart.pointer)} ${chart.above}V${chart.height - BELOW_PX}`;
   chart.cursor.setAttribute("d", d);
   updateLegend(chart);
 }
 
 /** Writes each line's value at the pointer, or else its newest value, into the legend. */
-function updateLegend({ series, legend, pointer }) {
-  series.forEach(({ values }, index) => {
-    const value = pointer === null ? values.findLast((each) => each !== null) : values[pointer];
-    legend.children[index].lastChild.textContent = value === null || value === undefined ? "–" : short(value);
+function updateLegend({ lines, legend, pointer, format }) {
+  lines.forEach(({ x, values }, index) => {
+    const value =
+      pointer === null ? values.findLast((each) => each !== null && each !== undefined) : values[nearest(x, pointer)];
+    legend.children[index].lastChild.textContent = format(value ?? null);
   });
 }
 
@@ -128,36 +227,36 @@ function roundSteps(highest) {
   return [step, step * Math.ceil((highest / step) * 0.999)];
 }
 
-/** Returns at most `max` round times between two times, with their texts. */
-function marks(first, last, max) {
-  const wanted = (last - first) / max;
+/** Returns at most `most` round times between two times, with their texts. */
+function roundTimes(first, last, most) {
+  const wanted = (last - first) / most;
   const step = STEPS_SECONDS.find((each) => each >= wanted) ?? DAY_SECONDS * Math.ceil(wanted / DAY_SECONDS);
   const offset = new Date(1000 * first).getTimezoneOffset() * 60;
-  const style = step < 60 ? { timeStyle: "medium" } : step < DAY_SECONDS ? { timeStyle: "short" } : { dateStyle: "short" };
-  const format = new Intl.DateTimeFormat(undefined, style);
   const found = [];
   for (let each = Math.ceil((first - offset) / step) * step + offset; each <= last; each += step) {
-    found.push([each, format.format(1000 * each)]);
+    const text =
+      step < DAY_SECONDS ? clock(each, { withSeconds: step < 60 }) : clock(each, { withDay: true }).slice(5, 10);
+    found.push([each, text]);
   }
   return found;
 }
 
-/** Formats a value with three digits; k, M and G stand for thousands. */
-function short(value) {
-  for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (Math.abs(value) >= unit) return `${Number((value / unit).toPrecision(3))} ${name}`;
-  }
-  return `${Number(value.toPrecision(3))}`;
+function roundCounts(first, last, most) {
+  const [step] = roundSteps(((last - first) / Math.min(most, 8)) * 4);
+  const whole = Math.max(1, Math.round(step));
+  const found = [];
+  for (let each = Math.ceil(first / whole) * whole; each <= last; each += whole) found.push([each, short(each)]);
+  return found;
 }
 
-function drawing(tag, attributes) {
-  const made = document.createElementNS(NS, tag);
+function drawn(tag, attributes) {
+  const made = document.createElementNS(DRAWING, tag);
   for (const name in attributes) made.setAttribute(name, attributes[name]);
   return made;
 }
 
-function label(text, attributes) {
-  const made = drawing("text", attributes);
+function written(text, attributes) {
+  const made = drawn("text", attributes);
   made.textContent = text;
   return made;
 }

@@ -2,17 +2,21 @@
 // the page itself, and only the differences are applied: selections and scroll positions stay, and nothing is measured.
 // Text is inserted as text, never as markup, because strangers wrote much of it.
 
-import { percent } from "./text.js";
+import { score } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWN = new Set(["svg", "rect"]);
+const DRAWN = new Set(["svg", "g", "rect", "path", "circle", "text", "title"]);
 const shown = new WeakMap(); // place -> the descriptions of its children
 
 export const $ = (id) => document.getElementById(id);
 
 /** Describes an element, as in element("td", {class: "number"}, "3"). Null attributes and children are left out. */
 export function element(tag, attributes = {}, ...children) {
-  return { tag, attributes, children: children.filter((child) => child !== null && child !== undefined).map(described) };
+  return {
+    tag,
+    attributes,
+    children: children.filter((child) => child !== null && child !== undefined).map(described),
+  };
 }
 
 /** Shows `children` in `place`, which no other code may change. */
@@ -76,9 +80,13 @@ export const cells = (columns, row) =>
 
 export const nothing = (why) => element("p", { class: "empty" }, why);
 
-/** Describes a share of 1 as a bar with its percentage. */
+/** Describes a reward from 0 to 1 as a bar with its value. */
 export function bar(share) {
   const width = Math.round(Math.max(0, Math.min(1, share)) * 60);
-  const drawn = element("svg", { class: "bar", width: 60, height: 9, "aria-hidden": "true" }, element("rect", { width, height: 9, rx: 2 }));
-  return element("span", { class: "share" }, drawn, ` ${percent(share)}`);
+  const drawn = element(
+    "svg",
+    { class: "bar", width: 60, height: 9, "aria-hidden": "true" },
+    element("rect", { width, height: 9, rx: 2 }),
+  );
+  return element("span", { class: "share" }, drawn, ` ${score(share)}`);
 }

@@ -1,52 +1,105 @@
 // The page follows the node's clock: once a second the node sends its status; the page then requests the parts that are
-// on the screen and draws them together. Other parts follow every tenth time. The node may stop and start meanwhile.
+// due and draws them together. Parts on the screen are due more often than others, and those behind a click only while
+// they are open. The node may stop and start meanwhile.
 
-import { $, show } from "./dom.js";
+import { $, element, show } from "./dom.js";
 import { draw } from "./charts.js";
+import { graph, models, mostUsed, nodesOf } from "./graph.js";
+import { showButtons } from "./owner.js";
 import { showPeers } from "./peers.js";
-import { history as series, notes, now, rollouts, swarm, swarmCount, title } from "./views.js";
+import { rollouts } from "./rollouts.js";
+import { samples } from "./samples.js";
+import { accounts, headline, picture } from "./skills.js";
+import { number, percent, score, size } from "./text.js";
+import { CURVES, lines, signsOf, skills } from "./timeline.js";
+import {
+  alarms,
+  doing,
+  faults,
+  figures,
+  join,
+  notes,
+  notesCount,
+  settings,
+  swarm,
+  swarmCount,
+  title,
+} from "./views.js";
 
 const PEERS_SHOWN = 40; // until the reader asks for all: more than a reader takes in, and a long way to scroll on a phone
 const OFF_SCREEN_FACTOR = 10; // parts off the screen are updated this many times less often
 const RECONNECT_MS = 2000; // until the page connects again, where the browser does not do it by itself
+const COPIED_MS = 2000;
 
 let live = false;
+let seenSeconds = 0; // when the last status came
 let allPeers = false;
 let updates = 0; // statuses received from the node
 let drawing = false;
-const answers = {}; // the newest ones, by part
-const onScreen = new Set(); // names of the parts on the screen
+const chosen = { curve: "mean", by: "time" }; // of the chart of skills
+const answers = {}; // the newest ones, by address
+const visible = new Set(); // names of the parts on the screen
 
-// Every part of the page: an element of it, the address to request, and every how many updates it is requested.
+// Every part of the page: an element of it, the answers it draws, and every how many updates it is due. All parts with
+// the same answer share one request.
 const PARTS = {
-  status: { place: "now", every: 1, draw: drawStatus },
-  history: { place: "chart-success", address: "/api/v1/history?points=250", every: 10, draw: drawCharts },
-  peers: { place: "peers", address: "/api/v1/peers", every: 1, draw: drawPeers },
-  swarm: { place: "swarm", address: "/api/v1/swarm", every: 2, draw: drawSwarm },
-  rollouts: { place: "rollouts", address: "/api/v1/rollouts", every: 2, draw: () => show($("rollouts"), ...rollouts(answers.rollouts)) },
-  notes: { place: "notes", every: 1, draw: () => show($("notes"), ...notes(answers.notes)) },
+  status: { place: "headline", every: 1, draw: drawStatus },
+  gains: { place: "skills", needs: ["gains"], every: 5, draw: drawGains },
+  skills: { place: "chart-skills", needs: ["history?points=250"], every: 10, draw: drawSkills },
+  samples: {
+    place: "samples",
+    needs: ["samples"],
+    every: 5,
+    draw: () => show($("samples"), ...samples(answers.samples)),
+  },
+  graph: { place: "graph", needs: ["links", "peers"], every: 10, draw: drawGraph },
+  figures: { place: "now", every: 1, draw: () => show($("now"), ...figures(answers.status)) },
+  machine: { place: "chart-tokens", needs: ["history?points=250"], every: 10, draw: drawMachine },
+  peers: { place: "peers", needs: ["peers"], every: 1, draw: drawPeers },
+  swarm: { place: "swarm", needs: ["swarm"], every: 2, draw: drawSwarm },
+  rollouts: {
+    place: "rollouts",
+    needs: ["rollouts"],
+    every: 2,
+    draw: () => show($("rollouts"), ...rollouts(answers.rollouts)),
+  },
+  settings: { place: "settings", every: 10, draw: () => show($("settings"), ...settings(answers.status)) },
+  notes: { place: "notes", every: 1, draw: drawNotes },
 };
+const YOUNG_ROUNDS = 60; // until then the charts grow fast
 
 /** Receives the status by server-sent events. The browser connects again by itself when the node is back. */
 function listen() {
   const events = new EventSource("/api/v1/events");
   events.addEventListener("status", (event) => {
-    answers.status = answers.notes = JSON.parse(event.data);
-    setLive(true);
+    answers.status = JSON.parse(event.data);
+    seenSeconds = Date.now() / 1000;
+    live = true;
+    drawLink();
     update();
   });
+  events.addEventListener("samples", () => isDue("samples", 1) && refresh(["samples"]));
   events.onerror = () => {
-    setLive(false);
+    live = false;
+    drawLink();
+    if (answers.status) drawStatus();
     if (events.readyState === EventSource.CLOSED) setTimeout(listen, RECONNECT_MS); // too many readers, or stopping
   };
+}
+
+const isOpen = (name) => $(PARTS[name].place).closest("details:not([open])") === null;
+
+function isDue(name, every) {
+  const young =
+    (name === "gains" || name === "skills") && (answers.status.round?.round ?? 0) < YOUNG_ROUNDS && updates % 3 === 0;
+  return isOpen(name) && (young || updates % (every * (visible.has(name) ? 1 : OFF_SCREEN_FACTOR)) === 0);
 }
 
 /** Requests the parts that are due and draws them. */
 async function update() {
   if (document.hidden || drawing) return;
-  const interval = (name) => PARTS[name].every * (onScreen.has(name) ? 1 : OFF_SCREEN_FACTOR);
-  const due = Object.keys(PARTS).filter((name) => updates % interval(name) === 0);
-  if (updates === 0) drawStatus(); // the numbers do not wait for the rest
+  const due = Object.keys(PARTS).filter((name) => isDue(name, PARTS[name].every));
+  if (updates === 0) drawStatus(); // the sentence does not wait for the rest
   updates += 1;
   drawing = true;
   try {
@@ -57,47 +110,111 @@ async function update() {
 }
 
 async function refresh(names) {
-  await Promise.all(names.map(request));
-  for (const name of names) if (name in answers) PARTS[name].draw();
+  const needed = new Set(names.flatMap((name) => PARTS[name].needs ?? []));
+  await Promise.all([...needed].map(request));
+  for (const name of names) if ((PARTS[name].needs ?? ["status"]).every((need) => need in answers)) PARTS[name].draw();
 }
 
-async function request(name) {
-  const { address } = PARTS[name];
-  if (!address) return; // the node sends this part by itself
+async function request(address) {
   try {
-    const response = await fetch(address, { cache: "no-store" });
-    if (response.ok) answers[name] = await response.json();
+    const response = await fetch(`/api/v1/${address}`, { cache: "no-store" });
+    if (response.ok) answers[address] = await response.json();
+    else if (response.status === 403) answers[address] = { refused: (await response.json()).error };
   } catch {
     // The node does not answer: `live` shows it, and the next update requests again.
   }
 }
 
-function setLive(is) {
-  if (is === live && is) return;
-  live = is;
-  $("link").textContent = live ? "live" : "the node does not answer; trying again";
-  $("link").dataset.live = live ? "yes" : "no";
+function drawLink() {
+  const ended = !live && answers.status?.state === "stopping";
+  show($("link"), live ? "live" : ended ? "ended" : "the node does not answer; trying again");
+  const kind = live ? "yes" : "no";
+  if ($("link").dataset.live !== kind) $("link").dataset.live = kind;
+  if (answers.status) showButtons(answers.status, live);
 }
 
 function drawStatus() {
-  const [name, subtitle] = title(answers.status);
+  const { status } = answers;
+  const [name, subtitle] = title(status);
   show($("name"), name);
   show($("subtitle"), subtitle);
   if (document.title !== `${name} · starling`) document.title = `${name} · starling`;
-  show($("now"), ...now(answers.status));
+  drawHeadline();
+  show($("alarms"), ...alarms(status));
+  show($("join"), ...join(status));
+  show($("notes-count"), notesCount(status));
 }
 
-function drawCharts() {
-  draw($("chart-success"), series.success(answers.history), { max: 1 });
-  draw($("chart-tokens"), series.tokens(answers.history));
-  const heldOut = series.heldOut(answers.history);
-  $("figure-held-out").hidden = heldOut[0].seconds.length === 0;
-  draw($("chart-held-out"), heldOut, { max: 1 });
+function drawHeadline() {
+  const { status, gains } = answers;
+  const ended = !live && status.state === "stopping";
+  const known = gains && gains.mean_now !== null;
+  show($("headline"), ...headline(status.name || "This node", gains, status.waiting_for, ended ? "ended" : "now"));
+  show($("doing"), known || !live ? doing(status, { live, seen_seconds: seenSeconds }) : "");
+}
+
+function drawGains() {
+  drawHeadline();
+  show($("skills"), ...picture(answers.gains));
+  const explained = accounts(answers.gains);
+  $("how").hidden = explained.length === 0;
+  show($("accounts"), ...explained);
+}
+
+function drawSkills() {
+  const history = answers["history?points=250"];
+  const { lines: drawn, left, marks, moment } = skills(history, chosen.curve, chosen.by);
+  $("over-time").hidden = !history.rounds.time_seconds.length;
+  document.querySelector("[data-curve=heldOut]").hidden = !history.evaluations.time_seconds.length;
+  const label = `Reward by task, ${CURVES[chosen.curve].title}`;
+  draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
+  show($("moment"), moment ? moment.text : "");
+  const signs = signsOf(marks).map(([kind, sign, text]) =>
+    element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`),
+  );
+  show(
+    $("signs"),
+    ...signs,
+    ...(left ? [element("span", {}, `${number(left)} tasks that changed less are not drawn`)] : []),
+  );
+}
+
+function drawGraph() {
+  const { links, peers } = answers;
+  const used = Object.fromEntries(peers.peers.map((peer) => [peer.peer, peer.groups_used]));
+  const [us, ...others] = nodesOf(links, used);
+  show(
+    $("links-count"),
+    others.length === 0
+      ? "nobody now"
+      : `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`,
+  );
+  show($("graph"), graph(links, used));
+  show(
+    $("graph-models"),
+    models(us, others),
+    others.length === 0 ? "" : element("p", { class: "aside" }, mostUsed(others)),
+  );
+}
+
+function drawMachine() {
+  const { rounds, usage } = answers["history?points=250"];
+  const series = (timeline, ...names) => lines(timeline, ({ name }) => names.includes(name));
+  draw($("chart-tokens"), series(rounds, "generated_tokens_per_second", "trained_tokens_per_second"), {
+    label: "Tokens a second",
+  });
+  const held = ["learner_memory_bytes", "swarm_memory_bytes", "supervisor_memory_bytes", "device_used_memory_bytes"];
+  draw($("chart-memory"), series(usage, ...held), { label: "Memory", format: size });
+  draw($("chart-traffic"), series(usage, "sent_bytes_per_second", "received_bytes_per_second"), {
+    label: "Traffic a second",
+    format: size,
+  });
+  draw($("chart-device"), series(usage, "device_utilization"), { max: 1, label: "Use of the GPU", format: percent });
+  draw($("chart-power"), series(usage, "device_power_watts"), { label: "Power of the GPU, watts" });
 }
 
 function drawPeers() {
   const known = answers.peers.peers;
-  show($("peers-count"), `${known.filter((peer) => peer.connected).length} connected, ${known.length} known`);
   showPeers($("peers"), allPeers ? known : known.slice(0, PEERS_SHOWN), answers.rollouts?.words ?? {});
   $("peers-all").hidden = allPeers || known.length <= PEERS_SHOWN;
 }
@@ -107,26 +224,58 @@ function drawSwarm() {
   show($("swarm"), ...swarm(answers.swarm));
 }
 
-/** Records which parts are on the screen, and refreshes those that appear on it. */
+function drawNotes() {
+  show($("fault"), ...faults(answers.status));
+  show($("notes"), ...notes(answers.status));
+}
+
+/** Records which parts are on the screen, and refreshes those that appear on it or are opened. */
 function watch() {
-  const namesIn = new Map(); // section -> its parts
+  const namesIn = new Map(); // element -> its parts
+  const appear = (names) => {
+    if (updates > 0) refresh(names.filter(isOpen));
+  };
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const names = namesIn.get(target);
-      if (!isIntersecting) names.forEach((name) => onScreen.delete(name));
-      else if (!names.every((name) => onScreen.has(name))) {
-        names.forEach((name) => onScreen.add(name));
-        if (updates > 0) refresh(names);
-      }
+      const fresh = isIntersecting ? names.filter((name) => !visible.has(name)) : [];
+      names.forEach((name) => (isIntersecting ? visible.add(name) : visible.delete(name)));
+      if (fresh.length) appear(fresh);
     }
   });
   for (const [name, { place }] of Object.entries(PARTS)) {
-    const section = $(place).closest("section");
-    namesIn.set(section, [...(namesIn.get(section) ?? []), name]);
-    watcher.observe(section);
+    const part = $(place).closest("details, section");
+    namesIn.set(part, [...(namesIn.get(part) ?? []), name]);
+    watcher.observe(part);
   }
+  for (const [part, names] of namesIn)
+    if (part.tagName === "DETAILS") part.addEventListener("toggle", () => part.open && appear(names));
 }
 
+function choose(button, kind) {
+  chosen[kind] = button.dataset[kind];
+  for (const each of button.parentElement.children) each.setAttribute("aria-pressed", String(each === button));
+  if (answers["history?points=250"]) drawSkills();
+}
+
+async function copy(button) {
+  const text = $("join-line").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    show($("told"), "Copied.");
+  } catch {
+    getSelection().selectAllChildren($("join-line")); // the browser forbids it: the reader copies by hand
+    show($("told"), "Selected: copy it by hand.");
+  }
+  button.dataset.done = "yes";
+  setTimeout(() => delete button.dataset.done, COPIED_MS);
+}
+
+document.addEventListener("click", ({ target }) => {
+  if (target.id === "copy") copy(target);
+  else if (target.dataset?.curve) choose(target, "curve");
+  else if (target.dataset?.by) choose(target, "by");
+});
 $("peers-all").addEventListener("click", () => {
   allPeers = true;
   drawPeers();

@@ -18,7 +18,7 @@ const COLUMNS = [
   ["family", (peer) => peer.heartbeat?.family.slice(0, 8) ?? "–", ""],
   ["round", (peer) => number(peer.heartbeat?.round), "number"],
   ["link", (peer) => element("span", { class: peer.connected ? "good" : null }, link(peer)), ""],
-  ["used", (peer) => `${peer.groups_used} of ${peer.groups_received}`, "number"],
+  ["used", (peer) => `${number(peer.groups_used)} of ${number(peer.groups_received)}`, "number"],
   ["given", (peer) => number(peer.groups_given), "number"],
   ["why not used", (peer) => reasons(peer), ""],
   ["reputation", (peer) => reputation(peer), "number"],
@@ -89,7 +89,8 @@ function fill({ row, peer }) {
 function link(peer) {
   if (peer.banned_because) return `banned: ${peer.banned_because}`;
   if (!peer.connected && peer.heartbeat && peer.heartbeat_age_seconds === null) return "left";
-  if (!peer.connected) return `away${peer.heartbeat_age_seconds === null ? "" : `, last heartbeat ${ago(peer.heartbeat_age_seconds)} ago`}`;
+  if (!peer.connected)
+    return `away${peer.heartbeat_age_seconds === null ? "" : `, last heartbeat ${ago(peer.heartbeat_age_seconds)} ago`}`;
   return peer.round_trip_seconds === null ? "connected" : `${number(MS * peer.round_trip_seconds, 1)} ms`;
 }
 

@@ -1,53 +1,141 @@
-// Pure functions from the API's answers to what the page shows: descriptions of elements, or numbers for charts.
+// Pure functions from the API's answers to what stands behind the page's clicks, and to the small parts around the
+// pictures: descriptions of elements.
 
 import { bar, element, nothing, table } from "./dom.js";
-import { ago, number, percent, size } from "./text.js";
+import { ago, capital, clock, counted, number, percent, score, size } from "./text.js";
 
 export function title(status) {
-  const swarm = status.swarm === null ? "" : `, swarm ${status.swarm.swarm}`;
-  return [status.name || "starling", `${status.model}${swarm}, version ${status.version}`];
+  const swarm =
+    status.swarm === null ? "" : ` in ${status.swarm.private ? "the private cluster" : "swarm"} ${status.swarm.swarm}`;
+  return [status.name || "starling", `${status.model}${swarm}`];
 }
 
-function tile(title, value, aside = null, kind = null, width = "tile") {
-  const below = aside === null ? null : element("div", { class: "aside" }, aside);
-  return element("dl", { class: width }, element("dt", {}, title), element("dd", { class: kind }, value), below);
+/** What the node does now, in words; after its end, when it was last seen. */
+export function doing(status, { live, seen_seconds }) {
+  if (!live)
+    return status.state === "stopping"
+      ? `It ended at ${clock(seen_seconds)}. This is its last state.`
+      : `It has not answered since ${clock(seen_seconds)}.`;
+  const { round, uptime_seconds: up, paused } = status;
+  if (paused)
+    return `Paused since ${clock(paused.since)}${paused.because ? `: ${paused.because}` : ""}${paused.until ? `, until ${clock(paused.until)}` : ""}.`;
+  const rate = round ? `, ${number(round.tokens_per_second)} tokens a second` : "";
+  return `${capital(status.waiting_for || status.state)}. Up ${ago(up)}${rate}.`;
 }
 
-/** Describes this node as tiles. A value that is not known yet is a dash. */
-export function now(status) {
-  const { round, swarm, checkpoint, evaluated, averaged, fault } = status;
-  const clock = Date.now() / 1000;
-  const kind = { training: "good", starting: null, recovering: "bad", stopping: "warn" }[status.state];
-  const tiles = [
-    tile("State", status.state, `up ${ago(status.uptime_seconds)}`, kind),
-    tile("Round", number(round?.round), round ? `${number(round.seconds, 1)} s a round` : status.loading?.what ?? null),
-    tile("Reward", number(round?.reward, 3), "mean of the last round"),
-    tile("Generated", number(round?.tokens_per_second), `tokens/s, ${number(round?.tokens_generated_total)} in total`),
-    tile("Trained on", number(trained(round)), "tokens/s"),
-    tile("Peers", number(swarm?.connected_peers), swarm ? `${number(round?.foreign_groups_used_total ?? 0)} groups used` : null),
-    tile("Effective sample", percent(round?.effective_sample_share), "share of the batch"),
-    tile("Staleness", number(round?.staleness_mean, 1), "versions behind, mean"),
-    tile("Memory", size(memory(status.usage)), "of all processes"),
-    tile("Traffic", `${size(swarm?.received_bytes)} in`, `${size(swarm?.sent_bytes)} out`),
-    tile("Checkpoint", checkpoint ? `round ${checkpoint.round}` : "none yet", checkpoint ? `${ago(clock - checkpoint.time_seconds)} ago` : null),
-    ...(evaluated ? [tile("Held-out reward", number(evaluated.reward, 3), `round ${evaluated.round}; best ${number(evaluated.best_reward, 3)} at ${evaluated.best_round}`)] : []),
-    tile("Averaged", averaged ? times(averaged.outer_steps) : "never", averaged ? `${percent(averaged.distance)} apart, ${ago(clock - averaged.time_seconds)} ago` : null),
+/** Describes what the owner must know at once: it stands above everything else. */
+export function alarms({ not_saved: unsaved, damaged, clock: wrong }) {
+  const said = [];
+  if (unsaved) {
+    said.push(
+      `Not saved: rounds ${unsaved.saved_round + 1} to ${unsaved.round} are in memory alone: ${unsaved.because}`,
+    );
+  }
+  if (damaged) {
+    const from = damaged.continues_from;
+    const then = from === null ? "no checkpoint was left" : `the run went on from round ${number(from)}`;
+    said.push(`Damaged: ${damaged.damaged.map(({ name }) => name).join(", ")}, kept aside; ${then}`);
+  }
+  if (wrong) said.push(`Clock: ${wrong}`);
+  return said.map((text) => element("p", { class: "bad" }, text));
+}
+
+const row = (title, value, aside = "", kind = null) => ({ title, value, aside, kind });
+
+/** Describes all figures of this node, grouped. A value that is not known yet is a dash. */
+export function figures(status) {
+  const { round, swarm, checkpoint, evaluated, averaged, usage } = status;
+  const now = Date.now() / 1000;
+  const device = usage?.device ?? null;
+  const groups = {
+    Node: [
+      row(
+        "state",
+        status.state,
+        `up ${ago(status.uptime_seconds)}`,
+        { training: "good", recovering: "bad", stopping: "warn" }[status.state],
+      ),
+      row("doing", status.waiting_for || "–"),
+      row("round", number(round?.round), round ? `${number(round.seconds, 1)} s each` : (status.loading?.what ?? "")),
+      row(
+        "checkpoint",
+        checkpoint ? `round ${number(checkpoint.round)}` : "none yet",
+        checkpoint ? `${ago(now - checkpoint.time_seconds)} ago, ${size(checkpoint.size_bytes)}` : "",
+      ),
+    ],
+    Learning: [
+      row("reward", score(round?.reward), "mean of the last round"),
+      row(
+        "held-out reward",
+        score(evaluated?.reward),
+        evaluated
+          ? `round ${number(evaluated.round)}; best ${score(evaluated.best_reward)} at ${number(evaluated.best_round)}`
+          : "not measured",
+      ),
+      row(
+        "generated",
+        `${number(round?.tokens_per_second)} tokens/s`,
+        `${number(round?.tokens_generated_total)} in all`,
+      ),
+      row("trained on", `${number(trained(round))} tokens/s`),
+      row("effective sample", percent(round?.effective_sample_share), "of the batch"),
+      row("staleness", number(round?.staleness_mean, 1), "versions behind, mean"),
+    ],
+    Others: [
+      row("peers", number(swarm?.connected_peers), "connected"),
+      row("groups learnt from", number(round?.foreign_groups_used_total), "of peers"),
+      row("groups shared", number(round?.groups_shared_total)),
+      row(
+        "weights averaged",
+        averaged ? times(averaged.outer_steps) : "never",
+        averaged ? `${ago(now - averaged.time_seconds)} ago, ${number(100 * averaged.distance, 2)} % apart` : "",
+      ),
+      row("traffic", `${size(swarm?.received_bytes)} in`, `${size(swarm?.sent_bytes)} out`),
+    ],
+    Machine: [
+      row(
+        "memory",
+        size(memory(usage)),
+        usage
+          ? `learner ${size(usage.learner_bytes)}, swarm ${size(usage.swarm_bytes)}, supervisor ${size(usage.supervisor_bytes)}`
+          : "",
+      ),
+      row("blob store", size(swarm?.store_bytes), "on disk"),
+      ...(device ? gpu(device) : [row("device", status.ready?.device ?? "–", status.ready?.dtype ?? "")]),
+    ],
+  };
+  const lists = Object.entries(groups).map(([name, rows]) =>
+    element("div", { class: "group" }, element("h3", {}, name), list(rows)),
+  );
+  return [element("div", { class: "groups" }, ...lists)];
+}
+
+const list = (rows) =>
+  element(
+    "dl",
+    {},
+    ...rows.map(({ title, value, aside, kind }) =>
+      element(
+        "div",
+        {},
+        element("dt", {}, title),
+        element(
+          "dd",
+          {},
+          element("b", { class: kind }, value),
+          aside ? element("span", { class: "aside" }, ` ${aside}`) : null,
+        ),
+      ),
+    ),
+  );
+
+function gpu({ name, memory_used_bytes, memory_total_bytes, utilization_share, power_watts, power_limit_watts }) {
+  return [
+    row("device", name),
+    row("its memory", size(memory_used_bytes), `of ${size(memory_total_bytes)}`),
+    row("its use", percent(utilization_share)),
+    row("its power", `${number(power_watts)} W`, power_limit_watts ? `of ${number(power_limit_watts)} W` : ""),
   ];
-  const wide = (title, text, kind) => tiles.push(tile(title, text, null, kind, "tile wide"));
-  if (status.waiting_for) wide("Now", status.waiting_for, null);
-  if (swarm?.alone_because) wide("Alone", swarm.alone_because, "warn");
-  if (status.not_saved) {
-    const { round: done, saved_round: saved, because } = status.not_saved;
-    wide("Not saved", `rounds ${saved + 1} to ${done} are in memory alone: ${because}`, "bad");
-  }
-  if (status.damaged) {
-    const { damaged, continues_from: from } = status.damaged;
-    const names = damaged.map((each) => each.name).join(", ");
-    wide("Damaged", `${names}, kept aside; ${from === null ? "no checkpoint was left" : `the run went on from round ${from}`}`, "bad");
-  }
-  if (status.clock) wide("Clock", status.clock, "bad");
-  if (fault) wide("Last fault", `round ${fault.round}: ${fault.kind}: ${fault.detail}`, fault.fatal ? "bad" : "warn");
-  return tiles;
 }
 
 const times = (count) => (count === 1 ? "once" : `${number(count)} times`);
@@ -62,11 +150,94 @@ export function notes(status) {
   return newestFirst.map((note) => element("li", {}, note));
 }
 
+export const notesCount = (status) =>
+  [counted(status.notes.length, "note"), status.fault ? "a fault" : null].filter(Boolean).join(", ");
+
+/** Describes the learner's last fault, and how a process last ended. */
+export function faults({ fault, learner_process: learner, swarm_process: swarm }) {
+  const ends = [
+    ["learner", learner],
+    ["swarm process", swarm],
+  ].filter(([, { last_end: end }]) => end);
+  return [
+    fault
+      ? element(
+          "p",
+          { class: fault.fatal ? "bad" : "warn" },
+          `Last fault, round ${number(fault.round)}: ${fault.kind}: ${fault.detail}`,
+        )
+      : null,
+    ...ends.map(([name, { last_end: end, restarts }]) =>
+      element("p", { class: "warn" }, `The ${name} was started again ${times(restarts)}; it last ended so: ${end}`),
+    ),
+  ].filter((part) => part !== null);
+}
+
+export function settings(status) {
+  const { ready } = status;
+  const rows = [
+    row("model", status.model),
+    row("family", ready?.family ?? "–"),
+    row("parameters", number(ready?.parameters), ready ? `${number(ready.trainable_parameters)} of them trained` : ""),
+    row("device", ready?.device ?? "–", ready?.dtype ?? ""),
+    row("tasks", ready?.tasks.join(", ") ?? "–"),
+    row("rows decoded side by side", number(ready?.rows)),
+    row("tokens of one pass", number(ready?.batch_tokens)),
+    row("home", status.home),
+    row("peer id", status.peer),
+    row("version", status.version),
+  ];
+  return [
+    list(rows),
+    element("p", { class: "aside" }, "All settings: ", element("code", {}, "starling config show"), "."),
+  ];
+}
+
+/** Describes how another machine joins: a line to copy, and the same as a QR code. */
+export function join(status) {
+  const { join: how, swarm } = status;
+  const alone = swarm?.alone_because ? element("p", { class: "warn" }, `Alone: ${swarm.alone_because}`) : null;
+  if (!how || !how.commands.length)
+    return [alone, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);
+  const line = how.commands[0];
+  return [
+    alone,
+    element("h3", {}, "Another machine joins with"),
+    element(
+      "div",
+      { class: "line" },
+      element("code", { id: "join-line" }, line),
+      element("button", { type: "button", id: "copy" }, "Copy"),
+    ),
+    how.hint ? element("p", { class: "aside" }, how.hint) : null,
+    how.qr
+      ? element(
+          "details",
+          { class: "plain" },
+          element("summary", {}, "As a QR code"),
+          element("img", {
+            src: `/api/v1/join.svg?of=${hash(line)}`,
+            alt: "QR code of the line above",
+            width: 200,
+            height: 200,
+            loading: "lazy",
+          }),
+        )
+      : null,
+  ].filter((part) => part !== null);
+}
+
+/** A short number that changes with the text, so that the browser loads another picture for another line. */
+const hash = (text) => [...text].reduce((sum, character) => (sum * 31 + character.codePointAt(0)) % 1000003, 7);
+
 function card(title, ...inside) {
   return element("div", { class: "card" }, element("h3", {}, title), ...inside);
 }
 
-const counts = (by) => Object.entries(by).map(([name, count]) => `${name || "unknown"} ${number(count)}`).join(", ") || "–";
+const counts = (by) =>
+  Object.entries(by)
+    .map(([name, count]) => `${name || "unknown"} ${number(count)}`)
+    .join(", ") || "–";
 
 /** Describes the swarm as its heartbeats report it. */
 export function swarm(answer) {
@@ -77,7 +248,7 @@ export function swarm(answer) {
       ["nodes", (model) => number(model.nodes), "number"],
       ["tokens/s", (model) => number(model.tokens_per_second), "number"],
       ["round", (model) => number(model.round_most), "number"],
-      ["success", (model) => (model.success === null ? "–" : bar(model.success)), ""],
+      ["reward", (model) => (model.success === null ? "–" : bar(model.success)), ""],
     ],
     answer.models,
   );
@@ -85,14 +256,15 @@ export function swarm(answer) {
     [
       ["task", (task) => task.task, ""],
       ["nodes", (task) => number(task.nodes), "number"],
-      ["success", (task) => bar(task.success), ""],
-      ["lowest – highest", (task) => `${percent(task.success_least)} – ${percent(task.success_most)}`, "number"],
+      ["reward", (task) => bar(task.success), ""],
+      ["lowest – highest", (task) => `${score(task.success_least)} – ${score(task.success_most)}`, "number"],
       ["best", (task) => task.best_name || task.best_model, ""],
     ],
     answer.tasks,
   );
   const more = (left) => (left ? element("p", { class: "aside" }, `and ${number(left)} more`) : null);
   return [
+    element("p", { class: "aside" }, "What nodes say of themselves in their heartbeats; nobody checks it."),
     element(
       "div",
       { class: "columns" },
@@ -105,66 +277,4 @@ export function swarm(answer) {
 }
 
 export const swarmCount = (answer) =>
-  `${number(answer.nodes)} nodes, ${number(answer.tokens_per_second)} tokens/s, ${number(answer.groups_shared)} groups shared`;
-
-const GROUPS_SHOWN = 12;
-
-/** Describes the outcomes of own and foreign rollouts, and why some were not used. */
-export function rollouts(answer) {
-  const last = answer.rounds.at(-1);
-  if (last === undefined) return [nothing("No round is done yet.")];
-  const sum = (of) => answer.rounds.reduce((total, round) => total + of(round), 0);
-  const flow = table(
-    [
-      ["", (row) => row[0], ""],
-      ["last round", (row) => number(row[1](last)), "number"],
-      [`last ${answer.rounds.length} rounds`, (row) => number(sum(row[1])), "number"],
-    ],
-    [
-      ["own groups generated", (round) => round.generated],
-      ["informative ones among them", (round) => round.informative],
-      ["shared with peers", (round) => round.shared],
-      ["fetched from peers", (round) => round.fetched],
-      ["used for the first time", (round) => round.used],
-      ["used again", (round) => round.replayed],
-    ],
-  );
-  const why = (rows, none) =>
-    rows.length === 0
-      ? element("p", { class: "aside" }, none)
-      : table([["why", (row) => row.because, ""], ["times", (row) => number(row.count), "number"]], rows);
-  const seen = [...answer.groups].reverse().slice(0, GROUPS_SHOWN);
-  const groups = table(
-    [
-      ["from", (group) => group.name || `${group.peer.slice(0, 6)}…`, ""],
-      ["task", (group) => group.task, ""],
-      ["reward", (group) => `${number(group.reward_mean, 2)} ± ${number(group.reward_spread, 2)}`, "number"],
-      ["outcome", (group) => element("span", { title: group.detail }, group.because), ""],
-    ],
-    seen,
-  );
-  return [
-    element(
-      "div",
-      { class: "columns" },
-      card("Flow", flow),
-      card("Why groups of peers were not used", why(answer.not_used, "All groups received were used.")),
-      card("Why announcements were rejected", why(answer.announcements_not_taken, "No announcement was rejected.")),
-      card("Groups of peers, newest first", seen.length ? groups : element("p", { class: "aside" }, "None received yet.")),
-    ),
-  ];
-}
-
-const lines = (timeline, wanted) =>
-  timeline.series.filter(wanted).map((series) => ({
-    name: series.task ?? series.name.replaceAll("_", " "),
-    seconds: timeline.time_seconds,
-    values: series.values,
-  }));
-
-/** The lines of each chart. */
-export const history = {
-  success: ({ rounds }) => lines(rounds, (series) => series.name === "success" && series.task !== null),
-  heldOut: ({ evaluations }) => lines(evaluations, (series) => series.unit === "reward"),
-  tokens: ({ rounds }) => lines(rounds, (series) => series.unit === "tokens/s"),
-};
+  `${counted(answer.nodes, "node")}, ${number(answer.tokens_per_second)} tokens/s, ${number(answer.groups_shared)} groups shared`;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -105,7 +107,12 @@ def test_report_has_the_curve_the_last_result_and_the_best_one(tmp_path: Path) -
     (line,) = [line for line in report_lines(facts) if line.startswith("held-out")]
     assert "0.400" in line and "0.500 at round 2" in line and "2 times in total" in line
     page = report_page(facts, name="h")
-    assert '"held-out":[{"name":"add"' in page and 'id="chart-held-out"' in page
+    assert 'data-curve="heldOut"' in page and "after round 4: 0.400 on held-out prompts" in page
+    (drawn,) = re.findall(r'id="facts">(.*?)</script>', page)
+    evaluations = json.loads(drawn)["history"]["evaluations"]
+    assert {line["task"]: line["values"] for line in evaluations["series"] if line["task"]}["add"] == pytest.approx(
+        [0.4, 0.3]
+    )
     assert run_facts(path, until_round=3).evaluated == events[1]
     assert (facts.ended_seconds, run_facts(path, until_round=3).ended_seconds) == (5.0, 2.0)
     assert msgspec.json.decode(msgspec.json.encode(facts.evaluated), type=Evaluated) == events[2]

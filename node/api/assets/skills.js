@@ -1,0 +1,249 @@
+// What this node can do, what it could before it learnt from others, what it has from whom, and what it lost: sentences
+// and a picture. Pure functions of the gains that the API computes; all values are mean rewards from 0 to 1.
+
+import { element, table } from "./dom.js";
+import { capital, change, counted, listed, number, score } from "./text.js";
+
+const ROWS = 10; // tasks in the picture; the others follow behind a click
+const LEAST = 0.005; // a smaller change is none in two digits
+const TASKS_OF_PEER = 2; // named beside a peer in the table
+const SIGMAS = 2; // of the error by chance: a smaller change is not called a rise
+const WORTH = 0.1; // gained on one task from one peer: worth a word in the sentence
+
+/** Describes the sentences above the picture. `gains` is the API's answer, or null; `tense` is "now" or "ended". */
+export function headline(name, gains, doing, tense = "now") {
+  if (!gains || gains.mean_now === null) {
+    const text = tense === "ended" ? `${name} ended before its first result.` : `${name} is starting.`;
+    return [
+      element("p", { class: "headline" }, text),
+      element("p", { class: "lead" }, doing ? `${capital(doing)}.` : "Its first round follows."),
+    ];
+  }
+  const { mean_now: now } = gains;
+  const isAlone = gains.others_since_round === null;
+  const before = isAlone ? gains.mean_first : gains.mean_before;
+  const noise = Math.max(LEAST, SIGMAS * gains.error);
+  const moved =
+    Math.abs(now - before) < noise ? "stands at" : `${now > before ? "rose" : "fell"} from ${score(before)} to`;
+  return [
+    element(
+      "p",
+      { class: "headline" },
+      `${name} ${moved} `,
+      element("strong", {}, score(now)),
+      isAlone ? " by itself." : " with others.",
+    ),
+    element("p", { class: "lead" }, ...sources(gains)),
+    element("p", { class: "lead" }, ...losses(gains.losses)),
+  ];
+}
+
+/** Where the gain came from. The colours are those of the picture, so the sentence is its legend too. */
+function sources(gains) {
+  const {
+    others_since_round: since,
+    mean_first: first,
+    mean_before: before,
+    mean_now: now,
+    from_others,
+    from_itself,
+    not_attributed,
+    tasks,
+    peers,
+  } = gains;
+  const chance =
+    Math.abs(now - (since === null ? first : before)) < SIGMAS * gains.error ? " All of it may be chance." : "";
+  const over = ` Mean reward over ${counted(tasks.length, "task")}, from 0 to 1.${chance}`;
+  if (since === null)
+    return [key("itself", change(now - first)), ` it learnt by itself, and nothing from others yet.${over}`];
+  const named = peers.filter(({ gain }) => gain >= LEAST).map((peer) => `${peer.name ?? "other peers"}${mainly(peer)}`);
+  const unknown =
+    Math.abs(not_attributed) < LEAST
+      ? []
+      : [", ", key("unknown", change(not_attributed)), " is not attributed to anybody"];
+  return [
+    key("others", change(from_others)),
+    ` it has from ${named.length ? listed(named) : "others"}, `,
+    key("itself", change(from_itself)),
+    ` it learnt by itself`,
+    ...unknown,
+    `, since round ${number(since)}, when it first learnt from others.${over}`,
+  ];
+}
+
+/** The task on which this node gained most from a peer, where that is most of it. */
+function mainly({ by_task: byTask }) {
+  const [most] = Object.entries(byTask).sort((one, other) => other[1] - one[1]);
+  return most && most[1] >= WORTH ? ` (${most[0]} ${change(most[1])})` : "";
+}
+
+const key = (kind, text) => element("span", { class: `key ${kind}` }, text);
+
+function losses(lost) {
+  if (!lost.length) return ["It has forgotten nothing that it could do."];
+  const named = lost.slice(0, 2).map(({ task, best, now }) => `${task} fell from ${score(best)} to ${score(now)}`);
+  const left = lost.length - named.length;
+  return [key("lost", "Lost"), `: ${named.join("; ")}${left > 0 ? `; ${counted(left, "other task")} fell too` : ""}.`];
+}
+
+/** Describes a bar for each task: what it could alone, what was added by itself and by others, what was lost again. */
+export function picture(gains) {
+  if (!gains || !gains.tasks.length) return [];
+  const sorted = gains.tasks
+    .filter(({ now }) => now !== null)
+    .sort((one, other) => other.now - one.now || (one.task < other.task ? -1 : 1));
+  const best = new Map(gains.losses.map((loss) => [loss.task, loss.best])); // a smaller fall than a loss is noise
+  const isAlone = gains.others_since_round === null; // then all of the change is its own, since it began
+  const own = ({ first, now }) =>
+    isAlone ? { before: first, from_itself: now - first, from_others: 0, not_attributed: 0 } : {};
+  const withBest = (task) => ({ ...task, ...own(task), best: best.get(task.task) ?? task.now });
+  const rows = (tasks) => element("ul", { class: "skills" }, ...tasks.map(withBest).map(row));
+  const rest = sorted.slice(ROWS);
+  return [
+    rows(sorted.slice(0, ROWS)),
+    scale(),
+    rest.length
+      ? element("details", { class: "plain" }, element("summary", {}, counted(rest.length, "more task")), rows(rest))
+      : null,
+    legend(sorted.map(withBest), isAlone),
+  ].filter((part) => part !== null);
+}
+
+/**
+ * Returns the parts of a bar as [kind, from, width]; `best` is what was lost, or else what is now. Losses within the
+ * gain make its parts narrower in proportion.
+ */
+export function parts({ before, now, best, from_itself, from_others, not_attributed }) {
+  const start = Math.min(before ?? 0, now);
+  const gained = [
+    ["itself", from_itself],
+    ["others", from_others],
+    ["unknown", not_attributed],
+  ].map(([kind, gain]) => [kind, Math.max(0, gain)]);
+  const sum = gained.reduce((total, [, gain]) => total + gain, 0);
+  const drawn = [["alone", 0, start]];
+  let at = start;
+  for (const [kind, gain] of gained) {
+    const width = sum > 0 ? ((now - start) * gain) / sum : 0;
+    drawn.push([kind, at, width]);
+    at += width;
+  }
+  if (sum === 0) drawn[0] = ["alone", 0, now];
+  drawn.push(["lost", now, Math.max(0, best - now) >= LEAST ? best - now : 0]);
+  return drawn;
+}
+
+function row(task) {
+  const { before, now, best, from_others, from_itself } = task;
+  const from = task.peers.filter(({ gain }) => gain >= LEAST).map(({ name }) => name ?? "other peers");
+  const lost = best - now >= LEAST ? `, ${score(best - now)} below its best` : "";
+  const whose = from.length ? ` with ${listed(from)}` : " with others";
+  const said = `: ${score(before)} before others, ${change(from_itself)} by itself, ${change(from_others)}${whose}${lost}; now`;
+  return element(
+    "li",
+    { title: said.slice(2, -5) },
+    element("span", { class: "task" }, task.task),
+    element("span", { class: "said" }, said),
+    element(
+      "svg",
+      { class: "skill", width: "100%", height: 16, "aria-hidden": "true" },
+      ...parts(task).map(rect),
+      tip(now),
+    ),
+    element("b", {}, score(now)),
+    element("span", { class: now - before <= -LEAST ? "delta bad" : "delta" }, change(now - before)),
+  );
+}
+
+const share = (value) => `${(100 * Math.max(0, Math.min(1, value))).toFixed(1)}%`;
+
+const rect = ([kind, from, width]) =>
+  element("rect", { class: kind, x: share(from), y: 2, width: share(width), height: 12 });
+
+const tip = (at) => element("rect", { class: "tip", x: share(Math.min(at, 0.995)), y: 0, width: 2, height: 16 });
+
+const scale = () =>
+  element(
+    "p",
+    { class: "scale", "aria-hidden": "true" },
+    ...["0", "mean reward", "1"].map((text) => element("span", {}, text)),
+  );
+
+const KINDS = {
+  alone: "before others",
+  itself: "learnt by itself",
+  others: "learnt with answers of others",
+  unknown: "not attributed",
+  lost: "lost again",
+};
+
+function legend(tasks, isAlone) {
+  const there = new Set(
+    tasks
+      .flatMap(parts)
+      .filter(([, , width]) => width >= LEAST)
+      .map(([kind]) => kind),
+  );
+  const shown = Object.keys(KINDS).filter((kind) => there.has(kind));
+  return element(
+    "p",
+    { class: "keys", "aria-hidden": "true" },
+    ...shown.map((kind) =>
+      element("span", {}, sample(kind), ` ${kind === "alone" && isAlone ? "when it began" : KINDS[kind]}`),
+    ),
+  );
+}
+
+const sample = (kind) =>
+  element("svg", { class: "skill", width: 12, height: 12 }, element("rect", { class: kind, width: 12, height: 12 }));
+
+/** Describes how the gains are computed, by task and by peer. */
+export function accounts(gains) {
+  if (!gains || gains.mean_now === null) return [];
+  const byTask = table(
+    [
+      ["task", (task) => task.task, ""],
+      ["first", (task) => score(task.first), "number"],
+      ["before others", (task) => score(task.before), "number"],
+      ["by itself", (task) => change(task.from_itself), "number"],
+      ["with others", (task) => change(task.from_others), "number"],
+      ["not attributed", (task) => change(task.not_attributed), "number"],
+      ["now", (task) => score(task.now), "number"],
+      ["best", (task) => score(task.best), "number"],
+    ],
+    gains.tasks,
+  );
+  const byPeer = table(
+    [
+      ["from", (peer) => peer.name ?? peer.peer, ""],
+      ["gain", (peer) => change(peer.gain), "number"],
+      ["groups", (peer) => number(peer.groups), "number"],
+      ["most of it on", (peer) => mostOf(peer.by_task), ""],
+    ],
+    gains.peers,
+  );
+  const paragraph = (text) => (text ? element("p", {}, text) : null);
+  return [
+    paragraph(gains.sentence),
+    paragraph(gains.how),
+    paragraph(gains.limits),
+    gains.error > 0
+      ? paragraph(`The whole change has an error of ±${number(gains.error, 3)} by chance (one standard deviation).`)
+      : null,
+    element("div", { class: "scrolled" }, byTask),
+    gains.peers.length ? element("div", { class: "scrolled" }, byPeer) : null,
+    ...gains.losses.map(({ sentence }) => element("p", { class: "bad" }, sentence)),
+  ].filter((part) => part !== null);
+}
+
+function mostOf(byTask) {
+  const most = Object.entries(byTask)
+    .sort((one, other) => other[1] - one[1])
+    .filter(([, gain]) => gain >= LEAST);
+  return (
+    listed(
+      most.map(([task, gain]) => `${task} ${change(gain)}`),
+      TASKS_OF_PEER,
+    ) || "–"
+  );
+}

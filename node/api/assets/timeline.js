@@ -1,0 +1,137 @@
+// The lines and marks of the chart of skills, from the API's history. Pure functions.
+
+import { ago, capital, clock, counted, score } from "./text.js";
+
+const LINES = 12; // those that changed most; more cannot be told apart
+const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
+const SIXTH = 1 / 6;
+const SIGNS = {
+  start: "▸",
+  restart: "↻",
+  came: "▲",
+  left: "▽",
+  averaged: "⇄",
+  taken_back: "↩",
+  loss: "▼",
+  checkpoint: "",
+};
+const KINDS = {
+  came: "peers came",
+  left: "peers left",
+  averaged: "weights averaged",
+  taken_back: "averaging taken back",
+  loss: "a task is being lost",
+  start: "the node started",
+  restart: "the learner started again",
+  checkpoint: "checkpoint",
+};
+
+/** The kinds of curves: title, which part of the history they are in, and which series. */
+export const CURVES = {
+  mean: { title: "running mean", of: "rounds", name: "success" },
+  raw: { title: "each round", of: "rounds", name: "reward" },
+  heldOut: { title: "held-out prompts", of: "evaluations", name: "reward" },
+};
+
+/** Returns {lines, marks, moment} for `draw`, with `by` "time" or "step". */
+export function skills(history, curve, by) {
+  const { of, name } = CURVES[curve];
+  const timeline = history[of];
+  const steps = timeline.series.find((series) => series.name === "round")?.values ?? [];
+  const x = by === "step" ? steps : timeline.time_seconds;
+  const keep = x.map((each) => each !== null && each !== undefined);
+  const kept = (values) => values.filter((_, index) => keep[index]);
+  const all = timeline.series
+    .filter((series) => series.name === name && series.task !== null)
+    .map((series) => ({ name: series.task, x: kept(x), values: kept(series.values) }));
+  const lines = mostChanged(all);
+  lines.sort((one, other) => (newest(other.values) ?? 0) - (newest(one.values) ?? 0));
+  const moment = curve === "mean" ? jump(lines, history, by) : null;
+  return { lines, left: all.length - lines.length, marks: marks(history, lines[0]?.x ?? [], by), moment };
+}
+
+/** The other lines over time, such as bytes a second. */
+export const lines = (timeline, wanted) =>
+  timeline.series
+    .filter((series) => wanted(series) && series.values.some((value) => value !== null))
+    .map((series) => ({ name: label(series.name), x: timeline.time_seconds, values: series.values }));
+
+const label = (name) =>
+  name.replace(/_(bytes_per_second|memory_bytes|bytes|watts|per_second)$/, "").replaceAll("_", " ");
+
+const present = (values) => values.filter((value) => value !== null && value !== undefined);
+const newest = (values) => present(values).at(-1);
+
+function mostChanged(all) {
+  const span = ({ values }) => {
+    const there = present(values);
+    return there.length ? Math.max(...there) - Math.min(...there) : -1;
+  };
+  return [...all].sort((one, other) => span(other) - span(one)).slice(0, LINES);
+}
+
+/** Returns the marks as the chart takes them. What came before the first point stands at the chart's beginning. */
+function marks(history, xs, by) {
+  if (!xs.length) return [];
+  return (history.marks ?? [])
+    .map((mark) => ({
+      kind: mark.kind,
+      sign: SIGNS[mark.kind] ?? "•",
+      text: `${clock(mark.time_seconds, { withSeconds: true })} ${mark.text}`,
+      x: at(mark, by),
+    }))
+    .filter(({ x }) => x <= xs.at(-1))
+    .map((mark) => ({ ...mark, x: Math.max(mark.x, xs[0]) }));
+}
+
+const at = (mark, by) => (by === "step" ? mark.round : mark.time_seconds);
+
+/** The signs that stand in the chart, with their meaning. */
+export const signsOf = (marks) =>
+  Object.keys(KINDS)
+    .filter((kind) => marks.some((mark) => mark.kind === kind))
+    .map((kind) => [kind, SIGNS[kind] || "|", KINDS[kind]]);
+
+/**
+ * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the last peers that came
+ * meanwhile or up to a sixth before. Null where no line rose by JUMP.
+ */
+function jump(lines, history, by) {
+  let best = null;
+  const sixth = lines.length ? (lines[0].x.at(-1) - lines[0].x[0]) * SIXTH : 0;
+  for (const { name, x, values } of lines) {
+    for (let from = 0, to = 0; to < x.length; to += 1) {
+      while (x[to] - x[from] > sixth) from += 1;
+      const low = lowest(values, from, to);
+      const rise = low === null || values[to] === null ? 0 : values[to] - values[low];
+      if (rise >= JUMP && rise > (best?.rise ?? 0))
+        best = { line: name, rise, from: x[low], to: x[to], low: values[low], high: values[to] };
+    }
+  }
+  return best && { ...best, text: said(best, history, by, sixth) };
+}
+
+function lowest(values, from, to) {
+  let found = null;
+  for (let index = from; index <= to; index += 1) {
+    if (values[index] !== null && (found === null || values[index] < values[found])) found = index;
+  }
+  return found;
+}
+
+function said({ line, low, high, from, to }, history, by, sixth) {
+  const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
+  const came = (history.marks ?? []).filter(
+    (mark) => mark.kind === "came" && at(mark, by) <= to && at(mark, by) >= from - Math.max(sixth, to - from),
+  );
+  const when = (mark) => (at(mark, by) < from ? `${inWords(from - at(mark, by))} before` : "meanwhile");
+  const told = came.length
+    ? ` ${capital(
+        came
+          .slice(-2)
+          .map((mark) => `${mark.text} ${when(mark)}`)
+          .join("; "),
+      )}.`
+    : "";
+  return `${line} rose from ${score(low)} to ${score(high)} within ${inWords(to - from)}.${told}`;
+}

@@ -1,0 +1,270 @@
+"""Made-up answers of the API, for pictures and tests of the web page: a run in which peers came, one skill jumped and
+one was lost.
+
+Every answer is of its type in ``node.api.types``, so the type checker finds a change of the API's shapes here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from node.api.gains_words import HOW, LIMITS
+from node.api.swarm_summary import swarm_answer
+from node.api.types import (
+    GainsAnswer,
+    Join,
+    Link,
+    LinkNode,
+    LinksAnswer,
+    Loss,
+    Mark,
+    NodeState,
+    NodeStatus,
+    PeerGain,
+    PeerShare,
+    SampleAnswer,
+    SampleGroup,
+    SamplesAnswer,
+    TaskGain,
+)
+from node.events import DeviceUsage, Fault, Loading, RoundDone
+from scripts.bench.common.simulated_node import ROUND_SECONDS, SimulatedNode
+
+State = Literal["starting", "alone", "running", "ended"]
+STATES: tuple[State, ...] = get_args(State)
+ROUNDS = 320
+CAME = 60  # the round in which peers came
+LEFT = 230
+NOISE = 0.006
+LINKS_EACH = 6  # connections that a node has on average to those before it
+
+
+class ShownNode(SimulatedNode):
+    """A simulated node whose skills tell the story."""
+
+    alone = False
+
+    def round_done(self, number: int, then_seconds: float, before: RoundDone | None) -> RoundDone:
+        done = super().round_done(number, then_seconds, before)
+        draws = random.Random(number)
+        success = {
+            task: min(1.0, max(0.0, value + draws.gauss(0, NOISE)))
+            for task, value in skills_at(number, alone=self.alone).items()
+        }
+        rewards = {task: min(1.0, max(0.0, value + draws.gauss(0, 0.09))) for task, value in success.items()}
+        return replace(done, success_by_task=success, reward_by_task=rewards)
+
+
+def rise(number: int, middle: float, width: float, low: float, high: float) -> float:
+    return low + (high - low) / (1 + math.exp(-(number - middle) / width))
+
+
+def skills_at(number: int, *, alone: bool) -> dict[str, float]:
+    skills = {
+        "spell_backward": rise(number, 40, 18, 0.12, 0.56),
+        "fraction_simplification": rise(number, 70, 30, 0.10, 0.44),
+        "basic_arithmetic": rise(number, 150, 50, 0.08, 0.31),
+        "base_conversion": rise(number, 200, 60, 0.08, 0.17),
+        "number_sorting": rise(number, 30, 14, 0.06, 0.76),
+        "rotate_matrix": 0.01,
+    }
+    if not alone:
+        skills["rotate_matrix"] = rise(number, CAME + 17, 4, 0.01, 0.93)
+        skills["number_sorting"] = min(skills["number_sorting"], rise(number, LEFT + 25, 8, 0.77, 0.11))
+    return skills
+
+
+def made_answers(state: State, peers: int, now_seconds: float) -> dict[str, bytes]:
+    """Returns the body of every answer by the last part of its address."""
+    is_alone, rounds = state == "alone", 0 if state == "starting" else ROUNDS
+    kind = type("Node", (ShownNode,), {"alone": is_alone})
+    node = kind(now_seconds, peers=0 if is_alone or state == "starting" else peers, rounds=rounds)
+    status, known = status_of(node.status(), state, now_seconds), node.peers()
+    history = replace(node.record.history.answer(points=250), marks=marks(state, now_seconds))
+    answers: Mapping[str, object] = {
+        # A node that can pause says so, whether it is paused or not.
+        "status": msgspec.to_builtins(status) | {"paused": None},
+        "peers": known,
+        "swarm": swarm_answer(status, known),
+        "rollouts": node.record.rollouts.answer(status, known),
+        "history": history,
+        "gains": gains(state),
+        "samples": samples(state, now_seconds),
+        "links": links(node),
+    }
+    return {name: msgspec.json.encode(answer) for name, answer in answers.items()} | {"join.svg": QR}
+
+
+def status_of(status: NodeStatus, state: State, now_seconds: float) -> NodeStatus:
+    if state == "starting":
+        return replace(
+            status,
+            state=NodeState.STARTING,
+            uptime_seconds=12.0,
+            loading=Loading(time_seconds=now_seconds, what="model", seconds=12.3),
+            ready=None,
+            round=None,
+            checkpoint=None,
+            averaged=None,
+            waiting_for="loading the model (12.3 s since the learner started)",
+        )
+    assert status.usage is not None
+    device = DeviceUsage("NVIDIA H100 80GB HBM3", 61_000_000_000, 85_000_000_000, 0.93, 412.3, 700.0)
+    status = replace(status, usage=replace(status.usage, device=device))
+    status = replace(status, join=Join(False, (COMMAND,), None, True), losses=() if state == "alone" else (LOSS,))
+    if state == "ended":
+        fault = Fault(time_seconds=now_seconds - 900, kind="gradient", detail="not finite", round=290, fatal=False)
+        return replace(status, state=NodeState.STOPPING, waiting_for="stopping: saying goodbye", fault=fault)
+    if state == "alone":
+        assert status.swarm is not None
+        because = "no address is known: no --peer, and nobody on the local network; it looks again in 28 s"
+        swarm = replace(status.swarm, alone_because=because, connected_peers=0)
+        return replace(status, averaged=None, swarm=swarm)
+    return status
+
+
+COMMAND = "starling up --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3KooWQ8nSrY9vV6oZk1Jm3tB5cXwHq7Lf2DgPuEaRy4TsMzNb"
+QR = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h2v2H1zM5 1h2v2H5zM1 5h2v2H1z"/></svg>'
+LOSS = Loss(
+    task="number_sorting",
+    measured="practice",
+    best=0.76,
+    best_round=210,
+    best_seconds=1.0,
+    now=0.11,
+    fall=0.65,
+    since_round=LEFT,
+    since_seconds=1.0,
+    went_with=("lark left after round 228",),
+    sentence="number_sorting fell from 0.76 (round 210) to 0.11 since round 230. Meanwhile: lark left after round 228.",
+)
+
+
+def marks(state: State, now_seconds: float) -> tuple[Mark, ...]:
+    if state == "starting":
+        return ()
+    found = [("start", 1, "the run began")]
+    found += [("checkpoint", number, f"checkpoint of round {number}") for number in range(25, ROUNDS, 25)]
+    if state != "alone":
+        found += [("came", CAME, "wren came"), ("came", CAME + 2, "heron came"), ("came", 120, "lark came")]
+        found += [("left", 228, "lark left"), ("loss", 250, "lost: number_sorting")]
+        found += [("averaged", number, "weights averaged with wren") for number in range(80, ROUNDS, 40)]
+    began_seconds = now_seconds - ROUNDS * ROUND_SECONDS
+    return tuple(
+        Mark(began_seconds + number * ROUND_SECONDS, began_seconds + number * ROUND_SECONDS, number, kind, text, 1)
+        for kind, number, text in sorted(found, key=lambda mark: mark[1])
+    )
+
+
+def gains(state: State) -> GainsAnswer:
+    tasks = (
+        ()
+        if state == "starting"
+        else tuple(task_gain(task, alone=state == "alone") for task in skills_at(1, alone=True))
+    )
+    if not tasks:
+        return GainsAnswer("", HOW, LIMITS, 0, None, None, None, None, 0.0, 0.0, 0.0, (), (), 0, ())
+    is_alone = state == "alone"
+    others = mean(task.from_others for task in tasks)
+    wren = {"rotate_matrix": 0.8, "spell_backward": 0.05}
+    peers = (
+        PeerGain("12D3KooWa", "wren", "Qwen/Qwen3-0.6B", 0.8 * others, wren, 412, 319),
+        PeerGain("12D3KooWb", "heron", "SmolLM2", 0.2 * others, {"fraction_simplification": 0.08}, 97, 300),
+    )
+    return GainsAnswer(
+        sentence="Mean reward over 6 tasks rose.",
+        how=HOW,
+        limits=LIMITS,
+        rounds=ROUNDS,
+        others_since_round=None if is_alone else CAME,
+        mean_first=mean(task.first for task in tasks),
+        mean_before=mean(task.before for task in tasks),
+        mean_now=mean(task.now for task in tasks),
+        from_others=others,
+        from_itself=mean(task.from_itself for task in tasks),
+        not_attributed=0.0,
+        tasks=tasks,
+        peers=() if is_alone else peers,
+        peers_left_out=0,
+        losses=() if is_alone else (LOSS,),
+    )
+
+
+def mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
+
+
+def task_gain(task: str, *, alone: bool) -> TaskGain:
+    first, now = skills_at(1, alone=alone)[task], skills_at(ROUNDS, alone=alone)[task]
+    before = now if alone else skills_at(CAME, alone=alone)[task]  # as a node answers that learnt from nobody else
+    others = 0.0 if alone else (now - before) * (0.98 if task == "rotate_matrix" else 0.4)
+    return TaskGain(
+        task=task,
+        first=first,
+        before=before,
+        now=now,
+        best=max(skills_at(number, alone=alone)[task] for number in range(1, ROUNDS + 1)),
+        best_round=210,
+        samples=640,
+        practised_round=ROUNDS - 1,
+        from_others=others,
+        from_itself=now - before - others,
+        not_attributed=0.0,
+        peers=() if alone else (PeerShare("12D3KooWa", "wren", others),),
+    )
+
+
+def samples(state: State, now_seconds: float) -> SamplesAnswer:
+    if state == "starting":
+        return SamplesAnswer(None, None, None, None, None, None)
+    ours = SampleGroup(
+        whose="ours",
+        peer=None,
+        name=None,
+        model="Qwen/Qwen3-0.6B",
+        task="rotate_matrix",
+        question="Rotate the matrix by 90 degrees clockwise:\n1 2 3\n4 5 6\n7 8 9",
+        expected="7 4 1\n8 5 2\n9 6 3",
+        answers=(
+            SampleAnswer("7 4 1\n8 5 2\n9 6 3", cut=False, reward=1.0, right=True),
+            SampleAnswer("3 6 9\n2 5 8\n1 4 7", cut=False, reward=0.0, right=False),
+        ),
+        completions=8,
+        reward_mean=0.5,
+    )
+    theirs = SampleGroup(
+        whose="peer",
+        peer="12D3KooWa",
+        name="<b>heron</b>",
+        model="HuggingFaceTB/SmolLM2-360M",
+        task="spell_backward",
+        question="Spell this word backward (example: sun -> nus): murmuration",
+        expected="noitarumrum",
+        answers=(SampleAnswer("noitarumrum", cut=False, reward=1.0, right=True),),
+        completions=8,
+        reward_mean=0.75,
+    )
+    learnt = None if state == "alone" else theirs
+    return SamplesAnswer(ROUNDS, now_seconds, ours, learnt, ROUNDS - 1, now_seconds)
+
+
+def links(node: SimulatedNode) -> LinksAnswer:
+    draws, status = random.Random(3), node.status()
+    nodes = [LinkNode(status.peer, status.name, status.model, "1b" * 16, ours=True, connected=False, claims=True)]
+    found = []
+    for index, peer in enumerate(node.peers().peers, 1):
+        beat = peer.heartbeat
+        assert beat is not None
+        nodes.append(LinkNode(peer.peer, beat.name, beat.model, beat.family, False, peer.connected, True))
+        if peer.connected:
+            found.append(Link(0, index, 0))
+        near = (other for other in range(1, index) if draws.random() < min(0.6, LINKS_EACH / index))
+        found += [Link(other, index, draws.choice((1, 2))) for other in near]
+    return LinksAnswer(tuple(nodes), tuple(found), 0, 0, 0)

@@ -1,0 +1,186 @@
+"""The web page in a real browser, with made-up answers: starting, alone, running, ended, with few peers and with many.
+
+It needs Debian's ``chromium`` and ``chromium-driver``, or their like elsewhere on PATH.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from scripts.bench.common.browser import barriers, opened_browser, pixels_beyond, requests_elsewhere, set_screen
+from scripts.page_answers import State
+from scripts.page_states import TOKEN, served_page
+from tests.hang_guard import HANG_SECONDS
+
+pytestmark = pytest.mark.processes
+
+OPEN_ALL = "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
+COMMA_IN_NUMBER = re.compile(r"\d,\d")
+LAYOUT = """const done = arguments[1];
+import('/assets/graph.js').then(({ layout }) => {
+  const us = { id: 'us', name: 'us', model: 'm0', connected: true, used: 0 };
+  const peer = (n) => ({ id: `p${n}`, name: `n${n}`, model: `m${n % 5}`, connected: n % 6 !== 0, used: n });
+  const peers = Array.from({ length: arguments[0] }, (_, n) => peer(n));
+  const places = (of) => Object.fromEntries(layout(us, of).map(({ id, x, y }) => [id, [x, y]]));
+  done([places(peers), places([...peers].reverse())]);
+});"""
+ALARMS = """const done = arguments[1];
+import('/assets/views.js').then(({ alarms }) => done(alarms(arguments[0]).map(({ children }) => children[0].text)));"""
+PARTS = """const done = arguments[1];
+import('/assets/skills.js').then(({ parts }) => done(parts(arguments[0])));"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[WebDriver]:
+    browser = opened_browser()
+    browser.set_script_timeout(HANG_SECONDS)
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+def text_of(browser: WebDriver, selector: str) -> str:
+    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+
+def until(browser: WebDriver, selector: str, wanted: Callable[[str], bool]) -> str:
+    """Returns the text of an element once it is ``wanted``."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not wanted(said := text_of(browser, selector)):
+        assert time.monotonic() < deadline, f"{selector} says {said!r}; the page {text_of(browser, 'body')!r}"
+        time.sleep(0.05)
+    return said
+
+
+def opened(browser: WebDriver, port: int, width: int = 1440, scheme: str = "light") -> None:
+    set_screen(browser, width, scheme)
+    browser.get(f"http://127.0.0.1:{port}/")
+
+
+def test_first_sentence_says_what_it_gained_from_whom_and_what_it_lost(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        said = until(browser, "#headline", lambda said: "rose" in said)
+        assert "ann rose from 0.27 to 0.42 with others." in said
+        assert "+0.15 it has from wren (rotate_matrix +0.80) and heron" in said
+        assert "Lost: number_sorting fell from 0.76 to 0.11" in said
+        moment = until(browser, "#moment", bool)
+        assert moment.startswith("rotate_matrix rose from 0.") and "ren came" in moment
+        assert "peers came" in text_of(browser, "#signs")
+        browser.execute_script("document.querySelector('[data-by=step]').click()")
+        assert "rounds" in until(browser, "#moment", lambda said: "rounds" in said)
+
+
+def test_node_without_peers_is_told_how_a_friend_joins_and_claims_nothing_from_others(browser: WebDriver) -> None:
+    with served_page("alone", 0) as port:
+        opened(browser, port)
+        said = until(browser, "#headline", lambda said: "rose" in said)
+        assert "by itself" in said and "nothing from others yet" in said
+        until(browser, "#skills", lambda said: "number_sorting" in said and "learnt by itself" in said)
+        assert "Alone: no address is known" in until(browser, "#join", lambda said: "Alone" in said)
+        assert text_of(browser, "#join-line").startswith("starling up --peer /ip4/")
+
+
+def test_node_that_starts_shows_no_empty_chart_and_says_what_it_does(browser: WebDriver) -> None:
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        assert "Loading the model" in until(browser, "#headline", lambda said: "starting" in said)
+        browser.execute_script(OPEN_ALL)
+        until(browser, "#now", lambda said: "none yet" in said)
+        shown = "return [...document.querySelectorAll('.chart')].filter((chart) => chart.offsetParent !== null).length"
+        assert browser.execute_script(shown) == 0
+
+
+def test_node_that_ended_keeps_its_last_state_and_offers_no_button(browser: WebDriver) -> None:
+    with served_page("ended", 3) as port:
+        opened(browser, port)
+        until(browser, "#link", lambda said: said == "ended")
+        assert "This is its last state." in until(browser, "#doing", bool)
+        assert text_of(browser, "header .buttons") == ""
+
+
+def test_text_of_a_stranger_is_text_in_a_frame_that_says_whose_it_is(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, ".sample.foreign", lambda said: "<b>heron</b>" in said)
+        assert "A stranger's answer" in text_of(browser, ".sample.foreign figcaption")
+        assert browser.execute_script("return document.querySelectorAll('.sample b').length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("state", "peers"), [("running", 3), ("running", 200), ("starting", 0)])
+def test_no_reader_is_shut_out_no_number_has_a_comma_and_no_phone_scrolls_sideways(
+    browser: WebDriver, state: State, peers: int, scheme: str
+) -> None:
+    with served_page(state, peers) as port:
+        opened(browser, port, 375, scheme)
+        browser.execute_script(OPEN_ALL)
+        until(browser, "#settings", lambda said: "peer id" in said)
+        until(browser, "#rollouts", bool)
+        assert barriers(browser) == []
+        assert pixels_beyond(browser) == 0
+        assert requests_elsewhere(browser) == []
+        assert not COMMA_IN_NUMBER.search(text_of(browser, "main"))
+
+
+def test_stop_asks_for_the_token_and_says_when_it_is_wrong(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, "header .buttons", lambda said: "Stop" in said and "Pause" in said)
+        browser.execute_script("document.getElementById('stop').click()")
+        assert "api.token" in text_of(browser, "#ask")
+        browser.execute_script("document.getElementById('ask-token').value = 'guess'")
+        browser.execute_script("document.getElementById('ask-do').click()")
+        until(browser, "#ask-failed", lambda said: "not this node's token" in said)
+        browser.execute_script("document.getElementById('ask-token').value = arguments[0]", TOKEN)
+        browser.execute_script("document.getElementById('ask-do').click()")
+        until(browser, "#told", lambda said: "stopping" in said)
+
+
+@pytest.mark.parametrize("peers", [1, 14, 200, 256])
+def test_same_peers_in_another_order_stand_in_the_same_places_inside_the_picture(
+    browser: WebDriver, peers: int
+) -> None:
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        places, again = browser.execute_async_script(LAYOUT, peers)
+    assert places == again and len({tuple(place) for place in places.values()}) == peers + 1
+    if peers > 14:
+        assert all(0 < x < 440 and 0 < y < 440 for x, y in places.values())
+
+
+def test_parts_of_a_bar_end_at_the_reward_of_now_whatever_their_signs(browser: WebDriver) -> None:
+    task = {"before": 0.2, "now": 0.5, "best": 0.7, "from_others": 0.6, "from_itself": -0.3, "not_attributed": 0.0}
+    fallen = {"before": 0.6, "now": 0.1, "best": 0.6, "from_others": -0.5, "from_itself": 0.0, "not_attributed": 0.0}
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        rising = browser.execute_async_script(PARTS, task)
+        falling = browser.execute_async_script(PARTS, fallen)
+    assert {kind: round(width, 6) for kind, _, width in rising} == {
+        "alone": 0.2, "itself": 0, "others": 0.3, "unknown": 0, "lost": 0.2,
+    }  # fmt: skip
+    assert [(kind, start, round(width, 6)) for kind, start, width in falling if width] == [
+        ("alone", 0, 0.1),
+        ("lost", 0.1, 0.5),
+    ]
+
+
+def test_what_the_owner_must_know_at_once_is_told_in_words(browser: WebDriver) -> None:
+    status = {
+        "not_saved": {"round": 12, "saved_round": 10, "because": "the disk is full"},
+        "damaged": {"damaged": [{"name": "step-9"}], "continues_from": None},
+        "clock": "this machine's clock is 9 min fast",
+    }
+    with served_page("starting", 0) as port:
+        opened(browser, port)
+        unsaved, damaged, clock = browser.execute_async_script(ALARMS, status)
+        assert browser.execute_async_script(ALARMS, {}) == []
+    assert unsaved == "Not saved: rounds 11 to 12 are in memory alone: the disk is full"
+    assert damaged == "Damaged: step-9, kept aside; no checkpoint was left"
+    assert clock.endswith("9 min fast")
