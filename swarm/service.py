@@ -358,7 +358,7 @@ class SwarmService:
         match announcement.body:
             case Heartbeat() as heartbeat:
                 notes = self._table.of(peer)
-                if announcement.sequence > notes.heartbeat_sequence:
+                if notes.is_news(announcement.sequence, announcement.time_seconds):
                     notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
                     notes.clock_offset_seconds = announcement.time_seconds - now_seconds
                     notes.heartbeat_sequence, notes.has_left = announcement.sequence, False
@@ -371,7 +371,7 @@ class SwarmService:
                 log.info("%s left: %r", peer, reason)
                 self._groups.forget(peer)
                 self._states.forget(peer)
-                self._table.leave(peer)
+                self._table.leave(peer, announcement.time_seconds)
                 if self._tasks is not None:
                     self._tasks.start_soon(self.peering.depart, peer)
 

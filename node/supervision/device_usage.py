@@ -17,6 +17,7 @@ from node.printable import printable
 
 FIELDS = ("name", "memory.used", "memory.total", "utilization.gpu", "power.draw", "power.limit")
 ANSWER_SECONDS = 5.0
+END_SECONDS = 1.0  # for a killed program to be gone
 MAX_OUTPUT_BYTES = 1 << 14
 MIB = 1 << 20
 WATTS_MOST = 100_000.0
@@ -81,14 +82,17 @@ async def device_usage(device: str, *, program: str = "nvidia-smi") -> DeviceUsa
     except TimeoutError:
         return None
     finally:
-        if process.returncode is None:
-            _kill(process)
+        await _end(process)
     return usage_from(output.decode("utf-8", "replace").partition("\n")[0])
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()  # asyncio's child watcher takes its end, however long the driver holds it
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends the program. One that the driver holds is not waited for: asyncio's child watcher takes its end later."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), END_SECONDS)
 
 
 def _number(text: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ class PeerNotes:
     heartbeat: Heartbeat | None = None
     heartbeat_at_seconds: float = 0.0  # Unix time by our clock
     clock_offset_seconds: float | None = None  # the sender's time in that heartbeat minus ours when it came
-    has_left: bool = False  # it said goodbye, and no heartbeat came since
+    has_left: bool = False  # it said goodbye, and has sent no heartbeat since
+    left_at_seconds: float = -math.inf  # by its own clock
     heartbeat_sequence: int = -1  # tells a later heartbeat from an earlier one, in any order of arrival
     groups_received: int = 0
     groups_used: int = 0
@@ -31,6 +33,11 @@ class PeerNotes:
     def is_present(self, seconds: float) -> bool:
         """Whether a heartbeat came at Unix time ``seconds`` or later, and no goodbye after it."""
         return self.heartbeat is not None and not self.has_left and self.heartbeat_at_seconds >= seconds
+
+    def is_news(self, sequence: int, sent_at_seconds: float) -> bool:
+        """Whether a heartbeat was sent after the one that is known and after its sender's last goodbye: announcements
+        arrive in any order. ``sent_at_seconds`` is of the sender's clock."""
+        return sequence > self.heartbeat_sequence and sent_at_seconds > self.left_at_seconds
 
     @property
     def has_history(self) -> bool:
@@ -71,9 +78,9 @@ class PeerTable:
         """Counts the peers whose last heartbeat came at Unix time ``seconds`` or later."""
         return sum(notes.is_present(seconds) for notes in self._notes.values())
 
-    def leave(self, peer: str) -> None:
-        """Notes that a known peer said goodbye. Its name and its counts are kept; its next heartbeat may have any
-        sequence number."""
+    def leave(self, peer: str, sent_at_seconds: float) -> None:
+        """Notes that a known peer said goodbye, at ``sent_at_seconds`` of its own clock. Its name and its counts are
+        kept; heartbeats that it sent later may have any sequence number."""
         notes = self._notes.get(peer)
         if notes is not None:
-            notes.has_left, notes.heartbeat_sequence = True, -1
+            notes.has_left, notes.left_at_seconds, notes.heartbeat_sequence = True, sent_at_seconds, -1

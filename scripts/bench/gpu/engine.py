@@ -30,7 +30,7 @@ def _against_the_model(bench: Bench, policy: Policy) -> None:
     from node.engines.torch import TorchEngine
 
     length = bench.at_scale(tiny=3, quick=24, full=48)
-    requests = requests_of(bench.at_scale(tiny=2, quick=8, full=16), 2, policy.vocabulary, 20, length)
+    requests = requests_of(bench.at_scale(tiny=2, quick=8, full=16), 2, policy.tokens.vocabulary, 20, length)
     name = str(policy.dtype).removeprefix("torch.")
     decoder = TorchEngine(policy, rows=bench.at_scale(tiny=3, quick=12, full=24), seed=0)
     for temperature in (0.0, 1.0):
@@ -51,7 +51,8 @@ def _differences(policy: Policy, requests: list[GenerationRequest], groups: list
     for request, samples in zip(requests, groups, strict=True):
         for sample in samples:
             ids = torch.tensor([[*request.prompt_ids, *sample.token_ids.tolist()]], device=policy.device)
-            log_p = policy.model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1].float().log_softmax(-1)
+            logits = policy.model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1, : policy.tokens.vocabulary]
+            log_p = logits.float().log_softmax(-1)
             own = log_p.gather(1, ids[0, len(request.prompt_ids) :, None])[:, 0]
             worst = max(worst, float((own.cpu() - torch.from_numpy(sample.logps)).abs().max()))
             behind = max(behind, float((log_p.amax(1) - own).max()))
@@ -73,9 +74,11 @@ def _speed(bench: Bench) -> None:
     shape = bench.at_scale(tiny="tiny", quick="Qwen2.5-0.5B", full="Qwen2.5-0.5B")
     policy = random_policy(shape, bench.device, torch.bfloat16)
     prompts, completions, new = bench.at_scale(tiny=(2, 2, 3), quick=(16, 8, 32), full=(32, 8, 128))
-    requests = requests_of(prompts, completions, policy.vocabulary, bench.at_scale(tiny=4, quick=128, full=512), new)
+    requests = requests_of(
+        prompts, completions, policy.tokens.vocabulary, bench.at_scale(tiny=4, quick=128, full=512), new
+    )
     held = TorchEngine(policy, rows=prompts * completions, seed=0)
-    held.generate(requests_of(2, 2, policy.vocabulary, 4, 2), Sampling(1.0, 0))  # compiles the kernels
+    held.generate(requests_of(2, 2, policy.tokens.vocabulary, 4, 2), Sampling(1.0, 0))  # compiles the kernels
     samples = list[list["Sample"]]()
     extra = bench.peak_bytes_of(lambda: samples.extend(held.generate(requests, Sampling(1.0, 0))))
     seconds = bench.at_scale(tiny=1, quick=1, full=2)

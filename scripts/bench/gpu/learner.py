@@ -80,7 +80,7 @@ def learner_round(bench: Bench, name: str) -> None:
     others = OtherPolicies(policy.trainable(), objective)
     rows = plan.prompts * plan.completions
     engine = TorchEngine(policy, rows=rows, seed=0, merge_adapters=plan.cap_bytes == 0)
-    requests = requests_of(plan.prompts, plan.completions, policy.vocabulary, plan.prompt_tokens, plan.new)
+    requests = requests_of(plan.prompts, plan.completions, policy.tokens.vocabulary, plan.prompt_tokens, plan.new)
     before = {name: p.detach().clone() for name, p in policy.trainable().items()}
     groups = list["TrainingGroup"]()
 

@@ -31,6 +31,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 )
 EOS: Final = 1
 LETTERS: Final = 94
+PADDING: Final = 8  # rows of the head beyond the tokenizer's ids, as published models have them
 
 
 def random_policy(
@@ -42,7 +43,8 @@ def random_policy(
     adapter_rank: int = 0,
     four_bit: bool = False,
 ) -> Policy:
-    """Returns a policy of this shape with weights drawn on the device; its tokenizer has one token a character.
+    """Returns a policy of this shape with weights drawn on the device; its tokenizer has an id for all but the
+    last ``PADDING`` rows of the head, one of them for each letter.
 
     With ``four_bit`` the linear layers but the head are in NF4 afterwards; while it is made, all are in ``dtype``.
     """
@@ -62,7 +64,7 @@ def random_policy(
         _hold_in_four_bits(model, dtype)
     adapted = model if adapter_rank == 0 else with_adapter(model, adapter_rank, seed=0)
     adapted.to(device).eval()
-    tokens = TokenTable(_tokenizer())
+    tokens = TokenTable(_tokenizer(int(config.vocab_size) - PADDING))
     return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size), four_bit)
 
 
@@ -88,11 +90,13 @@ def _hold_in_four_bits(model: Any, dtype: torch.dtype) -> None:
     keep_differentiable(model)
 
 
-def _tokenizer() -> Any:
+def _tokenizer(size: int) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {"<pad>": 0, "<eos>": EOS} | {chr(0x21 + index): index + 2 for index in range(LETTERS)}
+    words = ["<pad>", "<eos>", *(chr(0x21 + index) for index in range(LETTERS))]
+    words += [f"<{number}>" for number in range(len(words), size)]
+    vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")  # type: ignore[no-untyped-call]
