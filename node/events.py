@@ -437,6 +437,6 @@ def decode_event(line: bytes | str) -> Event:
     return _decoder.decode(line)
 
 
-def kind_of(event: Event) -> str:
+def kind_of(event: Event | PeersChanged | Usage) -> str:
     """Returns the tag of an event's lines, such as "round"."""
     return str(event.__struct_config__.tag)

@@ -40,7 +40,7 @@ from node.events import (
 )
 from node.quantities import counted, duration, size
 from node.supervision.outcome import RunOutcome
-from node.supervision.supervisor import Observer
+from node.supervision.reporting import Observer
 
 ROUND_LINE_SECONDS = 5.0  # between two lines about rounds
 CHECKPOINT_LINE_SECONDS = 60.0

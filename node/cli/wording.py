@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node.api.answers import damaged_line, not_saved_line
+from node.api.join import join_of
 from node.api.loss_words import loss_lines
-from node.api.types import HeartbeatView, NodeState, NodeStatus, PeerView
+from node.api.types import HeartbeatView, Join, NodeState, NodeStatus, PeerView
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
@@ -29,7 +30,6 @@ from node.supervision.outcome import RunOutcome
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
-MAX_ADDRESSES_SHOWN = 3
 MIN_WRAPPED_CHARACTERS = 30  # of a line that is broken between words
 RESUME_HINT = "`starling resume` ends an owner's pause, `starling resume --for 2h` trains whatever is against it"
 ENDINGS = {"rounds": "it has done the rounds of --rounds", "tokens": "it has generated the tokens of --tokens"}
@@ -129,21 +129,19 @@ def outcome_line(outcome: RunOutcome) -> str:
     return f"The node has stopped: {because}{'.' if outcome.exit_code is ExitCode.DONE else ''}"
 
 
-def join_hint(addresses: Sequence[str], *, private: bool) -> str:
-    """Describes how another node can connect to this one; addresses that other machines can reach come first."""
-    if private:
-        return "Others join with: starling up --join INVITE; starling invite prints an INVITE where the owner's key is"
-    if not addresses:
+def join_lines(join: Join) -> str:
+    """Describes how another node can connect to this one."""
+    if not join.commands:
         return "This node has no address yet."
-    best = sorted(addresses, key=_is_loopback)[:MAX_ADDRESSES_SHOWN]
-    return "Others join with: " + "\n              or: ".join(f"starling up --peer {printable(a)}" for a in best)
+    lines = "Others join with: " + "\n              or: ".join(join.commands)
+    return f"{lines}; starling invite prints an INVITE where the owner's key is" if join.private else lines
 
 
 def alone_lines(swarm: SwarmStatus) -> str:
     """Describes that the node trains alone, why, and the remedy; empty while a peer is connected."""
     if swarm.alone_because is None:
         return ""
-    return f"Training alone: {one_line(swarm.alone_because, 600)}\n{join_hint(swarm.addresses, private=swarm.private)}"
+    return f"Training alone: {one_line(swarm.alone_because, 600)}\n{join_lines(join_of(swarm))}"
 
 
 def no_swarm(status: NodeStatus) -> str:
@@ -320,7 +318,3 @@ def _exchanges(peer: PeerView) -> str:
     outcome = "averaged" if last.committed else f"abandoned: {printable(last.because, 200)}"
     encoding = f" as {printable(last.encoding, 64)}" if last.encoding else ""
     return f"{counts}, last {outcome} ({size(last.sent_bytes)} sent, {size(last.received_bytes)} received{encoding})"
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith(("/ip4/127.", "/ip6/::1/"))

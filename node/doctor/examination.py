@@ -28,7 +28,8 @@ from node.home import Home, is_locked
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
 from node.printable import printable
-from node.supervision.supervisor import LOG_BYTES, METRICS_BYTES
+from node.supervision.reporting import METRICS_BYTES
+from node.supervision.supervisor import LOG_BYTES
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
 from swarm.hosts.network_interfaces import machine_ips

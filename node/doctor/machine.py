@@ -14,7 +14,7 @@ from node.doctor.machine_facts import ClockFacts, DiskFacts, MemoryFacts, TorchF
 from node.fit.table import FitReport
 from node.printable import printable
 from node.quantities import counted, size, times
-from node.supervision.clock_watch import judge_offsets
+from node.supervision.watching.clock_watch import judge_offsets
 from protocol.limits import CLOCK_WINDOW_SECONDS
 
 MIN_NODE_BYTES = 700_000_000  # with less, the system kills the learner before its first round

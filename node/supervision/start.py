@@ -23,7 +23,8 @@ from node.printable import printable
 from node.supervision.children import ChildSpec
 from node.supervision.cluster_setup import credentials_of, ensure_joined
 from node.supervision.outcome import RunOutcome
-from node.supervision.supervisor import Observer, Supervisor
+from node.supervision.reporting import Observer
+from node.supervision.supervisor import Supervisor
 from node.tasks.registry import default_manifest_tasks
 from node.trackers.sink import tracker_specs
 from node.trackers.writers import check_installed

@@ -43,8 +43,8 @@ from scripts.bench.common.reporting import Figure, add_json_flag, report
 from swarm.announcements.crowding import Standing
 from swarm.announcements.group_pool import GroupPool
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
+from swarm.peers.peer_conduct import STRANGER_REPUTATION
 from swarm.peers.reputation import Conduct, ReputationBook
-from swarm.service import STRANGER_REPUTATION
 
 KINDS = ("liars", "unreachable", "slow", "new", "copies", "malformed")
 UNCONNECTED = ("unreachable", "new")

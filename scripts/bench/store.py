@@ -37,7 +37,7 @@ from swarm.blobs.store import ContentStore
 BLOBS_PER_SECOND = 20_950 / (22 * 60)
 MEAN_BYTES = 3_670_000 // 20_950
 TEND_SECONDS = 30.0  # ``swarm.service.MAINTENANCE_SECONDS``
-EXPIRE_SECONDS = 2100.0  # ``swarm.service.GROUP_BLOB_SECONDS``
+EXPIRE_SECONDS = 2100.0  # ``swarm.announcements.group_sharing.GROUP_BLOB_SECONDS``
 BUDGET_BYTES = 2 << 30
 STATE_BYTES = 2_000_000
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -21,6 +21,7 @@ from protocol.messages import Announcement, Goodbye, GroupAdvert, Heartbeat, Pro
 from swarm import api
 from swarm import service as service_module
 from swarm.announcements.crowding import Standing
+from swarm.announcements.own_heartbeats import LEARNER_SILENT_SECONDS
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
@@ -28,6 +29,7 @@ from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
+from swarm.upkeep import MAINTENANCE_SECONDS
 
 FAMILY, TOKENIZER = bytes([1]) * 16, bytes([2]) * 16
 EPOCH = 1_700_000_000.0
@@ -224,7 +226,7 @@ def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> Non
             assert now.heartbeat == heartbeat("a", round=4, connected=only(b))
             assert 0.0 <= (now.heartbeat_age_seconds or -1.0) <= 6.0
             assert now.connected
-            await anyio.sleep(service_module.LEARNER_SILENT_SECONDS + 10.0)
+            await anyio.sleep(LEARNER_SILENT_SECONDS + 10.0)
             silent = await peer(b, a)
             assert silent is not None
             assert silent.heartbeat == heartbeat(
@@ -266,7 +268,7 @@ def test_a_node_that_rests_says_so_at_once_and_for_as_long_as_it_does(tmp_path: 
                 now = await peer(b, a)
                 expected = heartbeat("a", phase="paused" if paused else "starting", tokens_per_second=0.0)
                 assert now is not None and now.connected and without_connections(now) == expected
-                await anyio.sleep(service_module.LEARNER_SILENT_SECONDS + 10.0 if paused else 0.0)
+                await anyio.sleep(LEARNER_SILENT_SECONDS + 10.0 if paused else 0.0)
                 later = await peer(b, a)
                 assert later is not None and without_connections(later) == expected
 
@@ -357,12 +359,12 @@ def test_standing_in_the_pool_follows_from_connection_and_from_claims_that_held(
         swarm = Swarm(tmp_path)
         async with swarm.member("ann") as ann, swarm.member("bob", ann) as bob:
             await anyio.sleep(20)
-            assert bob._standing(ann.host.peer_id) is Standing.STRANGER
-            assert bob._standing("nobody we know") is Standing.LAST
+            assert bob._conduct.standing(ann.host.peer_id) is Standing.STRANGER
+            assert bob._conduct.standing("nobody we know") is Standing.LAST
             await judge(bob, ann, Judgement.USED)
-            assert bob._standing(ann.host.peer_id) is Standing.PROVEN
+            assert bob._conduct.standing(ann.host.peer_id) is Standing.PROVEN
             await judge(bob, ann, Judgement.FALSE_REWARD)
-            assert bob._standing(ann.host.peer_id) is Standing.LAST
+            assert bob._conduct.standing(ann.host.peer_id) is Standing.LAST
 
     play(story)
 
@@ -371,14 +373,14 @@ def test_a_peer_is_of_use_while_it_is_heard_and_its_claims_are_not_found_false(t
     async def story() -> None:
         swarm = Swarm(tmp_path)
         async with swarm.member("a") as a, swarm.member("b", a) as b:
-            assert not a._is_of_use(b.host.peer_id)
+            assert not a._conduct.is_of_use(b.host.peer_id)
             await anyio.sleep(10.0)
-            assert a._is_of_use(b.host.peer_id)
+            assert a._conduct.is_of_use(b.host.peer_id)
             await judge(a, b, Judgement.FALSE_REWARD)
-            assert not a._is_of_use(b.host.peer_id)
+            assert not a._conduct.is_of_use(b.host.peer_id)
             for _ in range(8):
                 await judge(a, b, Judgement.USED)
-            assert a._is_of_use(b.host.peer_id)
+            assert a._conduct.is_of_use(b.host.peer_id)
 
     play(story)
 
@@ -575,9 +577,9 @@ def test_reputation_survives_a_full_disk_and_is_saved_when_there_is_room(
             await judge(a, b, Judgement.USED)
             with monkeypatch.context() as full:
                 full.setattr("swarm.peers.reputation.write_atomically", no_space)
-                await anyio.sleep(2 * service_module.MAINTENANCE_SECONDS)
+                await anyio.sleep(2 * MAINTENANCE_SECONDS)
             assert not (tmp_path / "a" / "trust.json").exists()
-            await anyio.sleep(2 * service_module.MAINTENANCE_SECONDS)
+            await anyio.sleep(2 * MAINTENANCE_SECONDS)
             assert (tmp_path / "a" / "trust.json").exists()
             assert (await status(a)).connected_peers == 1
 

@@ -21,7 +21,7 @@ from typing import Final
 from node.configuration import PauseCondition
 from node.printable import printable
 from node.supervision.pausing.machine_use import Reading
-from node.supervision.process_memory import PROC, session_members
+from node.supervision.watching.process_memory import PROC, session_members
 
 POWER: Final = Path("/sys/class/power_supply")
 COMMAND_SECONDS: Final = 5.0

@@ -37,7 +37,7 @@ from node.fit.table import FitReport, fit_report
 from node.home import Home
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
-from node.supervision.clock_watch import judge_offsets
+from node.supervision.watching.clock_watch import judge_offsets
 from protocol.identity import NodeKey
 from tests.node.fit.shapes import ROUND, config, cpu
 

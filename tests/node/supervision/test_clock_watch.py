@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.supervision.clock_watch import ClockWatch, judge_offsets
+from node.supervision.watching.clock_watch import ClockWatch, judge_offsets
 
 
 @pytest.mark.parametrize("offsets", [[], [0.0], [29.0, -29.0], [90.0, 0.1], [90.0, 0.1, 0.2], [400.0, 0.0, 0.0, 400.0]])

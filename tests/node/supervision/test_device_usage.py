@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from node.events import DeviceUsage
-from node.supervision import device_usage as module
-from node.supervision.device_usage import device_usage, usage_from, visible_gpu
+from node.supervision.watching import device_usage as module
+from node.supervision.watching.device_usage import device_usage, usage_from, visible_gpu
 
 H100 = "NVIDIA H100 80GB HBM3, 40123, 81559, 93, 512.34, 700.00"
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from node.supervision.process_memory import PAGE_BYTES, resident_bytes, resident_bytes_of_session
+from node.supervision.watching.process_memory import PAGE_BYTES, resident_bytes, resident_bytes_of_session
 
 
 def process(proc: Path, pid: int, session: int, pages: int, name: str = "python") -> None:

@@ -1,0 +1,84 @@
+"""The learner's newest events, and what the owner must be told because of them: rounds that no checkpoint holds,
+checkpoints that are damaged, memory that ran out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from node.api.answers import damaged_line, not_saved_line, out_of_memory_line
+from node.events import (
+    Averaged,
+    CheckpointSaved,
+    CheckpointsDamaged,
+    Evaluated,
+    Event,
+    LearnerReady,
+    NotSaved,
+    OutOfMemory,
+    PhaseBegan,
+    RoundDone,
+    Stopped,
+)
+
+UNSAVED_NOTE_SECONDS: Final = 300.0  # between two notes that no checkpoint can be written
+
+Kind = TypeVar("Kind", bound=Event)
+
+
+class LearnerNews:
+    """Sees every event of the learner that is recorded, over all its restarts."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds from any fixed time, and never goes back."""
+        self._clock = clock
+        self._newest: dict[type[Any], Any] = {}
+        self.averaged: Averaged | None = None  # the newest one with a partner
+        self._unsaved_noted_at = -math.inf
+
+    def newest(self, kind: type[Kind]) -> Kind | None:
+        """Returns the newest event of a kind. None if there was none, or if a later event ended what it told."""
+        found: Kind | None = self._newest.get(kind)
+        return found
+
+    @property
+    def rounds_done(self) -> int:
+        done, ready = self.newest(RoundDone), self.newest(LearnerReady)
+        return done.round if done is not None else ready.round if ready is not None else 0
+
+    @property
+    def device(self) -> str | None:
+        """Returns torch's name of what the learner computes on; None before it was ready once."""
+        ready = self.newest(LearnerReady)
+        return ready.device if ready is not None else None
+
+    def learner_starts(self) -> None:
+        self._newest.pop(Stopped, None)
+
+    def saw(self, event: Event) -> list[str]:
+        """Takes one event and returns notes for the owner."""
+        self._newest[type(event)] = event
+        match event:
+            case Averaged(partner=str()):
+                self.averaged = event
+            case Evaluated():
+                self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
+            case CheckpointsDamaged():
+                return [damaged_line(event)]
+            case OutOfMemory():
+                return [out_of_memory_line(event)]
+            case NotSaved() if event.ends_in_seconds is not None or self._unsaved_note_is_due():
+                self._unsaved_noted_at = self._clock()
+                return [not_saved_line(event)]
+            case CheckpointSaved() if NotSaved in self._newest:
+                del self._newest[NotSaved]
+                self._unsaved_noted_at = -math.inf
+                return [f"Saved again: the checkpoint of round {event.round} is whole, at {event.path}"]
+            case _:
+                pass
+        return []
+
+    def _unsaved_note_is_due(self) -> bool:
+        return self._clock() - self._unsaved_noted_at >= UNSAVED_NOTE_SECONDS

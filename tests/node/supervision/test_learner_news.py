@@ -1,0 +1,87 @@
+"""What is told of rounds that no checkpoint holds, and how long the newest event of a kind counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.events import Averaged, CheckpointSaved, Evaluated, NotSaved, PhaseBegan, Stopped
+from node.supervision.watching.learner_news import UNSAVED_NOTE_SECONDS, LearnerNews
+
+
+@dataclass
+class Clock:
+    seconds: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def not_saved(number: int, ends_in_seconds: float | None = None) -> NotSaved:
+    return NotSaved(
+        time_seconds=0.0,
+        round=number,
+        saved_round=3,
+        because="no space left on device",
+        retry_seconds=30.0,
+        ends_in_seconds=ends_in_seconds,
+    )
+
+
+def saved(number: int) -> CheckpointSaved:
+    return CheckpointSaved(time_seconds=0.0, round=number, path="/home/c", size_bytes=1, seconds=0.1)
+
+
+def test_unsaved_rounds_are_told_at_once_again_after_five_minutes_and_when_the_run_is_about_to_end() -> None:
+    clock = Clock()
+    news = LearnerNews(clock)
+    told = []
+    for _ in range(3):
+        told.append(len(news.saw(not_saved(4))))
+        clock.seconds += UNSAVED_NOTE_SECONDS / 2
+    assert told == [1, 0, 1]
+    assert news.saw(not_saved(5)) == []
+    assert "ends without them in 60 s" in news.saw(not_saved(5, ends_in_seconds=60.0))[0]
+
+
+def test_a_checkpoint_after_unsaved_rounds_is_told_once_and_the_next_failure_at_once() -> None:
+    news = LearnerNews(Clock())
+    assert news.saw(saved(3)) == []
+    news.saw(not_saved(4))
+    assert news.newest(NotSaved) is not None
+    assert news.saw(saved(4)) == ["Saved again: the checkpoint of round 4 is whole, at /home/c"]
+    assert news.newest(NotSaved) is None
+    assert news.saw(saved(5)) == []
+    assert len(news.saw(not_saved(6))) == 1
+
+
+def test_the_evaluation_that_was_announced_is_over_once_its_figures_come() -> None:
+    news = LearnerNews(Clock())
+    news.saw(PhaseBegan(time_seconds=0.0, round=2, phase="evaluate"))
+    assert news.newest(PhaseBegan) is not None
+    news.saw(
+        Evaluated(
+            time_seconds=0.0,
+            round=2,
+            policy_version=2,
+            prompts=8,
+            reward=0.5,
+            reward_by_task={},
+            best_round=2,
+            best_reward=0.5,
+            seconds=1.0,
+        )
+    )
+    assert news.newest(PhaseBegan) is None
+
+
+def test_a_last_word_ends_with_the_next_start_and_an_offer_without_a_partner_hides_no_outer_step() -> None:
+    news = LearnerNews(Clock())
+    met, alone = (
+        Averaged(time_seconds=0.0, round=2, partner=partner, because="", seconds=1.0) for partner in ("them", None)
+    )
+    news.saw(met)
+    news.saw(alone)
+    news.saw(Stopped(time_seconds=0.0, round=2, because="asked", tokens_generated_total=0, checkpoint=None))
+    news.learner_starts()
+    assert news.newest(Stopped) is None
+    assert (news.averaged, news.newest(Averaged)) == (met, alone)
