@@ -78,7 +78,9 @@ def loading_line(loading: Loading, now_seconds: float | None = None) -> str:
     """Describes what is being loaded, and for how long the learner has run: until Unix time ``now_seconds``, or until
     the event."""
     since_seconds = 0.0 if now_seconds is None else max(0.0, now_seconds - loading.time_seconds)
-    return f"loading {printable(loading.what)} ({loading.seconds + since_seconds:.1f} s since the learner started)"
+    seconds = loading.seconds + since_seconds
+    since = f" ({seconds:.1f} s since the learner started)" if seconds >= 0.05 else ""
+    return f"loading {printable(loading.what)}{since}"
 
 
 def not_saved_line(event: NotSaved) -> str:

@@ -105,8 +105,7 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
     except (OSError, SafetensorError) as error:
         _discard(unfinished)
         raise StorageError(
-            f"the checkpoint of round {snapshot.round} was not written to {folder} ({error}): "
-            "free some space there; the previous checkpoint is kept"
+            f"the checkpoint of round {snapshot.round} was not written to {folder} ({error}): free some space there"
         ) from error
     except Exception as error:
         if not is_out_of_memory(error):

@@ -84,7 +84,7 @@ app.add_typer(config.app, name="config")
 def main() -> None:
     """Entry point of the ``starling`` script."""
     try:
-        app(prog_name="starling")
+        app(prog_name="starling")  # completion and usage lines are the same for ``python -m``
     except StarlingError as error:
         say_last(f"starling: {error}")
         sys.exit(exit_code_of(error))

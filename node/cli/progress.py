@@ -128,6 +128,7 @@ class PlainObserver:
         self._evaluated_shown_at: float | None = None
         self._not_averaged_shown_at: float | None = None
         self._peers = 0
+        self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
@@ -144,6 +145,7 @@ class PlainObserver:
             case Fault(kind="checkpoint", fatal=False):
                 pass  # the supervisor's note says what is not saved
             case Fault():
+                self._fatal = event if event.fatal else self._fatal
                 self._write(wording.fault_line(event))
             case CheckpointSaved() if self._due(self._checkpoint_shown_at, CHECKPOINT_LINE_SECONDS):
                 self._checkpoint_shown_at = time.monotonic()
@@ -182,7 +184,7 @@ class PlainObserver:
             self._write(f"{counted(self._peers, 'peer')} connected")
 
     def on_outcome(self, outcome: RunOutcome) -> None:
-        self._write(wording.outcome_line(outcome))
+        self._write(wording.outcome_line(outcome, self._fatal))
 
     def _show_round(self, done: RoundDone) -> None:
         self._round_shown_at, self._unshown = time.monotonic(), None
@@ -208,6 +210,7 @@ class PanelObserver:
         self._live, self._reads = live, reads
         self._unscrolled: deque[str] = deque(maxlen=SCROLLED_LINES)
         self._lost_lines = 0
+        self._fatal: Fault | None = None  # was shown, so that the outcome need not repeat it
 
     def on_event(self, line: bytes, event: Event) -> None:
         match event:
@@ -220,6 +223,7 @@ class PanelObserver:
             case Fault(kind="checkpoint", fatal=False):
                 pass  # the supervisor's note says what is not saved
             case Fault():
+                self._fatal = event if event.fatal else self._fatal
                 self._scroll(wording.fault_line(event))
             case _:
                 pass
@@ -232,7 +236,7 @@ class PanelObserver:
         self._draw()
 
     def on_outcome(self, outcome: RunOutcome) -> None:
-        self._scroll(wording.outcome_line(outcome))
+        self._scroll(wording.outcome_line(outcome, self._fatal))
 
     def _scroll(self, text: str) -> None:
         self._lost_lines += len(self._unscrolled) == SCROLLED_LINES

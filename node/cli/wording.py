@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from node.api.answers import damaged_line, not_saved_line
 from node.api.join import join_of
 from node.api.loss_words import loss_lines
 from node.api.types import HeartbeatView, Join, NodeState, NodeStatus, PeerView
+from node.configuration.sources import NO_OPTIONS
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
 from node.events import (
@@ -27,6 +28,7 @@ from node.export.export_result import Export
 from node.printable import one_line, printable
 from node.quantities import counted, duration, size, times, weekday_time
 from node.supervision.outcome import RunOutcome
+from node.supervision.restarts import LOG_FOLLOWS
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
@@ -58,7 +60,7 @@ def ready_line(ready: LearnerReady) -> str:
     )
     return (
         f"training {printable(ready.model)} ({ready.trainable_parameters:,} of {ready.parameters:,} parameters, "
-        f"{ready.dtype} on {ready.device}) on {len(ready.tasks)} tasks, {start}"
+        f"{ready.dtype} on {ready.device}) on {counted(len(ready.tasks), 'task')}, {start}"
     )
 
 
@@ -123,9 +125,13 @@ def taken_back_line(event: AveragingTakenBack) -> str:
     )
 
 
-def outcome_line(outcome: RunOutcome) -> str:
-    """Returns the last line of ``starling up``."""
+def outcome_line(outcome: RunOutcome, shown: Fault | None = None) -> str:
+    """Returns the last line of ``starling up``. Lines of a log that only repeat ``shown``, the fatal fault that was
+    shown before, are left out."""
     because = ENDINGS.get(outcome.because, outcome.because)
+    headline, mark, log = because.partition(LOG_FOLLOWS)
+    if mark and shown is not None and printable(shown.detail) in log:
+        because = headline
     return f"The node has stopped: {because}{'.' if outcome.exit_code is ExitCode.DONE else ''}"
 
 
@@ -272,12 +278,17 @@ def finding_lines(report: Report, width: int | None = None) -> list[str]:
     return lines
 
 
-def refusal_lines(findings: Sequence[Finding], width: int | None = None) -> list[str]:
-    """Returns why nothing was started: everything that has to be corrected first, each with its remedy."""
+def refusal_lines(
+    findings: Sequence[Finding], width: int | None = None, options: Mapping[str, str] = NO_OPTIONS
+) -> list[str]:
+    """Returns why nothing was started: everything that has to be corrected first, each with its remedy, and with the
+    option that was written where ``options`` has one for its key."""
     wrong = "one thing has" if len(findings) == 1 else f"{len(findings)} things have"
     lines = [f"the node was not started: {wrong} to be corrected first"]
     for finding in findings:
-        lines += _wrapped("  ", f"{finding.check}: {finding.message}", width)
+        option = options.get(finding.check)
+        written = f"{finding.check} ({option})" if option else finding.check
+        lines += _wrapped("  ", f"{written}: {finding.message}", width)
         if finding.remedy is not None:
             lines += _wrapped("    ", f"→ {finding.remedy}", width)
     return lines

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -31,6 +32,7 @@ NOT_KEYS: Final = frozenset(
     {"STARLING_HOME", "STARLING_JOIN", "STARLING_PYTHON", "STARLING_UV", "STARLING_PREFIX", "STARLING_BIN"}
 )
 
+NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 MOVED: Final = {"swarm.upload_bytes_per_second": ("machine.max_upload", '"10 Mbit/s"')}  # former keys
 
 
@@ -57,9 +59,14 @@ def load_config(home: Path, environment: Mapping[str, str], flags: Mapping[str, 
     return resolved.config
 
 
-def resolve(home: Path, environment: Mapping[str, str], flags: Mapping[str, str]) -> ResolvedConfig:
-    """As ``load_config``, but with everything that is wrong as data, so that what is right can be examined too."""
-    said = (file_source(home / "node.toml"), environment_source(environment), flag_source(flags))
+def resolve(
+    home: Path, environment: Mapping[str, str], flags: Mapping[str, str], options: Mapping[str, str] = NO_OPTIONS
+) -> ResolvedConfig:
+    """As ``load_config``, but with everything that is wrong as data, so that what is right can be examined too.
+
+    ``options`` names the option that set a key of ``flags``, where that was not ``--set``.
+    """
+    said = (file_source(home / "node.toml"), environment_source(environment), flag_source(flags, options))
     run = remembered_run(home)
     below = _remembered_source(run, frozenset(key for source in said for key in source.spelling))
     lowest_first = (below, *said)
@@ -125,9 +132,10 @@ def environment_source(environment: Mapping[str, str]) -> SettingsSource:
     return _text_source(texts, {key: f"environment: {_variable(key)}" for key in texts}, spell=_variable)
 
 
-def flag_source(flags: Mapping[str, str]) -> SettingsSource:
-    """Reads ``--set KEY=VALUE`` and the flags of ``starling up``, as a mapping from dotted key to text."""
-    return _text_source(flags, {key: f"--set {key}" for key in flags}, spell=str)
+def flag_source(flags: Mapping[str, str], options: Mapping[str, str] = NO_OPTIONS) -> SettingsSource:
+    """Reads ``--set KEY=VALUE`` and the flags of ``starling up``, as a mapping from dotted key to text. ``options`` has
+    the keys that an option of their own set, such as ``--model``."""
+    return _text_source(flags, {key: options.get(key, f"--set {key}") for key in flags}, spell=str)
 
 
 def _remembered_source(run: RememberedRun | None, said: frozenset[str]) -> SettingsSource:

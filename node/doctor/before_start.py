@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from node.configuration import Config, ResolvedConfig, resolve
+from node.configuration.sources import NO_OPTIONS
 from node.doctor import network, network_facts
 from node.doctor.addresses import judge_listen, judge_peer
 from node.doctor.configured_model import judge_model, judge_same_run
@@ -52,9 +53,11 @@ class StartCheck:
         return ExitCode.UNREACHABLE if only_ports else ExitCode.BAD_CONFIGURATION
 
 
-def check_start(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]) -> StartCheck:
-    """Examines a start in ``home``. Ports are left alone while a node runs there."""
-    resolved = resolve(home.path, environment, flags)
+def check_start(
+    home: Home, environment: Mapping[str, str], flags: Mapping[str, str], options: Mapping[str, str] = NO_OPTIONS
+) -> StartCheck:
+    """Examines a start in ``home``. Ports are left alone while a node runs there. ``options`` is as for ``resolve``."""
+    resolved = resolve(home.path, environment, flags, options)
     findings = [*configuration_findings(home, resolved, environment)]
     if not any(each.check == "home" for each in findings):
         running = is_locked(home)
@@ -112,19 +115,34 @@ def _names(config: Config) -> Iterator[Finding]:
 
 
 def _task_finding(fault: TaskFault) -> Finding:
-    message = fault.message.removeprefix(f"{fault.key}: ").partition(", and starling tasks lists all")[0]
+    message = (
+        fault.message.removeprefix(f"{fault.key}: ")
+        .removeprefix(f"{fault.key}.")
+        .partition(", and starling tasks lists all")[0]
+    )
     message = printable(message, MESSAGE_CHARACTERS)
     if fault.broken > 1:
         numbers = ", ".join(map(str, fault.broken_lines)) + (", …" if fault.broken > len(fault.broken_lines) else "")
         message += f" ({fault.broken} lines are broken: {numbers})"
-    remedies = {
-        "tasks.jsonl": 'name a file with one JSON object a line, such as {"question": "1+1", "answer": "2"}',
-        "tasks.jsonl_reward": 'write "auto", "exact", "final" or "math", or the name of a reward that is installed',
-        "tasks.names": "starling tasks lists the names that there are",
-    }
-    if fault.broken:
-        remedies["tasks.jsonl"] = 'write one JSON object on each line, such as {"question": "1+1", "answer": "2"}'
-    return error(fault.key, message, remedies.get(fault.key, "correct it"))
+    return error(fault.key, message, _task_remedy(fault))
+
+
+def _task_remedy(fault: TaskFault) -> str:
+    match fault.key:
+        case "tasks.jsonl" if fault.broken:
+            return 'write one JSON object on each line, such as {"question": "1+1", "answer": "2"}'
+        case "tasks.jsonl":
+            return 'name a file with one JSON object a line, such as {"question": "1+1", "answer": "2"}'
+        case "tasks.jsonl_reward" if fault.in_file:
+            return "correct the file, or write another FILE.py:FUNCTION; docs/tasks.md has an example"
+        case "tasks.jsonl_reward":
+            return 'write "auto", "exact", "final", "math", FILE.py:FUNCTION, or the name of a reward that is installed'
+        case "tasks.names":
+            return "starling tasks lists the names that there are"
+        case _:  # a generator's table
+            return (
+                "correct the table; docs/tasks.md has an example, and starling tasks reasoning_gym:NAME the parameters"
+            )
 
 
 def _ports(home: Home, config: Config, *, running: bool) -> Iterator[Finding]:

@@ -128,7 +128,8 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     yield network.judge_api(api)
     yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
     connected = frozenset(peer.peer for peer in peers if peer.connected)
-    yield network.judge_peers(network_facts.peer_facts(section.peers, connected), lan_discovery=section.lan_discovery)
+    peer_facts = network_facts.peer_facts(section.peers, connected)
+    yield network.judge_peers(peer_facts, lan_discovery=section.lan_discovery, connected=len(connected))
     ourselves = status.peer if status is not None else ""
     yield network.judge_lan(network_facts.lan_facts(section.lan_discovery, ourselves))
 

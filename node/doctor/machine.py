@@ -71,7 +71,7 @@ def judge_torch(facts: TorchFacts) -> Finding:
             remedy = "stop other programs that use the GPU (nvidia-smi lists them), or set policy.device=cpu"
             return warning("torch", message, remedy)
     else:
-        message += f", {probe.threads} threads"
+        message += f", {counted(probe.threads, 'thread')}"
     if facts.nvidia_present and not probe.has_cuda:
         return warning(
             "torch",

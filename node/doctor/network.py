@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from node.doctor.findings import Finding, error, ok, warning
 from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, ListenFacts, PeerFacts
 from node.printable import printable
+from node.quantities import counted
 
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a provider's NAT and its customers
 MAX_SHOWN = 4
@@ -85,8 +86,11 @@ def judge_addresses(ips: Sequence[str], listen: ListenEndpoint | None, *, dials_
     return warning("nat", message, remedy)
 
 
-def judge_peers(peers: Sequence[PeerFacts], *, lan_discovery: bool) -> Finding:
+def judge_peers(peers: Sequence[PeerFacts], *, lan_discovery: bool, connected: int = 0) -> Finding:
+    """``connected``: the peers of the node that runs here."""
     if not peers:
+        if connected:
+            return ok("peers", f"{counted(connected, 'peer')} connected; none configured")
         if lan_discovery:
             return ok("peers", "none configured; LAN discovery finds peers on the local network")
         return warning(

@@ -14,6 +14,7 @@ SHORT_LIFE_SECONDS = 60.0  # a longer life means that the previous cause of fail
 MAX_SHORT_LIVES = 5  # in a row; after these, another restart would not help
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 30.0
+LOG_FOLLOWS = "; the last lines of its log:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,7 @@ def describe(process: str, end: ChildEnd) -> str:
     headline = f"{process} {_cause(end.returncode)} after {end.lived_seconds:.0f} s"
     if end.returncode == 0 or not end.last_lines:
         return headline
-    return "\n".join(
-        [f"{headline}; the last lines of its log:", *(f"    {printable(line)}" for line in end.last_lines)]
-    )
+    return "\n".join([f"{headline}{LOG_FOLLOWS}", *(f"    {printable(line)}" for line in end.last_lines)])
 
 
 def _cause(returncode: int) -> str:

@@ -17,13 +17,21 @@ const ACTIONS = {
   },
 };
 
+// What was asked for has come about, so that the page need not say that it is under way.
+const REACHED = { pause: (status) => status.paused, resume: (status) => !status.paused, stop: () => false };
+
 let token = null;
 let action = null;
+let asked = null; // the last action that the node has taken on
 let home = "HOME";
 
 /** Shows the buttons that fit the status. A node that cannot pause does not say whether it is paused. */
 export function showButtons(status, live) {
   home = status.home;
+  if (asked && REACHED[asked](status)) {
+    asked = null;
+    show($("told"));
+  }
   const able = live && status.state !== "stopping";
   const pausable = "paused" in status ? (status.paused ? "resume" : "pause") : null;
   for (const name of ["pause", "resume", "stop"]) $(name).hidden = !able || (name !== "stop" && name !== pausable);
@@ -54,6 +62,7 @@ async function act() {
   }
   if (response.ok) {
     token = given;
+    asked = action;
     show($("told"), `The node is ${ACTIONS[action].done}.`);
     $("ask").close();
     return null;

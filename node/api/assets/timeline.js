@@ -4,6 +4,7 @@ import { ago, capital, clock, counted, score } from "./text.js";
 
 const LINES = 12; // those that changed most; more cannot be told apart
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
+const DONE = 0.9; // of a rise: where it ends
 const SIXTH = 1 / 6;
 const SIGNS = {
   start: "▸",
@@ -94,22 +95,37 @@ export const signsOf = (marks) =>
 
 /**
  * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the last peers that came
- * meanwhile or up to a sixth before. Null where no line rose by JUMP.
+ * meanwhile or up to a sixth before. A rise with which peers came is preferred. Null where no line rose by JUMP.
  */
 function jump(lines, history, by) {
-  let best = null;
+  const found = [];
   const sixth = lines.length ? (lines[0].x.at(-1) - lines[0].x[0]) * SIXTH : 0;
   for (const { name, x, values } of lines) {
+    let best = null;
     for (let from = 0, to = 0; to < x.length; to += 1) {
       while (x[to] - x[from] > sixth) from += 1;
       const low = lowest(values, from, to);
       const rise = low === null || values[to] === null ? 0 : values[to] - values[low];
-      if (rise >= JUMP && rise > (best?.rise ?? 0))
-        best = { line: name, rise, from: x[low], to: x[to], low: values[low], high: values[to] };
+      if (rise >= JUMP && rise > (best?.rise ?? 0)) best = { rise, low, to };
     }
+    if (best) found.push(rising(name, x, values, best));
   }
+  const withPeers = found.filter((each) => cameWith(each, history, by, sixth).length);
+  const best = (withPeers.length ? withPeers : found).reduce((a, b) => (b.rise > (a?.rise ?? 0) ? b : a), null);
   return best && { ...best, text: said(best, history, by, sixth) };
 }
+
+/** A rise ends where most of it is done, so that a peer that came later has no part in it. */
+function rising(line, x, values, { rise, low, to }) {
+  let end = low;
+  while (end < to && !(values[end] !== null && values[end] >= values[low] + DONE * rise)) end += 1;
+  return { line, rise, from: x[low], to: x[end], low: values[low], high: values[end] };
+}
+
+const cameWith = ({ from, to }, history, by, sixth) =>
+  (history.marks ?? []).filter(
+    (mark) => mark.kind === "came" && at(mark, by) <= to && at(mark, by) >= from - Math.max(sixth, to - from),
+  );
 
 function lowest(values, from, to) {
   let found = null;
@@ -119,11 +135,10 @@ function lowest(values, from, to) {
   return found;
 }
 
-function said({ line, low, high, from, to }, history, by, sixth) {
+function said(rise, history, by, sixth) {
+  const { line, low, high, from, to } = rise;
   const inWords = (span) => (by === "step" ? counted(Math.round(span), "round") : ago(span));
-  const came = (history.marks ?? []).filter(
-    (mark) => mark.kind === "came" && at(mark, by) <= to && at(mark, by) >= from - Math.max(sixth, to - from),
-  );
+  const came = cameWith(rise, history, by, sixth);
   const when = (mark) => (at(mark, by) < from ? `${inWords(from - at(mark, by))} before` : "meanwhile");
   const told = came.length
     ? ` ${capital(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -16,9 +16,16 @@ from swarm.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from node.doctor.findings import Finding
-
-if TYPE_CHECKING:
     from node.home import Home
+
+OPTIONS: Final = {  # each key that has an option of its own
+    "policy.model": "--model",
+    "name": "--name",
+    "swarm.peers": "--peer",
+    "swarm.listen": "--listen",
+    "rounds": "--rounds",
+    "tokens": "--tokens",
+}
 
 
 def up(
@@ -102,9 +109,11 @@ def up(
     if from_peers:
         flags["checkpoint.from_peers"] = "true"
     invite, refused_invite = _invite(join or os.environ.get("STARLING_JOIN"))
-    checked = check_start(where, os.environ, flags)
+    options = {key: OPTIONS[key] for key in flags_of(model, name, peer, listen, rounds, tokens, None)}
+    checked = check_start(where, os.environ, flags, options)
     if checked.errors or refused_invite:
-        _refuse((*refused_invite, *checked.errors), checked.exit_code or ExitCode.BAD_CONFIGURATION, as_json=as_json)
+        code = checked.exit_code or ExitCode.BAD_CONFIGURATION
+        _refuse((*refused_invite, *checked.errors), code, options, as_json=as_json)
 
     if detach:
         raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
@@ -139,7 +148,7 @@ def _invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
         return None, (error("join", str(failure), "copy the whole invite, or name the file that holds it"),)
 
 
-def _refuse(findings: Sequence[Finding], code: int, *, as_json: bool) -> NoReturn:
+def _refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *, as_json: bool) -> NoReturn:
     """Prints everything that has to be corrected, for programs as the last event of a node, and exits."""
     import json
     import time
@@ -149,11 +158,11 @@ def _refuse(findings: Sequence[Finding], code: int, *, as_json: bool) -> NoRetur
     from node.cli.wording import refusal_lines
 
     if as_json:
-        because = "\n".join(refusal_lines(findings))
+        because = "\n".join(refusal_lines(findings, None, options))
         ended = {"event": "ended", "exit_code": int(code), "because": because, "time_seconds": time.time()}
         typer.echo(json.dumps({**ended, "findings": msgspec.to_builtins(findings)}))
     else:
-        lines = refusal_lines(findings, shown_width(sys.stderr))
+        lines = refusal_lines(findings, shown_width(sys.stderr), options)
         typer.echo("\n".join(["starling: " + lines[0], *lines[1:]]), err=True)
     raise typer.Exit(code)
 

@@ -16,9 +16,12 @@ import typer.main
 from node.cli import main as cli
 from node.cli.options import assignments
 from node.cli.verbs.up import flags_of
-from node.cli.wording import refusal_lines
+from node.cli.wording import outcome_line, refusal_lines
 from node.configuration import Config
 from node.doctor.findings import error
+from node.events import Fault
+from node.supervision.outcome import RunOutcome
+from node.supervision.restarts import LOG_FOLLOWS
 from node.version import VERSION
 from protocol import limits
 from protocol.errors import ConfigurationError
@@ -140,6 +143,20 @@ def test_a_refusal_fits_a_terminal_and_keeps_whole_what_is_to_be_copied() -> Non
     assert max(map(len, lines)) <= 2 + len(f"swarm.peers: {address}")
     assert sum(address in line for line in lines) == 2 and "2 things" in lines[0]
     assert all(len(line) <= 60 or address in line for line in lines[1:])
+
+
+def test_a_refusal_names_the_option_that_was_written(starling) -> None:
+    _, _, said = starling("up", "--model", "builtin:wern", "--set", "swarm.listen=1:2")
+    assert "policy.model (--model): builtin:wern" in said and "swarm.listen: 1:2" in said
+
+
+def test_an_outcome_repeats_no_fault_that_was_shown_and_tells_any_other_with_its_log() -> None:
+    log = "\n    10:00 ERROR __main__: tasks.x: wrong"
+    outcome = RunOutcome(ExitCode.BAD_CONFIGURATION, f"learner failed after 2 s{LOG_FOLLOWS}{log}")
+    shown = Fault(time_seconds=1.0, kind="configuration", detail="tasks.x: wrong", round=0, fatal=True)
+    assert outcome_line(outcome, shown) == "The node has stopped: learner failed after 2 s"
+    other = Fault(time_seconds=1.0, kind="memory", detail="another", round=0, fatal=True)
+    assert all("tasks.x: wrong" in outcome_line(outcome, each) for each in (None, other))
 
 
 def test_a_setting_without_a_value_is_refused(starling) -> None:

@@ -161,6 +161,46 @@ def test_reward_that_is_not_installed_is_named_once(tmp_path: Path) -> None:
     assert fault.key == "tasks.jsonl_reward" and "unheard_of" in fault.message
 
 
+REWARD = "tasks.jsonl_reward"
+
+
+@pytest.mark.parametrize(
+    ("source", "function", "told"),
+    [
+        ("def close(:\n", "close", "line 1: invalid syntax"),
+        ("def close(): ...\n", "clos", "no function 'clos'"),
+        ("import no_such_module\nclose = print\n", "close", "line 1: ModuleNotFoundError"),
+        (None, "close", "there is no file"),
+    ],
+)
+def test_reward_file_that_cannot_be_used_is_refused_also_where_no_data_set_is_named(
+    tmp_path: Path, source: str | None, function: str, told: str
+) -> None:
+    if source is not None:
+        (tmp_path / "r.py").write_text(source)
+    section = TasksSection(jsonl_reward=f"{tmp_path}/r.py:{function}")
+    (fault,) = find_faults(section)
+    assert fault.key == REWARD and told in fault.message and fault.in_file
+
+
+def test_wrong_generator_tables_and_the_reward_file_are_refused_before_a_start_with_what_to_correct(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    tables = "[tasks.reasoning_gym.gdc]\n[tasks.reasoning_gym.chain_sum]\nmin_termz = 2\n"
+    (home / "node.toml").write_text(f"{tables}[tasks.reasoning_gym.spell_backward]\nmax_new_tokens = 64\n")
+    checked = check_start(Home(home), {}, {**LISTEN, REWARD: f"{tmp_path}/none.py:close"})
+    assert {each.check for each in checked.errors} == {
+        REWARD, "tasks.reasoning_gym.gdc", "tasks.reasoning_gym.chain_sum",
+    }  # fmt: skip
+    said = {each.check: each for each in checked.errors}
+    assert said["tasks.reasoning_gym.chain_sum"].message.startswith("min_termz: ")
+    assert "'min_terms'" in said["tasks.reasoning_gym.chain_sum"].message
+    assert "FILE.py:FUNCTION" in remedy(said[REWARD]) and "table" in remedy(said["tasks.reasoning_gym.gdc"])
+    assert checked.exit_code is ExitCode.BAD_CONFIGURATION
+
+
 def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_made(tmp_path: Path) -> None:
     home = tmp_path / "home"
     flags = {"swarm.listen": "0.0.0.0:1", "swarm.peers": "10.0.0.7:1,lark", "policy.model": "wren", "name": "x" * 65}

@@ -137,6 +137,7 @@ def test_peers_are_an_error_only_when_none_of_them_answers() -> None:
     here, gone = PeerFacts("/a", None), PeerFacts("/b\x1b[31m", "no answer within 5 s")
     with_remedy(judge_peers([], lan_discovery=True), OK, "LAN discovery")
     with_remedy(judge_peers([], lan_discovery=False), WARNING, "--peer ADDRESS", "swarm.lan_discovery=true")
+    with_remedy(judge_peers([], lan_discovery=False, connected=1), OK, "1 peer connected")
     with_remedy(judge_peers([here, here], lan_discovery=True), OK, "2 ")
     with_remedy(judge_peers([here, gone], lan_discovery=True), WARNING, "1 of 2", "/b\\x1b[31m: no answer within 5 s")
     with_remedy(judge_peers([gone], lan_discovery=True), ERROR, "1 of 1")
