@@ -164,8 +164,9 @@ install_node() {
     prefer_cpu_torch
     say "downloading and installing: $to_fetch to fetch; what was fetched before is reused"
     started="$(date +%s)"
+    # Compiled now, as pip does it: else the processes of a first start compile the same files side by side.
     (cd "$ROOT" && "$uv" pip install --python "$VENV/bin/python" ${torch_backend:+--torch-backend "$torch_backend"} \
-        "$@" "$ROOT/packaging/pycosat") ||
+        --compile-bytecode "$@" "$ROOT/packaging/pycosat") ||
         fail "the installation failed; the lines above say why. Another try continues where it ended."
     say "installed in $(($(date +%s) - started)) s: $(du -sk "$VENV" | awk '{ printf "%d", $1 / 1024 }') MB in $VENV"
 }
