@@ -133,10 +133,11 @@ def test_folder_is_installed_twice_then_a_newer_tarball_then_removed_and_data_st
     data.parent.mkdir(parents=True)
     data.touch()
 
-    write_package(sources, "starling-swarm", "1.1", '\n[project.scripts]\nstarling = "x"\n')
-    packed = tmp_path / "starling-1.1.tar.gz"
+    # Of another length: Python tells a newer file from one that it has compiled by size and by second.
+    write_package(sources, "starling-swarm", "1.10", '\n[project.scripts]\nstarling = "x"\n')
+    packed = tmp_path / "starling-1.10.tar.gz"
     with tarfile.open(packed, "w:gz") as archive:
-        archive.add(sources, "starling-1.1")
+        archive.add(sources, "starling-1.10")
     piped = tmp_path / "install.sh"
     shutil.copy(ROOT / "install.sh", piped)  # not beside any sources, as when it is read from a pipe
     wrong = install("--from", str(packed), "--sha256", "0" * 64, script=piped)
@@ -145,7 +146,7 @@ def test_folder_is_installed_twice_then_a_newer_tarball_then_removed_and_data_st
     digest = hashlib.sha256(packed.read_bytes()).hexdigest()
     done = install("--from", str(packed), "--sha256", digest, script=piped)
     assert done.returncode == 0, done.stderr
-    assert subprocess.check_output([command(tmp_path)], text=True) == "starling_swarm 1.1\n"
+    assert subprocess.check_output([command(tmp_path)], text=True) == "starling_swarm 1.10\n"
 
     for arguments in ((), ("--uninstall",)):
         running = install(*arguments, A_NODE_RUNS="yes")
