@@ -22,8 +22,15 @@ _TOGETHER: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (("swarm.name",), ("swarm.name",)),
     (("policy.model",), ("policy.model", "policy.chat")),
     (
-        ("tasks.names", "tasks.jsonl"),
-        ("tasks.names", "tasks.jsonl", "tasks.jsonl_reward", "tasks.jsonl_instruction", "tasks.jsonl_max_new_tokens"),
+        ("tasks.names", "tasks.jsonl", "tasks.reasoning_gym"),
+        (
+            "tasks.names",
+            "tasks.jsonl",
+            "tasks.jsonl_reward",
+            "tasks.jsonl_instruction",
+            "tasks.jsonl_max_new_tokens",
+            "tasks.reasoning_gym",
+        ),
     ),
 )
 
@@ -62,7 +69,7 @@ def settings_to_keep(run: RememberedRun, said: frozenset[str]) -> dict[str, Any]
     """Returns the remembered settings by dotted key. ``said``: the keys that flags, environment or a file set."""
     kept = {}
     for if_unsaid, keys in _TOGETHER:
-        if said.isdisjoint(if_unsaid):
+        if not any(key == each or key.startswith(f"{each}.") for key in said for each in if_unsaid):
             kept.update({key: value for key in keys if (value := run.value(key)) is not None})
     return kept
 
@@ -71,12 +78,15 @@ def with_whole_paths(config: Config, here: Path) -> Config:
     """Returns ``config`` with the paths that are relative to ``here`` as absolute ones, so that a start from another
     directory finds them again."""
     jsonl = tuple(path if str(path).startswith("~") else here / path for path in config.tasks.jsonl)
+    reward = config.tasks.jsonl_reward
+    if ".py" in reward and not reward.startswith("~"):  # FILE.py:FUNCTION; no reward's name has a dot
+        reward = str(here / reward)
     model = config.policy.model
     if not model.startswith("~") and (here / model).is_dir():
         model = str((here / model).resolve(strict=False) if model.startswith(".") else here / model)
     return config.model_copy(
         update={
-            "tasks": config.tasks.model_copy(update={"jsonl": jsonl}),
+            "tasks": config.tasks.model_copy(update={"jsonl": jsonl, "jsonl_reward": reward}),
             "policy": config.policy.model_copy(update={"model": model}),
         }
     )

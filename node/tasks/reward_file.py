@@ -2,8 +2,8 @@
 
 ``RewardFile.read`` checks the file and runs none of it: it must be Python, and define the function at its top level.
 The code runs at the first score, which in a node happens in the scoring workers alone (``worker.py``). A file comes
-from this machine's disk and from nowhere else: no peer, checkpoint or model names one. Equal content and an equal name
-of the function give equal ``shape``, wherever the file lies; what it imports is not part of that.
+from this machine's disk and from nowhere else: no peer and no model names one, only the owner's settings. Equal content
+and an equal name of the function give equal ``shape``, wherever the file lies; what it imports is not part of that.
 """
 
 from __future__ import annotations

@@ -60,6 +60,13 @@ def test_data_that_is_named_anew_replaces_the_tasks_of_before_as_a_whole(tmp_pat
     assert (config.tasks.jsonl_max_new_tokens, config.tasks.scoring_workers) == (256, 1)
 
 
+def test_generators_with_parameters_are_kept_and_one_that_is_named_replaces_them(tmp_path: Path) -> None:
+    trained(tmp_path, tasks__reasoning_gym={"chain_sum": {"min_terms": 3}})
+    assert load_config(tmp_path, {}, {}).tasks.reasoning_gym == {"chain_sum": {"min_terms": 3}}
+    config = load_config(tmp_path, {}, {"tasks.reasoning_gym.leg_counting.min_animals": "2"})
+    assert list(config.tasks.reasoning_gym) == ["leg_counting"]
+
+
 def test_a_damaged_configuration_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     trained(tmp_path, policy__model="builtin:robin")
     broken = trained(tmp_path, "round-000031") / "checkpoints" / "round-000031" / "config.json"
@@ -125,7 +132,7 @@ def test_a_folder_that_was_copied_or_moved_is_the_same_model_and_another_one_is_
 
 def test_paths_are_remembered_whole_so_that_a_start_elsewhere_finds_them(tmp_path: Path) -> None:
     model_folder(tmp_path / "m", "x")
-    section = {"jsonl": ["own.jsonl?question=q", "/data/x.jsonl", "~/y.jsonl"]}
+    section = {"jsonl": ["own.jsonl?question=q", "/data/x.jsonl", "~/y.jsonl"], "jsonl_reward": "reward.py:close"}
     config = Config.model_validate({"tasks": section, "policy": {"model": "./m"}})
     whole = with_whole_paths(config, tmp_path)
     assert [str(path) for path in whole.tasks.jsonl] == [
@@ -133,5 +140,6 @@ def test_paths_are_remembered_whole_so_that_a_start_elsewhere_finds_them(tmp_pat
         "/data/x.jsonl",
         "~/y.jsonl",
     ]
+    assert whole.tasks.jsonl_reward == f"{tmp_path}/reward.py:close"
     assert whole.policy.model == str(tmp_path / "m")
     assert with_whole_paths(Config(), tmp_path) == Config()
