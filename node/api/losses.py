@@ -75,15 +75,6 @@ class _Watched:
             self.lost = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """What one round did with one task, in short."""
-
-    round: int
-    share: float  # of the round's own completions
-    from_others: bool  # a group of a peer was learnt from
-
-
 @dataclass(slots=True)
 class _OfTask:
     smoothed: Smoothed = field(default_factory=Smoothed)

@@ -1,4 +1,4 @@
-"""The node's own log, HOME/logs/node.log: what ``starling up`` shows as plain lines, whoever reads its output or not.
+"""The node's own log, HOME/logs/node.log: what ``starling up`` shows as plain lines, whether its output is read or not.
 
 ``starling logs`` shows it. It begins with the node: a start that is refused because another node runs here leaves no
 line in that node's log.

@@ -104,7 +104,7 @@ class SettingsSource:
 
     values: Mapping[str, Any]  # a tree like the configuration's; every key is known
     spelling: Mapping[str, str]  # dotted key -> "node.toml: objective.clip", "environment: STARLING_OBJECTIVE__CLIP", …
-    problems: tuple[str, ...] = ()  # of what it sets in vain
+    problems: tuple[str, ...] = ()  # what is wrong with what it sets
 
 
 def file_source(path: Path) -> SettingsSource:

@@ -23,8 +23,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from node.supervision.watching.process_memory import resident_bytes
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.pictures import MODELS, first_address, start
+from swarm.blobs.disk_bytes import disk_bytes_of
 
 SAMPLE_SECONDS: Final = 5.0
 SAY_SECONDS: Final = 60.0
@@ -43,16 +45,11 @@ Series = dict[tuple[str, str], list[Sample]]  # by (kind, model)
 
 def sample(nodes: Mapping[str, subprocess.Popen[bytes]], root: Path, seconds: float, series: Series) -> None:
     for model, node in nodes.items():
-        series["supervisor", model].append(Sample(seconds, resident_bytes(node.pid)))
-        for pid in children(node.pid):
-            if (kind := kind_of(pid)) is not None:
-                series[kind, model].append(Sample(seconds, resident_bytes(pid)))
+        kinds = {node.pid: "supervisor"} | {pid: kind for pid in children(node.pid) if (kind := kind_of(pid))}
+        for pid, kind in kinds.items():
+            if (resident := resident_bytes(pid)) is not None:
+                series[kind, model].append(Sample(seconds, resident))
         series["data directory", model].append(Sample(seconds, disk_bytes(root / model)))
-
-
-def resident_bytes(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return 1024.0 * int(status.partition("VmRSS:")[2].split()[0])
 
 
 def children(pid: int) -> list[int]:
@@ -65,15 +62,8 @@ def kind_of(pid: int) -> str | None:
 
 
 def disk_bytes(folder: Path) -> float:
-    """Returns the blocks that its files take; a file that goes away meanwhile counts as none."""
-    total = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += 512 * (Path(where) / name).lstat().st_blocks
-            except FileNotFoundError:
-                continue
-    return float(total)
+    """Returns what its files take; a file that goes away meanwhile counts as none."""
+    return float(sum(disk_bytes_of(Path(where) / name) for where, _, names in os.walk(folder) for name in names))
 
 
 def grown_mb_an_hour(samples: Sequence[Sample]) -> float:
