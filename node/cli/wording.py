@@ -257,9 +257,11 @@ def export_lines(result: Export, folder: Path) -> list[str]:
     """Returns what ``starling export`` prints; ``folder`` is as the user wrote it."""
     kind = "the adapter of " if result.form == "adapter" else ""
     shown = str(folder) if folder.is_absolute() else f"./{folder}"
+    bits = " in 4 bits" if result.four_bit else ""
     return [
         *(f"warning: {one_line(warning, 600)}" for warning in result.warnings),
-        f"exported round {result.round} of {kind}{printable(result.model)} to {shown} ({size(result.size_bytes)}): "
+        f"exported round {result.round} of {kind}{printable(result.model)}{bits} to {shown} "
+        f"({size(result.size_bytes)}): "
         f"{one_line(result.replicas_because, 600)}",
         f"Load it: {result.load_from(shown)}",
     ]

@@ -22,7 +22,14 @@ from node.export.model_card import CardFacts, model_card
 from node.export.new_folder import check_target, new_folder, write_record
 from node.export.source import Source, source_of
 from node.export.trained_weights import adapter_rank, trained_weights
-from node.export.whole_model import TOKENIZER_FILES, copy_files, stored_dtype, trained_model, write_whole_model
+from node.export.whole_model import (
+    TOKENIZER_FILES,
+    copy_files,
+    stored_dtype,
+    trained_model,
+    write_four_bit_model,
+    write_whole_model,
+)
 from node.home import Home
 from node.printable import printable
 from node.report.facts import RunFacts, run_facts
@@ -33,6 +40,7 @@ from swarm.client import SwarmClient
 
 PROGRESS_SECONDS = 1.0
 ADAPTER_ITEM_BYTES = 4  # float32
+FOUR_BIT_SHARE = 1.6  # of the whole model's bytes: itself, and beside it the one in 4 bits with embedding and head
 
 
 def export(home: Home, request: Request, progress: Progress) -> Export:
@@ -50,6 +58,8 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
     weights, warnings = found.weights, list(found.warnings)
     base, missing = base_folder(source)
     form: Literal["model", "adapter"] = "model" if request.merge or not adapter_rank(own) else "adapter"
+    if request.four_bit and form == "adapter":
+        raise ConfigurationError("an adapter alone is not exported in 4 bits: add --merge for a whole model")
     if base is not None:
         progress.step(f"checking {printable(source.policy.model)}")
         check_family(source, weights, base)
@@ -57,18 +67,19 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
         raise ConfigurationError(f"{missing}; say where the base model is with --model")
     else:
         warnings.append(f"without the base model's tokenizer, and its weights are not checked: {missing}")
-    write, needed_bytes = _writing(source, form, weights, base, progress)
+    write, needed_bytes = _writing(source, form, weights, base, progress, four_bit=request.four_bit)
     with new_folder(request.folder, force=request.force, needed_bytes=needed_bytes) as folder:
         progress.step("writing")
         with _watched(folder, needed_bytes, progress), _library_errors(request.folder):
             write(folder)
-        card = _card_facts(source, form, weights, found)
+        card = _card_facts(source, form, weights, found, four_bit=request.four_bit)
         (folder / "README.md").write_text(model_card(card), encoding="utf-8")
-        write_record(folder, _record(source, form, found))
+        write_record(folder, {**_record(source, form, found), "four_bit": request.four_bit})
         size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return Export(
         folder=str(request.folder.absolute()),
         form=form,
+        four_bit=request.four_bit,
         model=source.policy.model,
         family=source.family.hex(),
         round=source.round,
@@ -81,14 +92,23 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
 
 
 def _writing(
-    source: Source, form: str, weights: Mapping[str, Tensor], base: Path | None, progress: Progress
+    source: Source,
+    form: str,
+    weights: Mapping[str, Tensor],
+    base: Path | None,
+    progress: Progress,
+    *,
+    four_bit: bool,
 ) -> tuple[Callable[[Path], None], int]:
     """Returns what writes weights and tokenizer into a folder, and how many bytes that takes, about."""
     if form == "model" and base is not None:
         progress.step(f"loading {printable(source.policy.model)}")
         model = trained_model(base, weights)
         values = sum(parameter.numel() for parameter in model.parameters())
-        return lambda folder: write_whole_model(folder, model, base), values * stored_dtype(base).itemsize
+        whole_bytes = values * stored_dtype(base).itemsize
+        if four_bit:
+            return lambda folder: write_four_bit_model(folder, model, base), int(FOUR_BIT_SHARE * whole_bytes)
+        return lambda folder: write_whole_model(folder, model, base), whole_bytes
 
     def write(folder: Path) -> None:
         write_adapter(folder, weights, base_name(source, base))
@@ -110,11 +130,17 @@ def _replicas(
 
 
 def _card_facts(
-    source: Source, form: Literal["model", "adapter"], weights: Mapping[str, Tensor], found: MeanOfFamily
+    source: Source,
+    form: Literal["model", "adapter"],
+    weights: Mapping[str, Tensor],
+    found: MeanOfFamily,
+    *,
+    four_bit: bool,
 ) -> CardFacts:
     model = source.policy.model
     return CardFacts(
         form=form,
+        four_bit=four_bit,
         base=Path(model).name if Path(model).is_dir() else model,  # a folder may look like a hub id
         family=source.family.hex(),
         round=source.round,

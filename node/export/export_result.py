@@ -13,6 +13,7 @@ class Export(Struct, frozen=True):
 
     folder: str  # absolute
     form: Literal["model", "adapter"]
+    four_bit: bool  # the linear layers, in NF4
     model: str  # the base model's name, as configured
     family: str  # hex
     round: int
@@ -45,5 +46,6 @@ class Request(Struct, frozen=True):
     checkpoint: str | None = None  # a round's number, a path, "best"; None: the newest
     model: str | None = None  # where the base model is now; None: as the checkpoint says
     merge: bool = False
+    four_bit: bool = False
     mean_of_family: bool = False
     force: bool = False

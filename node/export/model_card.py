@@ -23,6 +23,7 @@ from node.version import VERSION
 @dataclass(frozen=True, slots=True)
 class CardFacts:
     form: Literal["model", "adapter"]
+    four_bit: bool  # the linear layers, in NF4
     base: str  # the base model's name, as configured
     family: str  # hex
     round: int
@@ -139,6 +140,8 @@ def _loading(facts: CardFacts) -> list[str]:
             'model = AutoModelForCausalLM.from_pretrained(".")  # this folder',
             'tokenizer = AutoTokenizer.from_pretrained(".")',
         ]
+        if facts.four_bit:
+            python.insert(0, "# pip install bitsandbytes: the linear layers are stored in 4 bits (NF4)")
         return ["```python", *python, "```", "", "or `vllm serve .` in this folder."]
     python = [
         "from peft import AutoPeftModelForCausalLM",

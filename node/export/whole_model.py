@@ -2,12 +2,13 @@
 
 Configuration, generation settings and tokenizer are the base model's own files, byte for byte, so that what loads the
 base model loads this. Weights have the dtype of the base model's files; they are summed and merged in float32 and
-rounded once.
+rounded once. In 4 bits, the configuration also says so, and the embedding, the head and the norms keep that dtype.
 """
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,13 +43,16 @@ def stored_dtype(folder: Path) -> torch.dtype:
     return _DTYPES.get(elements.most_common(1)[0][0], torch.bfloat16)
 
 
+def _loaded_dtype(folder: Path) -> torch.dtype:
+    return torch.bfloat16 if stored_dtype(folder) is torch.bfloat16 else torch.float32
+
+
 @torch.no_grad()
 def trained_model(folder: Path, weights: Mapping[str, Tensor]) -> PreTrainedModel | PeftModel:
     """Returns the model in ``folder`` with ``weights``: on the CPU, in float32 or bfloat16 as the folder has it. A base
     that was trained over in 4 bits is loaded whole."""
-    dtype = torch.bfloat16 if stored_dtype(folder) is torch.bfloat16 else torch.float32
     rank = adapter_rank(weights)
-    base = load_base(folder, torch.device("cpu"), dtype, four_bit=False)
+    base = load_base(folder, torch.device("cpu"), _loaded_dtype(folder), four_bit=False)
     model = with_adapter(base, rank, seed=0) if rank else base
     parameters = dict(model.named_parameters())
     for name, tensor in weights.items():
@@ -69,6 +73,21 @@ def write_whole_model(target: Path, trained: PreTrainedModel | PeftModel, folder
     model.save_pretrained(target, max_shard_size=SHARD_BYTES)
     (target / "generation_config.json").unlink(missing_ok=True)
     copy_files(folder, target, COPIED_FILES)
+
+
+def write_four_bit_model(target: Path, trained: PreTrainedModel | PeftModel, folder: Path) -> None:
+    """Writes the model as ``write_whole_model`` does, its linear layers but the head in bitsandbytes' NF4.
+
+    The whole model is on the disk meanwhile, within ``target``: it is quantized as it is read, a tensor at a time.
+    """
+    with tempfile.TemporaryDirectory(dir=target) as whole:
+        write_whole_model(Path(whole), trained, folder)
+        quantized = load_base(Path(whole), torch.device("cpu"), _loaded_dtype(folder), four_bit=True)
+        quantized.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+        quantized.save_pretrained(target, max_shard_size=SHARD_BYTES)
+    configuration = (target / "config.json").read_bytes()
+    copy_files(folder, target, COPIED_FILES)
+    (target / "config.json").write_bytes(configuration)
 
 
 def copy_files(folder: Path, target: Path, patterns: tuple[str, ...]) -> None:

@@ -18,6 +18,10 @@ def export(
     merge: Annotated[
         bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
     ] = False,
+    four_bit: Annotated[
+        bool,
+        typer.Option("--four-bit", help="Store a whole model's linear layers in 4 bits (NF4), as bitsandbytes does."),
+    ] = False,
     mean_of_family: Annotated[
         bool,
         typer.Option(
@@ -42,6 +46,8 @@ def export(
     starling export ./out
 
     starling export ./out --checkpoint best --merge
+
+    starling export ./small --four-bit
     """
     from node.compute_environment import COMPUTE_DEFAULTS, importing_libraries
 
@@ -62,7 +68,13 @@ def export(
             from node.export.export import export as exported
 
         wanted = Request(
-            folder, checkpoint=checkpoint, model=model, merge=merge, mean_of_family=mean_of_family, force=force
+            folder,
+            checkpoint=checkpoint,
+            model=model,
+            merge=merge,
+            four_bit=four_bit,
+            mean_of_family=mean_of_family,
+            force=force,
         )
         result = exported(where, wanted, progress)
     if as_json:

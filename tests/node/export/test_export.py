@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from node.configuration import PolicySection
 from node.export import whole_model
 from node.export.base_model import families_in
+from node.policy.four_bit import keep_differentiable
+from node.policy.loading import load_base
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError, StorageError
 from tests.node.engines.conftest import CONFIGURATIONS
@@ -103,6 +105,34 @@ def test_merged_adapter_is_a_whole_model(tmp_path: Path) -> None:
     assert result.form == "model"
     assert not (out / "adapter_config.json").exists()
     torch.testing.assert_close(logits_of(out), run.logits(), rtol=CLOSE, atol=CLOSE)
+
+
+@pytest.mark.parametrize("adapter_rank", [0, 3])
+def test_model_in_4_bits_answers_as_the_whole_export_does_when_it_is_loaded_in_4_bits(
+    tmp_path: Path, adapter_rank: int
+) -> None:
+    run = trained_run(tmp_path, adapter_rank=adapter_rank)
+    whole, small = tmp_path / "whole", tmp_path / "small"
+    run.export(whole, merge=bool(adapter_rank))
+    result = run.export(small, merge=bool(adapter_rank), four_bit=True)
+    assert (result.form, result.four_bit) == ("model", True)
+    expected = load_base(whole, torch.device("cpu"), torch.float32, four_bit=True).eval()
+    found: Any = AutoModelForCausalLM.from_pretrained(small, local_files_only=True).eval()
+    keep_differentiable(found)  # a model this small has no packed product
+    with torch.no_grad():
+        assert torch.equal(found(PROMPT).logits, expected(PROMPT).logits)
+    with safe_open(small / "model.safetensors", "pt") as tensors:
+        assert tensors.get_tensor("model.layers.0.mlp.up_proj.weight").dtype == torch.uint8
+        assert tensors.get_tensor("model.embed_tokens.weight").dtype == torch.float32
+    assert not [path for path in small.iterdir() if path.is_dir()]
+    assert "bitsandbytes" in (small / "README.md").read_text()
+
+
+def test_adapter_alone_is_not_exported_in_4_bits(tmp_path: Path) -> None:
+    run = trained_run(tmp_path, adapter_rank=3)
+    with pytest.raises(ConfigurationError, match="--merge"):
+        run.export(tmp_path / "out", four_bit=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_adapter_trained_over_a_base_in_4_bits_is_merged_into_the_whole_one(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def run(tmp_path: Path) -> TrainedRun:
 def card_of(**changes: Any) -> str:
     facts: dict[str, Any] = {
         "form": "model",
+        "four_bit": False,
         "base": "Qwen/Qwen3-0.6B",
         "family": "ab" * 16,
         "round": 1200,
