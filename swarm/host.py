@@ -131,6 +131,13 @@ class Host(Protocol):
     def round_trip_seconds(self, peer: PeerId) -> float | None:
         """Returns the last measured round trip to a connected peer; None before the first."""
 
+    async def resolve(self, name: Address, *, deadline_seconds: float) -> Sequence[Address]:
+        """Returns the addresses to which a name leads, /dns…/NAME/tcp/PORT/p2p/PEER or /dnsaddr/NAME.
+
+        There is at least one; each has an IP address and ends in /p2p/<peer id>. Raises ``UnreachableError`` or
+        ``DeadlineError``.
+        """
+
     async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
         """Dials; returns at once if it is connected. Raises ``UnreachableError`` or ``DeadlineError``."""
 

@@ -44,6 +44,8 @@ def judge_peer(text: str) -> Finding | None:
     if meant is not None:
         return error("swarm.peers", f"{shown} is not a multiaddr", f"write {meant}/p2p/PEER, {where}")
     endpoint, parts = endpoint_of(written), written.split("/")
+    if written.startswith("/dnsaddr/") and written == text and parts[2] and _has_known_end(["", "", *parts]):
+        return None
     if endpoint is None or written != text:
         return error("swarm.peers", f"{shown or 'an empty text'} is no peer's address", f"write its address, {where}")
     if len(parts) == 5:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.errors import TransportError
 from swarm.hosts.lan import hear
+from swarm.hosts.names import resolve
 from swarm.hosts.network_interfaces import machine_ips
 
 DIAL_SECONDS = 5.0  # for a configured peer to answer
@@ -136,6 +138,13 @@ async def _dial_all(addresses: Sequence[str], connected: frozenset[str]) -> list
 
 async def _dial(address: str, connected: frozenset[str]) -> str | None:
     """Returns why no libp2p peer answers at ``address``; None where one does."""
+    if address.startswith("/dnsaddr/"):
+        try:
+            leads_to = await resolve(address, deadline_seconds=DIAL_SECONDS)
+        except TransportError as error:
+            return str(error)
+        failures = [peer.failure for peer in await _dial_all(leads_to, connected)]
+        return None if None in failures else failures[0]
     endpoint = endpoint_of(address)
     if endpoint is None or "/p2p/" not in address:
         return "not an address of the form /ip4/HOST/tcp/PORT/p2p/PEER"

@@ -80,8 +80,10 @@ class Dial:
 
 
 def is_dialable(address: str) -> bool:
-    """Whether a string received from a peer has the form of an address: bounded, printable, ending in a peer id."""
-    if not (address.startswith("/") and len(address) <= ADDRESS_CHARACTERS and address.isascii()):
+    """Whether a string has the form of an address that is dialled: bounded, printable, an IP address and a port over
+    TCP, ending in a peer id. A name is none: whoever sends a thousand of them would choose what is looked up, and where
+    they all lead."""
+    if not (address.startswith(("/ip4/", "/ip6/")) and len(address) <= ADDRESS_CHARACTERS and address.isascii()):
         return False
     route, separator, peer = address.rpartition("/p2p/")
     return bool(separator) and peer.isalnum() and "/tcp/" in route and address.isprintable() and " " not in address
@@ -274,6 +276,13 @@ class AddressBook:
             self.doubts[candidate.teller] += 1
         elif candidate.teller and candidate.reached_at_seconds is not None and known.reached_at_seconds is None:
             self.doubts[candidate.teller] -= 1
+
+    def release(self, address: str) -> None:
+        """Lets a configured address be dropped like others, since its name leads elsewhere now."""
+        known = self._known(address)
+        self._configured.discard(address)
+        if known is not None:
+            self.update(replace(known, source=AddressSource.REMEMBERED))
 
     def drop(self, address: str) -> None:
         peer = Candidate(address, AddressSource.PEER).peer

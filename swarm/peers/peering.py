@@ -53,6 +53,7 @@ from swarm.peers.keeping import (
     superfluous,
     to_replace,
 )
+from swarm.peers.name_lookups import NameLookups, is_name
 from swarm.peers.peer_exchange import PeerExchange
 from swarm.peers.remembered_addresses import RememberedAddresses
 
@@ -111,8 +112,13 @@ class Peering:
         self._dialling: set[PeerId] = set()
         self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
+        self._names = NameLookups(
+            host, (address for address in configured if is_name(address)), on_addresses=self._on_name,
+            on_failure=lambda error: self.failures.update([error.reason]),
+        )  # fmt: skip
+        self._of_name: dict[str, Sequence[str]] = {}
         for address in configured:
-            if not self.book.add(address, AddressSource.CONFIGURED):
+            if not is_name(address) and not self.book.add(address, AddressSource.CONFIGURED):
                 raise ConfigurationError(f"{address!r} is no peer's address: expected /ip4/…/tcp/…/p2p/<peer id>")
         for address in self._remembered.load():
             self.book.add(address, AddressSource.REMEMBERED)
@@ -121,6 +127,7 @@ class Peering:
         """Runs until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._dht.run)
+            tasks.start_soon(self._names.run)
             tasks.start_soon(self._exchange_regularly)
             while True:
                 self._tick(tasks)
@@ -267,6 +274,14 @@ class Peering:
         waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
         self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds, teller=teller)
 
+    def _on_name(self, name: str, addresses: Sequence[str]) -> None:
+        """Takes what a configured name leads to as configured, and no longer what it led to before."""
+        for address in set(self._of_name.get(name, ())) - set(addresses):
+            self.book.release(address)
+        self._of_name[name] = addresses
+        for address in addresses:
+            self.book.add(address, AddressSource.CONFIGURED)
+
     def _note_provider(self, address: str) -> None:
         self._note(address, AddressSource.DHT)
 
@@ -342,6 +357,8 @@ class Peering:
         others = [c for c in known if not self._is_refused(c.peer)]
         if known and not others:
             return "all known peers have left, are banned or are in another swarm; listening, and asking again later"
+        if not others and self._names.names:
+            return next(iter(self._names.failures.values()), f"looking up {self._names.names[0]}")
         return why_alone(anyio.current_time(), others, dialling=self._dialling, on_lan=self._on_lan)
 
     @property

@@ -52,6 +52,7 @@ from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
 from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, OtherProtocolError, Upgrader
+from swarm.hosts.names import resolve
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
 
@@ -281,6 +282,9 @@ class Libp2pHost:
         return (cast(Yamux, connection.muxed_conn).rtt() or None) if connection is not None else None
 
     # Connections
+
+    async def resolve(self, name: Address, *, deadline_seconds: float) -> Sequence[Address]:
+        return await resolve(name, deadline_seconds=deadline_seconds)
 
     async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
         self._running()

@@ -5,7 +5,7 @@ Peers are known by their ids alone. The hosts ask these conditions; ``SimulatedN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from swarm.host import PeerId
@@ -21,6 +21,7 @@ class NetworkConditions:
 
     def __init__(self, seed: int, *, delay_seconds: tuple[float, float], loss: float, duplicates: float) -> None:
         self.delay_seconds = delay_seconds  # shortest and longest, in one direction
+        self.names: dict[str, Sequence[str]] = {}  # to which addresses a name leads
         self.is_whole = True  # no partition, and nobody is silent
         self.is_plain = not loss and not duplicates  # gossip takes its delay, and nothing else happens to it
         self._seed = seed

@@ -14,7 +14,7 @@ forwarding peer in ``scores``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from protocol.identity import NodeKey
@@ -101,6 +101,10 @@ class SimulatedNetwork:
         if not bytes_per_second > 0:
             raise ValueError(f"bandwidth of {bytes_per_second} bytes per second; partition() stops a link")
         self._conditions.set_bandwidth(bytes_per_second, of=of.peer_id if of else None)
+
+    def name(self, name: str, addresses: Sequence[str]) -> None:
+        """From now on the name leads to these addresses."""
+        self._conditions.names[name] = addresses
 
     def join_lan(self, *hosts: SimulatedHost) -> None:
         """From now on these hosts hear each other's multicast."""

@@ -279,6 +279,14 @@ class SimulatedHost:
 
     # Provider records
 
+    async def resolve(self, name: Address, *, deadline_seconds: float) -> Sequence[Address]:
+        self._require_running()
+        with deadline(deadline_seconds, f"looking up {name}"):
+            await self._ask_dht()
+        if not self._conditions.names.get(name):
+            raise UnreachableError(f"{name} leads to no address of a peer")
+        return list(self._conditions.names[name])
+
     async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
         self._require_running()
         with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):

@@ -66,6 +66,13 @@ def test_whole_address_of_a_peer_is_not_refused(host: str) -> None:
     assert judge_peer(f"/{host}/tcp/4001/p2p/{PEER}") is None
 
 
+def test_name_with_text_records_is_a_peer_and_a_damaged_one_is_not() -> None:
+    assert judge_peer("/dnsaddr/door.example") is None
+    assert judge_peer(f"/dnsaddr/door.example/p2p/{PEER}") is None
+    for wrong in ("/dnsaddr/", f"/dnsaddr/door.example/p2p/{PEER[:-1]}", "/dnsaddr/door.example/tcp/1"):
+        assert judge_peer(wrong) is not None
+
+
 @pytest.mark.parametrize(
     ("address", "told"),
     [

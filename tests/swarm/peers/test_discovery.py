@@ -30,6 +30,7 @@ from swarm.peers.discovery import (
     next_dials,
     why_alone,
 )
+from swarm.peers.name_lookups import LOOKUP_EVERY_SECONDS as NAME_LOOKUP_EVERY_SECONDS
 from swarm.peers.peer_exchange import QUESTIONS, PeerExchange
 from swarm.peers.peering import Peering
 from swarm.peers.remembered_addresses import REMEMBERED, to_remember
@@ -116,7 +117,8 @@ def test_a_lonely_node_says_what_was_tried_and_when_it_tries_next() -> None:
         "10.0.0.1:4001",
         "/ip4/10.0.0.1/tcp/4001",
         "/p2p/abc",
-        "/dns4/x y/tcp/1/p2p/abc",
+        "/dns4/a.example/tcp/1/p2p/abc",
+        "/dnsaddr/a.example/p2p/abc",
         "/ip4/1.2.3.4/tcp/1/p2p/",
         "/ip4/1.2.3.4/tcp/1/p2p/a\nb",
         "/ip4/1.2.3.4/tcp/1/p2p/" + "a" * 300,
@@ -258,6 +260,31 @@ def test_a_node_that_reaches_nobody_says_so_and_joins_once_somebody_is_there() -
             async with living(a):
                 await anyio.sleep(1.5 * discovery.MAX_BACKOFF_SECONDS + 1)
                 assert meshed(a, b)
+
+    play(story)
+
+
+NAME = "/dnsaddr/door.example"
+
+
+def test_a_node_joins_by_a_name_and_follows_it_when_it_leads_elsewhere() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        newcomer, first, second = (network.host(name) for name in "abc")
+        async with living(newcomer, NAME) as peering:
+            assert "looking up" in (peering.alone_because() or "")
+            await anyio.sleep(1.0)
+            assert f"{NAME} leads to no address" in (peering.alone_because() or "")
+            network.name(NAME, first.addresses())
+            async with living(first):
+                await anyio.sleep(30.0)
+                assert meshed(newcomer, first)
+                assert [c.address for c in peering.book.configured()] == first.addresses()
+            network.name(NAME, second.addresses())
+            async with living(second):
+                await anyio.sleep(NAME_LOOKUP_EVERY_SECONDS + 30.0)
+                assert meshed(newcomer, second)
+                assert [c.address for c in peering.book.configured()] == second.addresses()
 
     play(story)
 
