@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import anyio
@@ -64,6 +64,7 @@ CONNECTIONS_PER_PEER = 3
 INCOMING_STREAMS_PER_PEER = 128
 STREAM_END_SECONDS = 5.0  # for a peer to end its direction after our handler returned
 HANDSHAKE_SECONDS = 10.0
+_EVERY_IP4_INTERFACE = "/ip4/0.0.0.0/"
 FLUSH_SECONDS = 0.5  # at a normal exit, for messages just published (a goodbye) to reach the sockets
 ADDRESS_SECONDS = 3600  # for which the address of a peer that we dialled is kept for the DHT
 
@@ -103,7 +104,8 @@ class IdentifyingHost(BasicHost):
 class Libp2pHost:
     """One ``swarm.host.Host`` on real sockets.
 
-    ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free port. ``mesh_degree`` is the number of
+    ``listen`` are multiaddrs such as /ip4/0.0.0.0/tcp/4001; port 0 takes a free port. 0.0.0.0, every interface, takes
+    the same port over IPv6 too, where the machine has IPv6 and the port is free there. ``mesh_degree`` is the number of
     peers to which a gossiped message is forwarded. ``handshake`` is that of a private cluster. ``bandwidth`` limits
     what all sockets send and receive together. ``faults`` counts, by reason, the failures of peers that stream handlers
     met.
@@ -184,9 +186,8 @@ class Libp2pHost:
 
     async def _take_addresses(self) -> None:
         for address in self._listen:
-            listener = Listener(self._on_connection, self._meter, self._doorway, self.failures)
             try:
-                await listener.listen(address)
+                await self._take_address(address)
             except OSError as error:
                 for earlier in self._listening:
                     await earlier.close()
@@ -194,8 +195,16 @@ class Libp2pHost:
                     f"cannot listen on {address}: {error.strerror or error}. If another node runs here, "
                     f"stop it or listen on another port; port 0 takes a free one"
                 ) from error
-            self._listening.append(listener)
-            self._network.listeners[str(address)] = listener
+            if str(address).startswith(_EVERY_IP4_INTERFACE):
+                port = self._listening[-1].get_addrs()[0].value_for_protocol("tcp")
+                with suppress(OSError):
+                    await self._take_address(Multiaddr(f"/ip6/::/tcp/{port}"))
+
+    async def _take_address(self, address: Multiaddr) -> None:
+        listener = Listener(self._on_connection, self._meter, self._doorway, self.failures)
+        await listener.listen(address)
+        self._listening.append(listener)
+        self._network.listeners[str(address)] = listener
 
     @asynccontextmanager
     async def _services(self) -> AsyncIterator[None]:

@@ -47,6 +47,19 @@ def test_port_that_is_taken_is_an_error_that_names_it_and_the_remedy(tell_on_soc
     tell_on_sockets(story)
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_host_on_every_interface_is_dialled_over_ipv6_too_at_the_same_port(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        everywhere, visitor = Libp2pHost(NodeKey.generate(), ["/ip4/0.0.0.0/tcp/0"]), Libp2pHost(NodeKey.generate(), [])
+        async with everywhere.run(), visitor.run():
+            addresses = everywhere.addresses()
+            assert len({address.split("/")[4] for address in addresses}) == 1
+            await visitor.connect(next(a for a in addresses if a.startswith("/ip6/::1/")), deadline_seconds=10)
+            assert visitor.peers() == [everywhere.peer_id] and everywhere.remote_ip(visitor.peer_id) == "::1"
+
+    tell_on_sockets(story)
+
+
 def test_exception_of_what_runs_on_the_host_comes_out_as_itself(tell) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         host = world.make()
