@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import cast
 
 import hypothesis
@@ -33,7 +32,7 @@ class Wire:
 
     is_initiator = False
 
-    def __init__(self, stream: trio.StapledStream) -> None:  # type: ignore[type-arg]
+    def __init__(self, stream: trio.StapledStream) -> None:
         self._stream = stream
 
     async def read(self, n: int) -> bytes:
@@ -56,20 +55,11 @@ class FramingPeer:
         self.sent = bytearray()
         self.received = bytearray()
 
-    async def __aenter__(self) -> FramingPeer:
-        self._tasks = trio.open_nursery()
-        nursery = await self._tasks.__aenter__()
-        nursery.start_soon(self.muxer.start)
-        nursery.start_soon(self._hear)
+    async def start(self, tasks: trio.Nursery) -> None:
+        tasks.start_soon(self.muxer.start)
+        tasks.start_soon(self._hear)
         await self._send(TYPE_WINDOW_UPDATE, FLAG_SYN, 0)
         self.stream = cast(YamuxStream, await self.muxer.accept_stream())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._tasks._nursery.cancel_scope.cancel()
-        await self._tasks.__aexit__(kind, error, where)
 
     async def _hear(self) -> None:
         unread = b""
@@ -110,8 +100,11 @@ class FramingPeer:
 def play(story: Callable[[FramingPeer], Awaitable[None]]) -> None:
     async def main() -> None:
         with trio.fail_after(100):
-            async with FramingPeer() as peer:
+            async with trio.open_nursery() as tasks:
+                peer = FramingPeer()
+                await peer.start(tasks)
                 await story(peer)
+                tasks.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock())
 
@@ -150,9 +143,7 @@ def test_what_a_peer_may_send_and_what_is_unread_are_never_more_than_the_window(
             for max_bytes in reads:
                 if len(peer.received) < len(peer.sent):
                     await peer.read(max_bytes)
-            peer_clock = trio.lowlevel.current_clock()
-            assert isinstance(peer_clock, trio.testing.MockClock)
-            peer_clock.jump(seconds)
+            cast(trio.testing.MockClock, trio.lowlevel.current_clock()).jump(seconds)
         while len(peer.received) < len(peer.sent):
             await peer.read(WINDOW_BYTES)
         assert peer.received == peer.sent
