@@ -163,7 +163,10 @@ class Host(Protocol):
         """Hands a message of at most ``limits.ANNOUNCEMENT_BYTES`` to the gossip mesh; never waits for a peer."""
 
     async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
-        """Announces in the DHT that this host provides ``key`` (32 bytes). Raises ``DeadlineError``."""
+        """Announces in the DHT that this host provides what has the SHA-256 ``key`` (32 bytes).
+
+        The record's key is the multihash of it, so that any libp2p finds it by CID. Raises ``DeadlineError``.
+        """
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         """Returns addresses of at most ``limit`` providers, each ending in /p2p/<peer id>."""

@@ -23,7 +23,7 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from packaging.requirements import Requirement
 
 from swarm.hosts.libp2p.containment import Failures
-from swarm.hosts.libp2p.transport import Upgrader
+from swarm.hosts.libp2p.transport import Meter, Upgrader
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (
@@ -255,7 +255,7 @@ def test_stand_in_for_pycosat_is_what_reasoning_gym_requires_can_be_imported_and
 def test_nothing_that_a_peer_sends_reaches_the_calls_in_which_fastecdsa_4_differs() -> None:
     """``libp2p.crypto.ecc`` makes them: for keys of P-256, which no deserializer takes, and for secio."""
     assert KeyType.ECC_P256.value not in key_type_to_public_key_deserializer
-    upgrader = Upgrader(create_new_key_pair(), set(), None, Failures())
+    upgrader = Upgrader(create_new_key_pair(), set(), None, Meter(), Failures())
     assert list(upgrader.security_multistream.transports) == [NOISE_PROTOCOL]
 
 

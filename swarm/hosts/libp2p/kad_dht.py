@@ -85,7 +85,10 @@ class BoundedRequest:
     async def read(self, n: int | None = None) -> bytes:
         if self._left_bytes <= 0:
             raise StreamEOF(f"more than {REQUEST_BYTES} bytes of requests on one stream")
-        read = await self._stream.read(self._left_bytes if n is None else min(n, self._left_bytes))
+        try:
+            read = await self._stream.read(self._left_bytes if n is None else min(n, self._left_bytes))
+        except StreamEOF:
+            return b""  # as the library expects it; where it meets the exception, it resets the stream and its answer
         self._left_bytes -= len(read)
         return read
 

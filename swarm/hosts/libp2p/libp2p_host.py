@@ -32,7 +32,7 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from libp2p.transport.exceptions import SecurityUpgradeFailure
+from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
 
@@ -40,6 +40,7 @@ from protocol import limits
 from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
+from protocol.meeting_points import multihash
 from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
@@ -51,7 +52,15 @@ from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, OtherProtocolError, Upgrader
+from swarm.hosts.libp2p.transport import (
+    CONNECTIONS_PER_PEER,
+    DoorwayNetwork,
+    Listener,
+    Meter,
+    MeteredTcp,
+    OtherProtocolError,
+    Upgrader,
+)
 from swarm.hosts.names import resolve
 from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
 from swarm.hosts.unwrapping import unwrapped
@@ -60,7 +69,6 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS = 300
 BLOCKED_PEERS = 4096  # above that the earliest is let in again; as another identity it would be too
-CONNECTIONS_PER_PEER = 3
 INCOMING_STREAMS_PER_PEER = 128
 STREAM_END_SECONDS = 5.0  # for a peer to end its direction after our handler returned
 HANDSHAKE_SECONDS = 10.0
@@ -148,7 +156,7 @@ class Libp2pHost:
         network = DoorwayNetwork(
             peer_id,
             peerstore,
-            Upgrader(key_pair, self._blocked, self._handshake, self.failures),
+            Upgrader(key_pair, self._blocked, self._handshake, self._meter, self.failures),
             transports=[MeteredTcp(self._meter)],
             retry_config=RetryConfig(max_retries=0),
             connection_config=ConnectionConfig(
@@ -402,12 +410,12 @@ class Libp2pHost:
     async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
         self._running()
         with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):
-            await self._dht.provider_store.provide(key)
+            await self._dht.provider_store.provide(multihash(key))
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         self._running()
         with deadline(deadline_seconds, f"looking for providers of {key.hex()[:16]}"):
-            return await find_providers(self._dht, key, limit=limit)
+            return await find_providers(self._dht, multihash(key), limit=limit)
 
 
 def _parse(address: Address) -> tuple[Multiaddr, ID]:
@@ -442,6 +450,11 @@ def _connection_failure(address: Address, error: BaseException) -> UnreachableEr
         )
     greeting = isinstance(error.__cause__, SecurityUpgradeFailure) and not isinstance(cause, OtherProtocolError)
     hint = " (a host of a private cluster, which needs an invite, answers so, as does a full host)" if greeting else ""
+    if isinstance(error.__cause__, MuxerUpgradeFailure):
+        hint = (
+            f" (it closed once it knew this node's key: it has blocked it, or {CONNECTIONS_PER_PEER} connections with "
+            "this key are open already, as where two nodes use one key)"
+        )
     return UnreachableError(f"cannot connect to {address}: {_reasons(error)}{hint}")
 
 

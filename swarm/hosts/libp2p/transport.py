@@ -14,7 +14,10 @@
   library hears of it. Refusals are counted as "private network" and "handshake".
 - No read asks for more than ``READ_BYTES`` at once. The library asks for as many bytes as a stranger's length claims,
   and allocates the buffer before the first byte arrives.
-- Blocked peers are refused during the upgrade, so that their dial fails instead of succeeding for a moment.
+- Blocked peers are refused during the upgrade, so that their dial fails instead of succeeding for a moment. So is a
+  connection beyond ``CONNECTIONS_PER_PEER``, which the library takes and closes after some twenty seconds.
+- A connection ends once what was sent over it is not acknowledged for ``UNACKNOWLEDGED_SECONDS``: a ping is sent every
+  30 s. The library would keep that of a machine which is gone for a quarter of an hour, and with it the peer's place.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
 WHOLE_READ_BYTES = 2048  # a read of so many bytes or more needs all of them
 NOISE_PAYLOAD_BYTES = 1 << 15  # of one message of Noise, which holds 65,519 at most
+CONNECTIONS_PER_PEER = 3
+UNACKNOWLEDGED_SECONDS = 60.0
 CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
 
 StreamHandler = Callable[[TrioTCPStream], Awaitable[None]]
@@ -76,6 +81,9 @@ class Meter:
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
     open: set[MeteredSocket] = field(default_factory=set)
 
+    def connections_of(self, peer: ID) -> int:
+        return sum(socket.peer == peer for socket in self.open)
+
     async def close_all(self) -> None:
         for socket in list(self.open):
             await trio.aclose_forcefully(socket.stream)
@@ -83,15 +91,20 @@ class Meter:
 
 
 class MeteredSocket(TrioTCPStream):
-    """A socket that counts its bytes; ``closed`` is set once it is closed."""
+    """A socket that counts its bytes. ``closed`` is set when it closes, ``peer`` once its peer has proved its key."""
 
     def __init__(self, stream: trio.SocketStream, meter: Meter) -> None:
         super().__init__(stream)
         self.closed = trio.Event()
+        self.peer: ID | None = None
         self._meter = meter
         self._wake_bytes = 1
         self._first_bytes = b""
         meter.open.add(self)
+        if hasattr(trio.socket, "TCP_USER_TIMEOUT"):  # Linux
+            milliseconds = int(UNACKNOWLEDGED_SECONDS * 1000)
+            with suppress(OSError):  # closed already: the read that follows raises
+                stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_USER_TIMEOUT, milliseconds)
 
     async def write(self, data: bytes) -> None:
         await self._meter.bandwidth.before_sending(len(data))
@@ -245,12 +258,18 @@ class Upgrader(TransportUpgrader):
     """Noise, then Yamux. In a private cluster both run under its pre-shared key, and its handshake between them."""
 
     def __init__(
-        self, key_pair: KeyPair, blocked: Container[ID], handshake: Handshake | None, failures: Failures
+        self,
+        key_pair: KeyPair,
+        blocked: Container[ID],
+        handshake: Handshake | None,
+        meter: Meter,
+        failures: Failures,
     ) -> None:
         noise = NoiseTransport(key_pair, noise_privkey=create_noise_key_pair().private_key)
         super().__init__({NOISE_PROTOCOL: noise}, {TProtocol(YAMUX_PROTOCOL): SteadyYamux})
         self._blocked = blocked
         self._handshake = handshake
+        self._meter = meter
         self._failures = failures
 
     async def upgrade_security(
@@ -269,9 +288,16 @@ class Upgrader(TransportUpgrader):
             raise
         except ValueError as error:  # the library decodes a greeting as text without a check
             raise SecurityUpgradeFailure("the first bytes are no greeting of libp2p") from error
-        if connection.get_remote_peer() in self._blocked:
+        peer = connection.get_remote_peer()
+        if peer in self._blocked:
             await connection.close()
-            raise SecurityUpgradeFailure(f"{connection.get_remote_peer()} is blocked here")
+            raise SecurityUpgradeFailure(f"{peer} is blocked here")
+        if isinstance(socket, MeteredSocket):
+            if not is_initiator and self._meter.connections_of(peer) >= CONNECTIONS_PER_PEER:
+                self._failures.note("surplus connection", ConnectionAbortedError(f"{peer} has {CONNECTIONS_PER_PEER}"))
+                await connection.close()
+                raise SecurityUpgradeFailure(f"{peer} has {CONNECTIONS_PER_PEER} connections already")
+            socket.peer = peer
         if self._handshake is not None:
             await self._perform_handshake(self._handshake, connection, is_initiator)
         return connection

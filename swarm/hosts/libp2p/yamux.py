@@ -5,6 +5,8 @@
   much to send wait for each other for ever: neither reads, since both wait to write.
 - A frame with payload is written whole, or the connection is dropped. A cancelled write (at a deadline) would otherwise
   leave half an encrypted frame and break the connection for every other stream.
+- A peer is granted what its window has room for, and no more (``SteadyStream``). The library credits bytes twice,
+  so that a window grows beyond the longest frame that it accepts, and a peer that fills it with one is dropped.
 - Bytes of a peer that are not read here are bounded. The library logs that a peer exceeded its window, and keeps the
   bytes; and its windows grow to 16 MiB per stream, which is more than a small node has for a slow reader.
 - So are those of all connections together: windows that are kept to add up, over many streams of many peers. Beyond the
@@ -23,7 +25,7 @@ import trio
 from libp2p.abc import ISecureConn
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.peer.id import ID
-from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, Yamux
+from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, Yamux, YamuxStream
 
 from swarm.hosts.libp2p.containment import PEER_FAILURES
 
@@ -39,6 +41,25 @@ STALE_SECONDS = 1.0
 PAYLOAD_BYTES = NOISE_PLAINTEXT_BYTES - HEADER_SIZE  # in one frame: one Noise message; more would make two
 
 library.MAX_WINDOW_SIZE = WINDOW_BYTES  # the library reads it when a window grows and when a frame claims its size
+
+
+class SteadyStream(YamuxStream):
+    """One stream. What its peer may still send and what is unread here are never more than the window together.
+
+    The window is ``target_recv_window``: 256 KiB at first, doubled while half of it takes less than four round trips,
+    ``WINDOW_BYTES`` at most.
+    """
+
+    async def _auto_tune_and_send_window_update(self, *, bytes_read: int = 0) -> None:
+        """Called after every read. Grants the peer the whole window again once half of it is free, as go-yamux does."""
+        unread_bytes = len(self.conn.stream_buffers.get(self.stream_id, b""))
+        free_bytes = self.target_recv_window - self.recv_window - unread_bytes
+        if free_bytes >= self.target_recv_window // 2:
+            granted_bytes = self._grow_to_delta(unread_bytes) + self._apply_autotune_epoch(unread_bytes)
+            await self.send_window_update(granted_bytes)
+
+
+library.YamuxStream = SteadyStream  # type: ignore[misc]  # the library makes one for each stream, whoever opened it
 
 
 class _Unread:

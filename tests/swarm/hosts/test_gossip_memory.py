@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import trio
 from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
 from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, scores, send_queue
@@ -170,3 +172,40 @@ def test_peer_that_joins_the_mesh_late_hears_which_messages_it_missed() -> None:
     told = queue.pop()
     assert told is not None
     assert [list(ihave.messageIDs) for ihave in told.control.ihave] == [[message_id(missed)]]
+
+
+def test_peer_that_pruned_us_is_told_of_messages_and_is_not_grafted() -> None:
+    router = Mesh(4)
+    listeners = {peer(number) for number in range(1, 4)}
+    queues = {listener: SendQueue() for listener in listeners}
+    router.attach(SimpleNamespace(peer_queues=queues, peers=listeners, peer_topics={TOPIC: listeners}))  # type: ignore[arg-type]
+    for listener in listeners:
+        router.peer_protocol[listener] = PROTOCOL_ID_V11
+    router.mesh[TOPIC] = {peer(1), peer(3)}
+    prune = rpc_pb2.ControlPrune(topicID=TOPIC, backoff=60)
+    trio.run(router.handle_rpc, rpc_pb2.RPC(control=rpc_pb2.ControlMessage(prune=[prune])), peer(1))
+    assert router.mesh[TOPIC] == {peer(3)}
+    published = message(0, 1)
+    router.mcache.put(published)
+    grafts, _ = router.mesh_heartbeat()
+    assert peer(1) not in grafts
+    router.mesh[TOPIC] = {peer(3)}
+    assert router.gossip_heartbeat() == {
+        peer(1): {TOPIC: [message_id(published)]},  # in back-off
+        peer(2): {TOPIC: [message_id(published)]},
+    }
+
+
+def test_few_of_many_peers_outside_the_mesh_are_told_and_none_that_is_muted() -> None:
+    router = Mesh(4)
+    listeners = {peer(number) for number in range(40)}
+    router.attach(SimpleNamespace(peer_queues={}, peers=listeners, peer_topics={TOPIC: listeners}))  # type: ignore[arg-type]
+    for listener in listeners:
+        router.peer_protocol[listener] = PROTOCOL_ID_V11
+    router.mesh[TOPIC] = set()
+    router.mcache.put(message(0, 1))
+    for number in range(20):
+        router.peer_scorer.on_refused_rpc(peer(number))
+    told = router.gossip_heartbeat()
+    assert len(told) == mesh.LAZY_PEERS
+    assert not told.keys() & {peer(number) for number in range(20)}

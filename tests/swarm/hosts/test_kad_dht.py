@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from hashlib import sha256
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.kad_dht.common import PROTOCOL_ID
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
@@ -18,6 +20,7 @@ from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.identity import NodeKey
+from protocol.meeting_points import dht_key
 from swarm.hosts.libp2p import kad_dht
 from swarm.hosts.libp2p.kad_dht import DIALS, REQUEST_BYTES, REQUESTS, BoundedRequest, SparingHost, in_turn
 from swarm.hosts.libp2p.provider_records import (
@@ -197,5 +200,24 @@ def test_streams_that_are_held_open_keep_nobody_from_asking(tell_on_sockets, mon
             await holder.open_stream(victim.peer_id, str(PROTOCOL_ID), deadline_seconds=10)
         found = await newcomer.find_providers(KEY, limit=10, deadline_seconds=20)
         assert any(address.endswith(member.peer_id) for address in found)
+
+    tell_on_sockets(story)
+
+
+def test_provider_is_found_under_the_key_that_others_compute_from_the_cid(tell_on_sockets) -> None:
+    swarm_id = bytes(range(16))
+    content = b"starling/swarm/1\0" + swarm_id
+    key = b"\x12\x20" + sha256(content).digest()  # the multihash in its CID, in base32 or base58 and of any version
+
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        other, provider = await world.chain(tasks, 2)
+        await provider.provide(dht_key(swarm_id), deadline_seconds=10)
+        stream = await other.open_stream(provider.peer_id, str(PROTOCOL_ID), deadline_seconds=10)
+        request = Message(type=Message.MessageType.GET_PROVIDERS, key=key).SerializeToString()
+        await stream.send(bytes([len(request)]) + request)
+        await stream.close()
+        answer = await world.read_all(stream)
+        found = Message.FromString(answer[2 if answer[0] & 0x80 else 1 :])  # after its length
+        assert [str(ID(p.id)) for p in found.providerPeers] == [provider.peer_id]
 
     tell_on_sockets(story)

@@ -22,6 +22,7 @@ from swarm.hosts.lan import decode_txt, encode_txt
 from swarm.hosts.libp2p import yamux
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
+from swarm.hosts.libp2p.transport import CONNECTIONS_PER_PEER
 from swarm.hosts.libp2p.yamux import UNREAD_BYTES
 from swarm.hosts.network_interfaces import dialable
 from swarm.peers.peer_exchange import PeerExchange
@@ -86,6 +87,38 @@ def test_connections_that_ended_give_back_their_places(tell_on_sockets) -> None:
     tell_on_sockets(story)
 
 
+def test_connection_beyond_those_that_one_key_may_have_is_refused_at_once(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        (host,) = await world.start(tasks, 1)
+        key, refused = NodeKey.generate(), "3 connections with this key are open already"
+        hosts = [Libp2pHost(key, []) for _ in range(CONNECTIONS_PER_PEER + 2)]
+        async with contextlib.AsyncExitStack() as stack:
+            for again in hosts:
+                await stack.enter_async_context(again.run())
+            async with trio.open_nursery() as dials:  # at the same moment: none slips past the others
+
+                async def dial(again: Libp2pHost) -> None:
+                    try:
+                        await again.connect(host.addresses()[0], deadline_seconds=10)
+                    except UnreachableError as error:
+                        refusals.append(str(error))
+
+                refusals: list[str] = []
+                for again in hosts:
+                    dials.start_soon(dial, again)
+            assert len(refusals) == 2 and all(refused in refusal for refusal in refusals)
+            assert host.failures.counts["surplus connection"] == 2
+            assert len(host._network.get_connections()) == CONNECTIONS_PER_PEER
+            connected, waiting = (
+                next(again for again in hosts if bool(again.peers()) is is_connected) for is_connected in (True, False)
+            )
+            await connected.disconnect(host.peer_id)
+            await world.eventually(lambda: len(host._network.get_connections()) < CONNECTIONS_PER_PEER)
+            await waiting.connect(host.addresses()[0], deadline_seconds=10)
+
+    tell_on_sockets(story)
+
+
 @pytest.mark.parametrize(
     "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(100_000), b"\x13/multistream/1.0.0\n" + b"\xff" * 999]
 )
@@ -141,7 +174,7 @@ def test_unread_bytes_of_many_peers_that_keep_to_their_windows_are_bounded_toget
         async def fill(host: Any) -> None:
             with contextlib.suppress(UnreachableError):
                 stream = await host.open_stream(victim.peer_id, "/test/deaf/1", deadline_seconds=10)
-                await stream.send(bytes(1 << 18))
+                await stream.send(bytes((1 << 18) - 1024))  # its window, less what opened the stream
 
         async with trio.open_nursery() as fills:
             for host in others:

@@ -7,6 +7,8 @@ Departures from the library:
   id, also eight thousand times the same.
 - Peers offered with a PRUNE are never dialled. The library dials them, also where peer exchange is switched off.
 - IDONTWANT, extensions and observations, which are of later versions than ours, are ignored.
+- Peers in prune back-off are gossiped to: back-off forbids GRAFT alone. The library tells them nothing, so that a peer
+  that has pruned this host, for 60 s where js-libp2p does it, hears nothing from it until then.
 - A peer that joins the mesh is told which messages are recent: between its subscription and its joining, a message is
   sent to nobody there, and peers in the mesh get no IHAVE otherwise.
 - Its mesh maintenance leaves peers without a mesh, and its control messages reach the wrong peers: both are replaced.
@@ -30,6 +32,8 @@ HEARTBEAT_SECONDS = 1
 PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
 MAX_PRUNE_SECONDS = 600  # that a peer may ask for
 BACK_OFFS_PER_TOPIC = 1024
+LAZY_PEERS = 6  # that hear by IHAVE at each heartbeat, or ``LAZY_SHARE`` of those outside the mesh if these are more
+LAZY_SHARE = 0.25
 
 
 class Mesh(GossipSub):
@@ -138,6 +142,19 @@ class Mesh(GossipSub):
         if recent := self.mcache.window(topic, after_seconds=self._sent_all_until.get(peer_id, 0.0)):
             ihave = rpc_pb2.ControlIHave(topicID=topic, messageIDs=recent)
             self.send_rpc(peer_id, rpc_pb2.RPC(control=rpc_pb2.ControlMessage(ihave=[ihave])), priority=True)
+
+    def gossip_heartbeat(self) -> defaultdict[ID, dict[str, list[bytes]]]:
+        """Returns the ids that each peer outside the mesh is told of now, by topic: some peers, drawn by lot."""
+        assert self.pubsub is not None
+        told: defaultdict[ID, dict[str, list[bytes]]] = defaultdict(dict)
+        for topic, forwarded_to in {**self.fanout, **self.mesh}.items():
+            listeners = self.pubsub.peer_topics.get(topic, set()) & self.peer_protocol.keys()
+            others = [p for p in listeners - forwarded_to if self.peer_scorer.allow_gossip(p, [topic])]
+            ids = self.mcache.window(topic) if others else []
+            if ids:
+                for peer in self.select_from_minus(max(LAZY_PEERS, int(len(others) * LAZY_SHARE)), others, ()):
+                    told[peer][topic] = ids
+        return told
 
     def _perform_opportunistic_grafting(self, topic: str, peers_to_graft: defaultdict[ID, list[str]]) -> int:
         return 0  # the library grafts a peer that it just pruned; both back off repeatedly, and the mesh becomes empty

@@ -15,7 +15,9 @@ are in memory.
 Departures from the library, besides those of ``mesh``: it starts a task for every message, which costs the square of
 their number; its message cache and its ids for IHAVE use publisher and number, whatever the message id is set to; its
 validators have no IGNORE; it delivers through a channel that drops bursts; it verifies and keeps an address record with
-every RPC; a peer whose subscription comes before our stream to it stands is in no mesh until the next heartbeat.
+every RPC; a peer whose subscription comes before our stream to it stands is in no mesh until the next heartbeat; it
+forgets what a peer listens to when our own stream to it ends, as the old one does after a quick reconnection, although
+the peer has said it on a stream that stands and does not say it again.
 """
 
 from __future__ import annotations
@@ -125,6 +127,13 @@ class VerdictPubsub(Pubsub):
         else:
             self._forget_subscription(peer, topic)
 
+    def _forget_all_subscriptions(self, peer_id: ID) -> None:
+        """Forgets them once no stream stands on which the peer said them; called when a stream of either side ended."""
+        if self._incoming.get(peer_id):
+            self._replayed_recent_topics.pop(peer_id, None)  # our next stream begins with the recent messages
+        else:
+            super()._forget_all_subscriptions(peer_id)
+
     # Reading
 
     async def stream_handler(self, stream: INetStream) -> None:
@@ -153,6 +162,7 @@ class VerdictPubsub(Pubsub):
                 mine.remove(scope)
             if not mine:
                 self._incoming.pop(peer, None)
+                self._forget_all_subscriptions(peer)
             with anyio.CancelScope(shield=True):
                 await stream.reset()
 
