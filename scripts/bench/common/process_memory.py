@@ -18,9 +18,11 @@ class ProcessMemory:
 
 
 def process_memory(pid: int | str = "self") -> ProcessMemory:
-    """Raises ``OSError`` for a process that has ended."""
+    """Raises ``OSError`` for a process that has ended, also while nobody has waited for it."""
     lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     found = {fields[0]: int(fields[1]) << 10 for fields in lines if fields and fields[0].startswith(("Rss", "Vm"))}
+    if "VmRSS:" not in found:
+        raise ProcessLookupError(f"process {pid} has ended")
     from_files = found["RssFile:"] + found["RssShmem:"]
     return ProcessMemory(found["VmRSS:"], found["RssAnon:"], from_files, found["VmHWM:"])
 
