@@ -1,8 +1,9 @@
 """The events that the learner process reports to the supervisor: on its standard output, one JSON object per line,
 tagged by ``event``.
 
-The supervisor writes these lines to ``metrics.jsonl`` as they are and keeps the newest of each kind for the API. A
-number that does not exist (a loss in a round without an optimizer step) is null, never NaN. Imports no torch.
+The supervisor writes these lines to ``metrics.jsonl``, one kind of them shortened (``node.api.record.recorded_line``),
+and keeps the newest of each kind for the API. A number that does not exist (a loss in a round without an optimizer
+step) is null, never NaN. Imports no torch.
 """
 
 from __future__ import annotations

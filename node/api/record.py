@@ -95,6 +95,14 @@ class RunRecord:
         self.changes, self._waiting = changes, None
 
 
+def recorded_line(line: bytes, event: Event) -> bytes:
+    """Returns what ``metrics.jsonl`` keeps of an event; ``line`` is its JSON. Of groups of others it keeps counts: one
+    by one they would be half of all bytes, and nothing reads them again."""
+    if isinstance(event, ForeignGroups):
+        return msgspec.json.encode(GroupsByPeer.of(event))
+    return line
+
+
 def recorded_run(metrics: Path, *, before_seconds: float) -> tuple[History, RunChanges]:
     """Returns history and changes before that Unix time, read from ``metrics`` and its older half. Lines that do not
     decode, such as those of other versions, are skipped."""

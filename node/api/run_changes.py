@@ -35,11 +35,15 @@ MAX_NAMES: Final = 1024  # of peers, the newest ones
 
 
 class GroupsByPeer(Struct, frozen=True, kw_only=True, tag_field="event", tag="foreign_groups"):
-    """The part of ``ForeignGroups`` that is read back: its groups one by one are many and long."""
+    """The part of ``ForeignGroups`` that is recorded: its groups one by one are many and long."""
 
     time_seconds: float
     round: int
     by_peer: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, event: ForeignGroups) -> GroupsByPeer:
+        return cls(time_seconds=event.time_seconds, round=event.round, by_peer=event.by_peer)
 
 
 Change = (

@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from node.fit.host_memory import PROC, control_group_room, machine_bytes
 from node.policy.device_probe_result import TorchProbe
 from node.policy.torch_process import NoAnswer, ask_torch
+from swarm.blobs.disk_bytes import disk_bytes_below
+from swarm.blobs.room import store_disk_bytes
 
 DISTRIBUTION = "starling-swarm"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
@@ -50,7 +52,7 @@ class DiskFacts:
     path: Path
     free_bytes: int
     writable: bool
-    blob_bytes: int  # of the blobs stored already
+    blob_bytes: int  # that the blobs stored already take on the disk
     checkpoint_bytes: int  # of the newest checkpoint, or the estimate of the first one; 0: neither is known
 
 
@@ -126,8 +128,8 @@ def disk_facts(home: Path, newest_checkpoint: Path | None) -> DiskFacts:
         home,
         shutil.disk_usage(existing).free,
         os.access(existing, os.W_OK | os.X_OK),
-        _bytes_under(home / "blobs"),
-        _bytes_under(newest_checkpoint) if newest_checkpoint else 0,
+        store_disk_bytes(home / "blobs"),
+        disk_bytes_below(newest_checkpoint) if newest_checkpoint else 0,
     )
 
 
@@ -145,14 +147,3 @@ def newest_file_seconds(home: Path) -> float | None:
     files = [home / "metrics.jsonl", *(home / "logs").glob("*.log"), *(home / "checkpoints").glob("round-*/state.json")]
     times = [path.stat().st_mtime for path in files if path.is_file()]
     return max(times, default=None)
-
-
-def _bytes_under(folder: Path) -> int:
-    """Returns the size of all files in ``folder``. Files that a running node deletes meanwhile are not counted."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
-    return total

@@ -17,6 +17,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
     averaging      dense: φ and m, 8 T, and while an exchange runs 24 T more; compressed: φ and e, 8 T, and 12 T more;
                    the weights from before the step that is on trial, 4 T.
                    It runs beside learning, and so does publishing: two copies in bfloat16, 4 T
+    against harm   where groups of others are learnt from: ``HARM_COPIES`` times weights in float32, moments, and the
+                   average of the proximal policy, in main memory; nothing above ``HARM_COPIED_WEIGHTS``
 
 A round generates, then learns, then steps; the peak is that of one phase, not the sum. What runs in the background is
 added to each phase. Without CUDA everything is in main memory.
@@ -30,6 +32,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from node.configuration import DtypeName
 from node.fit.activations import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
@@ -55,6 +58,8 @@ CUDA_CONTEXT_BYTES: Final = 600_000_000  # on the device; not measured yet
 OTHER_PROCESSES_BYTES: Final = 200_000_000  # supervisor, swarm process and one scoring worker
 FOUR_BIT_BYTES: Final = 0.52  # a weight: 4 bits, an 8-bit scale for every 64, a float32 for every 256 of these
 MAX_DENSE_WEIGHTS: Final = 50_000_000  # ``node.averaging.rules``: above, averaging is compressed
+HARM_COPIES: Final = 2  # of weights and moments, that ``node.learner.influence.guard`` keeps to put back
+HARM_COPIED_WEIGHTS: Final = 90_000_000  # trained, at most: a gigabyte for each copy
 FRAGMENTS: Final = 0.04  # of what is allocated and freed in a phase: gaps that the allocator cannot use again
 
 
@@ -145,6 +150,13 @@ def _averaging_state_bytes(settings: MemorySettings, workload: Workload, trained
     return 12 * trained if workload.averages and settings.averages else 0
 
 
+def _bytes_against_harm(settings: MemorySettings, workload: Workload, trained: int) -> int:
+    state = _optimizer_bytes(settings, trained)
+    weights = 0 if settings.optimizer == "host" or _trained_dtype(settings) != "float32" else 1  # or masters are copied
+    copy = state.device + state.host + (weights + workload.averages_proximal) * FLOAT_BYTES * trained
+    return HARM_COPIES * copy if workload.foreign_groups and trained <= HARM_COPIED_WEIGHTS else 0
+
+
 def _resident(
     sizes: ModelSizes, settings: MemorySettings, workload: Workload, device: DeviceKind, trained: int
 ) -> list[Part]:
@@ -159,6 +171,7 @@ def _resident(
     on_host = {
         "optimizer": _optimizer_bytes(settings, trained).host,
         "averaging's state": _averaging_state_bytes(settings, workload, trained),
+        "copies against harm": _bytes_against_harm(settings, workload, trained),
         "published weights": 2 * trained if workload.publishes and settings.averages else 0,
         "learner process": CUDA_LEARNER_BYTES if device == "cuda" else LEARNER_BYTES,
         "other processes": OTHER_PROCESSES_BYTES,
@@ -205,7 +218,11 @@ def _learning(sizes: ModelSizes, settings: MemorySettings, shape: PassShape, tra
 
 
 def _optimizer_bytes(settings: MemorySettings, trained: int) -> OptimizerBytes:
-    return optimizer_bytes(settings.optimizer, trained, "float32" if settings.adapter_rank else settings.dtype)
+    return optimizer_bytes(settings.optimizer, trained, _trained_dtype(settings))
+
+
+def _trained_dtype(settings: MemorySettings) -> DtypeName:
+    return "float32" if settings.adapter_rank else settings.dtype
 
 
 def _parts(amounts: Mapping[str, int], place: Place, device: DeviceKind) -> list[Part]:

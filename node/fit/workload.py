@@ -30,6 +30,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     engine_copies: int = 0  # of the trained weights: the engine's own, and those that wait for it
     generates_ahead: bool = False  # while learning
     reference_copies: int = 0  # of the trained weights: reference and proximal policy
+    averages_proximal: bool = False  # the proximal policy is an average of past weights
     averages: bool = True  # weights with peers of the family
     publishes: bool = True  # weights for peers of the family
     checkpoints_kept: int = 2
@@ -52,6 +53,7 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
     prompt = min(prompt, max(1, sizes.context - 1))
     behind = objective.research.weights_behind
     runs_ahead = learner.max_staleness > 0
+    averages_proximal = objective.correction in AVERAGING_CORRECTIONS
     return Workload(
         prompt_tokens=prompt,
         answer_tokens=min(answer, max(1, sizes.context - prompt)),
@@ -60,7 +62,8 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
         completions=learner.completions,
         engine_copies=2 + behind if runs_ahead or behind else 0,
         generates_ahead=runs_ahead,
-        reference_copies=(objective.kl_weight > 0) + (objective.correction in AVERAGING_CORRECTIONS),
+        reference_copies=(objective.kl_weight > 0) + averages_proximal,
+        averages_proximal=averages_proximal,
         averages=config.averaging.every_rounds > 0,
         publishes=config.checkpoint.publish_every_rounds > 0,
         checkpoints_kept=config.checkpoint.keep,

@@ -30,6 +30,7 @@ from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
+from node.fit.footprint import HARM_COPIED_WEIGHTS
 from node.learner.allocation.allocator import Allocation, Known, allocate
 from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
@@ -37,7 +38,7 @@ from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
-from node.learner.influence.guard import KEPT_BYTES, Guard
+from node.learner.influence.guard import Guard
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
 from node.learner.memory.undo import copy_within, steps_or_nothing
@@ -250,8 +251,8 @@ class Learner:
         harm = self._guard.after_round(
             self.state.round,
             own,
-            lambda: self._phases.attempt(
-                "checkpoint", lambda: copy_within(KEPT_BYTES // 2, self._optimizer, self._others)
+            lambda oldest: self._phases.attempt(
+                "checkpoint", lambda: copy_within(HARM_COPIED_WEIGHTS, self._optimizer, self._others, oldest)
             ),
         )
         if harm is None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from node.api.event_feed import EventFeed
-from node.api.record import RunRecord
+from node.api.record import RunRecord, recorded_line
 from node.api.types import NodeStatus, Note, PeersAnswer, SamplesNews
 from node.events import Event, PeersChanged, Samples, Usage, encode_event, kind_of
 from node.home import Home
@@ -62,7 +62,7 @@ class Reporting:
         """``line`` is the event as the learner wrote it; ``event`` is escaped."""
         for loss in self._record.add(event):
             self.note(loss.sentence)
-        self._write_metrics(line)
+        self._write_metrics(recorded_line(line, event))
         self.trackers.add(event)
         self._observer.on_event(line, event)
         self.feed.publish(kind_of(event), encode_event(event))

@@ -13,13 +13,13 @@ import argparse
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import anyio
 
 from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from scripts import REPOSITORY
+from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from swarm.host import Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
@@ -50,11 +50,6 @@ async def _fill(host: Libp2pHost, peer: str, streams: int) -> None:
             await stream.send(bytes(WINDOW_BYTES))
 
 
-def largest_resident(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
 def measure(connections: int, streams: int) -> tuple[int, int]:
     """The largest resident memory before and after."""
     command = [sys.executable, "-m", "scripts.attacks.blobs_memory", "--be-attacked"]
@@ -62,9 +57,9 @@ def measure(connections: int, streams: int) -> tuple[int, int]:
     try:
         assert victim.stdout is not None
         address = victim.stdout.readline().decode().strip()
-        before = largest_resident(victim.pid)
+        before = process_memory(victim.pid).peak
         anyio.run(attack, address, connections, streams, backend="trio")
-        return before, largest_resident(victim.pid)
+        return before, process_memory(victim.pid).peak
     finally:
         victim.terminate()
         victim.wait()

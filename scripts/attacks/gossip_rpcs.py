@@ -33,6 +33,7 @@ from protocol.errors import TransportError
 from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import GroupAdvert, PromptRef, RolloutAdvert
+from scripts.bench.common.process_memory import ProcessMemory, forget_peak, process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.client import SwarmClient
@@ -178,12 +179,8 @@ class Victim:
         user, system = (self._proc / "stat").read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
-    def memory_bytes(self, name: str) -> int:
-        line = next(line for line in (self._proc / "status").read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) * 1024
-
-    def forget_peak(self) -> None:
-        (self._proc / "clear_refs").write_text("5")
+    def memory(self) -> ProcessMemory:
+        return process_memory(self.process.process.pid)
 
     def watch_status(self) -> None:
         client = SwarmClient(self.process.home / "swarm.sock", timeout_seconds=300.0)
@@ -209,8 +206,8 @@ async def attack(victim: Victim, pieces: Iterable[bytes]) -> tuple[float, float]
         async with anyio.create_task_group() as tasks:
             await send(stream, preparation[:1])
             await anyio.sleep(3)
-            cpu, memory, began = victim.cpu_seconds(), victim.memory_bytes("VmRSS"), time.monotonic()
-            victim.forget_peak()
+            cpu, memory, began = victim.cpu_seconds(), victim.memory().resident, time.monotonic()
+            forget_peak(victim.process.process.pid)
             watcher = threading.Thread(target=victim.watch_status, daemon=True)
             watcher.start()
             tasks.start_soon(send, stream, [*preparation[1:], last])
@@ -220,7 +217,7 @@ async def attack(victim: Victim, pieces: Iterable[bytes]) -> tuple[float, float]
                 await anyio.sleep(1)
                 idle = idle + 1 if victim.cpu_seconds() - before < IDLE_CPU_SECONDS else 0
             tasks.cancel_scope.cancel()
-        return victim.cpu_seconds() - cpu, victim.memory_bytes("VmHWM") - memory
+        return victim.cpu_seconds() - cpu, victim.memory().peak - memory
 
 
 async def send(stream: Stream, pieces: Iterable[bytes]) -> None:

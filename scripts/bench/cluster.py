@@ -35,6 +35,7 @@ from protocol.cluster.documents import Invitation, Revocations, sign_invitation,
 from protocol.cluster.invite import decode_invite, encode_invite
 from protocol.errors import RefusedError
 from protocol.identity import NodeKey
+from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.cluster.cluster_files import cluster_files, found_cluster
@@ -66,11 +67,6 @@ def invite(cluster: Cluster, addresses: list[str], seats: int = 1) -> str:
 
 def member(number: int, directory: Path, cluster: Cluster, peers: list[str]) -> SwarmProcess:
     return SwarmProcess(number, directory, peers, swarm_name="bench", swarm_id=cluster.swarm_id.hex(), private=True)
-
-
-def resident_bytes(process: SwarmProcess) -> int:
-    status = Path(f"/proc/{process.process.pid}/status").read_text()
-    return 1024 * int(status.partition("VmRSS:")[2].split()[0])
 
 
 class Recorder:
@@ -144,7 +140,7 @@ async def strangers(process: SwarmProcess, cluster: Cluster, seconds: float) -> 
 
             for number in range(50):
                 nursery.start_soon(one, sent[number % 2])
-        resident.append(resident_bytes(process))
+        resident.append(process_memory(process.process.pid).resident)
     warm = resident[len(resident) // 10]
     return [
         Figure("stranger refused, its own side, slowest of whole hosts", max(dials), "s", "lower", "≤ 2"),

@@ -26,6 +26,7 @@ from node.configuration import PolicySection
 from node.policy.model_files import BUILTIN_MODELS
 from node.policy.policy import Policy
 from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 WAYS: Final = {  # the policy's dtype, an adapter's rank, 4 bits
@@ -87,18 +88,13 @@ def measured(folder: str, way: str) -> tuple[int, int, int, float]:
         return Policy.load(PolicySection.model_validate(wanted), seed=0)
 
     load("builtin:wren")  # what libraries allocate once
-    before = status_bytes()
+    before = process_memory()
     began = time.perf_counter()
     policy = load(folder)
     seconds = time.perf_counter() - began
-    after = status_bytes()
+    after = process_memory()
     weights = sum(parameter.nbytes for parameter in policy.model.parameters())
-    return weights, after["RssAnon"] - before["RssAnon"], after["VmHWM"] - before["VmRSS"], seconds
-
-
-def status_bytes() -> dict[str, int]:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if line.startswith(("Rss", "Vm"))}
+    return weights, after.anonymous - before.anonymous, after.peak - before.resident, seconds
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Final, get_args
 
 import torch
@@ -24,6 +23,7 @@ import torch
 from node.configuration import LearnerSection, OptimizerName
 from node.learner.optimizer import MasterAdamW
 from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 KINDS: Final[tuple[OptimizerName, ...]] = get_args(OptimizerName)
@@ -60,7 +60,7 @@ def measured(kind: OptimizerName, parameters: int, steps: int) -> tuple[float, f
     weights = torch.nn.Parameter(torch.randn(rows, COLUMNS).to(torch.bfloat16))
     weights.grad = torch.full_like(weights, 1e-3)
     step_of_a_small_one(kind)  # what libraries allocate once is not the optimizer's
-    before = resident_bytes()
+    before = process_memory().resident
     optimizer = MasterAdamW({"w": weights}, LearnerSection(learning_rate=1e-6, optimizer=kind))
     taken = []
     for _ in range(steps):
@@ -69,7 +69,7 @@ def measured(kind: OptimizerName, parameters: int, steps: int) -> tuple[float, f
         assert optimizer.step().taken
         taken.append(time.perf_counter() - began)
         weights.grad = gradient
-    held = resident_bytes() - before
+    held = process_memory().resident - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     count = rows * COLUMNS
     return min(taken), held / count, (peak - held) / count
@@ -79,10 +79,6 @@ def step_of_a_small_one(kind: OptimizerName) -> None:
     small = torch.nn.Parameter(torch.randn(64, COLUMNS))
     small.grad = torch.ones_like(small)
     MasterAdamW({"w": small}, LearnerSection(learning_rate=1e-6, optimizer=kind)).step()
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any
 
 from protocol.blob_id import blob_id
 from scripts import REPOSITORY
+from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from swarm.blobs.store import ContentStore
 
@@ -40,7 +41,6 @@ TEND_SECONDS = 30.0  # ``swarm.service.MAINTENANCE_SECONDS``
 EXPIRE_SECONDS = 2100.0  # ``swarm.announcements.group_sharing.GROUP_BLOB_SECONDS``
 BUDGET_BYTES = 2 << 30
 STATE_BYTES = 2_000_000
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WARM_UP_SHARE = 1 / 8
 
 
@@ -50,11 +50,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_seconds
-
-
-def resident_bytes() -> int:
-    """Returns the resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
 
 
 def on_disk(folder: Path) -> tuple[int, int]:
@@ -123,7 +118,7 @@ class Day:
     def _look(self, hours: float) -> None:
         bytes_now, files = on_disk(self.store.directory)
         self.most_bytes, self.most_files = max(self.most_bytes, bytes_now), max(self.most_files, files)
-        self.memory.append((hours, resident_bytes()))
+        self.memory.append((hours, process_memory().resident))
 
     def growth_bytes_per_hour(self) -> float:
         """Of resident memory, after the warm-up."""
@@ -195,14 +190,14 @@ def million(folder: Path, blobs: int) -> list[Figure]:
 
 def start(folder: Path) -> None:
     """The process that starts: until the first status, the first blob and the first maintenance."""
-    before_bytes, began = resident_bytes(), time.perf_counter()
+    before_bytes, began = process_memory().resident, time.perf_counter()
     store = ContentStore(folder, budget_bytes=BUDGET_BYTES, expire_seconds=EXPIRE_SECONDS)
     store.total_bytes()
     store.read(store.put(hashlib.sha256(b"new").digest()))
     store.tend()
     seconds = time.perf_counter() - began
     blobs = len(store._packed) - 1
-    print(json.dumps({"seconds": seconds, "memory_bytes": resident_bytes() - before_bytes, "blobs": blobs}))
+    print(json.dumps({"seconds": seconds, "memory_bytes": process_memory().resident - before_bytes, "blobs": blobs}))
 
 
 def before(commit: str, hours: float, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from random import Random
 import numpy as np
 
 from protocol.messages import Heartbeat, TaskSuccess
+from scripts.bench.common.process_memory import process_memory
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.swarm_processes import SwarmProcess, group, swarm_of
 from swarm import api
@@ -58,9 +59,7 @@ class SimulatedLearner:
         return sum(outcome.is_here for outcome in fetched)
 
     def sample(self, seconds: float) -> None:
-        status = Path(f"/proc/{self._process.process.pid}/status").read_text()
-        kilobytes = int(status.partition("VmRSS:")[2].split()[0])
-        self.samples.append((seconds, kilobytes * 1024.0))
+        self.samples.append((seconds, float(process_memory(self._process.process.pid).resident)))
 
     def growth(self) -> float:
         """Returns the growth after the warm-up, bytes a second."""

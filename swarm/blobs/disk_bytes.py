@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 BLOCK_BYTES = 512  # the unit of ``st_blocks``
@@ -19,3 +20,18 @@ def disk_bytes_of(path: Path) -> int:
         return disk_bytes(path.stat())
     except OSError:
         return 0
+
+
+def disk_bytes_below(folder: Path) -> int:
+    """Returns what all files below ``folder`` take; one that is deleted meanwhile counts as none."""
+    return sum(disk_bytes_of(Path(where) / name) for where, _, names in os.walk(folder) for name in names)
+
+
+def blocks_below(folder: Path) -> int:
+    """The same where files have holes, whose lengths say nothing."""
+    found = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                found += (Path(where) / name).stat().st_blocks * BLOCK_BYTES
+    return found

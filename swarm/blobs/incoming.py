@@ -24,6 +24,7 @@ from swarm.blobs.packed import PACKED_BYTES
 
 FOLDER = "incoming"
 FILES_FOLDER = "files"  # of ``swarm.blobs.files``
+PARTIAL_FOLDER = "partial"  # of unfinished fetches
 FLAT_SUFFIX = ".flat"  # of a directory that an older version made
 UNFINISHED_SECONDS = 24 * 3600.0  # after which a file that a process began to hand over is deleted
 
@@ -142,7 +143,7 @@ def set_aside_flat_folder(directory: Path) -> None:
     with suppress(OSError):  # tried again with the next start
         directory.rename(aside)
         directory.mkdir()
-        for kept in ("partial", FOLDER, FILES_FOLDER):
+        for kept in (PARTIAL_FOLDER, FOLDER, FILES_FOLDER):
             with suppress(FileNotFoundError):
                 (aside / kept).rename(directory / kept)
 

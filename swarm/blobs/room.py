@@ -14,8 +14,10 @@ from pathlib import Path
 
 from protocol.errors import StorageError
 from protocol.limits import GROUP_BLOB_BYTES
+from swarm.blobs.disk_bytes import blocks_below, disk_bytes_below
 from swarm.blobs.evictions import RESERVE_SHARE, Candidate, choose_evictions
 from swarm.blobs.files import BlobFiles
+from swarm.blobs.incoming import PARTIAL_FOLDER, flat_folder
 from swarm.blobs.packed import PackedBlobs
 from swarm.blobs.partials import Partials
 
@@ -24,6 +26,14 @@ EVICTED_AT_ONCE = 4096  # packed blobs, before the room is measured again
 EVICTION_ROUNDS = 8  # of ``EVICTED_AT_ONCE``, in one call
 
 log = logging.getLogger(__name__)
+
+
+def store_disk_bytes(directory: Path) -> int:
+    """Returns what the store in ``directory`` takes on the disk, for others than its owner: all files are looked at,
+    those that an older version left beside it too."""
+    partial = directory / PARTIAL_FOLDER
+    whole_bytes = disk_bytes_below(directory) - disk_bytes_below(partial)
+    return whole_bytes + blocks_below(partial) + disk_bytes_below(flat_folder(directory))
 
 
 class StoreRoom:
@@ -41,7 +51,7 @@ class StoreRoom:
     ) -> None:
         self.packed = PackedBlobs(directory / "packed.db")
         self.files = BlobFiles(directory / "files")
-        self.partials = Partials(directory / "partial")
+        self.partials = Partials(directory / PARTIAL_FOLDER)
         self._directory = directory
         self._budget_bytes = budget_bytes
         self._grace_seconds = grace_seconds

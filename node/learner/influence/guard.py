@@ -9,8 +9,8 @@ A round asks it three things, in this order:
 Own success is measured on the learner's own groups, which it generates and scores in any case: it costs nothing, and
 no peer can choose the prompts. Where much of it is lost (``LARGE``), weights and moments are put back to a copy from
 before the fall. Copies are kept in main memory, two of them, one every ``KEEP_EVERY_ROUNDS`` calm rounds in which
-others taught something, and none above ``KEPT_BYTES``: then influence falls alone, and the weights stay. A node that
-learns from nobody keeps none.
+others taught something. Above ``HARM_COPIED_WEIGHTS`` there are none: influence falls alone, and the weights stay. A
+node that learns from nobody keeps none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from node.fit.footprint import HARM_COPIES
 from node.learner.influence.shares import masses_by_peer, shaped
 from node.learner.influence.standing import Standings
 from node.learner.influence.watch import HARM, HARM_OF_NEWCOMERS, Groups, SuccessWatch
@@ -29,7 +30,6 @@ from node.learner.objective.batch import TrainingGroup
 LARGE: Final = 0.25  # of the usual success, lost over the newest rounds: weights go back
 LARGE_ROUNDS: Final = 3  # fewer say too little, more mix in what came before
 KEEP_EVERY_ROUNDS: Final = 4
-KEPT_BYTES: Final = 2 << 30  # of both copies
 CALM_SCORE: Final = 1.0  # of the watch, below which a round counts as one without harm: three in four of those without
 LAG_ROUNDS: Final = 2  # from learning something to its first trace in own success, and one more
 MOST_ROUNDS: Final = 64  # of which it is remembered who taught
@@ -135,9 +135,12 @@ class Guard:
         self.state.shares[round_number] = taught
         return groups
 
-    def after_round(self, round_number: int, groups: Groups, copied: Callable[[], Undo | None]) -> Harm | None:
+    def after_round(
+        self, round_number: int, groups: Groups, copied: Callable[[Undo | None], Undo | None]
+    ) -> Harm | None:
         """Takes all own groups of the round; returns harm if it shows now, after putting the weights back where that is
-        due. ``copied`` makes a copy of weights and moments, None where there is no memory for one."""
+        due. ``copied`` makes a copy of weights and moments, None where there is no memory for one; it gets the copy
+        that is no longer needed, whose memory it may use."""
         state = self.state
         for old in [number for number in state.shares if number <= round_number - MOST_ROUNDS]:
             del state.shares[old]
@@ -152,9 +155,10 @@ class Guard:
             state.standings.calm(list(state.shares.get(round_number - 1, {})))
         due = not self._kept or round_number - self._kept[-1][0] >= KEEP_EVERY_ROUNDS
         if due and state.watch.score == 0 and state.shares.get(round_number):
-            copy = copied()
+            oldest = self._kept.pop(0)[1] if len(self._kept) == HARM_COPIES else None
+            copy = copied(oldest)
             if copy is not None:
-                self._kept = [*self._kept[-1:], (round_number, copy)]
+                self._kept.append((round_number, copy))
         return None
 
     def _may_begin(self, peer: str) -> bool:

@@ -8,7 +8,7 @@ average.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torch import Tensor
@@ -24,16 +24,21 @@ Result = TypeVar("Result")
 
 
 class Undo:
-    """What weights, moments and average were when it was made."""
+    """What weights, moments and average were when it was made, or renewed."""
 
     def __init__(self, optimizer: MasterAdamW, others: OtherPolicies) -> None:
-        optimizer.prepare()  # moments that do not exist yet could not be taken back
         self._optimizer, self._others = optimizer, others
-        masters = {f"master.{name}": master for name, master in optimizer.masters().items()}
-        self._state = _copied(optimizer.state() | masters)
-        self._steps_skipped = optimizer.steps_skipped
-        average, self._norm = others.average()
-        self._average = _copied(average)
+        self._state: dict[str, Tensor] = {}
+        self._average: dict[str, Tensor] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes everything as it is now, into the memory that this has already. It cannot be restored if that fails."""
+        self._optimizer.prepare()  # moments that do not exist yet could not be taken back
+        self._state = _copied(_state_of(self._optimizer), self._state)
+        self._steps_skipped = self._optimizer.steps_skipped
+        average, self._norm = self._others.average()
+        self._average = _copied(average, self._average)
 
     def restore(self) -> None:
         """Puts everything back."""
@@ -42,13 +47,17 @@ class Undo:
         completed(lambda: self._others.restore_average(self._average, self._norm))
 
 
-def copy_within(most_bytes: int, optimizer: MasterAdamW, others: OtherPolicies) -> Undo | None:
-    """Returns a copy in main memory, None where it would be larger than ``most_bytes``."""
-    average, _ = others.average()
-    tensors = [*optimizer.state().values(), *optimizer.masters().values(), *average.values()]
-    if sum(tensor.nbytes for tensor in tensors) > most_bytes:
+def copy_within(
+    most_weights: int, optimizer: MasterAdamW, others: OtherPolicies, instead_of: Undo | None = None
+) -> Undo | None:
+    """Returns a copy in main memory, None where more than ``most_weights`` are trained. ``instead_of`` is a copy that
+    is no longer needed: it becomes the new one."""
+    if sum(master.numel() for master in optimizer.masters().values()) > most_weights:
         return None
-    return Undo(optimizer, others)
+    if instead_of is None:
+        return Undo(optimizer, others)
+    instead_of.renew()
+    return instead_of
 
 
 def steps_or_nothing(
@@ -85,5 +94,13 @@ def needs_undo(objective: ObjectiveSection) -> bool:
     return objective.steps > 1 or CORRECTIONS[objective.correction].averages_proximal
 
 
-def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+def _state_of(optimizer: MasterAdamW) -> dict[str, Tensor]:
+    return optimizer.state() | {f"master.{name}": master for name, master in optimizer.masters().items()}
+
+
+def _copied(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns copies in main memory, in the tensors of ``into`` where there are any."""
+    return {
+        name: into[name].copy_(tensor.detach()) if name in into else tensor.detach().to("cpu", copy=True)
+        for name, tensor in tensors.items()
+    }

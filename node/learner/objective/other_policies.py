@@ -80,8 +80,13 @@ class OtherPolicies:
 
     @torch.no_grad()
     def restore_average(self, total: Mapping[str, Tensor], norm: float) -> None:
-        """Puts back what ``average`` returned, from copies of it."""
-        self._sum = {name: tensor.to(self._parameters[name].device) for name, tensor in total.items()}
+        """Puts back what ``average`` returned, from copies of it, which stay as they are."""
+        self._sum = {
+            name: self._sum[name].copy_(tensor)
+            if name in self._sum
+            else tensor.to(self._parameters[name].device, copy=True)
+            for name, tensor in total.items()
+        }
         self._norm = norm
 
     def _copy(self) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, snapshot_of
 from node.learner.step import optimizer_steps
 from node.policy.policy import Policy
+from scripts.bench.common.process_memory import forget_peak, process_memory
 
 
 class RoundSize(Struct, frozen=True, kw_only=True):
@@ -45,15 +46,6 @@ class RoundSize(Struct, frozen=True, kw_only=True):
     completions: int
 
 
-def peak_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
-
-
-def reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, dict[str, float]]:
     """Returns by phase its peak in bytes and its seconds."""
     config = with_settings(Config.model_validate({"policy": {"model": model}}), settings)
@@ -62,9 +54,9 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
 
     def lap(phase: str) -> None:
         nonlocal began
-        measured[phase] = {"bytes": peak_bytes(), "seconds": time.monotonic() - began}
+        measured[phase] = {"bytes": process_memory().peak, "seconds": time.monotonic() - began}
         gc.collect()
-        reset_peak()
+        forget_peak()
         began = time.monotonic()
 
     lap("libraries")

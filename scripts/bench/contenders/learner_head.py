@@ -13,13 +13,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from scripts.bench.common.process_memory import forget_peak, process_memory
 
 VOCABULARY: Final = 151_936
 SEQUENCES: Final = 16
@@ -73,17 +74,6 @@ def inputs(tokens: int, vocabulary: int, *, trained: bool) -> tuple[Tensor, Tens
     return hidden, weight, targets, torch.randn(tokens, generator=seeded)
 
 
-def resident_bytes(*, peak: bool) -> int:
-    """Returns the resident memory of this process, now or its peak since ``forget_peak``."""
-    field = "VmHWM:" if peak else "VmRSS:"
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def main() -> None:
     contender, mode, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
@@ -92,11 +82,11 @@ def main() -> None:
     torch.autograd.backward(head(hidden, weight, targets)[0], advantages)  # libraries load, threads start
     hidden, weight, targets, advantages = inputs(SEQUENCES * LENGTH, VOCABULARY, trained=trained)
     forget_peak()
-    before, began, began_cpu = resident_bytes(peak=False), time.perf_counter(), time.process_time()
+    before, began, began_cpu = process_memory().resident, time.perf_counter(), time.process_time()
     logps, entropies = head(hidden, weight, targets)
     torch.autograd.backward(logps, advantages)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
-    extra = resident_bytes(peak=True) - before
+    extra = process_memory().peak - before
     sums = [float(x.detach().double().norm()) for x in (logps, entropies, hidden.grad, weight.grad) if x is not None]
     print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "extra_bytes": extra, "sums": sums}))
 

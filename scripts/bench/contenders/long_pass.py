@@ -29,8 +29,8 @@ from node.learner.objective.alignment import Alignment
 from node.learner.objective.batch import SELF, TrainingCompletion
 from node.learner.objective.forward import MicroBatch, Network, completion_logps
 from node.learner.objective.pass_settings import PassSettings
+from scripts.bench.common.process_memory import forget_peak, process_memory
 from scripts.bench.common.published_shapes import config_of
-from scripts.bench.contenders.learner_head import forget_peak, resident_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +120,11 @@ def run(asked: LongPass) -> PassReport:
         parameter.grad = torch.zeros_like(parameter).add_(0)  # written to, so that it is resident
     batch = long_batch(asked.prompt_tokens, asked.tokens, vocabulary)
     forget_peak()
-    before, began, began_cpu = resident_bytes(peak=False), time.perf_counter(), time.process_time()
+    before, began, began_cpu = process_memory().resident, time.perf_counter(), time.process_time()
     loss, kept = with_kept_bytes(lambda: forward(batch), excluded=model.parameters())
     loss.backward()  # type: ignore[no-untyped-call]
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
-    extra = resident_bytes(peak=True) - before
+    extra = process_memory().peak - before
     if asked.gradients is not None:
         save_file({name: p.grad for name, p in model.named_parameters()}, Path(asked.gradients))
     return PassReport(seconds=seconds, cpu_seconds=cpu_seconds, extra_bytes=extra, kept_bytes=kept)

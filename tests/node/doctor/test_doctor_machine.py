@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import re
 from pathlib import Path
 
@@ -38,7 +39,11 @@ from node.home import Home
 from node.policy.device_probe_result import TorchProbe
 from node.policy.model_files import model_folder
 from node.supervision.watching.clock_watch import judge_offsets
+from protocol.blob_id import blob_id, chunk_hashes
 from protocol.identity import NodeKey
+from protocol.limits import CHUNK_BYTES
+from swarm.blobs.disk_bytes import disk_bytes_of
+from swarm.blobs.store import ContentStore
 from tests.node.fit.shapes import ROUND, config, cpu
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
@@ -178,9 +183,25 @@ def test_disk_space_is_held_against_store_checkpoints_and_logs() -> None:
 def test_disk_facts_are_of_the_nearest_directory_that_exists(tmp_path: Path) -> None:
     facts = disk_facts(tmp_path / "not" / "yet", None)
     assert facts.free_bytes > 0 and facts.writable and (facts.blob_bytes, facts.checkpoint_bytes) == (0, 0)
-    (tmp_path / "blobs" / "ab").mkdir(parents=True)
-    (tmp_path / "blobs" / "ab" / "c").write_bytes(bytes(321))
-    assert disk_facts(tmp_path, tmp_path / "blobs").blob_bytes == 321
+
+
+def test_disk_facts_count_what_the_store_takes_on_the_disk(tmp_path: Path) -> None:
+    store = ContentStore(tmp_path / "blobs")
+    store.put(random.Random(1).randbytes(100))  # packed
+    store.put(random.Random(2).randbytes(300_000))  # a file
+    content = random.Random(3).randbytes(8 * CHUNK_BYTES)
+    chunks = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
+    fetch = store.resume(blob_id(content), len(content), chunk_hashes(content))
+    assert fetch is not None and store.write_chunk(fetch, 7, chunks[7])  # the file's first seven eighths are a hole
+    facts = disk_facts(tmp_path, None)
+    assert facts.blob_bytes == pytest.approx(store.total_bytes(), abs=8192)
+
+    small = [tmp_path / "blobs.flat" / f"{number:064x}" for number in range(10)]  # as an older version left them
+    small[0].parent.mkdir()
+    for path in small:
+        path.write_bytes(b"x")
+    assert disk_facts(tmp_path, None).blob_bytes == facts.blob_bytes + sum(map(disk_bytes_of, small))
+    store.close()
 
 
 STEADY = ClockFacts(ClockReading(NOW, 5.0), ClockReading(NOW + 4.0, 9.0), 0, NOW - 60.0, (), 0)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from node.fit.footprint import checkpoint_tensor_bytes, footprint_of, trained_parameters, weight_bytes
 from node.fit.settings import MemorySettings
+from node.fit.workload import Workload
 from scripts.bench.common.published_shapes import SHAPES
 from tests.node.fit.shapes import PLAIN, ROUND, sizes
 
@@ -50,6 +51,7 @@ def test_more_layers_never_take_less(
     shape: Any, chosen: MemorySettings, workload: Any, device: Any, layers: int
 ) -> None:
     deeper, chosen = replace(shape, layers=shape.layers + layers), replace(chosen, averages=False)  # or other encoding
+    workload = replace(workload, foreign_groups=0)  # or a model too large for copies against harm
     for place in ("device", "host"):
         assert footprint_of(deeper, chosen, workload, device).peak_bytes(place) >= footprint_of(
             shape, chosen, workload, device
@@ -99,6 +101,18 @@ def test_parts_of_whole_training_are_those_of_the_formulas() -> None:
     assert parts["optimizer"] == 8 * parameters
     assert found.checkpoint_bytes == 12 * parameters
     assert found.published_bytes == 2 * parameters
+
+
+def test_copies_against_harm_are_planned_where_groups_of_others_are_learnt_from() -> None:
+    adapted = replace(PLAIN, adapter_rank=16)
+
+    def planned(settings: MemorySettings, workload: Workload) -> int:
+        parts = footprint_of(QWEN, settings, workload).phase("stepping").parts
+        return sum(part.bytes for part in parts if part.name == "copies against harm")
+
+    assert planned(adapted, ROUND) == 2 * 12 * QWEN.adapter_parameters(16)
+    assert planned(adapted, replace(ROUND, foreign_groups=0)) == 0
+    assert planned(PLAIN, ROUND) == 0  # the whole model is too large
 
 
 def test_an_adapter_takes_gradients_and_moments_of_itself_alone() -> None:

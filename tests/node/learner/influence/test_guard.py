@@ -36,6 +36,7 @@ class Run:
     def __init__(self, *, trusting: bool = False) -> None:
         self.guard = Guard(InfluenceState(standings=Standings(trusting)), completions=4, staleness=0, seed="test")
         self.number, self.copies, self.rng = 0, dict[int, Copy](), Random(1)
+        self.given: list[Undo | None] = []  # with each copy: the one whose memory it may use
 
     def rounds(self, count: int, success: float, *foreign: tuple[str, TrainingGroup]) -> list[Harm]:
         own = [group("self")[1]] * 16
@@ -47,7 +48,8 @@ class Run:
             harms += [] if harm is None else [harm]
         return harms
 
-    def _copy(self) -> Copy:
+    def _copy(self, oldest: Undo | None) -> Copy:
+        self.given.append(oldest)
         self.copies[self.number] = Copy()
         return self.copies[self.number]
 
@@ -95,6 +97,14 @@ def test_without_peers_nothing_is_copied_and_nobody_blamed() -> None:
     run.rounds(20, 0.6)
     assert run.rounds(10, 0.1) == []
     assert run.copies == {}
+
+
+def test_a_third_copy_is_made_in_the_memory_of_the_first() -> None:
+    run = Run()
+    run.rounds(60, 0.6, group("bob"))
+    made = list(run.copies.values())
+    assert len(made) > 3
+    assert run.given == [None, None, *made[:-2]]
 
 
 def test_friends_teach_from_the_first_round_and_are_not_beyond_suspicion() -> None:
