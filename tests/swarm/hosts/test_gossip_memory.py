@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
 from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, scores, send_queue
@@ -170,3 +171,14 @@ def test_peer_that_joins_the_mesh_late_hears_which_messages_it_missed() -> None:
     told = queue.pop()
     assert told is not None
     assert [list(ihave.messageIDs) for ihave in told.control.ihave] == [[message_id(missed)]]
+
+
+@pytest.mark.parametrize("connections", [16, 160])
+def test_offers_of_recent_messages_do_not_grow_with_the_connections(connections: int) -> None:
+    router, peers = Mesh(4), [peer(number) for number in range(connections)]
+    router.attach(SimpleNamespace(peer_topics={TOPIC: set(peers)}))  # type: ignore[arg-type]
+    router.peer_protocol.update(dict.fromkeys(peers, PROTOCOL_ID_V11))
+    router.mesh[TOPIC] = set(peers[:4])
+    router.mcache.put(message(0, 1))
+    offered = router.gossip_heartbeat()
+    assert len(offered.keys() - router.mesh[TOPIC]) == len(offered) == mesh.OFFERED_TO
