@@ -299,6 +299,7 @@ class SwarmService:
             case Heartbeat() as heartbeat:
                 notes = self._table.of(peer)
                 if notes.is_news(announcement.sequence, announcement.time_seconds):
+                    self._pacing.on_heartbeat(is_first=notes.heartbeat is None)
                     notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
                     notes.clock_offset_seconds = announcement.time_seconds - now_seconds
                     notes.heartbeat_sequence, notes.has_left = announcement.sequence, False

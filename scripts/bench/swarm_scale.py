@@ -3,10 +3,13 @@
     python -m scripts.bench.swarm_scale [--nodes 100 1000] [--minutes 10] [--cpu-minutes N] [--json]
 
 Every node is the swarm's own code (``SwarmService``) on a simulated host in virtual time, a random learner beside it:
-each round of ten seconds it shares a group, fetches one of another node and judges it. Thirty percent of the nodes are
-replaced every ten minutes, half of them without a goodbye. Twice the network falls into two halves, for a minute or a
-ninth of a short run. One node in ten is a sybil, which announces as much as it may and serves nothing. Counted once
-all have joined, which takes 90 s:
+each round of thirty seconds it shares a group, fetches one of another node and judges it; every two minutes it seeks
+a peer to average weights with. Gossip goes through meshes of four, as on our libp2p host. Thirty percent of the nodes
+are replaced every ten minutes, half of them without a goodbye, by newcomers that know three addresses. Twice in the
+second half of the time the network falls into two halves, for a minute or a ninth of a short run. One node in ten is a
+sybil, which announces as much as it may and serves nothing. The nodes at the start are those of a swarm that was there
+before: each knows addresses of twenty-four others and has heard everybody once; they start within a minute. Counted
+after that and ``SETTLING_SECONDS``:
 
 - delivered: of all announcements by honest nodes, the share of honest nodes that accepted them within 15 s, of those
   that were there for 30 s before and 15 s after, outside of partitions and of the 45 s after one;
@@ -14,22 +17,24 @@ all have joined, which takes 90 s:
 - processor time of the whole simulation, a node and a second. Each announcement is opened (signature, structure, types)
   once for all nodes that received it; what it would cost if each node had opened it, which is what a real node does,
   is computed from the measured cost of one opening and printed beside it;
-- fetches that brought their blob, of groups of honest nodes that are still there.
-
-The simulated host floods gossip over all connections, where GossipSub would use a mesh of eight: compare sizes, not
-bytes with those of real sockets.
+- fetches that brought their blob, of groups of honest nodes that are still there, and searches for a partner to average
+  with that ended in a commit, both outside of partitions and of the 45 s after one;
+- connections of a node at the end, and memory of the process over nodes.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import logging
 import math
+import os
 import sys
 import tempfile
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,77 +42,50 @@ from random import Random
 from typing import Final
 
 import anyio
+import msgspec
+import numpy as np
 from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
-from protocol import wire
+from node.supervision.watching.process_memory import resident_bytes
 from protocol.errors import StarlingError
 from protocol.messages import Announcement, Body, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
+from protocol.streams.averaging_messages import Offer
+from protocol.weights.dense_weights import ENCODING, encode_dense
+from protocol.weights.tensor_layout import TensorLayout
 from scripts.bench.common.reporting import Figure, add_json_flag, report
+from scripts.bench.common.shared_opening import SharedOpening
 from swarm import api
+from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 
 EPOCH: Final = 1_700_000_000.0
-JOINING_SECONDS: Final = 90.0
+STARTING_SECONDS: Final = 60.0
+SETTLING_SECONDS: Final = 20.0
+REMEMBERED: Final = 24  # addresses that a node of the start knows
+MESH_DEGREE: Final = 4
 PROGRESS_SECONDS: Final = 10.0  # of virtual time
-ROUND_SECONDS: Final = 10.0
+ROUND_SECONDS: Final = 30.0
+FETCH_SECONDS: Final = 10.0
+AVERAGE_EVERY_SECONDS: Final = 120.0
+PARTNER_SECONDS: Final = 30.0
 REPLACED_SHARE: Final = 0.3  # of the nodes, in ten minutes
 SYBIL_SHARE: Final = 0.1
 SYBIL_SECONDS: Final = 1.0  # between two announcements of a sybil
 PARTITION_SECONDS: Final = 60.0  # at most; a ninth of the time
+PARTITION_AFTER: Final = (0.5, 0.25)  # of the time, between the start and one, and between one and the next
 AFTER_PARTITION_SECONDS: Final = 45.0
 PRESENT_SECONDS: Final = 30.0  # that a node is there before an announcement which it must hear
 DELIVERY_SECONDS: Final = 15.0
 GROUP_BYTES: Final = 2000
-OPENED_REMEMBERED: Final = 16384
 RECEIVED: Final = "received by a node"
 FAMILY: Final = bytes([1]) * 16
+LAYOUT: Final = TensorLayout.of({"weights": (500,)})
+COLLECTING: Final = (100_000, 20, 100)  # rarely: most of a million objects stay for as long as the run
 SWARM_ID: Final = "5c" * 16
-
-
-class SharedOpening:
-    """Opens each announcement once for all nodes, and measures what one opening takes.
-
-    All nodes have one clock and one swarm, so that the result is the same for each of them.
-    """
-
-    def __init__(self) -> None:
-        self._open_envelope, self._open_body = wire.open_envelope, wire.open_body
-        self._envelopes: OrderedDict[bytes, tuple[wire.Envelope, Announcement]] = OrderedDict()
-        self._bodies: dict[bytes, Announcement] = {}
-        self.asked, self.opened, self.cpu_seconds = 0, 0, 0.0
-
-    def install(self) -> None:
-        wire.open_envelope = self.envelope
-        wire.open_body = self.body
-
-    def uninstall(self) -> None:
-        wire.open_envelope, wire.open_body = self._open_envelope, self._open_body
-
-    @property
-    def seconds_each(self) -> float:
-        return self.cpu_seconds / max(1, self.opened)
-
-    def envelope(self, raw: bytes, *, swarm_id: bytes, now_seconds: float) -> wire.Envelope:
-        self.asked += 1
-        known = self._envelopes.get(raw)
-        if known is None:
-            began = time.process_time()
-            envelope = self._open_envelope(raw, swarm_id=swarm_id, now_seconds=now_seconds)
-            known = self._envelopes[raw] = envelope, self._open_body(envelope)
-            self.cpu_seconds += time.process_time() - began
-            self.opened += 1
-            self._bodies[envelope.payload] = known[1]
-            if len(self._envelopes) > OPENED_REMEMBERED:
-                _, (oldest, _) = self._envelopes.popitem(last=False)
-                del self._bodies[oldest.payload]
-        return known[0]
-
-    def body(self, envelope: wire.Envelope) -> Announcement:
-        known = self._bodies.get(envelope.payload)
-        return known if known is not None else self._open_body(envelope)
+IN_MEMORY: Final = Path("/dev/shm")  # for the stores of all nodes, where there is one
 
 
 @dataclass(eq=False)
@@ -118,6 +96,7 @@ class Node:
     began_seconds: float
     task: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     fetched: Counter[bool] = field(default_factory=Counter)
+    averaged: Counter[bool] = field(default_factory=Counter)
     cursor: int = 0
 
 
@@ -142,7 +121,7 @@ class Swarm:
         self._bounds, self._clock, self._opening = bounds, clock, opening
         self._size, self._minutes, self._folder = nodes, bounds.minutes, folder
         self._random = Random(nodes)
-        self._network = SimulatedNetwork(seed=nodes)
+        self._network = SimulatedNetwork(seed=nodes, mesh_degree=MESH_DEGREE)
         self._nodes: list[Node] = []
         self._made = 0
         self._tasks: TaskGroup
@@ -151,6 +130,8 @@ class Swarm:
         self._observing = False
         self.expected, self.delivered = 0, 0
         self.fetched: Counter[bool] = Counter()
+        self.averaged: Counter[bool] = Counter()
+        self.connections, self.resident_bytes = 0.0, 0.0
         self.received_bytes, self.sent_bytes, self.node_seconds = 0, 0, 0.0
         self.accepted = 0
         self.cpu_seconds, self.opening_seconds = 0.0, 0.0
@@ -164,10 +145,13 @@ class Swarm:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._show_progress)
-            for _ in range(self._size):
-                await self._join()
-                await anyio.sleep(JOINING_SECONDS / 2 / self._size)
-            await anyio.sleep(JOINING_SECONDS / 2)
+            hosts = [self._network.host(f"node-{number}") for number in range(self._size)]
+            for host in hosts:
+                await self._join(host, self._random.sample(hosts, min(REMEMBERED, self._size)), hosts)
+                await anyio.sleep(STARTING_SECONDS / self._size)
+            print("all nodes have started", file=sys.stderr, flush=True)
+            await anyio.sleep(SETTLING_SECONDS)
+            gc.freeze()
             before = {node: (node.host.traffic(), node.service.gossip.accepted.total()) for node in self._nodes}
             began_cpu, began, asked = time.process_time(), anyio.current_time(), self._opening.asked
             tasks.start_soon(self._churn)
@@ -189,6 +173,9 @@ class Swarm:
                 self.accepted += node.service.gossip.accepted.total() - accepted
                 self.node_seconds += seconds
                 self.fetched += node.fetched
+                self.averaged += node.averaged
+            self.connections = sum(len(node.host.peers()) for node in self._nodes) / len(self._nodes)
+            self.resident_bytes = resident_bytes(os.getpid()) or 0
             tasks.cancel_scope.cancel()
 
     async def _show_progress(self) -> None:
@@ -197,19 +184,29 @@ class Swarm:
             took = f"{anyio.current_time():.0f} s of virtual time took {time.process_time():.0f} s of the processor"
             print(f"{len(self._nodes)} of {self._size} nodes; {took}", file=sys.stderr, flush=True)
 
-    async def _join(self) -> None:
+    async def _join_newly(self) -> None:
+        known = self._random.sample(self._nodes, min(3, len(self._nodes)))
+        await self._join(self._network.host(f"node-{self._made}"), [node.host for node in known], ())
+
+    async def _join(self, host: SimulatedHost, known: list[SimulatedHost], heard: Sequence[SimulatedHost]) -> None:
+        """Starts a node that remembers the addresses ``known`` and a heartbeat of all ``heard``."""
         name = f"node-{self._made}"
         is_sybil = self._made > 0 and self._random.random() < SYBIL_SHARE
         self._made += 1
         home = self._folder / name
         home.mkdir()
-        known = self._random.sample(self._nodes, min(3, len(self._nodes)))
+        addresses = [other.addresses()[0] for other in known if other is not host]
+        (home / "peers.json").write_bytes(msgspec.json.encode(addresses))
         settings = ServiceSettings(
-            home=str(home), swarm_name="scale", swarm_id=SWARM_ID, name=name, lan_discovery=False,
-            peers=tuple(node.host.addresses()[0] for node in known),
-        )  # fmt: skip
-        host = self._network.host(name)
-        service = SwarmService(host, host.key, settings, wall_clock=self.now_seconds, random=Random(name))
+            home=str(home), swarm_name="scale", swarm_id=SWARM_ID, name=name, lan_discovery=False
+        )
+        service = SwarmService(
+            host, host.key, settings, wall_clock=self.now_seconds, random=Random(name), measure=measured_at_once
+        )
+        for other in heard:
+            if other is not host:
+                notes = service._table.of(other.peer_id)
+                notes.heartbeat, notes.heartbeat_at_seconds = heartbeat("before"), self.now_seconds()
         node = Node(service, host, is_sybil, self.now_seconds())
         if not is_sybil:
             service.gossip.listen(functools.partial(self._on_announcement, node))
@@ -223,6 +220,8 @@ class Swarm:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(node.service.run)
                 await node.service.started.wait()
+                if not node.is_sybil:
+                    tasks.start_soon(self._average, node)
                 await (self._attack if node.is_sybil else self._learn)(node)
 
     async def _learn(self, node: Node) -> None:
@@ -249,13 +248,25 @@ class Swarm:
             return
         chosen = random.choice(honest)
         wanted = (api.Wanted(chosen.advert.blob, chosen.advert.size, (chosen.peer,)),)
-        outcome = await node.service.answer(api.Fetch(wanted, ROUND_SECONDS))
+        outcome = await node.service.answer(api.Fetch(wanted, FETCH_SECONDS))
         assert isinstance(outcome, api.FetchedList)
         is_here = outcome.fetched[0].is_here
-        if self.now_seconds() > self._disturbed_until_seconds:
+        if self._observing and self.now_seconds() > self._disturbed_until_seconds:
             node.fetched[is_here] += 1
         if is_here:
             await node.service.answer(api.Judge(chosen.peer, chosen.advert.blob, api.Judgement.USED, ""))
+
+    async def _average(self, node: Node) -> None:
+        random = Random(f"{node.host.peer_id} averages")
+        blob = weights(random.randrange(1 << 30))
+        offer = Offer(FAMILY, LAYOUT.digest, ENCODING, 1, node.service.store.put(blob), len(blob))
+        await anyio.sleep(random.uniform(0.0, AVERAGE_EVERY_SECONDS))
+        while True:
+            with suppress(StarlingError):
+                reply = await node.service.answer(api.Average(offer, LAYOUT.tensors, PARTNER_SECONDS))
+                if self._observing and self.now_seconds() > self._disturbed_until_seconds:
+                    node.averaged[isinstance(reply, api.AverageReply) and reply.partner is not None] += 1
+            await anyio.sleep(random.uniform(0.8, 1.2) * AVERAGE_EVERY_SECONDS)
 
     async def _attack(self, node: Node) -> None:
         random = Random(node.host.peer_id)
@@ -275,12 +286,12 @@ class Swarm:
                 node.task.cancel()
             else:
                 node.service.leave("left")
-            await self._join()
+            await self._join_newly()
 
     async def _partition_twice(self) -> None:
         lasting_seconds = min(PARTITION_SECONDS, 60.0 * self._minutes / 9)
-        for _ in range(2):
-            await anyio.sleep(60.0 * self._minutes / 3 - lasting_seconds / 2)
+        for share in PARTITION_AFTER:
+            await anyio.sleep(60.0 * self._minutes * share - lasting_seconds / 2)
             hosts = [node.host for node in self._nodes]
             self._random.shuffle(hosts)
             self._disturbed_until_seconds = self.now_seconds() + lasting_seconds + AFTER_PARTITION_SECONDS
@@ -328,6 +339,16 @@ def heartbeat(name: str) -> Heartbeat:
     return Heartbeat(name, "scale", "wren", FAMILY, FAMILY, 1, 1, "learning", 100.0, 1, 1, ())
 
 
+def weights(seed: int) -> bytes:
+    values = 1.0 + 0.1 * np.random.default_rng(seed).standard_normal(500)
+    return encode_dense(LAYOUT, [(values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)])
+
+
+async def measured_at_once(encoding: str, theirs: Path, ours: Path, layout: TensorLayout) -> Difference:
+    """Measures without a thread, for which virtual time would not wait."""
+    return measure_difference(encoding, theirs, ours, layout)
+
+
 def group(blob: bytes, seed: int) -> GroupAdvert:
     prompt = PromptRef("spell_backward", 1, bytes(16), seed)
     return GroupAdvert(blob, GROUP_BYTES, prompt, (1.0, 0.0, 0.0, 1.0), (5, 5, 6, 4), (-1.5, -0.5, -2.0, -1.0))
@@ -336,9 +357,10 @@ def group(blob: bytes, seed: int) -> GroupAdvert:
 def measure(nodes: int, bounds: Bounds) -> list[Figure]:
     swarm_of: list[Swarm] = []
     opening, clock = SharedOpening(), MockClock(autojump_threshold=0)
+    place = IN_MEMORY if IN_MEMORY.is_dir() else None
 
     async def main() -> None:
-        with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+        with tempfile.TemporaryDirectory(prefix="scale-", dir=place) as folder:
             swarm_of.append(Swarm(nodes, bounds, Path(folder), clock, opening))
             await swarm_of[0].run()
 
@@ -348,7 +370,7 @@ def measure(nodes: int, bounds: Bounds) -> list[Figure]:
     finally:
         opening.uninstall()
     found = swarm_of[0]
-    fetches = found.fetched.total()
+    fetches, searches = found.fetched.total(), found.averaged.total()
     name = f"{nodes} nodes: "
     of_a_node = max(1e-9, found.node_seconds)
     return [
@@ -359,6 +381,11 @@ def measure(nodes: int, bounds: Bounds) -> list[Figure]:
         Figure(name + RECEIVED, found.received_bytes / of_a_node / 1e3, "kB/s", "lower"),
         Figure(name + "sent by a node", found.sent_bytes / of_a_node / 1e3, "kB/s", "lower"),
         Figure(name + "fetches that brought the blob", 100 * found.fetched[True] / max(1, fetches), "%", "higher"),
+        Figure(name + "searches that ended in averaging", 100 * found.averaged[True] / max(1, searches), "%", "higher"),
+        Figure(name + "fetches of groups", float(fetches), "", "higher"),
+        Figure(name + "searches for a partner", float(searches), "", "higher"),
+        Figure(name + "connections of a node", found.connections, "", "lower"),
+        Figure(name + "memory of the process over nodes", found.resident_bytes / nodes / 1e6, "MB", "lower"),
         Figure(name + "processor time of a node, opening shared", 1e3 * found.cpu_seconds, "ms/s", "lower"),
         Figure(name + "opening what it receives, computed", 1e3 * found.opening_seconds, "ms/s", "lower"),
         Figure(name + "one opening", 1e6 * opening.seconds_each, "us", "lower"),
@@ -368,11 +395,12 @@ def measure(nodes: int, bounds: Bounds) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000], help="sizes of the swarm")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after two of joining")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after one and a half of starting")
     parser.add_argument("--cpu-minutes", type=float, default=math.inf, help="of one size; a longer run is cut short")
     add_json_flag(parser)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
+    gc.set_threshold(*COLLECTING)
     figures: list[Figure] = []
     for nodes in arguments.nodes:
         figures += measure(nodes, Bounds(arguments.minutes, arguments.cpu_minutes))

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.connections import connections_field
 from protocol.messages import Heartbeat
-from swarm.announcements.pacing import SwarmPacing
+from swarm.announcements.pacing import COUNT_SECONDS, SwarmPacing
 from swarm.host import Host
 
 LEARNER_SILENT_SECONDS: Final = 300.0  # after the learner's last beat; heartbeats then say that it is silent
@@ -54,9 +54,14 @@ class OwnHeartbeats:
         return self._heartbeat
 
     async def run(self, say: Callable[[Heartbeat], Awaitable[None]], *, host: Host, pacing: SwarmPacing) -> None:
-        """Announces heartbeats as often as ``pacing`` allows, until it is cancelled."""
+        """Announces heartbeats as often as ``pacing`` allows at each moment, until it is cancelled."""
         while True:
             await say(msgspec.structs.replace(self.said_now(), connected=connections_field(host.peers())))
-            with anyio.move_on_after(pacing.heartbeat_seconds()):
-                await self._due.wait()
+            said_at_seconds = anyio.current_time()
+            while not self._due.is_set():
+                left_seconds = said_at_seconds + pacing.heartbeat_seconds() - anyio.current_time()
+                if left_seconds <= 0.0:
+                    break
+                with anyio.move_on_after(min(left_seconds, COUNT_SECONDS)):
+                    await self._due.wait()
             self._due = anyio.Event()

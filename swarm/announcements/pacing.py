@@ -3,9 +3,11 @@
     heartbeats      one every max(shortest, n / HEARTBEATS_PER_SECOND) seconds, at most LONGEST_HEARTBEAT_SECONDS
     rollout adverts on average ADVERTS_PER_SECOND / n a second, and at least one every LONGEST_ADVERT_SECONDS
 
-n counts the nodes heard of lately, ourselves among them. From 80 to 960 nodes a node then receives about the same,
-above that heartbeats grow again. Receivers lose nothing that they could use: a learner takes a few foreign groups a
-round out of all that were announced. Invented identities can make n large; the two longest times bound what that does.
+n counts the nodes heard of lately, ourselves among them. A newcomer has not heard everybody yet: in its first minute it
+announces as if there were as many more as the heartbeats that it hears allow (``unheard_factor``). From 80 to 960 nodes
+a node then receives about the same, above that heartbeats grow again. Receivers lose nothing that they could use: a
+learner takes a few foreign groups a round out of all that were announced. Invented identities can make n large; the two
+longest times bound what that does.
 What a sender sends beyond ``ALLOWANCE`` times its due is not accepted, hence not forwarded: so many sybils cost little.
 What it may send at once is bounded by the same measure: 60 messages of each of a hundred new identities would
 otherwise be more than everybody else sends in minutes.
@@ -23,7 +25,7 @@ HEARTBEATS_PER_SECOND: Final = 16.0  # of the whole swarm
 LONGEST_HEARTBEAT_SECONDS: Final = 60.0
 PRESENT_SECONDS: Final = 2.5 * LONGEST_HEARTBEAT_SECONDS  # after its last heartbeat a node counts as gone
 ADVERTS_PER_SECOND: Final = 8.0  # of the whole swarm
-ADVERTS_AT_ONCE: Final = 4.0  # of one node
+ADVERTS_AT_ONCE: Final = 4.0  # of one node, at most; at least one, and otherwise a minute's worth
 LONGEST_ADVERT_SECONDS: Final = 120.0
 ALLOWANCE: Final = 4.0
 MESSAGES_PER_SECOND: Final = 10.0  # accepted of one sender, however small the swarm is
@@ -52,6 +54,21 @@ def adverts_per_second(nodes: int) -> float:
     return max(ADVERTS_PER_SECOND / nodes, 1.0 / LONGEST_ADVERT_SECONDS)
 
 
+def adverts_at_once(nodes: int) -> float:
+    return min(ADVERTS_AT_ONCE, max(1.0, 60.0 * adverts_per_second(nodes)))
+
+
+def unheard_factor(first: int, again: int, *, listening_seconds: float, longest_seconds: float) -> float:
+    """Returns how many times as many nodes there may be as were heard, for a node that listens for so long.
+
+    Of the latest heartbeats, ``first`` came from nodes not heard before and ``again`` from others. These are as large a
+    part of all as the nodes heard are of the swarm. Before any comes again, the swarm may be as large as heartbeats at
+    the longest intervals allow; after one such interval everybody was heard.
+    """
+    at_most = max(1.0, longest_seconds / max(listening_seconds, COUNT_SECONDS))
+    return min(at_most, (first + again) / again) if again else at_most
+
+
 def messages_per_second(nodes: int, shortest_seconds: float) -> float:
     """Returns how many announcements of one sender are accepted on average: several times what it is to send, for the
     sender may count fewer nodes than we do."""
@@ -73,9 +90,8 @@ class AdvertPacing:
 
     def may_send(self, nodes: int, *, now_seconds: float) -> bool:
         """Counts one advert that is sent, and returns True; or returns False."""
-        allowed = self._bucket.take(1.0, now_seconds=now_seconds)
-        self._bucket.rate = adverts_per_second(nodes)
-        return allowed
+        self._bucket.rate, self._bucket.burst = adverts_per_second(nodes), adverts_at_once(nodes)
+        return self._bucket.take(1.0, now_seconds=now_seconds)
 
 
 class SwarmPacing:
@@ -92,6 +108,15 @@ class SwarmPacing:
         self._adverts = AdvertPacing(now_seconds=clock())
         self._nodes, self._counted_at_seconds = 1, clock() - COUNT_SECONDS
         self._allowance = Allowance()
+        self._listening_since_seconds: float | None = None  # when the first heartbeat came
+        self._first, self._again = 0, 0  # heartbeats since the last count: of nodes not heard before, and of others
+
+    def on_heartbeat(self, *, is_first: bool) -> None:
+        """Another node was heard, for the first time or again."""
+        if self._listening_since_seconds is None:
+            self._listening_since_seconds = self._clock()
+        self._first += is_first
+        self._again += not is_first
 
     def heartbeat_seconds(self) -> float:
         self._count()
@@ -113,5 +138,16 @@ class SwarmPacing:
         now_seconds = self._clock()
         if not 0.0 <= now_seconds - self._counted_at_seconds < COUNT_SECONDS:
             self._counted_at_seconds = now_seconds
-            self._nodes = 1 + self._heard_since(now_seconds - PRESENT_SECONDS)
-            self._allowance = allowance(self._nodes, self._shortest_seconds)
+            heard = self._heard_since(now_seconds - PRESENT_SECONDS)
+            self._nodes = 1 + round(heard * self._unheard_factor(now_seconds))
+            self._first, self._again = 0, 0
+            self._allowance = allowance(1 + heard, self._shortest_seconds)  # strict only with what is certain
+
+    def _unheard_factor(self, now_seconds: float) -> float:
+        since_seconds = now_seconds if self._listening_since_seconds is None else self._listening_since_seconds
+        return unheard_factor(
+            self._first,
+            self._again,
+            listening_seconds=now_seconds - since_seconds,
+            longest_seconds=max(self._shortest_seconds, LONGEST_HEARTBEAT_SECONDS),
+        )

@@ -63,7 +63,9 @@ class PeerTable:
 
     def of(self, peer: str) -> PeerNotes:
         """Returns the notes on ``peer``, new ones if there are none, and marks the peer as the latest heard of."""
-        notes = self._notes.setdefault(peer, PeerNotes())
+        notes = self._notes.get(peer)
+        if notes is None:
+            notes = self._notes[peer] = PeerNotes()
         self._notes.move_to_end(peer)
         if len(self._notes) > PEERS:
             strangers = (other for other, known in self._notes.items() if not known.has_history and other != peer)

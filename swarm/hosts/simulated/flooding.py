@@ -1,20 +1,19 @@
 """The gossip of a whole simulated network: who knows which message, and what is on its way to whom.
 
-Messages are flooded to all subscribed neighbours, with GossipSub's duties: a host takes a content once, validates it
-before it delivers or forwards it, forgets it ``SEEN_SECONDS`` after it last reached anybody new, and counts verdicts by
-forwarding peer. A copy for a host that knows the message already is counted when it is sent; one that will arrive
-after another copy is kept beside it, and arrives only if that one does not. Arrivals are rounded up
-to whole milliseconds, and one task delivers them for all hosts: a swarm of a thousand makes hundreds of thousands of
-copies a second, so that each may cost a microsecond and not a task.
+Messages go to all subscribed neighbours, or to those of a mesh (``gossip_mesh.py``), with GossipSub's duties: a host
+takes a content once, validates it before it delivers or forwards it, forgets it ``SEEN_SECONDS`` after it last reached
+anybody new, and counts verdicts by forwarding peer. A copy for a host that knows the message already is counted when it
+is sent; one that will arrive after another copy is kept beside it, and arrives only if that one does not. Arrivals are
+rounded up to whole milliseconds, and one task delivers them for all hosts: a swarm of a thousand makes hundreds of
+thousands of copies a second, so that each may cost a microsecond and not a task.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import ceil
+from math import ceil, inf
 from typing import Protocol
 
 import anyio
@@ -22,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from swarm.host import GossipVerdict, PeerId, Receiver, Validator
 from swarm.hosts.simulated.conditions import NetworkConditions
+from swarm.hosts.simulated.gossip_mesh import HEARTBEAT_SECONDS, OFFERED_ID_BYTES, OFFERED_SECONDS, GossipMesh
 from swarm.hosts.simulated.simulated_streams import LinkDirection
 
 SEEN_SECONDS = 120.0  # how long GossipSub remembers a message
@@ -52,7 +52,8 @@ class GossipingHost(Protocol):
 
     def is_linked(self, peer: PeerId) -> bool: ...
 
-    def neighbours(self) -> Iterable[Neighbour]: ...
+    def neighbours(self) -> list[Neighbour]:
+        """Returns the same list until a link comes or goes."""
 
 
 @dataclass(slots=True)
@@ -65,6 +66,9 @@ class GossipEnd:
     topics: dict[str, tuple[Validator, Receiver]] = field(default_factory=dict)
     sent_bytes: int = 0
     received_bytes: int = 0
+    mesh: set[int] = field(default_factory=set)  # numbers of the hosts that share a mesh with this one
+    listed: list[Neighbour] | None = None  # the neighbours when ``forwards`` was made
+    forwards: list[Neighbour] | None = None  # None after every change of the mesh
 
 
 Neighbour = tuple[GossipEnd, LinkDirection, Score]
@@ -96,8 +100,11 @@ class _Arrival:
 class GossipFlood:
     """All messages of one network. ``publish`` and ``subscribe`` belong to a host, named by its end."""
 
-    def __init__(self, conditions: NetworkConditions) -> None:
+    def __init__(self, conditions: NetworkConditions, mesh: GossipMesh) -> None:
         self._conditions = conditions
+        self._mesh = mesh
+        self._recent: deque[tuple[float, _Message]] = deque()  # made within ``OFFERED_SECONDS``, where there is a mesh
+        self._beats_at_seconds = inf
         self._ends: dict[PeerId, GossipEnd] = {}  # the newest of each peer
         self._numbers, self._capacity = 0, NUMBERED_AT_ONCE
         self._messages: OrderedDict[tuple[str, bytes], _Message] = OrderedDict()
@@ -122,6 +129,10 @@ class GossipFlood:
         message = self._message(topic, content, now_seconds)
         self._learn(message, end, now_seconds)
         self._forward(message, end, None, now_seconds)
+        if self._mesh.degree is not None:
+            self._recent.append((now_seconds, message))
+            if self._beats_at_seconds == inf:
+                self._beat_next(now_seconds)
 
     def _message(self, topic: str, content: bytes, now_seconds: float) -> _Message:
         """Returns the message as the hosts know it now; one that all have forgotten is new."""
@@ -155,7 +166,7 @@ class GossipFlood:
         known, pending = message.known, message.pending
         shortest, longest = conditions.delay_seconds
         span, peer, copies = longest - shortest, sender.peer, 0
-        for target, direction, score in sender.host.neighbours():
+        for target, direction, score in self._mesh.forwards_to(sender):
             if target is received_from or topic not in target.topics:
                 continue
             if not is_whole and conditions.is_cut(peer, target.peer):
@@ -186,13 +197,66 @@ class GossipFlood:
                     self._expect(_Arrival(tick, message, sender, target, score, was_forgotten))
         sender.sent_bytes += copies * size
 
+    # The mesh
+
+    def _beat_next(self, now_seconds: float) -> None:
+        self._beats_at_seconds = now_seconds + HEARTBEAT_SECONDS
+        self._wake_at(ceil(self._beats_at_seconds * TICKS_PER_SECOND))
+
+    def _beat(self, now_seconds: float) -> None:
+        """Maintains the meshes and makes their offers, as long as anything is recent."""
+        while self._recent and self._recent[0][0] < now_seconds - OFFERED_SECONDS:
+            self._recent.popleft()
+        if not self._recent:
+            self._beats_at_seconds = inf
+            return
+        running = [end for end in self._ends.values() if end.topics and end.host.running_tasks is not None]
+        self._mesh.maintain(running)
+        self._offer(running, now_seconds)
+        self._beat_next(now_seconds)
+
+    def _offer(self, running: list[GossipEnd], now_seconds: float) -> None:
+        """Who has no copy on its way asks the first that has the message: three times over the link, in all.
+
+        A message younger than a heartbeat is still spreading, and is not asked for yet.
+        """
+        conditions, size = self._conditions, OFFERED_ID_BYTES * len(self._recent)
+        offers: defaultdict[int, list[tuple[GossipEnd, GossipEnd, Score]]] = defaultdict(list)
+        for end in running:
+            for target, _, score in self._mesh.offers(end):
+                if conditions.is_whole or not conditions.is_cut(end.peer, target.peer):
+                    end.sent_bytes += size
+                    target.received_bytes += size
+                    offers[target.number].append((end, target, score))
+        tick = ceil((now_seconds + 3 * conditions.delay_seconds[1]) * TICKS_PER_SECOND)
+        for made_at_seconds, message in self._recent:
+            if made_at_seconds > now_seconds - HEARTBEAT_SECONDS:
+                break
+            known, pending, size = message.known, message.pending, len(message.content)
+            for number, offering in offers.items():
+                if known[number] or number in pending:
+                    continue
+                for sender, target, score in offering:
+                    if known[sender.number] and message.topic in target.topics:
+                        pending[number] = arrival = _Arrival(tick, message, sender, target, score)
+                        sender.sent_bytes += size
+                        self._expect(arrival)
+                        break
+
+    # Arrivals
+
     def _expect(self, arrival: _Arrival) -> None:
-        tick = arrival.tick
-        arrivals = self._arrivals.get(tick)
+        arrivals = self._arrivals.get(arrival.tick)
         if arrivals is not None:
             arrivals.append(arrival)
             return
-        self._arrivals[tick] = [arrival]
+        self._wake_at(arrival.tick)
+        self._arrivals[arrival.tick].append(arrival)
+
+    def _wake_at(self, tick: int) -> None:
+        if tick in self._arrivals:
+            return
+        self._arrivals[tick] = []
         heappush(self._ticks, tick)
         if self._earlier is None:
             self._start_delivery()
@@ -219,6 +283,8 @@ class GossipFlood:
                 while self._ticks and self._ticks[0] <= now_seconds * TICKS_PER_SECOND + ROUNDING:
                     for arrival in self._arrivals.pop(heappop(self._ticks)):
                         self._arrive(arrival, now_seconds)
+                if now_seconds >= self._beats_at_seconds - ROUNDING / TICKS_PER_SECOND:
+                    self._beat(now_seconds)
         finally:
             self._earlier = None
             if self._ticks:

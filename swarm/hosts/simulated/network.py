@@ -8,19 +8,21 @@ Faults: ``partition`` and ``heal``, ``crash`` and ``restart``, ``silence`` (the 
 nothing), ``set_bandwidth``, gossip that is lost or delivered twice. A cut connection stalls; it breaks after
 ``DETECTION_SECONDS``, and continues where it stopped if the partition heals before.
 
-Gossip is flooded to all subscribed neighbours, with GossipSub's duties (``flooding.py``); verdicts are counted per
-forwarding peer in ``scores``.
+Gossip goes to all subscribed neighbours, or with ``mesh_degree`` to those of a mesh, with GossipSub's duties
+(``flooding.py``); verdicts are counted per forwarding peer in ``scores``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from random import Random
 
 from protocol.identity import NodeKey
 from swarm.host import Handshake, PeerId
 from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.flooding import SEEN_SECONDS, GossipFlood, Score
+from swarm.hosts.simulated.gossip_mesh import GossipMesh
 from swarm.hosts.simulated.simulated_host import DETECTION_SECONDS, SimulatedHost
 
 __all__ = ["DETECTION_SECONDS", "SEEN_SECONDS", "Score", "SimulatedHost", "SimulatedNetwork"]
@@ -30,7 +32,8 @@ class SimulatedNetwork:
     """Makes simulated hosts, and the faults that they meet.
 
     ``delay_seconds`` are the shortest and the longest delay in one direction, ``loss`` the share of gossiped messages
-    that never arrive, ``duplicates`` the share that arrives a second time after it was forgotten.
+    that never arrive, ``duplicates`` the share that arrives a second time after it was forgotten. ``mesh_degree`` is
+    the number of neighbours to which a host forwards gossip, about, or None for all.
     """
 
     def __init__(
@@ -40,10 +43,11 @@ class SimulatedNetwork:
         delay_seconds: tuple[float, float] = (0.01, 0.05),
         loss: float = 0.0,
         duplicates: float = 0.0,
+        mesh_degree: int | None = None,
     ) -> None:
         self._seed = seed
         self._conditions = NetworkConditions(seed, delay_seconds=delay_seconds, loss=loss, duplicates=duplicates)
-        self._flood = GossipFlood(self._conditions)
+        self._flood = GossipFlood(self._conditions, GossipMesh(mesh_degree, Random(seed)))
         self._hosts: dict[PeerId, SimulatedHost] = {}
         self._numbers: dict[PeerId, int] = {}  # place on the network, kept over restarts
 

@@ -301,6 +301,8 @@ class SimulatedHost:
             await self._ask_dht()
             for host in self._component():
                 found.update(host._provided[key])
+                if len(found) > limit:  # one of them may be our own
+                    break
         found.pop(self.peer_id, None)
         return list(found.values())[:limit]
 
@@ -310,11 +312,11 @@ class SimulatedHost:
 
     def _component(self) -> list[SimulatedHost]:
         """The running hosts that this one reaches over connections that carry, itself among them."""
-        reached, frontier = {self.peer_id}, [self.peer_id]
+        reached, frontier, is_whole = {self.peer_id}, [self.peer_id], self._conditions.is_whole
         while frontier:
             here = frontier.pop()
-            for there in self._hosts[here].peers():
-                if there not in reached and not self._conditions.is_cut(there, here):
-                    reached.add(there)
-                    frontier.append(there)
+            there = self._hosts[here]._links.keys() - reached
+            new = there if is_whole else {peer for peer in there if not self._conditions.is_cut(peer, here)}
+            reached |= new
+            frontier.extend(new)
         return [self._hosts[peer] for peer in sorted(reached)]

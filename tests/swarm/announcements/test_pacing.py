@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +18,12 @@ from swarm.announcements.pacing import (
     MESSAGES_PER_SECOND,
     AdvertPacing,
     SwarmPacing,
+    adverts_at_once,
     adverts_per_second,
     allowance,
     heartbeat_seconds,
     messages_per_second,
+    unheard_factor,
 )
 
 
@@ -82,3 +85,58 @@ def test_pace_follows_the_number_of_nodes_heard_of_and_counts_what_is_held_back(
     assert pacing.allowance() == allowance(960, 5.0)
     sent_now = sum(pacing.may_advertise() for _ in range(100))
     assert pacing.adverts_held_back == 100 - sent_now > 90
+
+
+def joined(nodes: int, seconds: float) -> tuple[list[float], list[SwarmPacing]]:
+    """Joins a swarm whose nodes beat in turn. Returns the times of our own heartbeats, and our pace."""
+    shortest_seconds, now, first_heard = 5.0, [0.0], dict[int, float]()
+    pacing = SwarmPacing(shortest_seconds, heard_since=lambda since: len(first_heard), clock=lambda: now[0])
+    between_seconds = heartbeat_seconds(nodes, shortest_seconds) / nodes
+    beats, number = [0.0], 0
+    while now[0] < seconds:
+        now[0] += between_seconds
+        sender, number = number % nodes, number + 1
+        pacing.on_heartbeat(is_first=sender not in first_heard)
+        first_heard.setdefault(sender, now[0])
+        if now[0] - beats[-1] >= pacing.heartbeat_seconds():
+            beats.append(now[0])
+    return beats, [pacing]
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(200, 6), (500, 3), (960, 2)])
+def test_newcomer_of_a_large_swarm_beats_hardly_more_often_than_the_others_in_its_first_minute(
+    nodes: int, most: int
+) -> None:
+    beats, (pacing,) = joined(nodes, 60.0)
+    assert len(beats) <= most
+    assert abs(pacing.heartbeat_seconds() - heartbeat_seconds(nodes, 5.0)) <= 0.1 * heartbeat_seconds(nodes, 5.0)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 7, 30, 79])
+def test_newcomer_of_a_small_swarm_is_heard_in_time_and_soon_beats_as_the_others(nodes: int) -> None:
+    beats, (pacing,) = joined(nodes, 60.0)
+    assert beats[1] <= 2.5 * 5.0  # after which a peer that is not heard is of no use
+    assert len([seconds for seconds in beats if seconds > 15.0]) >= 8
+    assert pacing.heartbeat_seconds() == 5.0
+
+
+def test_newcomer_accepts_as_much_of_others_as_the_nodes_that_it_heard_may_send() -> None:
+    pacing = SwarmPacing(5.0, heard_since=lambda seconds: 80, clock=lambda: 1000.0)
+    for _ in range(80):
+        pacing.on_heartbeat(is_first=True)
+    assert pacing.heartbeat_seconds() == 60.0
+    assert pacing.allowance() == allowance(81, 5.0)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0.0, 1e6))
+def test_a_crowd_of_new_identities_makes_a_node_quiet_for_a_minute_at_most(
+    first: int, again: int, seconds: float
+) -> None:
+    factor = unheard_factor(first, again, listening_seconds=seconds, longest_seconds=60.0)
+    assert 1.0 <= factor <= 12.0
+    assert seconds < 60.0 or factor == 1.0
+
+
+def test_a_node_of_a_large_swarm_saves_no_more_adverts_than_a_minute_brings() -> None:
+    assert adverts_at_once(10) == adverts_at_once(100) == ADVERTS_AT_ONCE
+    assert adverts_at_once(1000) == 1.0

@@ -207,5 +207,16 @@ def test_few_of_many_peers_outside_the_mesh_are_told_and_none_that_is_muted() ->
     for number in range(20):
         router.peer_scorer.on_refused_rpc(peer(number))
     told = router.gossip_heartbeat()
-    assert len(told) == mesh.LAZY_PEERS
+    assert len(told) == mesh.OFFERED_TO
     assert not told.keys() & {peer(number) for number in range(20)}
+
+
+@pytest.mark.parametrize("connections", [16, 160])
+def test_offers_of_recent_messages_do_not_grow_with_the_connections(connections: int) -> None:
+    router, peers = Mesh(4), [peer(number) for number in range(connections)]
+    router.attach(SimpleNamespace(peer_topics={TOPIC: set(peers)}))  # type: ignore[arg-type]
+    router.peer_protocol.update(dict.fromkeys(peers, PROTOCOL_ID_V11))
+    router.mesh[TOPIC] = set(peers[:4])
+    router.mcache.put(message(0, 1))
+    offered = router.gossip_heartbeat()
+    assert len(offered.keys() - router.mesh[TOPIC]) == len(offered) == mesh.OFFERED_TO

@@ -366,3 +366,56 @@ def test_a_refused_bandwidth_of_nothing() -> None:
     with pytest.raises(ValueError, match="bandwidth"):
         SimulatedNetwork(1).set_bandwidth(0)
     SimulatedNetwork(1).set_bandwidth(math.inf)
+
+
+def test_mesh_brings_every_message_to_everybody_for_a_fraction_of_the_copies() -> None:
+    async def copies(mesh_degree: int | None) -> int:
+        network = SimulatedNetwork(3, mesh_degree=mesh_degree)
+        async with AsyncExitStack() as stack:
+            hosts = await connected(network, stack, *map(str, range(16)))
+            heard = [await hear(host) for host in hosts]
+            for number in range(32):
+                await hosts[number % 16].publish(TOPIC, bytes([number]) * 400)
+                await trio.sleep(0.25)
+            await trio.sleep(3)
+            assert [len(each) for each in heard] == [30] * 16
+        return sum(host.traffic().received_bytes for host in hosts)
+
+    async def story() -> None:
+        assert await copies(4) < 0.6 * await copies(None)
+
+    simulate(story)
+
+
+def test_what_the_mesh_did_not_bring_is_asked_for_once_it_is_offered() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(3, mesh_degree=1)
+        async with AsyncExitStack() as stack:
+            hosts = await connected(network, stack, *map(str, range(12)))
+            heard = [await hear(host) for host in hosts]
+            await hosts[0].publish(TOPIC, b"first")
+            await trio.sleep(10)
+            for number in range(20):
+                await hosts[0].publish(TOPIC, bytes([number]))
+            await trio.sleep(0.9)
+            at_once = sum(map(len, heard))
+            await trio.sleep(5)
+            assert at_once < sum(map(len, heard)) == 11 * 21
+
+    simulate(story)
+
+
+def test_messages_pass_between_two_meshes_that_only_one_link_joins() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(3, mesh_degree=3)
+        async with AsyncExitStack() as stack:
+            one, other = [await connected(network, stack, *(f"{half}{i}" for i in range(6))) for half in "ab"]
+            heard = [await hear(host) for host in (*one, *other)]
+            await one[0].publish(TOPIC, b"first")
+            await trio.sleep(3)
+            await one[0].connect(other[0].addresses()[0], deadline_seconds=10)
+            await one[5].publish(TOPIC, b"second")
+            await trio.sleep(5)
+            assert all(b"second" in each for each in [*heard[:5], *heard[6:]])
+
+    simulate(story)

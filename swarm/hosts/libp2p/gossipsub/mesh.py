@@ -9,6 +9,8 @@ Departures from the library:
 - IDONTWANT, extensions and observations, which are of later versions than ours, are ignored.
 - Peers in prune back-off are gossiped to: back-off forbids GRAFT alone. The library tells them nothing, so that a peer
   that has pruned this host, for 60 s where js-libp2p does it, hears nothing from it until then.
+- Recent messages are offered to ``OFFERED_TO`` peers outside of the mesh, however many are connected. The library
+  offers them to a quarter of all: with 160 connections more bytes than the messages themselves.
 - A peer that joins the mesh is told which messages are recent: between its subscription and its joining, a message is
   sent to nobody there, and peers in the mesh get no IHAVE otherwise.
 - Its mesh maintenance leaves peers without a mesh, and its control messages reach the wrong peers: both are replaced.
@@ -32,8 +34,7 @@ HEARTBEAT_SECONDS = 1
 PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
 MAX_PRUNE_SECONDS = 600  # that a peer may ask for
 BACK_OFFS_PER_TOPIC = 1024
-LAZY_PEERS = 6  # that hear by IHAVE at each heartbeat, or ``LAZY_SHARE`` of those outside the mesh if these are more
-LAZY_SHARE = 0.25
+OFFERED_TO = 6  # each heartbeat
 
 
 class Mesh(GossipSub):
@@ -152,7 +153,7 @@ class Mesh(GossipSub):
             others = [p for p in listeners - forwarded_to if self.peer_scorer.allow_gossip(p, [topic])]
             ids = self.mcache.window(topic) if others else []
             if ids:
-                for peer in self.select_from_minus(max(LAZY_PEERS, int(len(others) * LAZY_SHARE)), others, ()):
+                for peer in self.select_from_minus(OFFERED_TO, others, ()):
                     told[peer][topic] = ids
         return told
 

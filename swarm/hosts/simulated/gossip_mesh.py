@@ -1,0 +1,88 @@
+"""Who forwards to whom in a simulated network that has a mesh, as GossipSub's has, and what is offered outside of it.
+
+A host forwards to the neighbours that share its mesh: about ``degree``, never fewer than ``degree - 1`` for longer than
+a heartbeat where it has as many neighbours, and never more than ``degree + max(2, degree // 2)``. Every heartbeat it
+offers what is recent to ``OFFERED_TO`` other neighbours, and these ask for what they do not have. Both are as on our
+libp2p host (``swarm/hosts/libp2p/gossipsub``). Departures: peers that pruned each other may mesh again at once, and
+whether a neighbour has a place is known without asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.hosts.simulated.flooding import GossipEnd, Neighbour
+
+HEARTBEAT_SECONDS = 1.0
+OFFERED_TO = 6  # neighbours outside of the mesh, each heartbeat
+OFFERED_SECONDS = 3.0  # after a message was made
+OFFERED_ID_BYTES = 26  # of one message in an offer
+
+
+class GossipMesh:
+    """The meshes of all hosts of one network. ``degree`` None: every host forwards to all its neighbours."""
+
+    def __init__(self, degree: int | None, random: Random) -> None:
+        self.degree = degree
+        self._random = random
+
+    def forwards_to(self, end: GossipEnd) -> list[Neighbour]:
+        """Returns the neighbours to which a host forwards; without a mesh, which lasts a heartbeat at most, all."""
+        neighbours = end.host.neighbours()
+        if self.degree is None:
+            return neighbours
+        if end.listed is not neighbours or end.forwards is None:
+            end.mesh &= {neighbour.number for neighbour, _, _ in neighbours}
+            end.listed = neighbours
+            end.forwards = [each for each in neighbours if each[0].number in end.mesh] or neighbours
+        return end.forwards
+
+    def maintain(self, ends: Iterable[GossipEnd]) -> None:
+        """Completes the meshes that have become too small, and makes those smaller that have become too large."""
+        for end in ends:
+            self.forwards_to(end)
+            if len(end.mesh) < self._fewest:
+                self._graft(end)
+            elif len(end.mesh) > self._most:
+                self._prune(end)
+
+    def offers(self, end: GossipEnd) -> list[Neighbour]:
+        """Returns the neighbours to which a host offers what is recent."""
+        others = [each for each in end.host.neighbours() if each[0].number not in end.mesh]
+        return others if len(others) <= OFFERED_TO else self._random.sample(others, OFFERED_TO)
+
+    @property
+    def _fewest(self) -> int:
+        assert self.degree is not None
+        return max(1, self.degree - 1)
+
+    @property
+    def _most(self) -> int:
+        assert self.degree is not None
+        return self.degree + max(2, self.degree // 2)
+
+    def _graft(self, end: GossipEnd) -> None:
+        assert self.degree is not None
+        others = [each for each, _, _ in end.host.neighbours() if each.number not in end.mesh and each.topics]
+        self._random.shuffle(others)
+        others.sort(key=lambda other: len(other.mesh) >= self._most)  # full ones last: they will prune
+        for other in others[: self.degree - len(end.mesh)]:
+            _mesh(end, other)
+
+    def _prune(self, end: GossipEnd) -> None:
+        assert self.degree is not None
+        members = [each for each, _, _ in end.host.neighbours() if each.number in end.mesh]
+        self._random.shuffle(members)
+        for other in members[self.degree :]:
+            for one, gone in ((end, other), (other, end)):
+                one.mesh.discard(gone.number)
+                one.forwards = None
+
+
+def _mesh(end: GossipEnd, other: GossipEnd) -> None:
+    for one, new in ((end, other), (other, end)):
+        one.mesh.add(new.number)
+        one.forwards = None
