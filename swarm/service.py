@@ -154,6 +154,7 @@ class SwarmService:
             self._table,
             report=self._conduct.report,
             candidates=self._averaging_candidates,
+            connected_seconds=self.peering.connected_seconds,
             store_bytes=settings.store_bytes,
             wall_clock=wall_clock,
             random=random,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -208,6 +209,14 @@ def run(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
     }
 
 
+def logged(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
+    """Returns ``run``'s figures, and prints them: all runs together take long."""
+    found = run(kind, seed, rounds)
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+    print(f"{kind or 'clean'} seed {seed}: {figures}", file=sys.stderr, flush=True)
+    return found
+
+
 def figures_of(kind: str, runs: Sequence[dict[str, float]], clean: Sequence[dict[str, float]]) -> list[Figure]:
     def mean(of: Sequence[dict[str, float]], name: str) -> float:
         return statistics.fmean(each[name] for each in of)
@@ -236,10 +245,10 @@ def main() -> None:
     options = parser.parse_args()
     models.ensure(models.STUDENT)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    clean = [run(None, seed, options.rounds) for seed in seeds]
+    clean = [logged(None, seed, options.rounds) for seed in seeds]
     figures = figures_of("clean", clean, clean)
     for kind in options.only or KINDS:
-        figures += figures_of(kind, [run(kind, seed, options.rounds) for seed in seeds], clean)
+        figures += figures_of(kind, [logged(kind, seed, options.rounds) for seed in seeds], clean)
     report("averaging_weights", figures, as_json=options.json)
 
 

@@ -108,7 +108,6 @@ class Pairing:
         self._seekers: dict[PeerId, float] = {}  # whose proposals we declined, and when; the latest last
         self._accepts: Callable[[PeerId], bool] = lambda peer: False
         self._is_known: Callable[[PeerId], bool] = lambda peer: True
-        self._asked_first: Callable[[PeerId], bool] = lambda peer: True
         self._engaged: WeightExchange | None = None
         self._proposal = anyio.CancelScope()
         self._accepted = anyio.Event()
@@ -130,12 +129,11 @@ class Pairing:
         accepts: Callable[[PeerId], bool],
         deadline_seconds: float,
         is_known: Callable[[PeerId], bool] = lambda peer: True,
-        asked_first: Callable[[PeerId], bool] = lambda peer: True,
     ) -> PairingOutcome:
         """Makes one exchange with one of ``candidates``, or with a proposer that ``accepts`` is true of.
 
-        Candidates that ``asked_first`` is true of are asked before others. A proposer that ``is_known`` is not true of,
-        because it never averaged with us, hears our ``have`` only after its own: silent, it leaves no doubt.
+        A proposer that ``is_known`` is not true of, because it never averaged with us, hears our ``have`` only after
+        its own: silent, it leaves no doubt.
         Looks for a partner until the deadline; an exchange that runs then is finished. The weights behind ``offer``
         must not change meanwhile. Cancelled while undecided, it abandons the exchange, and answers so if it is asked.
         """
@@ -143,7 +141,7 @@ class Pairing:
             raise RuntimeError("an offer is open already: call average() once at a time")
         began_seconds = anyio.current_time()
         self._state, self._accepts = rules.PairingState(self._host.peer_id, offer), accepts
-        self._is_known, self._asked_first = is_known, asked_first
+        self._is_known = is_known
         tally: Counter[str] = Counter()
         try:
             exchange = await self._search(candidates, began_seconds + deadline_seconds, tally)
@@ -166,15 +164,7 @@ class Pairing:
                 now_seconds = anyio.current_time()
                 open_to = [p for p in candidates() if p != self._host.peer_id and p not in self._state.failed]
                 seekers = rules.still_seeking(self._seekers, now_seconds, self._terms)
-                move = rules.next_proposal(
-                    now_seconds,
-                    open_to,
-                    search,
-                    self._terms,
-                    self._random,
-                    seekers=seekers,
-                    asked_first=self._asked_first,
-                )
+                move = rules.next_proposal(now_seconds, open_to, search, self._terms, self._random, seekers=seekers)
                 self._seekers = {peer: self._seekers[peer] for peer in seekers if peer != move.peer}
                 if move.peer is None:
                     await self._wait_for_proposal(min(move.until_seconds, until_seconds) - now_seconds)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -24,7 +24,6 @@ from swarm.host import PeerId
 
 MAX_DOUBLINGS = 4  # of ``Terms.pause_seconds``: bounds every pause
 MIN_PAUSE_SECONDS = 0.02
-OTHERS_WAIT = 4  # proposals to each that is asked first: an exchange with another may cost far more than a decline
 ANSWER_SECONDS = 5.0
 EXCHANGE_SECONDS = 600.0
 RESOLVE_SECONDS = 60.0
@@ -142,24 +141,21 @@ def next_proposal(
     random: Random,
     *,
     seekers: Sequence[PeerId] = (),
-    asked_first: Callable[[PeerId], bool] = lambda peer: True,
 ) -> Move:
     """The peer to propose to once the pause after the last proposal is over.
 
     It is the last of ``seekers``: peers whose proposal to us we declined, and which therefore look for a partner.
-    Without any, it is a random one of the candidates that received the fewest proposals. While one that ``asked_first``
-    is true of is left to ask, the others are no seekers, and count as if each had received ``OTHERS_WAIT`` proposals.
+    Without any, it is a random one of the candidates that received the fewest proposals.
     """
     if now_seconds < search.idle_until_seconds:
         return Move(None, search.idle_until_seconds, "pausing after a proposal that led to no exchange")
     open_to_us = [peer for peer in candidates if peer not in search.excluded]
     if not open_to_us:
         return Move(None, now_seconds + terms.pause_seconds, "no peer of the family is left to ask")
-    first = [peer for peer in open_to_us if asked_first(peer)] or open_to_us
-    seeking = [peer for peer in seekers if peer in first]
+    seeking = [peer for peer in seekers if peer in open_to_us]
     if seeking:
         return Move(seeking[-1], now_seconds, "it proposed to us when we could not accept")
-    asked = {peer: search.proposals.get(peer, 0) + OTHERS_WAIT * (peer not in first) for peer in open_to_us}
+    asked = {peer: search.proposals.get(peer, 0) for peer in open_to_us}
     fewest = min(asked.values())
     peer = random.choice([peer for peer in open_to_us if asked[peer] == fewest])
     return Move(peer, now_seconds, f"one of {len(open_to_us)} peers of the family")

@@ -2,36 +2,34 @@
 
     after a failed exchange      not again for ``PAUSES`` times as long as it took, doubled with every failure that no
                                  commit followed
-    peers without a commit       all of them together: a search is open to them with the chance
-
-        chance = max(MIN_CHANCE, 2^(commits of such peers − 3 × failures of such peers)), at most 1
+    peers without a commit       after one of them failed, none of them for ``PAUSES`` times as long as that took; then,
+                                 until one has committed, only those that have been connected for ``STAYED_SECONDS``, or
+                                 half as long as the one that was longest
 
 so that a stranger that takes our time loses its own turn, and strangers that take turns, however many names they have,
-cost no more than one search in thirty-two. Until one has failed the chance is 1, and strangers are like all others: two
-replicas must both be open to average for the first time, so with less every replica would keep its first partner, and
-the family would not mix. After a failure, a search that is open to strangers asks known peers first.
-Peers that have committed with us, or whose groups we learnt from, are not counted among strangers; while none of them
-is here, every search is open.
+cost no more than a twentieth of our time. A stranger whose name is always new is never a partner, and does not stand in
+the way of a newcomer that stays. Until one has failed, strangers are like all others.
+
+Peers that have committed with us, or whose groups we learnt from, are not counted among strangers. While none of them
+is here, strangers do not pause together: a newcomer has nobody else.
 
 Bounded to ``REMEMBERED`` peers; the one that failed longest ago is forgotten first. To push out one failure takes as
-many other failures, of which each makes the chance smaller.
+many other failures, of which each takes its pause.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from swarm.host import PeerId
 
-PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time
+PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time, and strangers together another
 MAX_PAUSE_SECONDS: Final = 24 * 3600.0
-MIN_CHANCE: Final = 1 / 32
+STAYED_SECONDS: Final = 300.0
 REMEMBERED: Final = 1024
-_FAILURE: Final = 3  # one takes more time than several commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,8 @@ class PartnerMemory:
     """The outcomes of exchanges. ``now_seconds`` is of any one clock."""
 
     failed: Mapping[PeerId, FailedExchanges] = field(default_factory=dict)  # the latest last
-    strangers: int = 0  # the exponent above, at most 0; peers that had never committed before count
+    is_wary: bool = False  # a stranger has failed, and none has committed since
+    strangers_from_seconds: float = -math.inf
 
     def after_failure(
         self, peer: PeerId, now_seconds: float, took_seconds: float, *, is_stranger: bool
@@ -59,22 +58,33 @@ class PartnerMemory:
         failed[peer] = FailedExchanges(count, now_seconds + pause_seconds)
         while len(failed) > REMEMBERED:
             del failed[next(iter(failed))]
-        lowest = math.floor(math.log2(MIN_CHANCE))
-        return PartnerMemory(failed, max(lowest, self.strangers - _FAILURE * is_stranger))
+        if not is_stranger:
+            return replace(self, failed=failed)
+        return PartnerMemory(failed, True, now_seconds + PAUSES * took_seconds)
 
     def after_commit(self, peer: PeerId, *, is_stranger: bool) -> PartnerMemory:
         failed = {other: each for other, each in self.failed.items() if other != peer}
-        return PartnerMemory(failed, min(0, self.strangers + is_stranger))
+        return replace(self, failed=failed, is_wary=self.is_wary and not is_stranger)
 
-    def is_pausing(self, peer: PeerId, now_seconds: float) -> bool:
+    def partners(
+        self,
+        peers: Sequence[PeerId],
+        now_seconds: float,
+        *,
+        is_stranger: Callable[[PeerId], bool],
+        connected_seconds: Callable[[PeerId], float],
+    ) -> list[PeerId]:
+        """Returns those of ``peers`` that we average with now; ``connected_seconds`` says for how long each is here."""
+        ready = [peer for peer in peers if not self._is_pausing(peer, now_seconds)]
+        known = [peer for peer in ready if not is_stranger(peer)]
+        if known and now_seconds < self.strangers_from_seconds:
+            return known
+        if not self.is_wary:
+            return ready
+        stayed_seconds = {peer: connected_seconds(peer) for peer in ready if peer not in known}
+        enough_seconds = min(STAYED_SECONDS, max(stayed_seconds.values(), default=0.0) / 2.0)
+        return [peer for peer in ready if peer in known or stayed_seconds[peer] >= enough_seconds]
+
+    def _is_pausing(self, peer: PeerId, now_seconds: float) -> bool:
         failed = self.failed.get(peer)
         return failed is not None and now_seconds < failed.until_seconds
-
-    @property
-    def wary(self) -> bool:
-        """Whether strangers have failed more than newcomers have made good: then known peers are asked first."""
-        return self.strangers < 0
-
-    def open_to_strangers(self, random: Random) -> bool:
-        """Draws whether the next search may end with a peer that has never committed."""
-        return random.random() < max(MIN_CHANCE, min(1.0, 2.0**self.strangers))

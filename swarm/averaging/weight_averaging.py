@@ -4,12 +4,12 @@
 ask, fetches the partner's weights, and judges them before the node confirms that it holds them.
 
 Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked, and only
-proposals of such peers accepted; of these, none that failed a moment ago, and few of those that never averaged with us
-once strangers have failed (``swarm.averaging.partner_memory``). The weights that we average with have our layout, are
-finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all others are refused with the reason before
-anything is committed, and cost their sender reputation. Both blobs stay in the store during the exchange and for the
-store's grace period, a minute, after the answer. There is one search at a time; cancelled, it abandons. Only the
-exchange itself waits for a blob to be decoded.
+proposals of such peers accepted; of these, none that failed a moment ago, and of those that never averaged with us,
+once one has failed, only such as have been here for a while (``swarm.averaging.partner_memory``). The weights that we
+average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all others
+are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in the store
+during the exchange and for the store's grace period, a minute, after the answer. There is one search at a time;
+cancelled, it abandons. Only the exchange itself waits for a blob to be decoded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class _Search:
     known: api.KnownPartners
     past: FamilyPast  # of ``known``, with this search
     pinned: list[bytes]
-    open_to_strangers: bool  # to peers of the family that have never averaged with us
     refused_as: ExchangeOutcome | None = None  # why we refused the weights of the exchange that runs
     difference: Difference | None = None  # of the partner's weights from ours, once these were found fit
     weight: float = 1.0
@@ -94,19 +93,21 @@ class WeightAveraging:
         *,
         report: Report,
         candidates: Callable[[bytes], Sequence[PeerId]],
+        connected_seconds: Callable[[PeerId], float],
         store_bytes: int,
         wall_clock: Callable[[], float],
         random: Random,
         measure: Measure = measure_in_thread,
     ) -> None:
-        """``candidates`` returns the peers of a family that may be asked."""
+        """``candidates`` returns the peers of a family that may be asked, ``connected_seconds`` for how long one has
+        been connected of late."""
         self._store = store
         self._fetcher = fetcher
         self._table = table
         self._report = report
         self._candidates = candidates
+        self._connected_seconds = connected_seconds
         self._wall_clock = wall_clock
-        self._random = random
         self._measure = measure
         self._partners = PartnerMemory()
         self._search: _Search | None = None
@@ -131,10 +132,7 @@ class WeightAveraging:
                 "busy", "an exchange of weights runs already: wait for its answer, or close its client"
             )
         offer = request.offer
-        strangers = self._partners.open_to_strangers(self._random)
-        search = self._search = _Search(
-            offer, _layout_of(request), request.known, request.known.past, [offer.blob], strangers
-        )
+        search = self._search = _Search(offer, _layout_of(request), request.known, request.known.past, [offer.blob])
         self._store.pin(offer.blob)
         try:
             await self._check_ours(search)
@@ -144,7 +142,6 @@ class WeightAveraging:
                 accepts=lambda peer: peer in self._partners_for(search),
                 deadline_seconds=request.deadline_seconds,
                 is_known=lambda peer: not self._is_stranger(peer),
-                asked_first=lambda peer: not (self._partners.wary and self._is_stranger(peer)),
             )
         finally:
             for blob in search.pinned:
@@ -164,11 +161,12 @@ class WeightAveraging:
 
     def _partners_for(self, search: _Search) -> list[PeerId]:
         """Returns the peers of the family that this search may end with."""
-        now_seconds = anyio.current_time()
-        family = [p for p in self._candidates(search.offer.family) if p not in search.known.avoided]
-        peers = [p for p in family if not self._partners.is_pausing(p, now_seconds)]
-        known = [p for p in peers if not self._is_stranger(p)]
-        return peers if search.open_to_strangers or not known else known
+        return self._partners.partners(
+            [peer for peer in self._candidates(search.offer.family) if peer not in search.known.avoided],
+            anyio.current_time(),
+            is_stranger=self._is_stranger,
+            connected_seconds=self._connected_seconds,
+        )
 
     def _is_stranger(self, peer: PeerId) -> bool:
         notes = self._table.known(peer)

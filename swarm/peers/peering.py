@@ -337,6 +337,10 @@ class Peering:
         self._members.discard(peer)
         await self._host.disconnect(peer)
 
+    def connected_seconds(self, peer: PeerId) -> float:
+        """Returns for how long the peer has been connected of late; what was before this connection fades."""
+        return self._log.recent_seconds(peer, anyio.current_time())
+
     def ban(self, peer: PeerId) -> None:
         self._members.discard(peer)
         self._host.block(peer)

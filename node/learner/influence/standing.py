@@ -1,7 +1,8 @@
 """How much each peer may move the learner, by what followed when it was learnt from. Pure: the round is an argument.
 
     influence 0            while a peer waits for a place, or is set aside after harm
-    1/P, 2/P, … 1          one step more for every round learnt from it without harm, P = PROBATION_ROUNDS
+    1/P, 2/P, … 1          one step more for every round learnt from it without harm, P = PROBATION_ROUNDS, once it is
+                           known what own success is
     back to 0              with harm: set aside for SET_ASIDE_ROUNDS, twice as long each time, then a newcomer again
 
 Peers below 1 are newcomers. Few of them are learnt from at a time (``PLACES``), since a peer that is learnt from alone

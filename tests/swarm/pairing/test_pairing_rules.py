@@ -13,7 +13,6 @@ from protocol.streams.averaging_messages import DeclineReason, Offer
 from swarm.averaging.pairing_rules import (
     MAX_DOUBLINGS,
     MIN_PAUSE_SECONDS,
-    OTHERS_WAIT,
     ExchangeEvent,
     ExchangePhase,
     ExchangeProgress,
@@ -31,23 +30,6 @@ from swarm.averaging.pairing_rules import (
 TERMS = Terms(max_bytes=1000, max_steps_apart=2)
 OFFER = Offer(b"f" * 16, b"l" * 16, "dense", 5, bytes(32), 100)
 Names = st.text("abc", min_size=1, max_size=3)
-
-
-def test_known_peers_are_asked_several_times_before_strangers_and_strangers_that_seek_do_not_come_first() -> None:
-    random, search = Random(1), Search({})
-    asked: list[str] = []
-    for _ in range(2 * OTHERS_WAIT + 3):
-        move = next_proposal(
-            100.0 * len(asked), ["a", "b", "stranger"], search, TERMS, random,
-            seekers=["stranger"], asked_first=lambda peer: peer != "stranger",
-        )  # fmt: skip
-        assert move.peer is not None
-        asked.append(move.peer)
-        now_seconds = 100.0 * len(asked) - 50.0
-        search = after_proposal(search, move.peer, DeclineReason.BUSY, now_seconds, now_seconds, TERMS, random)
-    assert "stranger" not in asked[: 2 * OTHERS_WAIT] and asked.count("stranger") == 1
-    alone = next_proposal(0.0, ["x", "y"], Search({}), TERMS, random, seekers=["x"], asked_first=lambda peer: False)
-    assert alone.peer == "x"
 
 
 def test_only_what_a_stranger_proposed_waits_for_its_have_so_that_no_two_wait_for_each_other() -> None:

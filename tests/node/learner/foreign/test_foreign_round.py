@@ -17,6 +17,7 @@ from node.events import (
     RoundDone,
 )
 from node.learner.foreign.swarm_calls import MAX_WAITING_CALLS
+from node.learner.influence.standing import PROBATION_ROUNDS
 from node.policy.policy import Policy
 from node.tasks.scorer import ScoringFault as ScoringFault
 from protocol.messages import PromptRef
@@ -299,13 +300,14 @@ def test_true_right_answers_that_are_not_worth_copying_teach_nothing(
     assert swarm.verdicts("ann") == {"unused": 1}  # every claim held
 
 
-def test_strangers_teach_only_once_own_success_is_known_and_then_a_little(swarm: MemorySwarm) -> None:
-    section = LearnerSection(own_groups=40, completions=4, foreign_groups=4, learning_rate=1e-3)
-    node = Node("ann", swarm.member("ann"), learner=section, trusting=False)
+def test_strangers_teach_a_little_from_the_first_round_and_gain_nothing_before_own_success_is_known(
+    swarm: MemorySwarm,
+) -> None:
+    node = Node("ann", swarm.member("ann"), trusting=False)
     used = []
-    for version in range(6):
+    for version in range(PROBATION_ROUNDS + 2):
         swarm.put("bob", replace(right_group(node.policy, seed=version), policy_version=version))
         used.append(node.round().foreign_groups_used)
-    assert used[0] == 0
-    assert sum(used) > 0
-    assert not node.learner.state.influence.standings.of("bob").proven
+    assert used[0] == 1
+    assert not node.learner.state.influence.watch.is_warm
+    assert node.learner.state.influence.standings.of("bob").calm_rounds == 0

@@ -54,12 +54,19 @@ class Run:
         return self.copies[self.number]
 
 
-def test_newcomers_wait_until_own_success_is_known() -> None:
+def test_newcomers_teach_from_the_first_round_and_gain_influence_once_own_success_is_known() -> None:
     run = Run()
     run.rounds(1, 0.5, group("bob"))
-    assert run.used == [0.0]
-    run.rounds(4, 0.5, group("bob"))
     assert run.used[0] > 0
+    assert run.guard.state.standings.influence("bob", 2) == 1 / PROBATION_ROUNDS
+    run.rounds(10, 0.5, group("bob"))
+    assert run.guard.state.standings.of("bob").proven
+
+
+def test_poisoner_that_is_there_from_the_first_round_is_found_and_the_weights_go_back() -> None:
+    run = Run()
+    harms = [harm for success in (0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1) for harm in run.rounds(1, success, group("eve"))]
+    assert harms and harms[0].peers == ("eve",) and harms[0].weights_of_round in (1, 2)
 
 
 def test_poisoner_is_found_by_own_success_and_the_weights_go_back_to_before_it() -> None:
