@@ -19,6 +19,7 @@ from node.evaluation.evaluation_result import Evaluation
 from node.events import Averaged, Event, LearnerReady, RoundDone, Stopped, decode_event
 from node.home import Home
 from node.printable import printable
+from node.process_pipes import close_pipes
 from protocol.errors import StarlingError, TransportError
 
 KILL_AFTER_SECONDS = 10.0  # to stop in order; then as long again after SIGTERM, before SIGKILL
@@ -110,6 +111,7 @@ class DemoNode:
         finally:
             watching.cancel()
             await asyncio.shield(_end(process))
+            close_pipes(process)
             self._ended = True
             self._changed.set()
         if code != 0:
@@ -207,7 +209,8 @@ async def measure_policy(home: Path, model: str, prompts: int, environment: dict
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        close_pipes(process)
+        await process.wait()
     if process.returncode != 0:
         raise DemoError(f"starling eval of {model} failed: {printable(errors.decode(errors='replace')[-1000:], 1000)}")
     return msgspec.json.decode(output, type=Evaluation)

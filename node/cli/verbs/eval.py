@@ -37,6 +37,7 @@ def evaluate(
     from node.checkpoints.choice import named_checkpoint
     from node.cli.wording import evaluation_lines
     from node.configuration import load_config
+    from node.doctor.task_check import check_generators
     from node.home import home_at
 
     where = home_at(home, os.environ)
@@ -46,6 +47,7 @@ def evaluate(
 
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
+    check_generators(config.tasks)
     result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed)
     if as_json:
         import msgspec
