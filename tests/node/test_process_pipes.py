@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from node.demo import member
-from node.demo.member import DemoNode, MemberPlan, measure_policy
+from node.demo.measuring import measure_policy
+from node.demo.member import DemoNode, MemberPlan
 from node.supervision.children import Child, ChildSpec
 from node.supervision.rolling_log import RollingLog
 from node.supervision.watching import device_usage as device
@@ -26,7 +27,7 @@ LEAVES_ONE = "setsid sh -c 'echo $$ >> {}; exec sleep 1000' & exec sleep 1000"
 
 
 async def measured(folder: Path, command: str) -> None:
-    await measure_policy(folder, "builtin:wren", 1, {})
+    await measure_policy(folder, "builtin:wren", 1, {}, lambda measuring: None)
 
 
 async def demonstrated(folder: Path, command: str) -> None:

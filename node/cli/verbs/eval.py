@@ -23,6 +23,8 @@ def evaluate(
 ) -> None:
     """Measure the mean reward on every task, greedy and sampled. Without a checkpoint, measure the model itself.
 
+    How far it is goes to standard error.
+
     Examples:
 
     starling eval --prompts 64 --json
@@ -44,11 +46,16 @@ def evaluate(
     chosen = named_checkpoint(where.checkpoints, checkpoint) if checkpoint is not None else None
     with importing_libraries():
         from node.evaluation.evaluation import evaluate_policy
+    from node.evaluation.evaluation_result import progress_line
 
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
     check_generators(config.tasks)
-    result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed)
+
+    def show_progress(answers: int, in_all: int) -> None:
+        typer.echo(progress_line(answers, in_all), err=True)
+
+    result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed, on_progress=show_progress)
     if as_json:
         import msgspec
 

@@ -46,7 +46,8 @@ DONE = round_done(policy_version=6, samples_by_task={"add": 100})
 
 
 READY = LearnerReady(
-    time_seconds=0.0, model="builtin:wren", family=WREN.hex(), tokenizer=WREN.hex(), parameters=10, trainable_parameters=10,
+    time_seconds=0.0, model="builtin:wren", family=WREN.hex(), tokenizer=WREN.hex(), parameters=10,
+    trainable_parameters=10,
     device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None, seconds=1.0,
 )  # fmt: skip
 
