@@ -13,6 +13,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from node.policy.model_name import model_name
+
 STOP_LINE = "stop"  # on the learner's standard input: finish the round, checkpoint, exit 0
 PAUSE_LINE = "pause"  # the same, because the node pauses: it will be started again
 
@@ -58,7 +60,7 @@ class Planned(_Event, frozen=True, kw_only=True, tag="planned"):
 class LearnerReady(_Event, frozen=True, kw_only=True, tag="ready"):
     """Everything is loaded; the first round begins."""
 
-    model: str
+    model: str  # as configured
     family: str  # hex
     tokenizer: str  # hex
     parameters: int
@@ -72,6 +74,12 @@ class LearnerReady(_Event, frozen=True, kw_only=True, tag="ready"):
     rows: int | None = None  # sequences decoded side by side, to begin with
     batch_tokens: int | None = None  # padded tokens of one pass, to begin with
     memory_bytes: int | None = None  # in all, of the device, or of the machine where that is a CPU
+    name: str | None = None  # of the model, as its heartbeats say it; None in records of earlier versions
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called wherever people read it."""
+        return self.name or model_name(self.model)
 
 
 class Phases(Struct, frozen=True, kw_only=True):

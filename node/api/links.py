@@ -63,7 +63,7 @@ def _own_node(status: NodeStatus) -> LinkNode:
     return LinkNode(
         peer=status.peer,
         name=status.name,
-        model=ready.model if ready is not None else status.model,
+        model=status.model,
         family=ready.family if ready is not None else "",
         ours=True,
         connected=False,

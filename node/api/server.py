@@ -59,12 +59,14 @@ async def served(
     """Serves the API from entry to exit: on the socket ``path``, and on the first free one of ``ports`` of 127.0.0.1,
     which it gives; None without ``ports``.
 
-    The caller holds the lock of the data directory, so an old socket belongs to no running node and is replaced. Raises
-    ``StorageError`` where no socket can be made, ``UnreachableError`` where every port is taken.
+    The caller holds the lock of the data directory, so an old socket belongs to no running node and is replaced; ours
+    is removed at the end. Raises ``StorageError`` where no socket can be made, ``UnreachableError`` where every port is
+    taken.
     """
     if ports and not token:
         raise ValueError("an API on a port needs a token")
     async with AsyncExitStack() as stack:
+        stack.callback(path.unlink, missing_ok=True)  # last: whoever finds no socket asks the lock
         try:
             await web.UnixSite(await _runner(stack, application(node, feed)), path).start()
         except OSError as error:

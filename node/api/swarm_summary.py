@@ -77,7 +77,7 @@ def _own_heartbeat(status: NodeStatus) -> HeartbeatView | None:
     return HeartbeatView(
         name=status.name,
         software=SOFTWARE,
-        model=ready.model,
+        model=status.model,
         family=ready.family,
         tokenizer=ready.tokenizer,
         round=done.round if done else ready.round,

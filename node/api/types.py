@@ -85,7 +85,7 @@ class NodeStatus(Struct, frozen=True):
     home: str
     name: str
     peer: str
-    model: str
+    model: str  # as peers see it; the configured one is among the settings
     state: NodeState
     uptime_seconds: float
     swarm_process: ChildStatus

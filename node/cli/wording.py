@@ -59,7 +59,7 @@ def ready_line(ready: LearnerReady) -> str:
         f"continuing after round {ready.round} from {ready.checkpoint}" if ready.checkpoint else "from its first round"
     )
     return (
-        f"training {printable(ready.model)} ({ready.trainable_parameters:,} of {ready.parameters:,} parameters, "
+        f"training {printable(ready.model_name)} ({ready.trainable_parameters:,} of {ready.parameters:,} parameters, "
         f"{ready.dtype} on {ready.device}) on {counted(len(ready.tasks), 'task')}, {start}"
     )
 

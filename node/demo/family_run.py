@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from node.demo.agreement import mean_distance
 from node.demo.family import FamilyReport, NodeResult, make_family_report, moments_of
-from node.demo.member import measure_policy
+from node.demo.measuring import measure_policies
 from node.demo.run import (
     DemoSettings,
     Display,
+    ShownParts,
     environment_of_members,
     learn_alone,
     learn_together,
     run_in_temporary_directory,
     this_machine,
 )
+from node.demo.timeline import Part
 from node.evaluation.evaluation_result import Evaluation
 from node.version import VERSION
 
@@ -37,27 +40,23 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
     count, model = len(settings.models), settings.models[0]
     environment = environment_of_members(os.environ, count, os.cpu_count() or 1)
 
-    async def measure(stage: str) -> list[Evaluation]:
-        homes = [root / stage / str(index) for index in range(count)]
-        return await asyncio.gather(*(measure_policy(home, model, settings.prompts, environment) for home in homes))
+    shown = ShownParts(settings, display, first=1)
+
+    def measured(homes: Sequence[Path]) -> Coroutine[Any, Any, list[Evaluation]]:
+        return measure_policies([(home, model) for home in homes], settings.prompts, environment, shown.on_measuring)
+
+    def homes(stage: str) -> list[Path]:
+        return [root / stage / str(index) for index in range(count)]
 
     async def distance(stage: str) -> float:
-        homes = [root / stage / str(index) for index in range(count)]
-        return await asyncio.to_thread(mean_distance, homes)
+        return await asyncio.to_thread(mean_distance, homes(stage))
 
-    display.show_stage(f"Measuring {model} before training.")
-    began = time.monotonic()
-    before = await measure_policy(root / "before", model, settings.prompts, environment)
-    left = settings.left(count * (time.monotonic() - began))  # later, every node is measured
-    display.show_stage(f"Learning together for {settings.amount()}, averaging weights.{left}")
-    together = await learn_together(settings, display, root / "together", environment)
-    display.show_stage("Measuring the nodes after learning together.")
-    after_together = await measure("together")
-    display.show_stage("Learning alone, each node with as many generated tokens as it had together.")
+    (before,) = await shown.part(Part.BEFORE, measured([root / "before"]))
+    together = await shown.part(Part.TOGETHER, learn_together(settings, display, root / "together", environment))
+    after_together = await shown.part(Part.MEASURED_TOGETHER, measured(homes("together")))
     budgets = [tally.effort().tokens_generated for tally in together]
-    alone = await learn_alone(settings, display, root / "alone", environment, budgets)
-    display.show_stage("Measuring the nodes after learning alone.")
-    after_alone = await measure("alone")
+    alone = await shown.part(Part.ALONE, learn_alone(settings, display, root / "alone", environment, budgets))
+    after_alone = await shown.part(Part.MEASURED_ALONE, measured(homes("alone")))
     nodes = tuple(
         NodeResult(
             label=label,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections import deque
@@ -15,10 +14,10 @@ import msgspec
 
 from node.api.node_client import ask_status
 from node.demo.plan import Effort
-from node.evaluation.evaluation_result import Evaluation
 from node.events import Averaged, Event, LearnerReady, RoundDone, Stopped, decode_event
 from node.home import Home
 from node.printable import printable
+from node.process_pipes import close_pipes
 from protocol.errors import StarlingError, TransportError
 
 KILL_AFTER_SECONDS = 10.0  # to stop in order; then as long again after SIGTERM, before SIGKILL
@@ -110,6 +109,7 @@ class DemoNode:
         finally:
             watching.cancel()
             await asyncio.shield(_end(process))
+            close_pipes(process)
             self._ended = True
             self._changed.set()
         if code != 0:
@@ -191,26 +191,6 @@ class DemoNode:
                     self.tally.received_bytes = status.swarm.received_bytes
                     self.tally.connected = status.swarm.connected_peers > 0
                     self._changed.set()
-
-
-async def measure_policy(home: Path, model: str, prompts: int, environment: dict[str, str]) -> Evaluation:
-    """Evaluates the newest checkpoint in ``home``, or ``model`` where there is none, with ``starling eval``. Raises
-    ``DemoError`` where that fails."""
-    process = await asyncio.create_subprocess_exec(
-        *STARLING, "eval", "--home", str(home), "--model", model, "--prompts", str(prompts), "--json",
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode != 0:
-        raise DemoError(f"starling eval of {model} failed: {printable(errors.decode(errors='replace')[-1000:], 1000)}")
-    return msgspec.json.decode(output, type=Evaluation)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -7,7 +7,6 @@ ends.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import platform
 import shutil
@@ -20,15 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from node.demo.member import DemoError, DemoNode, MemberPlan, Tally, measure_policy
+from node.demo.measuring import measure_policies
+from node.demo.member import DemoError, DemoNode, MemberPlan, Tally
 from node.demo.plan import DemoReport, ModelResult, make_report
+from node.demo.timeline import Measuring, Part, Timeline, about, plan_lines
 from node.evaluation.evaluation_result import Evaluation
 from node.quantities import counted
 from node.version import VERSION
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 PREPARE_SECONDS = 180.0  # for a node to import, load and connect
-LOAD_SECONDS = 30.0  # for all nodes to load and to end, as a rule, on a machine of two cores
 END_SECONDS = 180.0  # for a node to finish its step and checkpoint
 MAX_ALONE_FACTOR = 6.0  # learning alone may take this many times as long as learning together
 DISPLAY_SECONDS = 1.0
@@ -51,13 +51,9 @@ class DemoSettings:
             return f"{self.tokens:,} tokens each"
         return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
 
-    def left(self, measured_seconds: float) -> str:
-        """Returns in words how long it takes once the first measurement, which took so long, is done; empty where
-        tokens are the bound."""
-        if self.minutes is None:
-            return ""
-        seconds = 2 * (self.minutes * 60.0 + LOAD_SECONDS + measured_seconds)
-        return f" From here on it takes about {counted(max(1, math.ceil(seconds / 60.0)), 'minute')}."
+    @property
+    def learning_seconds(self) -> float | None:
+        return None if self.minutes is None else self.minutes * 60.0
 
     def labels(self) -> tuple[str, ...]:
         """Returns a name for each node: its model, numbered where all nodes have the same one."""
@@ -70,6 +66,9 @@ class Display(Protocol):
     """Shows the progress of the demonstration."""
 
     def show_stage(self, text: str) -> None: ...
+
+    def show_measuring(self, models: Sequence[Measuring]) -> None:
+        """Called whenever a model came further in its measurement."""
 
     def show_members(self, members: Sequence[DemoNode], stage: str) -> None:
         """Called about once a second while nodes learn. ``stage``: "together" or "alone"."""
@@ -103,28 +102,74 @@ def this_machine() -> str:
 
 async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> tuple[ModelResult, ...]:
     environment = environment_of_members(os.environ, len(settings.models), os.cpu_count() or 1)
+    shown = ShownParts(settings, display, first=len(settings.models))
 
-    async def measure(stage: str) -> list[Evaluation]:
+    def measured(stage: str) -> Coroutine[Any, Any, list[Evaluation]]:
         homes = [root / stage / str(index) for index in range(len(settings.models))]
-        places = zip(homes, settings.models, strict=True)
-        return await asyncio.gather(*(measure_policy(h, m, settings.prompts, environment) for h, m in places))
+        places = list(zip(homes, settings.models, strict=True))
+        return measure_policies(places, settings.prompts, environment, shown.on_measuring)
 
-    display.show_stage("Measuring each model before training.")
-    began = time.monotonic()
-    before = await measure("before")
-    display.show_stage(f"Learning together for {settings.amount()}.{settings.left(time.monotonic() - began)}")
-    tallies_together = await learn_together(settings, display, root / "together", environment)
-    display.show_stage("Measuring the models after learning together.")
-    together = await measure("together")
-    display.show_stage("Learning alone, each node with as many generated tokens as it had together.")
+    before = await shown.part(Part.BEFORE, measured("before"))
+    tallies_together = await shown.part(
+        Part.TOGETHER, learn_together(settings, display, root / "together", environment)
+    )
+    together = await shown.part(Part.MEASURED_TOGETHER, measured("together"))
     efforts_together = [tally.effort() for tally in tallies_together]
     budgets = [effort.tokens_generated for effort in efforts_together]
-    tallies_alone = await learn_alone(settings, display, root / "alone", environment, budgets)
+    tallies_alone = await shown.part(Part.ALONE, learn_alone(settings, display, root / "alone", environment, budgets))
     efforts_alone = [tally.effort() for tally in tallies_alone]
-    display.show_stage("Measuring the models after learning alone.")
-    alone = await measure("alone")
+    alone = await shown.part(Part.MEASURED_ALONE, measured("alone"))
     columns = (settings.models, before, alone, together, efforts_alone, efforts_together)
     return tuple(ModelResult(*row) for row in zip(*columns, strict=True))
+
+
+class ShownParts:
+    """Runs the parts of a demonstration one after another, and says of each what is left."""
+
+    def __init__(self, settings: DemoSettings, display: Display, *, first: int) -> None:
+        """``first``: how many models are measured before training."""
+        self._settings, self._display, self._first = settings, display, first
+        self._timeline = Timeline(
+            nodes=len(settings.models),
+            cores=os.cpu_count() or 1,
+            load=os.getloadavg()[0],
+            learning_seconds=settings.learning_seconds,
+            prompts=settings.prompts,
+            first=first,
+        )
+        self._now: Part | None = None
+        self._corrected = False
+        display.show_stage("\n".join(plan_lines(self._timeline)))
+
+    async def part(self, part: Part, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits ``work``, which is that part."""
+        self._now, began = part, time.monotonic()
+        self._display.show_stage(f"{self._text(part)}{self._left(part)}")
+        result = await work
+        self._timeline.on_end(part, time.monotonic() - began)
+        return result
+
+    def on_measuring(self, models: Sequence[Measuring]) -> None:
+        self._display.show_measuring(models)
+        if self._now is Part.BEFORE and len(models) == self._first and self._timeline.on_measuring(models):
+            whole = self._timeline.whole_seconds
+            if not self._corrected and whole is not None:
+                self._display.show_stage(f"By the first answers, it takes {about(whole)} in all.")
+            self._corrected = True
+
+    def _text(self, part: Part) -> str:
+        text = str(part).capitalize()
+        match part:
+            case Part.TOGETHER:
+                return f"{text} for {self._settings.amount()}."
+            case Part.BEFORE:
+                return f"{text}, on {counted(self._settings.prompts, 'prompt')} of each task."
+            case _:
+                return f"{text}."
+
+    def _left(self, part: Part) -> str:
+        left = self._timeline.left_seconds(part)
+        return "" if left is None or part is Part.BEFORE else f" {about(left).capitalize()} left."
 
 
 def environment_of_members(environment: Mapping[str, str], members: int, cores: int) -> dict[str, str]:

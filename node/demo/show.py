@@ -14,9 +14,11 @@ from rich.text import Text
 from node.api.loss_words import lost_sentence
 from node.demo.member import DemoNode
 from node.demo.plan import DemoReport, Effort, LostTasks, ModelResult, lost_tasks
+from node.demo.timeline import Measuring, about
 from node.quantities import size, times
 
 TABLE_CHARACTERS = 120  # width of the tables where there is no terminal
+NEW_LINE, INDENTED_LINE = "\n", "\n        "
 LINES_SECONDS = 15.0  # between two reports on the nodes where there is no terminal
 
 
@@ -40,17 +42,31 @@ class DemoDisplay:
 
     def show_stage(self, text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-        self._console.print(Text(f"{minutes:3}:{seconds:02}  {text}"))
+        self._console.print(Text(f"{minutes:3}:{seconds:02}  {text.replace(NEW_LINE, INDENTED_LINE)}"))
         self._live.update(Text("  …"))
         self._shown_at = None
 
+    def show_measuring(self, models: Sequence[Measuring]) -> None:
+        self._show([f"        {measuring_line(model)}" for model in models])
+
     def show_members(self, members: Sequence[DemoNode], stage: str) -> None:
-        lines = [Text(f"        {member_line(member, stage)}") for member in members]
+        self._show([f"        {member_line(member, stage)}" for member in members])
+
+    def _show(self, texts: Sequence[str]) -> None:
+        lines = [Text(text) for text in texts]
         if self._console.is_terminal:
             self._live.update(Group(*lines))
         elif self._shown_at is None or time.monotonic() - self._shown_at >= LINES_SECONDS:
             self._shown_at = time.monotonic()
             self._console.print(*lines, sep="\n", soft_wrap=True)
+
+
+def measuring_line(measuring: Measuring) -> str:
+    """Describes in one line how far one model's measurement is."""
+    share = measuring.answers / measuring.answers_in_all
+    whole = measuring.whole_seconds
+    left = f", {about(whole - measuring.seconds)} left" if whole is not None and share < 1 else ""
+    return f"{measuring.model:<16} measured {measuring.answers:,} of {measuring.answers_in_all:,} answers{left}"
 
 
 def member_line(member: DemoNode, stage: str) -> str:

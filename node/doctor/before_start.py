@@ -24,6 +24,7 @@ from node.trackers.writers import check_installed
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
 from swarm.exit_codes import ExitCode
+from swarm.hosts.network_interfaces import machine_ips
 
 MESSAGE_CHARACTERS = 600
 PORT_CHECKS = frozenset({"port", "api"})
@@ -76,7 +77,7 @@ def configuration_findings(home: Home, resolved: ResolvedConfig, environment: Ma
         )
     yield from _home(home)
     yield from _names(config)
-    yield from filter(None, [judge_listen(config.swarm.listen), *map(judge_peer, config.swarm.peers)])
+    yield from filter(None, [judge_listen(config.swarm.listen, machine_ips()), *map(judge_peer, config.swarm.peers)])
     model = judge_model(config.policy.model, environment)
     if model is not None:
         yield model
@@ -148,7 +149,7 @@ def _task_remedy(fault: TaskFault) -> str:
 def _ports(home: Home, config: Config, *, running: bool) -> Iterator[Finding]:
     if running:
         return
-    if judge_listen(config.swarm.listen) is None:
+    if judge_listen(config.swarm.listen, ()) is None:
         yield from _wrong(network.judge_listening(network_facts.listen_facts(config.swarm.listen, None)))
     yield from _wrong(network.judge_api(network_facts.api_facts(config.api.ports, home.api_token, running=False)))
 

@@ -122,7 +122,7 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
     swarm = status.swarm if status is not None else None
     addresses = (swarm.addresses if swarm is not None else ()) if running.locked else None
     listening = network_facts.listen_facts(section.listen, addresses)
-    if running.locked or judge_listen(section.listen) is None:  # otherwise it is among the wrong settings
+    if running.locked or judge_listen(section.listen, ()) is None:  # otherwise it is among the wrong settings
         yield network.judge_listening(listening)
     api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
     yield network.judge_api(api)

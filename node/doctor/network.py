@@ -6,6 +6,7 @@ import ipaddress
 import stat
 from collections.abc import Sequence
 
+from node.doctor.addresses import DEFAULT_PORT, EVERYWHERE, listen_hint
 from node.doctor.findings import Finding, error, ok, warning
 from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, ListenFacts, PeerFacts
 from node.printable import printable
@@ -13,11 +14,6 @@ from node.quantities import counted
 
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a provider's NAT and its customers
 MAX_SHOWN = 4
-_BIND_REMEDIES = {
-    "EADDRINUSE": "stop the program that uses this port, or choose another port with swarm.listen",
-    "EADDRNOTAVAIL": "this machine does not have this address: set swarm.listen to /ip4/0.0.0.0/tcp/PORT",
-    "EACCES": "ports below 1024 need privileges: choose a higher port with swarm.listen",
-}
 
 
 def judge_listening(facts: ListenFacts) -> Finding:
@@ -29,13 +25,32 @@ def judge_listening(facts: ListenFacts) -> Finding:
         )
     listen = printable(facts.configured)
     if facts.endpoint is None:
-        return error("port", f"swarm.listen = {listen} is not an address to listen on", "write /ip4/0.0.0.0/tcp/PORT")
+        return error(
+            "port", f"swarm.listen = {listen} is not an address to listen on", f"write {listen_hint(listen, ())}"
+        )
     if facts.bind_error is not None:
-        remedy = _BIND_REMEDIES.get(facts.bind_error, "choose another address with swarm.listen")
+        remedy = _bind_remedy(facts.bind_error, facts.endpoint)
         return error("port", f"cannot listen on {listen} ({facts.bind_error})", remedy)
     if facts.endpoint.port == 0:
         return ok("port", f"{listen}: the node takes any free port; a router can only forward a fixed one")
     return ok("port", f"{listen} is free")
+
+
+def _bind_remedy(bind_error: str, endpoint: ListenEndpoint) -> str:
+    version = ipaddress.ip_address(endpoint.host).version
+    match bind_error:
+        case "EADDRINUSE":
+            return "stop the program that uses this port, or choose another port with swarm.listen"
+        case "EADDRNOTAVAIL":
+            usable = f"/ip{version}/{EVERYWHERE[version]}/tcp/{endpoint.port}"
+            return f"this machine does not have this address: set swarm.listen to {usable}"
+        case "EACCES":
+            return (
+                "ports below 1024 need privileges: choose a higher port with swarm.listen, such as "
+                f"/ip{version}/{endpoint.host}/tcp/{DEFAULT_PORT}"
+            )
+        case _:
+            return "choose another address with swarm.listen"
 
 
 def judge_api(facts: ApiFacts) -> Finding:
@@ -60,7 +75,7 @@ def judge_addresses(ips: Sequence[str], listen: ListenEndpoint | None, *, dials_
         return warning(
             "nat",
             f"the node listens on {host}: only this machine can dial it",
-            "set swarm.listen to /ip4/0.0.0.0/tcp/PORT",
+            f"set swarm.listen to {listen_hint(str(listen.port) if listen is not None else '', ())}",
         )
     addresses = [ipaddress.ip_address(ip) for ip in (ips if host.is_unspecified else [str(host)])]
     usable = [a for a in addresses if a.version == host.version and not a.is_loopback and not a.is_link_local]

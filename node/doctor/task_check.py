@@ -1,13 +1,16 @@
 """Reads a configuration's data sets, rewards, generators and plug-ins in a process of its own,
-``python -m node.doctor.task_check``.
+``python -m node.doctor.task_check SECONDS``.
 
-Standard input: a ``TasksSection`` as JSON. Standard output: ``TaskFault``s as a JSON list, all that there are. Own
-files may be large and plug-ins may import anything, so neither belongs into the process that keeps a node up.
+Standard input: a ``TasksSection`` as JSON. Standard output: ``TaskFault``s as JSON lines, all that there are; before
+each generator with parameters, its name as a line. Own files may be large, plug-ins may import anything, and a
+generator may search for ever for a question that its parameters rule out, so none of them belongs into the process that
+keeps a node up. ``SIGPROF`` ends this process where a generator takes longer than SECONDS of computing.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +30,7 @@ from node.tasks.reward_file import RewardFile, is_reward_file
 from protocol.errors import ConfigurationError
 
 READING_SECONDS: Final = 120.0  # for all data sets; what takes longer is left to the learner
+GENERATOR_SECONDS: Final = 10.0  # of computing, for a generator's first questions: milliseconds as a rule
 LINES_NAMED: Final = 5
 
 
@@ -53,9 +57,10 @@ def faults_of(section: TasksSection) -> tuple[TaskFault, ...]:
     return _asked(section) if needs_a_process else tuple(find_faults(section))
 
 
-def find_faults(section: TasksSection) -> Iterator[TaskFault]:
+def find_faults(section: TasksSection, trying: Callable[[str], object] = str) -> Iterator[TaskFault]:
     """Yields what is wrong with the reward, with each name, data set and generator, one by one, and with all of them
-    together. Imports plug-ins, and runs the reward's file once, as a node's scoring workers do."""
+    together. Imports plug-ins, and runs the reward's file once, as a node's scoring workers do. Calls ``trying`` with
+    the name of each generator that has parameters, before it is tried, and with "" after the last."""
     names: Counter[str] = Counter()
     reward_fault, _ = _tried("tasks.jsonl_reward", partial(_own_reward, section.jsonl_reward))
     if reward_fault is not None:  # it is the same for every data set
@@ -75,10 +80,12 @@ def find_faults(section: TasksSection) -> Iterator[TaskFault]:
         broken = list(_broken_lines(entry))
         yield TaskFault(fault.key, fault.message, tuple(broken[:LINES_NAMED]), len(broken))
     for generator, given in section.reasoning_gym.items():
+        trying(generator)
         fault, found = _tried(f"{TABLE}.{generator}", partial(_generator_name, generator, given))
         names.update(found)
         if fault is not None:
             yield fault
+    trying("")
     for name, count in names.items():
         if count > 1:
             yield TaskFault("tasks.names", f"{count} tasks are called {name!r}: name it once, or rename the data set")
@@ -122,26 +129,73 @@ def _broken_lines(entry: Path) -> Iterator[int]:
         return
 
 
+def check_generators(section: TasksSection) -> None:
+    """Raises ``ConfigurationError`` for the first table of a generator that is wrong, before this process reads one."""
+    tables = TasksSection(reasoning_gym=section.reasoning_gym)
+    for fault in faults_of(tables) if tables.reasoning_gym else ():
+        raise ConfigurationError(fault.message if fault.message.startswith(TABLE) else f"{fault.key}: {fault.message}")
+
+
 def _asked(section: TasksSection) -> tuple[TaskFault, ...]:
+    """Asks the process; once more without a generator that it could not end."""
     try:
         done = subprocess.run(
-            (sys.executable, "-P", "-m", "node.doctor.task_check"),
+            (sys.executable, "-P", "-m", "node.doctor.task_check", str(GENERATOR_SECONDS)),
             input=section.model_dump_json().encode(),
             capture_output=True,
             timeout=READING_SECONDS,
             check=False,
         )
-        return msgspec.json.decode(done.stdout, type=tuple[TaskFault, ...])
-    except (subprocess.TimeoutExpired, OSError):
+        said, code = _lines_said(done.stdout), done.returncode
+    except subprocess.TimeoutExpired as expired:
+        said, code = _lines_said(expired.stdout or b""), -signal.SIGPROF
+    except OSError:
         return ()
     except msgspec.DecodeError:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return (TaskFault("tasks.names", f"reading the tasks ended with exit code {done.returncode}: {last}"),)
+        return (_broken_off(done),)
+    generator = next((each for each in reversed(said) if isinstance(each, str)), "")
+    if code == -signal.SIGPROF and generator:
+        others = {name: given for name, given in section.reasoning_gym.items() if name != generator}
+        names = section.names or (() if others or section.jsonl else ("default",))
+        rest = section.model_copy(update={"reasoning_gym": others, "names": names})
+        return (*faults_of(rest), _endless(generator, section.reasoning_gym[generator]))
+    if code > 0:
+        return (_broken_off(done),)
+    return tuple(each for each in said if isinstance(each, TaskFault))
+
+
+def _lines_said(output: bytes) -> list[TaskFault | str]:
+    return [msgspec.json.decode(line, type=TaskFault | str) for line in output.splitlines()]
+
+
+def _endless(generator: str, given: Mapping[str, Any]) -> TaskFault:
+    parameters = ", ".join(f"{name} = {json.dumps(value, default=str)}" for name, value in given.items())
+    return TaskFault(
+        f"{TABLE}.{generator}",
+        f"the generator makes no question in {GENERATOR_SECONDS:g} s of computing with {parameters}: none may fit them",
+    )
+
+
+def _broken_off(done: subprocess.CompletedProcess[bytes]) -> TaskFault:
+    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return TaskFault("tasks.names", f"reading the tasks ended with exit code {done.returncode}: {last}")
 
 
 def main() -> None:
     answer, sys.stdout = sys.stdout.buffer, sys.stderr  # a plug-in may print
-    answer.write(msgspec.json.encode(list(find_faults(TasksSection.model_validate_json(sys.stdin.buffer.read())))))
+    seconds = float(sys.argv[1])
+
+    def tell(said: TaskFault | str) -> None:
+        answer.write(msgspec.json.encode(said) + b"\n")
+        answer.flush()
+
+    def trying(generator: str) -> None:
+        tell(generator)
+        signal.setitimer(signal.ITIMER_PROF, seconds if generator else 0.0)
+
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for fault in find_faults(TasksSection.model_validate_json(sys.stdin.buffer.read()), trying):
+        tell(fault)
 
 
 if __name__ == "__main__":

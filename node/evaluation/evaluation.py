@@ -10,7 +10,8 @@ from billions, practically never uses them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,13 +36,29 @@ from protocol.errors import ConfigurationError, StorageError
 SAMPLES = 4
 
 
-def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
+def evaluate_policy(
+    home: Home,
+    config: Config,
+    checkpoint: Path | None,
+    *,
+    prompts: int,
+    seed: int,
+    on_progress: Callable[[int, int], None] = lambda answers, in_all: None,
+) -> Evaluation:
     """Evaluates ``checkpoint``, by default the newest complete one in ``home``; if none, the original model.
 
     It only reads, so the node may run meanwhile. Raises ``ConfigurationError`` for a checkpoint of another family of
-    policies, ``StorageError`` for a given checkpoint that is damaged.
+    policies, ``StorageError`` for a given checkpoint that is damaged. Calls ``on_progress`` with the answers measured
+    and their number in all, first with 0 once everything is loaded, then after each task.
     """
     tasks = load_tasks(config.tasks)
+    answers, in_all = 0, len(tasks) * prompts * (1 + SAMPLES)
+
+    def on_answers(more: int) -> None:
+        nonlocal answers
+        answers += more
+        on_progress(answers, in_all)
+
     with Scorer(config.tasks) as scorer:  # its workers start while the policy loads
         found = _newest(home) if checkpoint is None else (checkpoint, checkpoints.read(checkpoint))
         section = config.policy if found is None else as_trained(config.policy, trained_by(found[1].config))
@@ -49,7 +66,9 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
         if found is not None:
             _restore(policy, *found)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)
-        sizes = {"prompts": prompts, "seed": seed, "context": Network.of(policy.model).context}
+        settings = {"prompts": prompts, "seed": seed, "context": Network.of(policy.model).context}
+        measured = partial(mean_rewards, policy.tokens, engine, scorer, tasks, on_answers=on_answers, **settings)
+        on_answers(0)
         return Evaluation(
             model=config.policy.model,
             round=found[1].round if found else 0,
@@ -57,8 +76,8 @@ def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prom
             prompts=prompts,
             samples=SAMPLES,
             seed=seed,
-            greedy=mean_rewards(policy.tokens, engine, scorer, tasks, samples=1, temperature=0.0, **sizes),
-            sampled=mean_rewards(policy.tokens, engine, scorer, tasks, samples=SAMPLES, temperature=1.0, **sizes),
+            greedy=measured(samples=1, temperature=0.0),
+            sampled=measured(samples=SAMPLES, temperature=1.0),
         )
 
 
@@ -92,9 +111,10 @@ def mean_rewards(
     seed: int,
     context: int,
     first_prompt: int = 0,
+    on_answers: Callable[[int], None] = lambda answers: None,
 ) -> dict[str, float]:
     """Returns the mean reward by task over ``samples`` completions of each of ``prompts`` prompts of each task, the
-    first with seed ``first_prompt``.
+    first with seed ``first_prompt``. Calls ``on_answers`` with the number of those of each task, once it is done.
 
     A prompt that fills the model's ``context`` cannot be answered: its rewards are 0.
     """
@@ -112,6 +132,7 @@ def mean_rewards(
         answered = zip(answerable, groups, strict=True)
         scores = scorer.score([(ref, _texts(tokens, group)) for (ref, _), group in answered])
         means[name] = sum(sum(of_group.rewards) for of_group in scores) / (prompts * samples)
+        on_answers(prompts * samples)
     return means
 
 

@@ -301,5 +301,6 @@ def _ready(
         seconds=seconds,
         rows=sizes.rows,
         batch_tokens=sizes.batch_tokens,
+        name=policy.label,
         memory_bytes=memory_bytes,
     )

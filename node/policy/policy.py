@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +17,9 @@ from node.policy.device import choose_device, choose_dtype
 from node.policy.family import family_of
 from node.policy.four_bit import check_four_bit, quantization_states, weights_of
 from node.policy.loading import load_base
-from node.policy.model_files import BUILTIN_PREFIX, model_folder
+from node.policy.model_files import model_folder
+from node.policy.model_name import model_name
 from node.policy.tokens import TokenTable, load_tokens
-from protocol.limits import NAME_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +88,6 @@ class Policy:
         model.eval()
         trained = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
         family = family_of(base.config, tokens.fingerprint, digest, trained, four_bit=four_bit)
-        label = _label(section.model, rank, four_bit=four_bit)
+        label = model_name(section.model, rank, four_bit=four_bit)
         vocabulary = int(base.get_output_embeddings().weight.shape[0])  # type: ignore[no-untyped-call]
         return cls(model, tokens.within(vocabulary), family, label, device, dtype, vocabulary, four_bit)
-
-
-def _label(name: str, adapter_rank: int, *, four_bit: bool) -> str:
-    short = name.removeprefix(BUILTIN_PREFIX).rstrip(os.sep).rsplit("/", 1)[-1] or name
-    method = "qlora" if four_bit else "lora"
-    label = f"{short}+{method}{adapter_rank}" if adapter_rank else short
-    return label.encode()[:NAME_BYTES].decode(errors="ignore")

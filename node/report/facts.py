@@ -215,7 +215,7 @@ def _facts(found: _Collected) -> RunFacts:
     first, last = _ends_of_curves(history)
     completions = sums["foreign_completions"]
     return RunFacts(
-        model=ready.model if ready else None,
+        model=ready.model_name if ready else None,
         family=ready.family if ready else None,
         parameters=ready.parameters if ready else None,
         device=f"{ready.device}, {ready.dtype}" if ready else None,

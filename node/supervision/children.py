@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from node.compute_environment import compute_environment
+from node.process_pipes import close_pipes
 from node.supervision.restarts import ChildEnd
 from node.supervision.rolling_log import RollingLog
 
@@ -101,6 +102,7 @@ class Child:
             _, stuck = await asyncio.wait(readers, timeout=DRAIN_SECONDS)
             for reader in stuck:
                 reader.cancel()
+            close_pipes(process)
         for reader in readers:
             if not reader.cancelled() and reader.done():
                 reader.result()

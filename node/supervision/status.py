@@ -25,6 +25,7 @@ from node.events import (
     Usage,
 )
 from node.home import Home
+from node.policy.model_name import model_name
 from node.supervision.kept_child import KeptChild
 from node.supervision.watching.learner_news import LearnerNews
 from node.supervision.watching.swarm_watch import SwarmWatch
@@ -63,21 +64,21 @@ def node_status(
 ) -> NodeStatus:
     """``peer`` is this node's id. ``pausing`` says what a node that pauses does now, and is empty while it trains.
     ``now_seconds`` is Unix time."""
-    loading, done = news.newest(Loading), news.newest(RoundDone)
+    loading, ready, done = news.newest(Loading), news.newest(LearnerReady), news.newest(RoundDone)
     return NodeStatus(
         version=VERSION,
         pid=os.getpid(),
         home=str(home.path),
         name=config.name,
         peer=peer,
-        model=config.policy.model,
+        model=ready.model_name if ready is not None else model_name(config.policy.model),
         state=state,
         uptime_seconds=uptime_seconds,
         swarm_process=swarm.status(),
         learner_process=learner.status(),
         swarm=watch.status,
         loading=loading,
-        ready=news.newest(LearnerReady),
+        ready=ready,
         round=done,
         checkpoint=news.newest(CheckpointSaved),
         evaluated=news.newest(Evaluated),

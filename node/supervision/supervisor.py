@@ -124,6 +124,7 @@ class Supervisor:
                     task.cancel()
                 await asyncio.gather(*tasks, stop, return_exceptions=True)
                 await self._reporting.trackers.close(self._stop_now)
+                self._home.swarm_socket.unlink(missing_ok=True)  # of a swarm process that was killed
         assert self._outcome is not None
         return RunOutcome(ExitCode.INTERRUPTED, "asked twice to stop") if self._stop_now.is_set() else self._outcome
 

@@ -25,6 +25,7 @@ from node.events import (
     Stopped,
     encode_event,
 )
+from node.policy.model_name import model_name
 from node.printable import printable
 from protocol.errors import TransportError
 from protocol.messages import Heartbeat
@@ -47,6 +48,7 @@ class Learner:
         self._config = start.config
         self._swarm = SwarmClient(Path(start.home) / "swarm.sock")
         self._saved = Path(start.home) / "stand-in-learner"
+        self._name = model_name(self._config["policy"]["model"])
         self._round = int(self._saved.read_text()) if self._saved.exists() else 0
         self._newest = str(self._saved) if self._saved.exists() else None
 
@@ -72,6 +74,7 @@ class Learner:
         return LearnerReady(
             time_seconds=time.time(),
             model=self._config["policy"]["model"],
+            name=self._name,
             family=FAMILY.hex(),
             tokenizer=TOKENIZER.hex(),
             parameters=1,
@@ -104,7 +107,7 @@ class Learner:
             self._save()
 
     def _heartbeat(self) -> Heartbeat:
-        name, model = (printable(text)[:64] for text in (self._config["name"], self._config["policy"]["model"]))
+        name, model = (printable(text)[:64] for text in (self._config["name"], self._name))
         return Heartbeat(
             name, "starling", model, FAMILY, TOKENIZER, self._round, self._round, "learning", 1000.0, 0, 0, ()
         )

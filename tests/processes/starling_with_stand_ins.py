@@ -8,6 +8,7 @@ the same stand-ins, are the real ones.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -23,7 +24,17 @@ THIS = "tests.processes.starling_with_stand_ins"
 REWARDS = {"spell_backward": 0.25}
 
 
-def evaluate_policy(home: Home, config: Config, checkpoint: Path | None, *, prompts: int, seed: int) -> Evaluation:
+def evaluate_policy(
+    home: Home,
+    config: Config,
+    checkpoint: Path | None,
+    *,
+    prompts: int,
+    seed: int,
+    on_progress: Callable[[int, int], None],
+) -> Evaluation:
+    on_progress(0, 2 * prompts)
+    on_progress(prompts, 2 * prompts)
     found = checkpoint or next(reversed(rounds(home.checkpoints)), None)
     return Evaluation(
         model=config.policy.model,

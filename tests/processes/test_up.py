@@ -45,6 +45,7 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
 
     status = processes.status(node)
     assert status["state"] == "training" and status["round"]["round"] >= 2 and status["pid"] == node.process.pid
+    assert status["model"] == status["ready"]["name"] == "wren", "as its peers see it"
     assert status["swarm"]["alone_because"] and status["swarm"]["addresses"]
     said = processes.run("status", *home).stdout
     assert status["peer"] in said and "alone" in said
@@ -68,6 +69,8 @@ def test_a_running_node_is_seen_refuses_a_second_one_and_ends_when_asked(process
 
     down = processes.run("down", *home)
     assert down.returncode == 0 and node.end() == 0
+    assert list(node.home.glob("*.sock")) == []
+    assert "no node is running" in processes.run("status", *home).stderr
     assert node.of_kind("stopped")[-1]["because"] == "asked"
     assert processes.none_alive()
 

@@ -36,8 +36,9 @@ def demo(
     """Start three different nodes, or four of one model, on this machine, and compare learning together with learning
     alone.
 
-    It takes twice --minutes, and a few minutes to load and to measure the models three times; after the first
-    measurement it says how many are left. It leaves nothing behind, even when it is interrupted.
+    It takes twice --minutes, and the time to load and to measure the models three times. It begins with a plan that
+    says how long each part takes, and corrects it once the first answers show how fast this machine is. It leaves
+    nothing behind, even when it is interrupted.
 
     Example: starling demo --minutes 3 --json demo.json
     """

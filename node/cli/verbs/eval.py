@@ -23,6 +23,8 @@ def evaluate(
 ) -> None:
     """Measure the mean reward on every task, greedy and sampled. Without a checkpoint, measure the model itself.
 
+    How far it is goes to standard error.
+
     Examples:
 
     starling eval --prompts 64 --json
@@ -37,16 +39,23 @@ def evaluate(
     from node.checkpoints.choice import named_checkpoint
     from node.cli.wording import evaluation_lines
     from node.configuration import load_config
+    from node.doctor.task_check import check_generators
     from node.home import home_at
 
     where = home_at(home, os.environ)
     chosen = named_checkpoint(where.checkpoints, checkpoint) if checkpoint is not None else None
     with importing_libraries():
         from node.evaluation.evaluation import evaluate_policy
+    from node.evaluation.evaluation_result import progress_line
 
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
-    result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed)
+    check_generators(config.tasks)
+
+    def show_progress(answers: int, in_all: int) -> None:
+        typer.echo(progress_line(answers, in_all), err=True)
+
+    result = evaluate_policy(where, config, chosen, prompts=prompts, seed=seed, on_progress=show_progress)
     if as_json:
         import msgspec
 

@@ -36,6 +36,7 @@ def fit(
     import msgspec
 
     from node.configuration import load_config
+    from node.doctor.task_check import check_generators
     from node.fit.machine_probe import machine_for
     from node.fit.planning import sizes_of, trained_here
     from node.fit.table import fit_report, report_lines
@@ -48,6 +49,7 @@ def fit(
     where = home_at(home, os.environ)
     flags = assignments(sets) | ({"policy.model": model} if model else {})
     config = load_config(where.path, os.environ, flags)
+    check_generators(config.tasks)
     asked_bytes = None if memory is None else bytes_of(memory)
     sizes = sizes_of(model_folder(config.policy.model))
     machine = machine_for(where, config.policy, asked_bytes, config.machine.max_memory_bytes)

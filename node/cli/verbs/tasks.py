@@ -52,12 +52,14 @@ def tasks(
 
     from node.cli.tasks_text import judged_lines, list_lines, sample_lines
     from node.configuration import load_config
+    from node.doctor.task_check import check_generators
     from node.home import home_at
     from node.tasks.catalogue import find_task, judge, sample, summaries
     from node.tasks.plugins import task_names
     from node.tasks.registry import TASK_SETS
 
     config = load_config(home_at(home, os.environ).path, os.environ, assignments(sets))
+    check_generators(config.tasks)
     if name is None or name in TASK_SETS:
         if score is not None or model is not None:
             raise typer.BadParameter("--score and --model need the name of one task", param_hint="NAME")

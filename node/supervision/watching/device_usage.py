@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from node.events import DeviceUsage
 from node.printable import printable
+from node.process_pipes import close_pipes
 
 FIELDS = ("name", "memory.used", "memory.total", "utilization.gpu", "power.draw", "power.limit")
 ANSWER_SECONDS = 5.0
@@ -91,6 +92,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+    close_pipes(process)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), END_SECONDS)
 

@@ -522,7 +522,7 @@ async def test_the_next_free_port_is_taken_and_where_none_is_free_it_fails_and_n
     with pytest.raises(ValueError, match="token"):
         async with served(Node(), EventFeed(), folder / "s", ports=(1,)):
             raise AssertionError("served without a token")
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(FileNotFoundError):
         await asyncio.open_unix_connection(folder / "s")
 
 

@@ -46,7 +46,8 @@ DONE = round_done(policy_version=6, samples_by_task={"add": 100})
 
 
 READY = LearnerReady(
-    time_seconds=0.0, model="wren", family=WREN.hex(), tokenizer=WREN.hex(), parameters=10, trainable_parameters=10,
+    time_seconds=0.0, model="builtin:wren", family=WREN.hex(), tokenizer=WREN.hex(), parameters=10,
+    trainable_parameters=10,
     device="cpu", dtype="float32", tasks=("add",), round=0, checkpoint=None, seconds=1.0,
 )  # fmt: skip
 
@@ -54,7 +55,7 @@ READY = LearnerReady(
 def status(ready: LearnerReady | None = READY, done: RoundDone | None = None) -> NodeStatus:
     child = ChildStatus(12, 0, None)
     return NodeStatus(
-        version=VERSION, pid=1, home="/h", name="ann", peer="12D3KooWann", model="builtin:wren",
+        version=VERSION, pid=1, home="/h", name="ann", peer="12D3KooWann", model="wren",
         state=NodeState.TRAINING, uptime_seconds=9.0, swarm_process=child, learner_process=child, swarm=None,
         loading=None, ready=ready, round=done, checkpoint=None, fault=None, notes=(),
     )  # fmt: skip

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from node.configuration import load_config
 from node.demo.plan import DemoReport, Effort, ModelResult, make_report
-from node.demo.run import DemoSettings, environment_of_members
+from node.demo.run import environment_of_members
 from node.demo.show import conclusions, effort_table, reward_table
 from node.evaluation.evaluation_result import Evaluation
 from node.home import Home
@@ -112,10 +111,3 @@ def test_every_setting_of_the_swarm_section_reaches_the_swarm_process(tmp_path: 
     assert (settings.upload_bytes_per_second, settings.download_bytes_per_second) == (20_000.0, 16_000.0)
     assert (settings.heartbeat_seconds, settings.mesh_degree, settings.log_level) == (9.0, 3, "debug")
     assert (settings.name, settings.home) == ("n", str(tmp_path))
-
-
-def test_time_that_is_left_counts_both_runs_and_both_measurements() -> None:
-    settings = DemoSettings(("a", "b"), 1.0, 200, 0)
-    assert settings.amount() == "1 minute" and settings.left(45.0) == " From here on it takes about 5 minutes."
-    assert replace(settings, minutes=0.1).left(1.0) == " From here on it takes about 2 minutes."
-    assert replace(settings, minutes=None, tokens=10).left(45.0) == ""

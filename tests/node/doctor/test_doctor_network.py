@@ -63,17 +63,17 @@ def test_an_endpoint_is_read_from_a_multiaddr_and_from_nothing_else(
 
 
 def test_a_port_is_judged_by_whether_it_could_be_taken() -> None:
-    fixed = ListenEndpoint("0.0.0.0", 4001, is_name=False)
+    fixed = ListenEndpoint("0.0.0.0", 4002, is_name=False)
     with_remedy(judge_listening(ListenFacts("/ip4/0.0.0.0/tcp/0", ANY, None, None)), OK, "/ip4/0.0.0.0/tcp/0")
     with_remedy(judge_listening(ListenFacts("/ip4/0.0.0.0/tcp/4001", fixed, None, None)), OK, "/ip4/0.0.0.0/tcp/4001")
-    with_remedy(judge_listening(ListenFacts("/ip4/x", None, None, None)), ERROR, "/ip4/x", "/ip4/0.0.0.0/tcp/PORT")
+    with_remedy(judge_listening(ListenFacts("/ip4/x", None, None, None)), ERROR, "/ip4/x", "/ip4/0.0.0.0/tcp/4001")
     for name, remedy in (
         ("EADDRINUSE", "swarm.listen"),
-        ("EADDRNOTAVAIL", "/ip4/0.0.0.0/tcp/PORT"),
-        ("EACCES", "1024"),
+        ("EADDRNOTAVAIL", "/ip4/0.0.0.0/tcp/4002"),
+        ("EACCES", "/ip4/0.0.0.0/tcp/4001"),
         ("E", "swarm.listen"),
     ):
-        with_remedy(judge_listening(ListenFacts("/ip4/1.2.3.4/tcp/4001", fixed, None, name)), ERROR, name, remedy)
+        with_remedy(judge_listening(ListenFacts("/ip4/1.2.3.4/tcp/4002", fixed, None, name)), ERROR, name, remedy)
 
 
 def test_a_running_node_is_asked_where_it_listens_and_its_port_is_left_alone() -> None:

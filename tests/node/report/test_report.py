@@ -91,6 +91,7 @@ def test_totals_run_over_every_start_and_over_both_halves_of_the_log(recorded: C
     assert [(why.reason, why.count) for why in facts.sharing.not_used] == [("late", 20)]
     assert (facts.traffic.sent_bytes, facts.traffic.received_bytes) == (750, 7500)  # totals began anew at the second
     assert "reward   add  0.100 → 0.900" in report_lines(facts)
+    assert facts.model == "wren" and run_facts(recorded(ready(name="wren+lora8"))).model == "wren+lora8"
 
 
 def test_a_run_that_goes_on_has_no_end_and_only_exchanges_with_a_partner_count(recorded: Callable[..., Path]) -> None:

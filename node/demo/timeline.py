@@ -1,0 +1,137 @@
+"""How long each part of the demonstration takes: by constants before anything ran, then as its parts themselves show.
+
+The constants are those of the built-in models. Processes share the cores with whatever else runs. All of it is
+corrected once the first answers are measured, and after each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+LOAD_CORE_SECONDS: Final = 6.0  # to import and load one model that is measured
+ANSWER_CORE_SECONDS: Final = 0.0004  # to generate and score one answer of a measurement
+NODE_CORE_SECONDS: Final = 15.0  # to start one node, to connect it, and to end it with a checkpoint
+ANSWERS_A_PROMPT: Final = 30  # six tasks, one greedy answer and four sampled ones
+WHOLE_MINUTES_FROM: Final = 90.0
+MACHINE: Final = {False: "", True: ", as busy as this machine is"}
+
+
+class Part(StrEnum):
+    BEFORE = "measuring before training"
+    TOGETHER = "learning together"
+    MEASURED_TOGETHER = "measuring after learning together"
+    ALONE = "learning alone, with as many tokens each"
+    MEASURED_ALONE = "measuring after learning alone"
+
+
+MEASUREMENTS: Final = frozenset({Part.BEFORE, Part.MEASURED_TOGETHER, Part.MEASURED_ALONE})
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How far one model's measurement is. Seconds are since the measurement's start."""
+
+    model: str
+    answers: int
+    answers_in_all: int
+    loaded_seconds: float
+    seconds: float
+
+    @property
+    def whole_seconds(self) -> float | None:
+        """How long it takes in all, as its answers so far show; None without an answer."""
+        if not self.answers:
+            return None
+        return self.loaded_seconds + (self.seconds - self.loaded_seconds) * self.answers_in_all / self.answers
+
+
+class Timeline:
+    """The seconds of each part: an estimate until it has ended, then what it took."""
+
+    def __init__(
+        self, *, nodes: int, cores: int, load: float, learning_seconds: float | None, prompts: int, first: int
+    ) -> None:
+        """``first``: how many models are measured before training. ``load``: how many other processes want a core.
+        Without ``learning_seconds``, since tokens are the bound, only measurements are estimated."""
+        at_once, first_at_once = (max(1.0, (each + load) / cores) for each in (nodes, first))
+        self._share = at_once / first_at_once  # of a later measurement to the first one
+        self._learning_seconds = learning_seconds
+        self.is_busy = load > cores / 2
+        measuring = LOAD_CORE_SECONDS + prompts * ANSWERS_A_PROMPT * ANSWER_CORE_SECONDS
+        self._around_learning = NODE_CORE_SECONDS * at_once
+        self._estimated_load = LOAD_CORE_SECONDS * first_at_once
+        self._seconds: dict[Part, float | None] = {}
+        self._set_measuring(measuring * first_at_once)
+        self._set_learning(self._around_learning)
+
+    @property
+    def seconds(self) -> Mapping[Part, float | None]:
+        return self._seconds
+
+    @property
+    def whole_seconds(self) -> float | None:
+        """All parts together; None where tokens are the bound."""
+        return _sum(list(self._seconds.values()))
+
+    def left_seconds(self, part: Part) -> float | None:
+        """``part`` and those after it."""
+        parts = list(Part)
+        return _sum([self._seconds[each] for each in parts[parts.index(part) :]])
+
+    def on_measuring(self, models: Sequence[Measuring]) -> bool:
+        """Corrects the estimates by the first measurement under way; returns whether all its models showed how fast
+        they are."""
+        ends = [model.whole_seconds for model in models]
+        whole = [end for end in ends if end is not None]
+        if not whole or len(whole) < len(ends):
+            return False
+        self._set_measuring(max(whole))
+        slower = max(model.loaded_seconds for model in models) / self._estimated_load
+        self._set_learning(self._around_learning * slower)
+        return True
+
+    def on_end(self, part: Part, seconds: float) -> None:
+        """``part`` took ``seconds``; the later ones of its kind will take as long."""
+        if part is Part.BEFORE:
+            self._set_measuring(seconds)
+        elif part is Part.TOGETHER and self._learning_seconds is not None:
+            self._seconds[Part.ALONE] = seconds
+        elif part is Part.MEASURED_TOGETHER:
+            self._seconds[Part.MEASURED_ALONE] = seconds
+        self._seconds[part] = seconds
+
+    def _set_measuring(self, first_seconds: float) -> None:
+        self._seconds[Part.BEFORE] = first_seconds
+        self._seconds[Part.MEASURED_TOGETHER] = self._seconds[Part.MEASURED_ALONE] = first_seconds * self._share
+
+    def _set_learning(self, around_seconds: float) -> None:
+        learning = self._learning_seconds
+        self._seconds[Part.TOGETHER] = None if learning is None else learning + around_seconds
+        self._seconds[Part.ALONE] = self._seconds[Part.TOGETHER]
+
+
+def plan_lines(timeline: Timeline) -> list[str]:
+    """Returns the plan that is shown at the start: the whole, then a line for each part."""
+    whole = timeline.whole_seconds
+    head = "The plan:" if whole is None else f"It takes {about(whole)} in all{MACHINE[timeline.is_busy]}:"
+    width = max(len(_amount(each)) for each in timeline.seconds.values())
+    return [head, *(f"  {_amount(timeline.seconds[part]):>{width}}  {part}" for part in Part)]
+
+
+def about(seconds: float) -> str:
+    """Returns "about 40 s" or "about 4.5 minutes"."""
+    if seconds < WHOLE_MINUTES_FROM:
+        return f"about {max(5, 5 * round(seconds / 5)):g} s"
+    return f"about {round(seconds / 30) / 2:g} minutes"
+
+
+def _amount(seconds: float | None) -> str:
+    return "until the tokens are generated" if seconds is None else about(seconds)
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
