@@ -43,6 +43,7 @@ from scripts.vectors.stream_vectors import (
 from scripts.vectors.task_vectors import default_manifest, prompts, tasks
 from scripts.vectors.tensor_vectors import compressed_weights, dense_weights, sparse_updates, weight_diffs
 
+SHA2_256 = bytes([0x12, 32])  # before a digest: its multihash
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 
 
@@ -95,6 +96,7 @@ def manifests() -> list[Json]:
             "swarm_id": manifest.swarm_id.hex(),
             "gossip_topic": gossip_topic(manifest.swarm_id),
             "dht_key": dht_key(manifest.swarm_id).hex(),
+            "provider_key": (SHA2_256 + dht_key(manifest.swarm_id)).hex(),
             "frame": manifest_frame(manifest).hex(),
         }
         for manifest in examples
