@@ -1,8 +1,9 @@
 """Writes the test vectors under tests/vectors: values beside the bytes that stand for them on the wire.
 
 Another implementation is right if it makes these bytes of these values, these values of these bytes, and refuses what
-is listed as refused for the reason given. In the JSON, byte strings are hexadecimal. zstd frames, in a group
-and in a weight diff, are the one part that need not be equal: their decompressed content must be.
+is listed as refused for the reason given. In the JSON, byte strings are hexadecimal, and integers beyond 2⁵³ - 1 are
+decimal strings. zstd frames, in a group and in a weight diff, are the one part that need not be equal: their
+decompressed content must be.
 
 Run it after an intended change of the protocol: ``python -m scripts.make_vectors``; ``--check`` only compares.
 """
@@ -19,6 +20,7 @@ from protocol.blob_id import blob_id, chunk_hashes
 from protocol.identity import NodeKey
 from protocol.manifest import Manifest
 from protocol.meeting_points import dht_key, gossip_topic
+from protocol.streams.manifest_messages import manifest_frame
 from protocol.wire import ANNOUNCEMENT_DOMAIN
 from scripts.vectors.announcement_vectors import (
     announcements,
@@ -27,6 +29,8 @@ from scripts.vectors.announcement_vectors import (
     refused_groups,
 )
 from scripts.vectors.cluster_vectors import membership
+from scripts.vectors.fingerprint_vectors import fingerprints
+from scripts.vectors.gossip_vectors import gossip_messages
 from scripts.vectors.plain_values import SEED, Json, pattern, plain
 from scripts.vectors.stream_vectors import (
     averaging_messages,
@@ -36,8 +40,10 @@ from scripts.vectors.stream_vectors import (
     peer_messages,
     refused_stream_messages,
 )
+from scripts.vectors.task_vectors import default_manifest, prompts, tasks
 from scripts.vectors.tensor_vectors import compressed_weights, dense_weights, sparse_updates, weight_diffs
 
+SHA2_256 = bytes([0x12, 32])  # before a digest: its multihash
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 
 
@@ -75,11 +81,13 @@ def blob_ids() -> list[Json]:
 
 
 def manifests() -> list[Json]:
-    """Manifests, their canonical bytes, swarm ids, and the names under which members meet."""
+    """Manifests, their canonical bytes, swarm ids, the names under which members meet, and the frame that is given to
+    who asks. The last one is that of the swarm that a node joins unless it is told otherwise."""
     examples = (
         Manifest("starling", ()),
         Manifest("starling", (("chain_sum", 1, b"\x01" * 16), ("basic_arithmetic", 200, b"\x02" * 16))),
         Manifest("стая", (("chain_sum", 1, b"\x01" * 16),)),
+        default_manifest("starling"),
     )
     return [
         {
@@ -88,6 +96,8 @@ def manifests() -> list[Json]:
             "swarm_id": manifest.swarm_id.hex(),
             "gossip_topic": gossip_topic(manifest.swarm_id),
             "dht_key": dht_key(manifest.swarm_id).hex(),
+            "provider_key": (SHA2_256 + dht_key(manifest.swarm_id)).hex(),
+            "frame": manifest_frame(manifest).hex(),
         }
         for manifest in examples
     ]
@@ -99,6 +109,10 @@ def all_vectors() -> dict[str, list[Json]]:
         "identities.json": identities(),
         "blob_ids.json": blob_ids(),
         "manifests.json": manifests(),
+        "tasks.json": tasks(),
+        "prompts.json": prompts(),
+        "fingerprints.json": fingerprints(),
+        "gossip_messages.json": gossip_messages(),
         "groups.json": groups(),
         "refused_groups.json": refused_groups(),
         "announcements.json": announcements(),

@@ -36,6 +36,7 @@ from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
 from swarm.peers.connectivity import watch_connectivity
 from swarm.peers.keeping import TRIAL_HEARTBEATS
+from swarm.peers.manifest_answers import ManifestAnswers
 from swarm.peers.peer_conduct import PeerConduct
 from swarm.peers.peer_listing import listed_peers
 from swarm.peers.peer_table import PeerTable
@@ -124,6 +125,8 @@ class SwarmService:
             trial_seconds=lambda: TRIAL_HEARTBEATS * self._pacing.heartbeat_seconds(),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
+        manifest = settings.open_manifest()
+        self._manifest = ManifestAnswers(host, manifest) if manifest is not None else None
         self._upkeep = Upkeep(self.store, self._groups, self.reputations, self.peering, wall_clock=wall_clock)
         self._members = (
             MemberExchange(host, membership, random=random, is_trying=self.peering.is_trying)

@@ -10,8 +10,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, ProtocolError
+from protocol.manifest import Manifest
 from protocol.messages import Name
+from protocol.streams.manifest_messages import decode_manifest_of
 
 
 class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,6 +22,7 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     home: str  # the data directory; holds identity.key, swarm.sock, blobs/, peers.json, trust.json
     swarm_name: Name
     swarm_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]  # hex of ``Manifest.swarm_id``
+    manifest: str = ""  # hex of the open swarm's manifest, for peers that ask; empty: they get none
     private: bool = False  # the swarm is a private cluster, whose files lie in home/cluster
     name: Name = ""  # the node's display name; the learner's heartbeat replaces it
     software: Name = ""
@@ -40,6 +43,15 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def swarm_id_bytes(self) -> bytes:
         return bytes.fromhex(self.swarm_id)
+
+    def open_manifest(self) -> Manifest | None:
+        """The manifest to give to peers that ask. Raises ``ConfigurationError`` unless ``swarm_id`` is its hash."""
+        if not self.manifest:
+            return None
+        try:
+            return decode_manifest_of(bytes.fromhex(self.manifest), self.swarm_id_bytes)
+        except (ValueError, ProtocolError) as error:
+            raise ConfigurationError(f"the swarm process cannot use its manifest: {error}") from error
 
     @property
     def log_number(self) -> int:

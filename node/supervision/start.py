@@ -93,13 +93,15 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
     ``credentials``.
     """
     section = config.swarm
-    name, swarm_id = section.name, Manifest(section.name, default_manifest_tasks()).swarm_id
-    if credentials is not None:
-        name, swarm_id = credentials.cluster.manifest.name, credentials.cluster.swarm_id
+    manifest = Manifest(section.name, default_manifest_tasks())
+    name, swarm_id, given = section.name, manifest.swarm_id, manifest.encode()
+    if credentials is not None:  # its manifest is given in the handshake, and signed
+        name, swarm_id, given = credentials.cluster.manifest.name, credentials.cluster.swarm_id, b""
     return ServiceSettings(
         home=str(home.path),
         swarm_name=name,
         swarm_id=swarm_id.hex(),
+        manifest=given.hex(),
         private=credentials is not None,
         name=config.name,
         software=SOFTWARE,

@@ -49,8 +49,13 @@ class GeneratorTask(ABC):
 
     @property
     @abstractmethod
+    def shape(self) -> Mapping[str, Any]:
+        """Everything that shapes prompts and rewards."""
+
+    @cached_property
     def config_hash(self) -> bytes:
         """See ``Task``."""
+        return config_hash_of(self.shape)
 
     def ref(self, seed: int) -> PromptRef:
         """Returns the reference of prompt ``seed`` modulo the number of seeds."""
@@ -93,19 +98,17 @@ class ReasoningTask(GeneratorTask):
                 f"answers of strangers; use one of {', '.join(sorted(AUDITED))}, or read its score_answer and add it"
             )
 
-    @cached_property
-    def config_hash(self) -> bytes:
-        return config_hash_of(
-            {
-                "library": library_version(),
-                "generator": self.generator,
-                "config": dict(self.generator_config),
-                "question": self.question_template,
-                "answer": self.answer_template,
-                "is_exact": self.is_exact,
-                "max_new_tokens": self.max_new_tokens,
-            }
-        )
+    @property
+    def shape(self) -> Mapping[str, Any]:
+        return {
+            "library": library_version(),
+            "generator": self.generator,
+            "config": dict(self.generator_config),
+            "question": self.question_template,
+            "answer": self.answer_template,
+            "is_exact": self.is_exact,
+            "max_new_tokens": self.max_new_tokens,
+        }
 
     def prompt(self, ref: PromptRef) -> Prompt:
         """Raises MalformedError for a reference that this version and configuration of the task does not have."""

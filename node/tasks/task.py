@@ -51,10 +51,14 @@ class Task(Protocol):
         """Returns one reward per completion, 0 to 1 as a rule. May raise, hang or return NaN: the scorer guards it."""
 
 
+def canonical_json(shape: Mapping[str, Any]) -> str:
+    """Returns ``shape`` as JSON in ASCII, keys sorted, without spaces; a tuple is an array."""
+    return json.dumps(shape, sort_keys=True, separators=(",", ":"))
+
+
 def config_hash_of(shape: Mapping[str, Any]) -> bytes:
     """Returns SHA-256[:16] of the canonical JSON of ``shape``: everything that shapes prompts and rewards."""
-    canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).digest()[:16]
+    return hashlib.sha256(canonical_json(shape).encode()).digest()[:16]
 
 
 def check_ref(task: Task, ref: PromptRef, seeds: int) -> None:

@@ -10,18 +10,17 @@ in a task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from node.tasks.answers import CLOSING, OPENING, is_same_number, is_same_text, tagged_answer
 from node.tasks.canonical import has_form_of, is_plain, is_reasoned
 from node.tasks.generators import AUDITED, COMPARED, REFUSED
 from node.tasks.propositions import is_conclusion
 from node.tasks.reasoning import GeneratorTask, library_version
-from node.tasks.task import Prompt, check_ref, config_hash_of
+from node.tasks.task import Prompt, check_ref
 from protocol.errors import ConfigurationError
 from protocol.messages import PromptRef
 
@@ -56,20 +55,18 @@ class WordedTask(GeneratorTask):
                 f"the audit ({because}); choose another generator, or read it and add it to node/tasks/generators.py"
             )
 
-    @cached_property
-    def config_hash(self) -> bytes:
-        return config_hash_of(
-            {
-                "kind": "worded",
-                "library": library_version(),
-                "generator": self.generator,
-                "config": dict(self.generator_config),
-                "seeds": self.seeds,
-                "instruction": self.instruction,
-                "scoring": self.scoring.value,
-                "max_new_tokens": self.max_new_tokens,
-            }
-        )
+    @property
+    def shape(self) -> Mapping[str, Any]:
+        return {
+            "kind": "worded",
+            "library": library_version(),
+            "generator": self.generator,
+            "config": dict(self.generator_config),
+            "seeds": self.seeds,
+            "instruction": self.instruction,
+            "scoring": self.scoring.value,
+            "max_new_tokens": self.max_new_tokens,
+        }
 
     @property
     def instruction(self) -> str:

@@ -159,7 +159,7 @@ def signed(payload: list[Any]) -> bytes:
 
 
 def refused_announcements() -> list[Json]:
-    """Announcements that must be refused, and the reason that must be given; swarm and time as in the good ones."""
+    """Announcements that must be refused, the receiver's swarm and clock, and the reason that must be given."""
     public = NodeKey(SEED).public_bytes
     now = round(NOW_SECONDS * 1000)
     window = round(limits.CLOCK_WINDOW_SECONDS * 1000)
@@ -200,4 +200,13 @@ def refused_announcements() -> list[Json]:
         "signature: by another key": signed([1, 0, SWARM_ID, 1, now, NodeKey(bytes(32)).public_bytes, goodbye]),
         "unknown_kind: a kind of a later minor version": signed([1, 1, SWARM_ID, 1, now, public, ["sermon", 1]]),
     }
-    return [{"name": name, "reason": name.split(":")[0], "announcement": raw.hex()} for name, raw in cases.items()]
+    return [
+        {
+            "name": name,
+            "reason": name.split(":")[0],
+            "swarm_id": SWARM_ID.hex(),
+            "now_milliseconds": now,
+            "announcement": raw.hex(),
+        }
+        for name, raw in cases.items()
+    ]

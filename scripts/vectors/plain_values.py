@@ -12,13 +12,20 @@ SEED = bytes(range(32))
 SWARM_ID = bytes(range(0xA0, 0xB0))
 FAMILY = b"family__________"
 
+EXACT = 2**53 - 1
+
 Json = dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """A value of the protocol in terms of JSON: byte strings as hexadecimal, structs as objects."""
+    """A value of the protocol in terms of JSON: byte strings as hexadecimal, structs as objects.
+
+    Integers beyond ``EXACT`` are decimal strings: many readers of JSON have floats alone, which cannot hold them.
+    """
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, int) and not -EXACT <= value <= EXACT:
+        return str(value)
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if is_dataclass(value):

@@ -30,8 +30,8 @@ from protocol.streams.peer_messages import (
     decode_peer_message,
 )
 from swarm.host import Host, PeerId, Stream
+from swarm.peers.question_limits import QuestionLimits
 from swarm.stream_reader import StreamReader, read_frame
-from swarm.token_bucket import TokenBucket
 
 EXCHANGE_SECONDS = 10.0
 QUESTIONS = 32
@@ -51,7 +51,7 @@ class PeerExchange:
         self._swarm_id = swarm_id
         self._on_addresses = on_addresses
         self._addresses_for = addresses_for
-        self._questions: dict[PeerId, TokenBucket] = {}  # of connected peers
+        self._limits = QuestionLimits(host, at_once=QUESTIONS, every_seconds=QUESTION_EVERY_SECONDS)
         host.handle(PEER_PROTOCOL, self._on_stream)
 
     async def ask(self, peer: PeerId, sought: Sequence[PeerId] = ()) -> None:
@@ -70,16 +70,8 @@ class PeerExchange:
             raise WrongSwarmError(f"{peer} is in swarm {answer.swarm_id.hex()}; ours is {self._swarm_id.hex()}")
         self._on_addresses(peer, answer.own, answer.others)
 
-    def _may_ask(self, peer: PeerId) -> bool:
-        now_seconds = anyio.current_time()
-        if peer not in self._questions:
-            connected = set(self._host.peers())
-            self._questions = {p: bucket for p, bucket in self._questions.items() if p in connected}
-            self._questions[peer] = TokenBucket(1 / QUESTION_EVERY_SECONDS, QUESTIONS, now_seconds=now_seconds)
-        return self._questions[peer].take(1, now_seconds=now_seconds)
-
     async def _on_stream(self, stream: Stream) -> None:
-        if not self._may_ask(stream.peer):
+        if not self._limits.may_ask(stream.peer):
             raise UnreachableError(f"{stream.peer} asks who is here more than once in {QUESTION_EVERY_SECONDS:g} s")
         question = decode_peer_message(await _receive(stream), PeerExchangeQuestion)
         if question.swarm_id != self._swarm_id:

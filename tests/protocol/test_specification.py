@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from node.tasks.default_swarm import DEFAULT_TASKS
 from protocol import limits
 from protocol.cluster.refusal import RefusalReason
 from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, DeclineReason
 from protocol.streams.blob_messages import BLOB_PROTOCOL
+from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
 from protocol.streams.peer_messages import PEER_PROTOCOL
+from scripts.make_vectors import FOLDER
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -25,8 +28,21 @@ def test_every_bound_is_listed_with_its_value() -> None:
 
 
 def test_every_stream_protocol_and_every_reason_is_specified() -> None:
-    for name in (AVERAGING_PROTOCOL, BLOB_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL, *DeclineReason, *RefusalReason):
+    protocols = (AVERAGING_PROTOCOL, BLOB_PROTOCOL, MANIFEST_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL)
+    for name in (*protocols, *DeclineReason, *RefusalReason):
         assert f"`{name}`" in PAGE
+
+
+def test_every_task_of_the_default_swarm_is_specified_with_its_template_and_limit() -> None:
+    for task in DEFAULT_TASKS:
+        rows = [line for line in PAGE.splitlines() if line.startswith(f"| `{task.name}` | `")]
+        template = task.question_template.replace("\n", "\\n")
+        assert [f"| `{template}`" in row and row.endswith(f" {task.max_new_tokens} |") for row in rows] == [True]
+
+
+def test_every_file_of_vectors_is_named() -> None:
+    made_elsewhere = {"trl_losses"}
+    assert {path.stem for path in FOLDER.glob("*.json")} - made_elsewhere <= set(re.findall(r"`(\w+)`", PAGE))
 
 
 def test_every_bound_that_the_text_names_exists() -> None:

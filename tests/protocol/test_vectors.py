@@ -20,6 +20,7 @@ from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster.admission import Admitted, judge_credential, judge_revocations
 from protocol.cluster.cluster_manifest import ClusterManifest, open_manifest, sign_manifest
 from protocol.cluster.invite import decode_invite, encode_invite
+from protocol.gossip_message import MESSAGE_ID_BYTES, gossip_message_id
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
 from protocol.limits import CHUNK_BYTES
 from protocol.manifest import Manifest, decode_manifest
@@ -41,6 +42,7 @@ from protocol.streams.handshake_messages import (
     HandshakeGreeting,
     decode_handshake,
 )
+from protocol.streams.manifest_messages import decode_manifest_of, manifest_frame
 from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, decode_members_message
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
 from protocol.weights.compressed_weights import decode_compressed, encode_compressed
@@ -86,6 +88,8 @@ def built(type_: Any, value: Any) -> Any:
         return None if value is None else built(get_args(type_)[0], value)
     if type_ is bytes:
         return bytes.fromhex(value)
+    if type_ is int:
+        return int(value)
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         return type_(**{name: built(hint, value[name]) for name, hint in get_type_hints(type_).items()})
     if isinstance(type_, type) and issubclass(type_, StrEnum):
@@ -137,6 +141,18 @@ def test_manifest(vector: Any) -> None:
     decoded = decode_manifest(bytes.fromhex(vector["canonical"]))
     assert sorted(decoded.tasks) == sorted(manifest.tasks)
     assert decoded.name == manifest.name
+    assert manifest_frame(manifest).hex() == vector["frame"]
+    assert decode_manifest_of(body_of(bytes.fromhex(vector["frame"])), manifest.swarm_id) == decoded
+
+
+@pytest.mark.parametrize("vector", vectors("gossip_messages"), ids=lambda v: v["name"])
+def test_gossip_message_id(vector: Any) -> None:
+    found = gossip_message_id(vector["topic"], bytes.fromhex(vector["data"]))
+    assert (found.decode(), found.hex(), len(found)) == (
+        vector["message_id"],
+        vector["message_id_bytes"],
+        MESSAGE_ID_BYTES,
+    )
 
 
 @pytest.mark.parametrize("vector", vectors("groups"), ids=lambda v: v["name"])
@@ -171,12 +187,11 @@ def test_refused_group(vector: Any) -> None:
 
 @pytest.mark.parametrize("vector", vectors("refused_announcements"), ids=lambda v: v["name"])
 def test_refused_announcement(vector: Any) -> None:
-    good = vectors("announcements")[0]
     with pytest.raises(errors.ProtocolError) as refusal:
         open_announcement(
             bytes.fromhex(vector["announcement"]),
-            swarm_id=bytes.fromhex(good["swarm_id"]),
-            now_seconds=good["time_milliseconds"] / 1000,
+            swarm_id=bytes.fromhex(vector["swarm_id"]),
+            now_seconds=vector["now_milliseconds"] / 1000,
         )
     assert refusal.value.reason == vector["reason"]
 

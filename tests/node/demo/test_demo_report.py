@@ -111,3 +111,6 @@ def test_every_setting_of_the_swarm_section_reaches_the_swarm_process(tmp_path: 
     assert (settings.upload_bytes_per_second, settings.download_bytes_per_second) == (20_000.0, 16_000.0)
     assert (settings.heartbeat_seconds, settings.mesh_degree, settings.log_level) == (9.0, 3, "debug")
     assert (settings.name, settings.home) == ("n", str(tmp_path))
+    given = settings.open_manifest()
+    assert given is not None
+    assert given.name == "s"

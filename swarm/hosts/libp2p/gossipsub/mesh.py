@@ -26,8 +26,9 @@ from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 
+from protocol.gossip_message import MESSAGE_ID_BYTES
 from swarm.hosts.libp2p.gossipsub.allowances import Allowances
-from swarm.hosts.libp2p.gossipsub.messages import ID_BYTES, MessageCache
+from swarm.hosts.libp2p.gossipsub.messages import MessageCache
 from swarm.hosts.libp2p.gossipsub.scores import ForwarderScores
 
 HEARTBEAT_SECONDS = 1
@@ -120,7 +121,9 @@ class Mesh(GossipSub):
         assert self.pubsub is not None
         now = time.monotonic()
         allowed = self.allowances.of(peer, now_seconds=now).asked_ids
-        unseen = (k for k in dict.fromkeys(offered) if len(k) == ID_BYTES and not self.pubsub.seen_messages.has(k))
+        unseen = (
+            k for k in dict.fromkeys(offered) if len(k) == MESSAGE_ID_BYTES and not self.pubsub.seen_messages.has(k)
+        )
         asked = []
         for key in unseen:
             if not allowed.take(1.0, now_seconds=now):

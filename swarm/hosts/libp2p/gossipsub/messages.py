@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 
+from protocol.gossip_message import gossip_message_id
 from protocol.identity import PEER_ID_PREFIX, PUBLIC_KEY_BYTES
 
-ID_BYTES = 24
 SEEN_SECONDS = 120.0
 SEEN_MESSAGES = 65_536
 CACHED_SECONDS = 10.0  # within which a slow node can ask for a message that it missed
@@ -25,9 +23,9 @@ GOSSIPED_IDS = 1000  # at once, the newest
 
 
 def message_id(message: rpc_pb2.Message) -> bytes:
-    """Returns 144 bits of a hash as text, since IHAVE carries ids as text."""
-    content = b"\0".join([*(topic.encode() for topic in message.topicIDs), bytes(message.data)])
-    return b64encode(sha256(content).digest()[:18])
+    """Returns the id of a message of one topic."""
+    (topic,) = message.topicIDs
+    return gossip_message_id(topic, bytes(message.data))
 
 
 def is_signed(message: rpc_pb2.Message) -> bool:

@@ -1,0 +1,42 @@
+// Messages of the other stream protocols.
+import { array, bin, bool, counter, decoded, hash16, hash32, int, name, oneOf, optional, str, struct, union, withDefault } from './encoding.js'
+
+const MEBI = 2 ** 20
+export const MOST_BYTES = { averaging: 1024, blobs: 65_536, peers: 32_768, handshake: 303_104, members: 427_008 }
+const address = str(256)
+const own = array(address, 0, 8)
+const offer = struct(hash16, hash16, name, counter, hash32, int(1, 2 ** 40))
+const time = int(0, 137_438_953_471)
+const document = bin(0, 1024)
+const revocations = bin(0, 32_768)
+const nothing = new Uint8Array()
+
+export const question = struct(hash16, own, array(address, 0, 8))
+export const answer = struct(hash16, own, array(address, 0, 64))
+const averaging = union({
+  propose: struct(hash16, offer), accept: struct(offer), decline: struct(name), have: struct(hash16),
+  abandon: struct(hash16, str(200))
+})
+const reasons = ['damaged', 'version', 'wrong_swarm', 'wrong_key', 'clock', 'not_yet_valid', 'expired', 'revoked',
+  'needs_owner', 'taken', 'full', 'outdated', 'wrong_psk', 'no_member']
+const greeting = struct(hash16, time, document, counter, counter, withDefault(bool, false))
+const refusal = struct(oneOf(...reasons), time, withDefault(revocations, nothing))
+const documents = struct(
+  withDefault(bin(0, 262_144), nothing), withDefault(revocations, nothing), withDefault(document, nothing),
+  withDefault(document, nothing)
+)
+const membersQuestion = struct(bin(0, 131_072), counter, counter)
+const news = struct(array(document, 0, 128), revocations, document)
+
+const KINDS = {
+  peer: { question, answer, most: MOST_BYTES.peers },
+  handshake: {
+    greeting, answer: struct(optional(refusal), optional(greeting), optional(documents)),
+    conclusion: struct(optional(refusal), documents), most: MOST_BYTES.handshake
+  },
+  member: { question: membersQuestion, answer: struct(membersQuestion, news), news, most: MOST_BYTES.members }
+}
+
+export const read = (protocol, kind, raw) => protocol === 'averaging'
+  ? decoded(raw, averaging, MOST_BYTES.averaging)
+  : decoded(raw, KINDS[protocol][kind], KINDS[protocol].most)

@@ -1,0 +1,190 @@
+// Decodes every vector of tests/vectors, by the page alone. `node vectors.js` prints how many of each file agree.
+import { readFileSync, readdirSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import * as announcements from './starling/announcements.js'
+import * as blobs from './starling/blobs.js'
+import { Refused, equal, hex, join, sha256, u32, u64, unhex, utf8 } from './starling/bytes.js'
+import * as cluster from './starling/cluster.js'
+import { encoded, frameLength, value } from './starling/encoding.js'
+import * as gossip from './starling/gossip.js'
+import * as groups from './starling/groups.js'
+import { Key, peerIdOf, verify } from './starling/identity.js'
+import * as manifest from './starling/manifest.js'
+import * as prompts from './starling/prompts.js'
+import * as streams from './starling/streams.js'
+import * as weights from './starling/weights.js'
+
+const FOLDER = new URL('../vectors/', import.meta.url)
+const OTHERS = new Set(['trl_losses.json']) // of an objective, not of the protocol
+
+class Disagreement extends Error {}
+const holds = (condition, what) => { if (!condition) throw new Disagreement(what) }
+
+// Whether a decoded value is what the JSON says: objects are fields in their order.
+export function agrees (found, wanted) {
+  if (found instanceof Uint8Array) return typeof wanted === 'string' && hex(found) === wanted
+  if (typeof found === 'bigint') return String(found) === wanted
+  if (Array.isArray(found)) {
+    const items = Array.isArray(wanted) ? wanted : Object.values(wanted)
+    return items.length === found.length && found.every((item, i) => agrees(item, items[i]))
+  }
+  return found === wanted
+}
+
+function refusal (act) {
+  try { act() } catch (error) {
+    if (error instanceof Refused) return error.reason
+    throw error
+  }
+  return 'nothing'
+}
+
+const pattern = (size) => Uint8Array.from({ length: size }, (_, i) => i % 251)
+const bodyOf = (frame, most = 2 ** 20) => {
+  const length = frameLength(frame.subarray(0, 4), most)
+  holds(frame.length === 4 + length, 'a frame of another length')
+  return frame.subarray(4)
+}
+
+function group (vector) {
+  const found = groups.readGroup(unhex(vector.blob))
+  holds(hex(found.content) === vector.content, 'content')
+  const wanted = vector.group
+  holds(agrees([found.prompt, found.family, found.tokenizer, found.policyVersion],
+    [wanted.prompt, wanted.family, wanted.tokenizer, wanted.policy_version]), 'header')
+  found.completions.forEach((c, i) => {
+    const w = wanted.completions[i]
+    holds(agrees([c.text, c.ids, c.tokenBytes, c.logps.map((logp) => logp + 0), c.reward], [w.text, w.token_ids, w.token_bytes, w.logps.map((logp) => logp + 0), w.reward]), `completion ${i}`)
+    holds((w.finish === 'stop') === c.stop, 'finish')
+  })
+  holds(hex(groups.encodeContent(found)) === vector.content, 'encoded again')
+  const again = groups.groupBlob(found.content)
+  holds(hex(groups.readGroup(again).content) === vector.content, 'our own frame')
+  const advert = groups.advertOf(found, unhex(vector.blob), unhex(vector.advert.blob))
+  holds(hex(blobs.blobId(unhex(vector.blob))) === vector.advert.blob, 'blob id')
+  holds(agrees(advert, vector.advert), 'advert')
+}
+
+async function blobMessage (vector) {
+  const content = pattern(655)
+  const ranges = blobs.readRequest(bodyOf(unhex(vector.frame)))
+  holds(agrees(ranges, vector.ranges), 'ranges')
+  for (const [i, range] of ranges.entries()) {
+    const raw = unhex(vector.answers[i])
+    const ours = join(...blobs.answer(range, (id) => equal(id, blobs.blobId(content)) ? content : undefined))
+    holds(hex(ours) === vector.answers[i], 'our answer')
+    let at = 0
+    const read = async (bytes) => raw.subarray(at, at += bytes)
+    const found = await blobs.readAnswer(read, range, blobs.chunkHashes(content))
+    holds(at === raw.length && (found.status === 0) === (raw[0] === 0), 'what was read')
+    holds(unhex(vector.answers_if_busy[i])[0] === 2, 'busy')
+  }
+}
+
+const CHECKS = {
+  identities (v) {
+    const key = new Key(unhex(v.seed))
+    holds(hex(key.public) === v.public_key && key.peerId === v.peer_id, 'key')
+    holds(hex(key.sign(v.domain, unhex(v.message))) === v.signature, 'signature')
+    holds(verify(key.public, v.domain, unhex(v.message), unhex(v.signature)), 'verified')
+  },
+  blob_ids (v) {
+    holds(agrees(blobs.chunkHashes(pattern(v.size)), v.chunk_hashes), 'chunks')
+    holds(hex(blobs.blobId(pattern(v.size))) === v.id, 'id')
+  },
+  manifests (v) {
+    const found = manifest.readManifest(bodyOf(unhex(v.frame)))
+    holds(hex(manifest.canonical(found)) === v.canonical && hex(manifest.swarmIdOf(found)) === v.swarm_id, 'id')
+    const swarmId = unhex(v.swarm_id)
+    holds(manifest.topicOf(swarmId) === v.gossip_topic && hex(manifest.dhtDigest(swarmId)) === v.dht_key, 'names')
+    holds(hex(manifest.providerKey(swarmId)) === v.provider_key, 'provider key')
+  },
+  tasks (v) { holds(hex(prompts.configHash(v.configuration)) === v.config_hash, 'hash') },
+  prompts (v) {
+    holds(v.rewards[v.answer] === 1, 'reward')
+    if (!prompts.canMake(v.prompt.task)) return
+    const [text, answer] = prompts.prompt(v.prompt.task, v.prompt.seed)
+    holds(text === v.text && answer === v.answer, `${text} ${answer}`)
+  },
+  fingerprints (v) {
+    const found = v.name === 'tokenizer'
+      ? sha256(utf8('starling/tokenizer/1\0'), ...v.tokens.map(unhex).flatMap((token) => [u32(token.length), token]), utf8(v.shaping), ...v.end_ids.map(u64))
+      : sha256(utf8('starling/family/1\0'), utf8(v.identity))
+    holds(hex(found.subarray(0, 16)) === (v.fingerprint ?? v.family), 'hash')
+  },
+  gossip_messages (v) {
+    const message = gossip.readMessage(unhex(v.message))
+    const id = gossip.messageId(message.topic, message.data)
+    holds(message.topic === v.topic && Buffer.from(id).toString() === v.message_id, 'id')
+    holds(gossip.isSigned(message) && !gossip.isSigned({ ...message, seqno: u64(99) }), 'signature')
+    const ours = new Key(unhex(v.seed)).signPlain(gossip.signedPart(message))
+    holds(equal(ours, message.signature), 'our signature')
+  },
+  announcements (v) {
+    const found = announcements.open(unhex(v.announcement), unhex(v.swarm_id), v.time_milliseconds)
+    holds(agrees(found.body, [v.kind, ...Object.values(v.body)]), 'body')
+    const key = new Key(unhex(v.seed))
+    holds(found.sender === key.peerId && found.sequence === v.sequence && found.timeMs === v.time_milliseconds, 'header')
+    holds(hex(encoded([found.payload, key.sign('starling/announcement/1', found.payload)])) === v.announcement, 'sealed again')
+  },
+  refused_announcements (v) {
+    const found = refusal(() => announcements.open(unhex(v.announcement), unhex(v.swarm_id), v.now_milliseconds))
+    holds(found === v.reason, found)
+  },
+  groups: group,
+  refused_groups (v) {
+    const found = refusal(() => groups.readGroup(unhex(v.blob), v.tokens))
+    holds(found === v.reason, found)
+  },
+  blob_messages: blobMessage,
+  ...Object.fromEntries(['averaging', 'peer', 'handshake', 'member'].map((protocol) => [`${protocol}_messages`, (v) => {
+    const found = streams.read(protocol, v.kind, bodyOf(unhex(v.frame)))
+    const wanted = protocol === 'averaging' ? [v.kind, ...Object.values(v.fields)] : v.fields
+    holds(agrees(found, wanted), 'fields')
+    holds(hex(encoded(value(bodyOf(unhex(v.frame))))) === v.frame.slice(8), 'encoded again')
+  }])),
+  refused_stream_messages (v) {
+    const found = refusal(() => {
+      const raw = unhex(v.frame)
+      frameLength(raw.subarray(0, 4), streams.MOST_BYTES[v.protocol])
+      if (v.protocol === 'blobs') blobs.readRequest(raw.subarray(4))
+      else streams.read(v.protocol.replace(/s$/, ''), v.expected, raw.subarray(4))
+    })
+    holds(found === v.reason, found)
+  },
+  sparse_updates: (v) => weights.checkSparse(v, holds),
+  compressed_weights: (v) => weights.checkCompressed(v, holds),
+  weight_diffs: (v) => weights.checkDiff(v, holds),
+  dense_weights: (v) => weights.checkDense(v, holds),
+  membership: (v) => cluster.checkMembership(v, holds, agrees)
+}
+
+export async function checkVectors (say = () => {}) {
+  let agreed = 0
+  const wrong = []
+  for (const file of readdirSync(FOLDER).sort()) {
+    if (OTHERS.has(file)) continue
+    const check = CHECKS[file.replace('.json', '')]
+    const vectors = JSON.parse(readFileSync(new URL(file, FOLDER), 'utf8'))
+    const before = agreed
+    for (const [i, vector] of vectors.entries()) {
+      const which = `${file} ${i} ${vector.name ?? vector.kind ?? ''}`
+      try {
+        if (check === undefined) throw new Disagreement('a file that this client does not know')
+        await check(vector)
+        agreed++
+      } catch (error) {
+        wrong.push(`${which}: ${error instanceof Disagreement || error instanceof Refused ? error.message : error.stack}`)
+      }
+    }
+    say(`${file}: ${agreed - before} of ${vectors.length}`)
+  }
+  return { agreed, wrong }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { agreed, wrong } = await checkVectors(console.log)
+  for (const each of wrong) console.log(`WRONG ${each}`)
+  console.log(`${agreed} agree, ${wrong.length} do not`)
+  process.exit(wrong.length ? 1 : 0)
+}
