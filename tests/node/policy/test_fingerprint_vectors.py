@@ -29,7 +29,9 @@ def test_tokenizer() -> None:
 
 @pytest.mark.parametrize("vector", FAMILIES, ids=lambda v: v["name"])
 def test_family(vector: Any) -> None:
-    config = LlamaConfig(hidden_size=64, num_attention_heads=2, rope_theta=5000.0)
+    config = LlamaConfig(
+        hidden_size=64, num_attention_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 5000.0}
+    )
     four_bit = "base_format" in json.loads(vector["identity"])
     fingerprint = bytes.fromhex(TOKENIZER["fingerprint"])
     assert family_of(config, fingerprint, BASE_WEIGHTS, TRAINED, four_bit=four_bit).hex() == vector["family"]
