@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -40,6 +40,7 @@ from protocol import limits
 from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
+from swarm.address_groups import is_public
 from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
@@ -51,7 +52,6 @@ from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
-from swarm.hosts.libp2p.punch_bounds import is_public
 from swarm.hosts.libp2p.relaying.circuit_messages import CIRCUIT
 from swarm.hosts.libp2p.relaying.traversal import Traversal, is_relayed_connection
 from swarm.hosts.libp2p.transport import DoorwayNetwork, Listener, Meter, MeteredTcp, OtherProtocolError, Upgrader
@@ -280,7 +280,7 @@ class Libp2pHost:
         """Beyond our own network we dial from the listening port: routers then show where we could be met."""
         return self._listening_at(ip) if is_public(ip) else None
 
-    def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
         self._running().start_soon(function, *arguments)
 
     def peers(self) -> Sequence[PeerId]:

@@ -7,10 +7,10 @@ together seldom.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
+from swarm.address_groups import is_public
 from swarm.token_bucket import TokenBucket
 
 ADDRESSES: Final = 2  # dialled of one peer at once
@@ -21,25 +21,6 @@ DIALS_EVERY_SECONDS: Final = 5.0
 IPS: Final = 256  # remembered
 
 SocketAddress = tuple[str, int]
-# Of no use beyond one network. Addresses for documentation are not among them: laboratories use these as public ones.
-NOT_PUBLIC: Final = tuple(
-    ipaddress.ip_network(block)
-    for block in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
-        "224.0.0.0/3", "::/127", "fc00::/7", "fe80::/10", "ff00::/8",
-    )
-)  # fmt: skip
-
-
-def is_public(ip: str) -> bool:
-    """Whether an IP address can belong to one machine on the internet. Anything else than an address does not."""
-    try:
-        address = ipaddress.ip_address(ip.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return not any(address in block for block in NOT_PUBLIC if block.version == address.version)
 
 
 def punchable(claimed: Sequence[SocketAddress], seen_at: SocketAddress | None) -> list[SocketAddress]:

@@ -43,6 +43,7 @@ ATTEMPTS: Final = 3
 BETWEEN_SECONDS: Final = 2.0
 MESSAGE_SECONDS: Final = 10.0
 DIAL_SECONDS: Final = 5.0
+PLAIN_DIAL_SECONDS: Final = 2.0  # mostly in vain
 SETTLE_SECONDS: Final = 0.3  # for the relayed connection to be in use at both ends
 ANY_PORT: Final = 0
 FRESH_PORTS: Final = range(20_000, 60_000)
@@ -166,7 +167,7 @@ class Punching:
         maddr = Multiaddr(f"/ip{6 if ':' in ip else 4}/{ip}/tcp/{port}")
         dial = self._network.dial_addr_as_responder if is_listener else self._network.dial_addr
         try:
-            with deadline(DIAL_SECONDS, f"dialling {maddr}"):
+            with deadline(PLAIN_DIAL_SECONDS if source_port == ANY_PORT else DIAL_SECONDS, f"dialling {maddr}"):
                 source = self._source_of(ip)
                 if source is not None and source_port is not None:
                     source = source[0], source_port

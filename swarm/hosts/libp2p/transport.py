@@ -27,7 +27,7 @@ import math
 from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import trio
 from libp2p.abc import IListener, IMuxedConn, IRawConnection, ISecureConn
@@ -236,7 +236,7 @@ class DoorwayNetwork(Swarm):
     async def add_conn(self, muxed_conn: IMuxedConn, direction: str = "unknown") -> SwarmConn:
         """Notes whether the connection is relayed, which the library does not find out through Noise."""
         connection = await super().add_conn(muxed_conn, direction)
-        is_relayed = muxed_conn.get_remote_address() is None  # type: ignore[attr-defined]  Yamux has it
+        is_relayed = cast(SteadyYamux, muxed_conn).get_remote_address() is None
         kind = ConnectionType.RELAYED if is_relayed else ConnectionType.DIRECT
         connection.set_transport_info(connection.get_transport_addresses(), kind)
         if not is_relayed:
