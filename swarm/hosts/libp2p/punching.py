@@ -29,7 +29,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.errors import StarlingError, UnreachableError
 from swarm.host import PeerId, Stream
 from swarm.hosts.deadlines import deadline
-from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures
+from swarm.hosts.libp2p.containment import Failures
 from swarm.hosts.libp2p.punch_bounds import PunchBounds, SocketAddress, punchable
 from swarm.hosts.libp2p.relaying.circuit_messages import (
     PUNCH_PROTOCOL,
@@ -172,7 +172,7 @@ class Punching:
                 if source is not None and source_port is not None:
                     source = source[0], source_port
                 await dial(maddr, ID.from_string(peer), source)
-        except (StarlingError, *PEER_FAILURES) as error:
+        except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
             self._failures.note("hole punching", error)
             return False
         return True

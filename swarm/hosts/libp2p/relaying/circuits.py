@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 import trio
+from libp2p.abc import IMuxedConn
 from libp2p.connection_types import ConnectionType
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
@@ -25,6 +26,7 @@ from protocol.errors import StarlingError, UnreachableError
 from swarm.host import PeerId as PeerName
 from swarm.host import Stream
 from swarm.hosts.deadlines import deadline
+from swarm.hosts.libp2p.containment import innermost_cause
 from swarm.hosts.libp2p.relaying.circuit_messages import (
     CIRCUIT,
     HOP_PROTOCOL,
@@ -142,8 +144,7 @@ class Circuits:
         try:
             async with self._handshakes:
                 await send_message(stream, StopMessage(type=StopMessage.STATUS, status=Status.OK))
-                raw = _raw(circuit, stream.peer, is_initiator=False)
-                muxed = await self._network.upgrade_inbound_raw_conn(raw, Multiaddr(f"/p2p/{stream.peer}{CIRCUIT}"))
+                muxed = await self._upgraded(_raw(circuit, stream.peer, is_initiator=False), stream.peer)
             peer = str(muxed.peer_id)
             if offer.peer.id == muxed.peer_id.to_bytes():
                 self._note_seen(peer, offer.peer)
@@ -152,6 +153,12 @@ class Circuits:
         finally:
             with anyio.CancelScope(shield=True):
                 await circuit.close()
+
+    async def _upgraded(self, raw: RawConnection, relay: PeerName) -> IMuxedConn:
+        try:
+            return await self._network.upgrade_inbound_raw_conn(raw, Multiaddr(f"/p2p/{relay}{CIRCUIT}"))
+        except Exception as error:  # the library's handshake with a stranger
+            raise UnreachableError(f"no connection through {relay}: {innermost_cause(error)}") from error
 
     def _note_seen(self, peer: PeerName, seen: PeerId) -> None:
         connected = {str(each) for each in self._network.connections}
