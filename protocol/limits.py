@@ -82,6 +82,8 @@ PEER_MESSAGE_BYTES: Final = 32 * 1024
 ADDRESS_CHARACTERS: Final = 256
 ADDRESSES_PER_PEER: Final = 8
 ADDRESSES_PER_ANSWER: Final = 64  # of other peers
+DIAL_BACK_PORTS: Final = 2
+DIAL_BACK_BYTES: Final = 256
 PEERS_SOUGHT: Final = 8
 
 # Averaging with one peer

@@ -11,11 +11,19 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Item = TypeVar("Item")
 Groups = tuple[str, str]
 """(network of a customer or a rented block, one address), the wide group first."""
+# Of no use beyond one network. Addresses for documentation are not among them: laboratories use these as public ones.
+NOT_PUBLIC: Final = tuple(
+    ipaddress.ip_network(block)
+    for block in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+        "224.0.0.0/3", "::/127", "fc00::/7", "fe80::/10", "ff00::/8",
+    )
+)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -60,3 +68,14 @@ def spread(items: Iterable[Item], groups: Iterable[Groups]) -> list[Item]:
             of_group[group[level]] += 1
         of_items = [(item, group) for _, item, group in sorted(rounds, key=lambda entry: entry[0])]
     return [item for item, _ in of_items]
+
+
+def is_public(ip: str) -> bool:
+    """Whether an IP address can belong to one machine on the internet. Anything else than an address does not."""
+    try:
+        address = ipaddress.ip_address(ip.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return not any(address in block for block in NOT_PUBLIC if block.version == address.version)

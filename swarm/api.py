@@ -72,7 +72,21 @@ class PeerStatus(Struct, frozen=True):
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
     groups_given: int = 0  # times that a rollout group was sent in full to the peer
+    relayed: bool = False  # connected through a relay only
     conduct: dict[str, int] = {}  # what the peer did, counted by ``swarm.peers.reputation.Conduct``
+
+
+class ReachStatus(Struct, frozen=True):
+    """From where peers can dial this node, and what is relayed."""
+
+    reach: str = "unknown"  # ``swarm.peers.reachability.Reach``
+    in_words: str = ""  # the same, and what would help
+    relays: tuple[str, ...] = ()  # peers through which this node is reached
+    relayed_peers: tuple[str, ...] = ()  # connected through a relay only
+    serves_as_relay: bool = False
+    reservations: int = 0  # places that others have here
+    circuits: int = 0  # connections of others that run through here
+    relayed_bytes: int = 0  # for others, since start
 
 
 class SwarmStatus(Struct, frozen=True, tag="status"):
@@ -92,6 +106,7 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     averaging: AveragingStatus = AveragingStatus()
     private: bool = False  # a private cluster, which is joined with an invite
     paused: bool = False  # heartbeats say so
+    reach: ReachStatus = ReachStatus()
 
 
 class SeenGroup(Struct, frozen=True):

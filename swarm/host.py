@@ -105,6 +105,17 @@ class Traffic:
     received_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Relaying:
+    """What a host relays for others, and through whom it is reached itself."""
+
+    serves: bool = False  # as relay, for those who ask
+    reservations: int = 0  # places of others here
+    circuits: int = 0  # connections of others through here now
+    relayed_bytes: int = 0  # since start, for others
+    relays: Sequence[PeerId] = ()  # at which this host has a place
+
+
 class Host(Protocol):
     """One peer of the network. ``async with host.run():`` starts it and stops it again."""
 
@@ -115,13 +126,20 @@ class Host(Protocol):
         """Listens from entry to exit. Raises ``TransportError``, which names the address, if the port is in use."""
 
     def addresses(self) -> Sequence[Address]:
-        """Returns the addresses at which peers can dial this host, each ending in /p2p/<peer id>."""
+        """Returns the addresses at which peers can dial this host, each ending in /p2p/<peer id>.
+
+        Every place at a relay is one of them: …/p2p/<relay>/p2p-circuit/p2p/<peer id>.
+        """
 
     def peers(self) -> Sequence[PeerId]:
         """Returns the peers that are connected now."""
 
     def remote_ip(self, peer: PeerId) -> str:
-        """Returns the IP address at the other end of the connection to a peer; empty if it is not connected."""
+        """Returns the IP address at the other end of the connection to a peer; empty if it is not connected, or only
+        through a relay."""
+
+    def is_relayed(self, peer: PeerId) -> bool:
+        """Whether a peer is connected through a relay only. Once a direct connection stands, the relayed one ends."""
 
     def heard_on_lan(self) -> Sequence[Address]:
         """Returns addresses received by multicast on the local network; none if LAN discovery is off."""
@@ -140,6 +158,22 @@ class Host(Protocol):
 
     async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
         """Dials; returns at once if it is connected. Raises ``UnreachableError`` or ``DeadlineError``."""
+
+    async def prove(self, address: Address, *, deadline_seconds: float) -> None:
+        """Dials an address on a new connection from a port of its own, has the peer prove its identity, and closes it.
+
+        Raises ``UnreachableError`` or ``DeadlineError`` unless the peer can be dialled there by anybody."""
+
+    async def reserve(self, relay: PeerId, *, deadline_seconds: float) -> float:
+        """Takes a place at a peer that we dialled, or renews it; returns for how many seconds it holds.
+
+        ``addresses`` has the place until then, or until the relay is disconnected. Raises ``UnreachableError`` (not
+        connected directly, not dialled by us, refused) or ``DeadlineError``."""
+
+    def serve_as_relay(self, admits: Callable[[PeerId], bool] | None) -> None:
+        """From now on gives places, and relays, to the connected peers that ``admits`` accepts; None: to nobody."""
+
+    def relaying(self) -> Relaying: ...
 
     async def disconnect(self, peer: PeerId) -> None: ...
 

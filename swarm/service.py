@@ -41,6 +41,7 @@ from swarm.peers.peer_conduct import PeerConduct
 from swarm.peers.peer_listing import listed_peers
 from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
+from swarm.peers.reaching import Reaching
 from swarm.peers.reputation import ReputationBook
 from swarm.settings import ServiceSettings
 from swarm.upkeep import Upkeep
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 MAX_FETCH_SECONDS = 3600.0
+RELAYED_BLOB_BYTES = 1 << 20  # larger ones, weights among them, wait for a direct connection
 BLOB_SHARE = 0.9  # of an upload limit, so that announcements and requests do not wait behind blobs
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -121,12 +123,19 @@ class SwarmService:
             on_lan=settings.lan_discovery,
             is_banned=self._conduct.is_banned,
             standing=self._conduct.reputation,
-            is_of_use=self._conduct.is_of_use,
+            is_of_use=lambda peer: self.reaching.is_relay(peer) or self._conduct.is_of_use(peer),
             trial_seconds=lambda: TRIAL_HEARTBEATS * self._pacing.heartbeat_seconds(),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         manifest = settings.open_manifest()
         self._manifest = ManifestAnswers(host, manifest) if manifest is not None else None
+        self.reaching = Reaching(
+            host,
+            members=self.peering.members,
+            is_dialled=self.peering.is_dialled,
+            on_place=self.peering.tell_soon,
+            relays=settings.relay,
+        )
         self._upkeep = Upkeep(self.store, self._groups, self.reputations, self.peering, wall_clock=wall_clock)
         self._members = (
             MemberExchange(host, membership, random=random, is_trying=self.peering.is_trying)
@@ -192,6 +201,7 @@ class SwarmService:
         """Starts everything that a node does by itself, and returns once it has left and said goodbye."""
         duties = (
             self.peering.run,
+            self.reaching.run,
             partial(self._heartbeats.run, self._say, host=self.host, pacing=self._pacing),
             self._states.run,
             partial(watch_connectivity, self.host, self.peering.alone_because, self._emit),
@@ -268,7 +278,9 @@ class SwarmService:
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
         for each in request.wanted:
-            peers = [p for p in each.peers if not self._conduct.is_banned(p)]
+            through_relay = each.size <= RELAYED_BLOB_BYTES
+            peers = [p for p in each.peers if through_relay or not self.host.is_relayed(p)]
+            peers = [p for p in peers if not self._conduct.is_banned(p)]
             peers.sort(key=lambda peer: -self._conduct.reputation(peer))
             wanted.append(api.Wanted(each.blob, each.size, tuple(peers)))
         deadline_seconds = min(request.deadline_seconds, MAX_FETCH_SECONDS)
@@ -286,13 +298,14 @@ class SwarmService:
         self._upkeep.save()
 
     def _averaging_candidates(self, family: bytes) -> list[PeerId]:
-        """Returns the connected peers whose latest heartbeat is fresh and names this family."""
+        """Returns the peers, connected directly, whose latest heartbeat is fresh and names this family."""
         oldest_seconds = self._wall_clock() - HEARTBEATS_MISSED * self._pacing.heartbeat_seconds()
         peers = []
         for peer in self.host.peers():
             notes = self._table.known(peer)
             of_family = notes.heartbeat is not None and notes.heartbeat.family == family
-            if of_family and notes.is_present(oldest_seconds) and not self._conduct.is_banned(peer):
+            is_usable = not self._conduct.is_banned(peer) and not self.host.is_relayed(peer)
+            if of_family and notes.is_present(oldest_seconds) and is_usable:
                 peers.append(peer)
         return peers
 
@@ -342,4 +355,5 @@ class SwarmService:
             averaging=self._averaging.status(),
             private=self._settings.private,
             paused=self._heartbeats.paused,
+            reach=self.reaching.status(),
         )

@@ -24,7 +24,7 @@ from random import Random
 from types import MappingProxyType
 
 from protocol.limits import ADDRESS_CHARACTERS, ADDRESSES_PER_PEER
-from swarm.address_groups import Groups, groups_of
+from swarm.address_groups import Groups, groups_of, is_public
 
 BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 120.0
@@ -33,6 +33,7 @@ ADDRESSES_PER_TELLER = 256  # that one peer sent and that were never reached
 RANKED_AT_ONCE = 16  # addresses to drop from a full book: to rank all of them for each newcomer takes long
 DIALS_PER_IP = 2  # at once, of addresses that are not configured
 SIMULTANEOUS_DIAL_SECONDS = 3.0  # two peers that learn of each other at once must not both dial: the greater id waits
+CIRCUIT = "/p2p-circuit/"  # in an address through a relay
 DEPARTED_SECONDS = 30.0  # for which a peer that said goodbye is not dialled
 
 
@@ -63,6 +64,10 @@ class Candidate:
         return groups_of(self.address.split("/")[2])
 
     @property
+    def is_relayed(self) -> bool:
+        return CIRCUIT in self.address
+
+    @property
     def peer(self) -> str:
         return self.address.rpartition("/p2p/")[2]
 
@@ -86,6 +91,8 @@ def is_dialable(address: str) -> bool:
     if not (address.startswith(("/ip4/", "/ip6/")) and len(address) <= ADDRESS_CHARACTERS and address.isascii()):
         return False
     route, separator, peer = address.rpartition("/p2p/")
+    if address.count(CIRCUIT) > 1 or (CIRCUIT in address and not route.endswith(CIRCUIT.rstrip("/"))):
+        return False  # through one relay at most
     return bool(separator) and peer.isalnum() and "/tcp/" in route and address.isprintable() and " " not in address
 
 
@@ -122,6 +129,7 @@ def next_dials(
     due = [c for c in due if c.peer not in away]
     if short <= 0:
         due = [c for c in due if c.source is AddressSource.CONFIGURED]
+    relayed = {c.peer for c in due if c.is_relayed}
     dials: dict[str, Dial] = {}
     while len(dials) < room:
         due = [
@@ -136,6 +144,7 @@ def next_dials(
             key=lambda c: (
                 c.source is not AddressSource.CONFIGURED,
                 c.failures + doubt_of(doubts.get(c.teller, 0)),
+                detour(c, relayed),
                 c.source >= AddressSource.DHT,  # hearsay
                 crowd[c.groups[0]],
                 c.source,
@@ -155,6 +164,14 @@ def next_dials(
         at_ip[best.groups[1]] += 1
         crowd[best.groups[0]] += 1
     return list(dials.values())
+
+
+def detour(candidate: Candidate, relayed: Collection[str]) -> int:
+    """Returns 0 for an address to try first, 1 for one through a relay, and 2 for the private address of a peer that is
+    also reached through a relay: it is behind a router, most likely another one than ours."""
+    if candidate.is_relayed:
+        return 1
+    return 2 if candidate.peer in relayed and not is_public(candidate.address.split("/")[2]) else 0
 
 
 def _waits_for_peer(candidate: Candidate, now_seconds: float) -> bool:

@@ -53,6 +53,7 @@ def listed_peers(
                 banned_because=reputations.banned_because(peer, now_seconds),
                 clock_offset_seconds=refused_offsets.get(peer) if offset_seconds is None else offset_seconds,
                 groups_given=notes.groups_given,
+                relayed=host.is_relayed(peer),
                 conduct=dict(notes.conduct),
                 exchanges_committed=notes.exchanges_committed,
                 exchanges_abandoned=notes.exchanges_abandoned,

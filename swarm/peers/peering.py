@@ -62,6 +62,7 @@ DIAL_SECONDS = 10.0
 QUESTION_SECONDS = 5.0  # for a peer that dialled us to ask first; then we ask
 EXCHANGE_EVERY_SECONDS = 60.0
 EXCHANGE_WHEN_SHORT_SECONDS = 10.0
+TOLD_AT_ONCE = 8
 OTHER_SWARM_SECONDS = 600.0
 
 
@@ -111,6 +112,7 @@ class Peering:
         self._members: set[PeerId] = set()  # connected peers that are in our swarm
         self._dialling: set[PeerId] = set()
         self._refused: dict[PeerId, float] = {}  # departed, or in another swarm: until when
+        self._untold = False  # whether peers do not have our newest addresses
         self._met_at: dict[PeerId, float] = {}  # connected peers that have yet to ask, or to be asked
         self._names = NameLookups(
             host, (address for address in configured if is_name(address)), on_addresses=self._on_name,
@@ -151,6 +153,10 @@ class Peering:
         for dial in self._next_dials(connections, now_seconds):
             self._dialling.add(Candidate(dial.address, AddressSource.PEER).peer)
             tasks.start_soon(self._dial, dial.address)
+        if self._untold:
+            self._untold = False
+            for peer in self._random.sample(sorted(self._members), min(TOLD_AT_ONCE, len(self._members))):
+                tasks.start_soon(self._tell, peer)
         for peer in superfluous(now_seconds, connections):
             tasks.start_soon(self._host.disconnect, peer)
         self._replace_useless(connections, now_seconds, tasks)
@@ -241,6 +247,12 @@ class Peering:
             self._met_at[peer] = anyio.current_time() + EXCHANGE_EVERY_SECONDS  # it may run other software
         finally:
             self._dialling.discard(peer)
+
+    async def _tell(self, peer: PeerId) -> None:
+        try:
+            await self._exchange.ask(peer)
+        except StarlingError as error:
+            await self._on_failure(peer, "", error)
 
     async def _on_failure(self, peer: PeerId, address: str, error: StarlingError) -> None:
         self.failures[error.reason] += 1
@@ -345,6 +357,18 @@ class Peering:
         self._members.discard(peer)
         self._host.block(peer)
 
+    def members(self) -> set[PeerId]:
+        """Returns the connected peers that have shown that they are in our swarm."""
+        return self._members
+
+    def is_dialled(self, peer: PeerId) -> bool:
+        """Whether we dialled a connected peer."""
+        return self._log.is_dialled(peer)
+
+    def tell_soon(self) -> None:
+        """Exchanges addresses with ``TOLD_AT_ONCE`` connected peers at the next tick: ours have changed."""
+        self._untold = True
+
     def is_trying(self) -> bool:
         """Whether there are addresses that were not dialled yet."""
         return any(True for _ in self._untried())
@@ -373,11 +397,7 @@ class Peering:
         while True:
             await anyio.sleep(EXCHANGE_WHEN_SHORT_SECONDS if self._is_short else EXCHANGE_EVERY_SECONDS)
             if self._members:
-                peer = self._random.choice(sorted(self._members))
-                try:
-                    await self._exchange.ask(peer)
-                except StarlingError as error:
-                    await self._on_failure(peer, "", error)
+                await self._tell(self._random.choice(sorted(self._members)))
 
     def save(self) -> None:
         """Writes ``peers.json`` if its content changed. Raises ``StorageError``."""

@@ -47,22 +47,22 @@ class SlowPeer:
     def set_rate(self, megabits: float) -> None:
         """Shapes the peer's link anew, both ways."""
         for namespace, device in self._ends:
-            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *_shape(megabits))
+            run_tool("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *_shape(megabits))
 
     def join(self, segment: str) -> None:
         """Plugs the peer's cable into ``segment``: peers reach each other within one segment."""
-        _run("ip", "-n", self.bridge, "link", "set", self.port, "master", segment)
+        run_tool("ip", "-n", self.bridge, "link", "set", self.port, "master", segment)
 
     def unplug(self) -> None:
         """Leaves the peer with its address and no way out, until it joins a segment again."""
-        _run("ip", "-n", self.bridge, "link", "set", self.port, "nomaster")
+        run_tool("ip", "-n", self.bridge, "link", "set", self.port, "nomaster")
 
     @property
     def _ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
         return (self.namespace, "eth0"), (self.bridge, self.port)
 
     def traffic(self) -> InterfaceTraffic:
-        shown = _run("ip", "-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0")
+        shown = run_tool("ip", "-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0")
         counted = json.loads(shown)[0]["stats64"]
         return InterfaceTraffic(counted["tx"]["bytes"], counted["rx"]["bytes"])
 
@@ -70,7 +70,7 @@ class SlowPeer:
 @contextmanager
 def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
     """Yields ``count`` peers that reach only each other. Raises ``NoSlowNetworkError`` where that is impossible."""
-    _check_allowed()
+    check_allowed(ip="iproute2", tc="iproute2")
     prefix = f"starling-{os.getpid()}"
     bridge = f"{prefix}-bridge"
     peers = [
@@ -79,11 +79,11 @@ def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
     made: list[str] = []
     try:
         for namespace in (bridge, *(peer.namespace for peer in peers)):
-            _run("ip", "netns", "add", namespace)
+            run_tool("ip", "netns", "add", namespace)
             made.append(namespace)
         for segment in SEGMENTS:
-            _run("ip", "-n", bridge, "link", "add", segment, "type", "bridge")
-            _run("ip", "-n", bridge, "link", "set", segment, "up")
+            run_tool("ip", "-n", bridge, "link", "add", segment, "type", "bridge")
+            run_tool("ip", "-n", bridge, "link", "set", segment, "up")
         for peer in peers:
             _connect(peer, megabits)
         yield peers
@@ -94,12 +94,12 @@ def slow_network(count: int, megabits: float) -> Iterator[list[SlowPeer]]:
 
 def _connect(peer: SlowPeer, megabits: float) -> None:
     ends = ("type", "veth", "peer", "name", peer.port, "netns", peer.bridge)
-    _run("ip", "-n", peer.namespace, "link", "add", "eth0", *ends)
-    _run("ip", "-n", peer.bridge, "link", "set", peer.port, "up")
+    run_tool("ip", "-n", peer.namespace, "link", "add", "eth0", *ends)
+    run_tool("ip", "-n", peer.bridge, "link", "set", peer.port, "up")
     peer.join(TOGETHER)
-    _run("ip", "-n", peer.namespace, "address", "add", f"{peer.address}/24", "dev", "eth0")
+    run_tool("ip", "-n", peer.namespace, "address", "add", f"{peer.address}/24", "dev", "eth0")
     for device in ("lo", "eth0"):
-        _run("ip", "-n", peer.namespace, "link", "set", device, "up")
+        run_tool("ip", "-n", peer.namespace, "link", "set", device, "up")
     peer.set_rate(megabits)
 
 
@@ -107,18 +107,24 @@ def _shape(megabits: float) -> list[str]:
     return f"rate {megabits}mbit burst {BURST_BYTES} latency {QUEUE_MILLISECONDS}ms".split()
 
 
-def _check_allowed() -> None:
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+def check_allowed(**package_of_tool: str) -> None:
+    """Raises ``NoSlowNetworkError``, which says what to install, unless root has these tools."""
+    missing = [tool for tool in package_of_tool if shutil.which(tool) is None]
     if missing:
+        packages = sorted({package_of_tool[tool] for tool in missing})
         raise NoSlowNetworkError(
-            f"{' and '.join(missing)} not found: install iproute2 (only Linux has network namespaces)"
+            f"{' and '.join(missing)} not found: install {' and '.join(packages)} (only Linux has network namespaces)"
         )
     if os.geteuid() != 0:
         raise NoSlowNetworkError("only root may make network namespaces: run this with sudo")
 
 
-def _run(*command: str) -> str:
-    result = subprocess.run(command, check=False, capture_output=True, text=True)
+def run_tool(*command: str, typed: str = "") -> str:
+    """Runs a command as root, with ``typed`` on its standard input; returns its output.
+
+    Raises ``NoSlowNetworkError``.
+    """
+    result = subprocess.run(command, check=False, capture_output=True, text=True, input=typed)
     if result.returncode:
         raise NoSlowNetworkError(f"{' '.join(command)}: {result.stderr.strip()}: root in a container may not be enough")
     return result.stdout

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -41,7 +41,8 @@ from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError, StarlingError, TransportError, UnreachableError
 from protocol.identity import NodeKey
 from protocol.meeting_points import multihash
-from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from swarm.address_groups import is_public
+from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p.bandwidth import Bandwidth
@@ -52,6 +53,8 @@ from swarm.hosts.libp2p.gossipsub.pubsub import VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import BoundedDht, find_providers
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.private_network import PrivateNetworkError
+from swarm.hosts.libp2p.relaying.circuit_messages import CIRCUIT
+from swarm.hosts.libp2p.relaying.traversal import Traversal, is_relayed_connection
 from swarm.hosts.libp2p.transport import (
     CONNECTIONS_PER_PEER,
     DoorwayNetwork,
@@ -144,7 +147,11 @@ class Libp2pHost:
         self._listening: list[Listener] = []
         self._interfaces = NetworkInterfaces()
         self._handshake = handshake
+        self._tcp = MeteredTcp(self._meter, self._source_of)
         self._network, self._host = self._build(key, connections)
+        self._traversal = Traversal(
+            self._network, self.open_stream, self.failures, start=self._start, source_of=self._listening_at
+        )
         self._dht = BoundedDht(self._host, self.failures)
         self._pubsub = VerdictPubsub(self._host, Mesh(mesh_degree), self._raise_out_of_run, self.faults)
 
@@ -157,7 +164,7 @@ class Libp2pHost:
             peer_id,
             peerstore,
             Upgrader(key_pair, self._blocked, self._handshake, self._meter, self.failures),
-            transports=[MeteredTcp(self._meter)],
+            transports=[self._tcp],
             retry_config=RetryConfig(max_retries=0),
             connection_config=ConnectionConfig(
                 max_connections=connections,
@@ -226,6 +233,7 @@ class Libp2pHost:
                 run_contained(self._pubsub.mesh, self.failures),
             ):
                 await self._pubsub.wait_until_ready()
+                self._traversal.register(self.handle, self._pubsub)
                 for listener in self._listening:
                     tasks.start_soon(listener.serve)
                 yield
@@ -274,19 +282,39 @@ class Libp2pHost:
         ]
 
     def addresses(self) -> Sequence[Address]:
-        return [f"{address}/p2p/{self.peer_id}" for address in self._advertised()]
+        places = self._traversal.place_addresses()
+        return [f"{address}/p2p/{self.peer_id}" for address in [*places, *self._advertised()]]
+
+    def _listening_at(self, ip: str) -> tuple[str, int] | None:
+        """Returns the listening address of the same family as ``ip``."""
+        for listener in self._listening:
+            for maddr in listener.get_addrs():
+                kind = maddr.protocols()[0].name
+                if (kind == "ip6") == (":" in ip):
+                    return str(maddr.value_for_protocol(kind)), int(str(maddr.value_for_protocol("tcp")))
+        return None
+
+    def _source_of(self, ip: str) -> tuple[str, int] | None:
+        """Beyond our own network we dial from the listening port: routers then show where we could be met."""
+        return self._listening_at(ip) if is_public(ip) else None
+
+    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        self._running().start_soon(function, *arguments)
 
     def peers(self) -> Sequence[PeerId]:
         return [str(peer) for peer in self._network.connections if self._connection(peer) is not None]
 
     def _connection(self, peer: ID) -> INetConn | None:
         live = [c for c in self._network.connections.get(peer, []) if not c.is_closed and not c.muxed_conn.is_closed]
-        return live[0] if live else None
+        return min(live, key=is_relayed_connection, default=None)
 
     def remote_ip(self, peer: PeerId) -> str:
         connection = self._connection(_peer_id(peer))
         remote = cast(Yamux, connection.muxed_conn).get_remote_address() if connection is not None else None
         return remote[0] if remote is not None else ""
+
+    def is_relayed(self, peer: PeerId) -> bool:
+        return self._traversal.is_relayed(peer)
 
     def heard_on_lan(self) -> Sequence[Address]:
         return self._lan.heard() if self._lan is not None else []
@@ -318,13 +346,44 @@ class Libp2pHost:
     async def _dial(self, maddr: Multiaddr, peer: ID) -> None:
         self._dialling[peer] = done = anyio.Event()
         try:
+            if str(maddr).endswith(CIRCUIT):
+                await self._dial_relayed(str(maddr).removesuffix(CIRCUIT), peer)
+                return
             self._network.peerstore.add_addrs(peer, [maddr], ADDRESS_SECONDS)
-            await self._network.dial_addr(maddr, peer)
+            self._traversal.note_dialled(str(peer), maddr, await self._network.dial_addr(maddr, peer))
         except PEER_FAILURES as error:
             raise _connection_failure(f"{maddr}/p2p/{peer}", error) from error
         finally:
             del self._dialling[peer]
             done.set()
+
+    async def _dial_relayed(self, relay_address: Address, peer: ID) -> None:
+        if CIRCUIT in relay_address:
+            raise UnreachableError("a relay is not dialled through another one")
+        relay = await self.connect(relay_address, deadline_seconds=HANDSHAKE_SECONDS)
+        await self._traversal.circuits.dial(relay, peer)
+
+    async def prove(self, address: Address, *, deadline_seconds: float) -> None:
+        maddr, peer = _parse(address)
+        with deadline(deadline_seconds, f"dialling {address} anew"):
+            try:
+                raw = await self._tcp.dial_anew(maddr)
+                try:
+                    await self._network.upgrader.upgrade_security(raw, True, peer)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await raw.close()
+            except PEER_FAILURES as error:
+                raise _connection_failure(address, error) from error
+
+    async def reserve(self, relay: PeerId, *, deadline_seconds: float) -> float:
+        return await self._traversal.reserve(relay, deadline_seconds)
+
+    def serve_as_relay(self, admits: Callable[[PeerId], bool] | None) -> None:
+        self._traversal.relay.admits = admits
+
+    def relaying(self) -> Relaying:
+        return self._traversal.relaying()
 
     async def disconnect(self, peer: PeerId) -> None:
         await self._network.close_peer(_peer_id(peer))

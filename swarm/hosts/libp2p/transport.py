@@ -14,6 +14,8 @@
   library hears of it. Refusals are counted as "private network" and "handshake".
 - No read asks for more than ``READ_BYTES`` at once. The library asks for as many bytes as a stranger's length claims,
   and allocates the buffer before the first byte arrives.
+- A dial may leave from the listening port, which hole punching needs (``MeteredTcp``). So the port can be shared once
+  it was taken, by dials of this user's processes; another listener is still refused.
 - Blocked peers are refused during the upgrade, so that their dial fails instead of succeeding for a moment. So is a
   connection beyond ``CONNECTIONS_PER_PEER``, which the library takes and closes after some twenty seconds.
 - A connection ends once what was sent over it is not acknowledged for ``UNACKNOWLEDGED_SECONDS``: a ping is sent every
@@ -22,21 +24,24 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import math
 from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import trio
 from libp2p.abc import IListener, IMuxedConn, IRawConnection, ISecureConn
+from libp2p.connection_types import ConnectionType
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
@@ -185,6 +190,8 @@ class Listener(IListener):
         """Raises ``OSError`` if the address cannot be taken."""
         self._sockets = await trio.open_tcp_listeners(int(_value(maddr, "tcp")), host=_ip(maddr))
         self._addresses = tuple(_socket_address(listener.socket) for listener in self._sockets)
+        for listener in self._sockets:
+            share_port(listener.socket)
 
     async def serve(self) -> None:
         with self._scope:
@@ -229,6 +236,7 @@ class DoorwayNetwork(Swarm):
 
     def __init__(self, *arguments: Any, doorway: Doorway, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.on_direct: Callable[[SwarmConn], None] = lambda connection: None  # a connection not through a relay stands
         self._doorway = doorway
         self._inbound_limiter = trio.CapacityLimiter(math.inf)  # ``max_connections`` holds when one is registered
 
@@ -238,20 +246,75 @@ class DoorwayNetwork(Swarm):
             self._doorway.handshaking.leave(raw_conn.stream)
         return connection
 
+    async def add_conn(self, muxed_conn: IMuxedConn, direction: str = "unknown") -> SwarmConn:
+        """Notes whether the connection is relayed, which the library does not find out through Noise."""
+        connection = await super().add_conn(muxed_conn, direction)
+        is_relayed = cast(SteadyYamux, muxed_conn).get_remote_address() is None
+        kind = ConnectionType.RELAYED if is_relayed else ConnectionType.DIRECT
+        connection.set_transport_info(connection.get_transport_addresses(), kind)
+        if not is_relayed:
+            self.on_direct(connection)
+        return connection
+
 
 class MeteredTcp(TCP):
-    """The library's TCP dialling, over counted sockets. ``Listener`` listens."""
+    """The library's TCP dialling, over counted sockets. ``Listener`` listens.
 
-    def __init__(self, meter: Meter) -> None:
+    ``source_of`` returns the address from which to dial an IP address; None takes any free port. A port that is already
+    connected there, or was a moment ago, is replaced by a free one.
+    """
+
+    def __init__(self, meter: Meter, source_of: Callable[[str], tuple[str, int] | None]) -> None:
         super().__init__()
         self._meter = meter
+        self._source_of = source_of
 
     async def _dial_resolved(self, maddr: Multiaddr, source: tuple[str, int] | None = None) -> IRawConnection:
+        ip, port = _ip(maddr), int(_value(maddr, "tcp"))
+        usual = self._source_of(ip) if source is None else None
         try:
-            stream = await trio.open_tcp_stream(_ip(maddr), int(_value(maddr, "tcp")))
+            if source is not None:
+                stream = await _open_from(source, ip, port)
+            elif usual is not None:
+                stream = await _open_from_if_free(usual, ip, port)
+            else:
+                stream = await trio.open_tcp_stream(ip, port)
         except OSError as error:
             raise OpenConnectionError(str(error)) from error
         return RawConnection(MeteredSocket(stream, self._meter), True)
+
+    async def dial_anew(self, maddr: Multiaddr) -> IRawConnection:
+        """Dials from a free port, whatever ``source_of`` says. Raises ``OSError``, ``OpenConnectionError``."""
+        stream = await trio.open_tcp_stream(_ip(maddr), int(_value(maddr, "tcp")))
+        return RawConnection(MeteredSocket(stream, self._meter), True)
+
+
+def share_port(socket: trio.socket.SocketType) -> None:
+    """Lets dials leave from the port of a listening socket, where the system can share one."""
+    with suppress(OSError, AttributeError):
+        socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
+
+
+async def _open_from(source: tuple[str, int], ip: str, port: int) -> trio.SocketStream:
+    family = trio.socket.AF_INET6 if ":" in ip else trio.socket.AF_INET
+    socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+    try:
+        share_port(socket)
+        await socket.bind(source)
+        await socket.connect((ip, port))
+        return trio.SocketStream(socket)
+    except BaseException:
+        socket.close()
+        raise
+
+
+async def _open_from_if_free(source: tuple[str, int], ip: str, port: int) -> trio.SocketStream:
+    try:
+        return await _open_from(source, ip, port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise
+    return await trio.open_tcp_stream(ip, port)
 
 
 class Upgrader(TransportUpgrader):

@@ -52,18 +52,26 @@ class SimulatedNetwork:
         self._numbers: dict[PeerId, int] = {}  # place on the network, kept over restarts
 
     def host(
-        self, name: str | NodeKey, handshake: Handshake | None = None, *, place: int | None = None
+        self,
+        name: str | NodeKey,
+        handshake: Handshake | None = None,
+        *,
+        place: int | None = None,
+        can_be_dialled: bool = True,
     ) -> SimulatedHost:
         """A new host; a name stands for the key derived from it and the seed. A key has one running host at a time.
 
-        Its IP address is 10.0.x.y with x, y = divmod(place, 256); by default places are counted from 1.
+        Its IP address is 10.0.x.y with x, y = divmod(place, 256); by default places are counted from 1. One that
+        cannot be dialled drops what comes, as a router does.
         """
         key = self._key(name) if isinstance(name, str) else name
         if key.peer_id in self._hosts and not self._hosts[key.peer_id].has_ended:
             raise ValueError(f"{key.peer_id} is on this network already; crash it or leave its run() first")
         number = self._numbers.setdefault(key.peer_id, len(self._numbers) + 1 if place is None else place)
         address = f"/ip4/10.0.{number // 256}.{number % 256}/tcp/4001/p2p/{key.peer_id}"
-        host = SimulatedHost(key, address, self._conditions, self._hosts, self._flood, handshake)
+        host = SimulatedHost(
+            key, address, self._conditions, self._hosts, self._flood, handshake, can_be_dialled=can_be_dialled
+        )
         self._hosts[key.peer_id] = host
         return host
 

@@ -6,7 +6,7 @@ Every call on a host that has crashed or left raises ``UnreachableError``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -15,11 +15,12 @@ from anyio.abc import TaskGroup
 from protocol import limits
 from protocol.errors import StarlingError, UnreachableError
 from protocol.identity import NodeKey
-from swarm.host import Address, Handshake, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.flooding import GossipFlood, Neighbour, Score
 from swarm.hosts.simulated.simulated_handshake import perform_handshake
+from swarm.hosts.simulated.simulated_relaying import CIRCUIT, SimulatedRelaying
 from swarm.hosts.simulated.simulated_streams import Link, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
 
@@ -41,6 +42,8 @@ class SimulatedHost:
         hosts: Mapping[PeerId, SimulatedHost],
         flood: GossipFlood,
         handshake: Handshake | None = None,
+        *,
+        can_be_dialled: bool = True,
     ) -> None:
         self.key = key
         self.handshake = handshake
@@ -49,6 +52,9 @@ class SimulatedHost:
         self._address = address
         self._conditions = conditions
         self._hosts = hosts
+        self._can_be_dialled = can_be_dialled
+        self._relaying = SimulatedRelaying()
+        self._dialled: set[PeerId] = set()
         self._tasks: TaskGroup | None = None
         self._ended_because: str | None = None
         self._links: dict[PeerId, Link] = {}
@@ -101,13 +107,17 @@ class SimulatedHost:
         return self._tasks
 
     def addresses(self) -> Sequence[Address]:
-        return [self._address]
+        return [*self._relaying.addresses(self.peer_id), self._address] if self._relaying.places else [self._address]
+
+    def is_relayed(self, peer: PeerId) -> bool:
+        return peer in self._links and peer in self._relaying.through
 
     def peers(self) -> Sequence[PeerId]:
         return list(self._links)
 
     def remote_ip(self, peer: PeerId) -> str:
-        return self._hosts[peer]._address.split("/")[2] if peer in self._links else ""
+        is_direct = peer in self._links and not self.is_relayed(peer)
+        return self._hosts[peer]._address.split("/")[2] if is_direct else ""
 
     def heard_on_lan(self) -> Sequence[Address]:
         nearby = [self._hosts.get(peer) for peer in self._conditions.same_lan(self.peer_id)]
@@ -145,8 +155,11 @@ class SimulatedHost:
         if self._conditions.is_partitioned(self.peer_id, peer):
             await anyio.sleep_forever()
         target = self._hosts.get(peer)
-        if target is None or not target.is_running or target._address != address:
+        relay = await self._relay_of(address, peer) if CIRCUIT in address else None
+        if target is None or not target.is_running or (relay is None and target._address != address):
             raise UnreachableError(f"no host listens at {address}")
+        if relay is None and not target._can_be_dialled:
+            await anyio.sleep_forever()
         if self.peer_id in target._blocked:
             raise UnreachableError(f"{address} refused the connection")
         if peer not in self._links and (self.handshake is not None or target.handshake is not None):
@@ -159,6 +172,48 @@ class SimulatedHost:
         if peer not in self._links:
             self._links[peer] = target._links[self.peer_id] = self._link_with(target)
             self._neighbours = target._neighbours = None
+            if relay is not None:
+                self._relaying.through[peer] = target._relaying.through[self.peer_id] = relay
+            else:
+                self._dialled.add(peer)
+
+    async def _relay_of(self, address: Address, peer: PeerId) -> PeerId:
+        """Connects to the relay in an address, and returns it. Raises ``UnreachableError`` if it refuses."""
+        relay_address = address.partition(CIRCUIT)[0]
+        relay = relay_address.rpartition("/p2p/")[2]
+        if relay == self.peer_id or self.is_relayed(relay):
+            raise UnreachableError(f"{relay} is no relay for this host")
+        if relay not in self._links:
+            await self._dial(relay_address, relay)
+        if peer not in self._hosts[relay]._links or not self._hosts[relay]._relaying.takes(self.peer_id, peer):
+            raise UnreachableError(f"the relay {relay} refused: the peer has no place there")
+        return relay
+
+    async def prove(self, address: Address, *, deadline_seconds: float) -> None:
+        self._require_running()
+        with deadline(deadline_seconds, f"dialling {address} anew"):
+            await anyio.sleep(2 * max(self._conditions.delay_seconds))
+            target = self._hosts.get(address.rpartition("/p2p/")[2])
+            if target is None or not target.is_running or target._address != address:
+                raise UnreachableError(f"no host listens at {address}")
+            if not target._can_be_dialled or self._conditions.is_partitioned(self.peer_id, target.peer_id):
+                await anyio.sleep_forever()
+
+    async def reserve(self, relay: PeerId, *, deadline_seconds: float) -> float:
+        self._require_running()
+        with deadline(deadline_seconds, f"reserving at {relay}"):
+            await anyio.sleep(2 * max(self._conditions.delay_seconds))
+            if relay not in self._links or self.is_relayed(relay) or relay not in self._dialled:
+                raise UnreachableError(f"{relay} is no relay: we did not dial it")
+            seconds = self._hosts[relay]._relaying.give(self.peer_id, relay)
+            self._relaying.places[relay] = self._hosts[relay]._address, anyio.current_time() + seconds
+            return seconds
+
+    def serve_as_relay(self, admits: Callable[[PeerId], bool] | None) -> None:
+        self._relaying.admits = admits
+
+    def relaying(self) -> Relaying:
+        return self._relaying.status()
 
     def _link_with(self, target: SimulatedHost) -> Link:
         directions = {
@@ -191,6 +246,10 @@ class SimulatedHost:
             other._links.pop(self.peer_id, None)
             self._neighbours = other._neighbours = None
             link.fail(because)
+            self._dialled.discard(peer)
+            for end, gone in ((self, peer), (other, self.peer_id)):
+                for lost in end._relaying.unlinked(gone):
+                    end._unlink(lost, f"the relay {gone} is gone")
 
     def give_up_cut_links(self) -> None:
         """Breaks the links that are cut now and stay so for ``DETECTION_SECONDS``."""

@@ -1,0 +1,139 @@
+"""How a host that cannot be dialled is reached: its relay for others, its places at relays, hole punching.
+
+Where a direct connection stands beside a relayed one, both ends drop the relayed one after ``MOVE_SECONDS``. The
+library has one stream of gossip per peer and opens no other while the peer is connected, so that it is told of the peer
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import anyio
+from libp2p.abc import INetConn
+from libp2p.connection_types import ConnectionType
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.peer.id import ID
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from protocol.errors import UnreachableError
+from swarm.host import PeerId, Relaying, Stream, StreamHandler
+from swarm.hosts.libp2p.containment import Failures
+from swarm.hosts.libp2p.punching import Punching
+from swarm.hosts.libp2p.relaying.circuit_messages import HOP_PROTOCOL, PUNCH_PROTOCOL, STOP_PROTOCOL, SocketAddress
+from swarm.hosts.libp2p.relaying.circuits import Circuits
+from swarm.hosts.libp2p.relaying.relay import Relay
+from swarm.hosts.libp2p.transport import DoorwayNetwork
+
+MOVE_SECONDS: Final = 2.0  # for what is under way over the relayed connection
+REJOIN_SECONDS: Final = 0.5
+REJOIN_ATTEMPTS: Final = 10
+
+OpenStream = Callable[..., Awaitable[Stream]]
+
+
+def is_relayed_connection(connection: INetConn) -> bool:
+    return connection.get_connection_type() is ConnectionType.RELAYED
+
+
+class Traversal:
+    """Parts of one ``Libp2pHost``. ``start`` runs a function in a task of the host; ``source_of`` returns the host's
+    listening address for dialling an IP address."""
+
+    def __init__(
+        self,
+        network: DoorwayNetwork,
+        open_stream: OpenStream,
+        failures: Failures,
+        *,
+        start: Callable[..., None],
+        source_of: Callable[[str], SocketAddress | None],
+    ) -> None:
+        self._network = network
+        self._start = start
+        self._pubsub: Pubsub | None = None
+        self._dialled: dict[PeerId, tuple[INetConn, Multiaddr]] = {}  # the connections that we dialled directly
+        self.relay = Relay(open_stream, self._seen_at)
+        self.circuits = Circuits(network, open_stream, self._on_relayed)
+        self.punching = Punching(
+            network,
+            open_stream,
+            failures,
+            is_relayed=self.is_relayed,
+            seen_at=lambda peer: self.circuits.seen_at.get(peer),
+            own_addresses=self._own_addresses,
+            source_of=source_of,
+        )
+        network.on_direct = self._on_direct
+
+    def register(self, handle: Callable[[str, StreamHandler], None], pubsub: Pubsub) -> None:
+        self._pubsub = pubsub
+        handle(HOP_PROTOCOL, self.relay.on_stream)
+        handle(STOP_PROTOCOL, self.circuits.on_stop)
+        handle(PUNCH_PROTOCOL, self.punching.on_stream)
+
+    def _live(self, peer: PeerId) -> list[INetConn]:
+        connections = self._network.connections.get(ID.from_string(peer), [])
+        return [c for c in connections if not c.is_closed and not c.muxed_conn.is_closed]
+
+    def is_relayed(self, peer: PeerId) -> bool:
+        live = self._live(peer)
+        return bool(live) and all(map(is_relayed_connection, live))
+
+    def _seen_at(self, peer: PeerId) -> SocketAddress | None:
+        direct = [c for c in self._live(peer) if not is_relayed_connection(c)]
+        return cast(Yamux, direct[0].muxed_conn).get_remote_address() if direct else None
+
+    def note_dialled(self, peer: PeerId, maddr: Multiaddr, connection: INetConn) -> None:
+        self._dialled = {each: (c, at) for each, (c, at) in self._dialled.items() if not c.is_closed}
+        self._dialled[peer] = connection, maddr
+
+    async def reserve(self, relay: PeerId, deadline_seconds: float) -> float:
+        connection, maddr = self._dialled.get(relay, (None, None))
+        if connection is None or connection.is_closed:
+            raise UnreachableError(f"{relay} is no relay: we did not dial it")
+        return await self.circuits.reserve(relay, f"{maddr}/p2p/{relay}", deadline_seconds)
+
+    def _places(self) -> dict[PeerId, str]:
+        now_seconds = anyio.current_time()
+        held = self.circuits.places.items()
+        self.circuits.places = {r: p for r, p in held if p.ends_at_seconds > now_seconds and self._seen_at(r)}
+        return {relay: place.address for relay, place in self.circuits.places.items()}
+
+    def place_addresses(self) -> list[str]:
+        return list(self._places().values()) if self.circuits.places else []
+
+    def _own_addresses(self) -> list[SocketAddress]:
+        seen = [place.seen_at for place in self.circuits.places.values() if place.seen_at is not None]
+        return list(dict.fromkeys(seen))
+
+    def relaying(self) -> Relaying:
+        book = self.relay.book
+        serves = self.relay.admits is not None
+        return Relaying(serves, book.reservations, book.circuits, book.relayed_bytes, tuple(self._places()))
+
+    def _on_relayed(self, peer: PeerId, dialled_us: bool) -> None:
+        if dialled_us:
+            self._start(self.punching.punch, peer)
+
+    def _on_direct(self, connection: SwarmConn) -> None:
+        if any(map(is_relayed_connection, self._live(str(connection.muxed_conn.peer_id)))):
+            self._start(self._move_over, connection)
+
+    async def _move_over(self, direct: Any) -> None:
+        peer = direct.muxed_conn.peer_id
+        await anyio.sleep(MOVE_SECONDS)
+        if direct.is_closed:
+            return
+        for connection in self._live(str(peer)):
+            if is_relayed_connection(connection):
+                await connection.close()
+        for _ in range(REJOIN_ATTEMPTS):
+            await anyio.sleep(REJOIN_SECONDS)
+            if direct.is_closed:
+                return
+            if self._pubsub is not None and peer not in self._pubsub.peers:
+                await self._network.notify_connected(direct)

@@ -1,0 +1,115 @@
+"""Dialling back, ``/starling/dialback/1``: asks a peer whether it can dial this node, and dials those who ask.
+
+No node can be made to dial anybody else: it dials the IP address from which the asker is connected, and no other; of a
+few ports those that the asker names; each on a connection of its own from another port, closed once the asker has
+proved its peer id. A peer is served ``QUESTIONS`` times and then once each ``QUESTION_EVERY_SECONDS``, an IP address
+``IP_QUESTIONS`` times and then once each ``IP_EVERY_SECONDS``, ``AT_ONCE`` peers at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from protocol.errors import StarlingError
+from protocol.limits import DIAL_BACK_BYTES, DIAL_BACK_PORTS
+from protocol.streams.dial_back_messages import (
+    DIAL_BACK_PROTOCOL,
+    DialBackAnswer,
+    DialBackQuestion,
+    decode_dial_back_message,
+)
+from protocol.streams.framing import framed_message
+from swarm.host import Host, PeerId, Stream
+from swarm.peers.reachability import Report
+from swarm.stream_reader import StreamReader, read_frame
+from swarm.token_bucket import TokenBucket
+
+ANSWER_SECONDS: Final = 20.0
+DIAL_SECONDS: Final = 5.0
+STREAM_END_SECONDS: Final = 1.0
+QUESTIONS: Final = 4
+QUESTION_EVERY_SECONDS: Final = 600.0
+IP_QUESTIONS: Final = 32
+IP_EVERY_SECONDS: Final = 60.0
+AT_ONCE: Final = 16
+REMEMBERED: Final = 1024  # peers and IP addresses; the earliest is forgotten first
+
+
+class DialBack:
+    """Asks, and serves those who ask."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._served: dict[str, TokenBucket] = {}  # by peer and by IP address
+        self._running = 0
+        host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
+
+    async def ask(self, peer: PeerId) -> Report:
+        """Asks a connected peer once. Raises ``ProtocolError`` and ``TransportError``."""
+        ports = listening_ports(self._host)
+        stream = await self._host.open_stream(peer, DIAL_BACK_PROTOCOL, deadline_seconds=ANSWER_SECONDS)
+        try:
+            await stream.send(framed_message(DialBackQuestion(ports)))
+            answer = decode_dial_back_message(await _receive(stream), DialBackAnswer)
+            await stream.finish(linger_seconds=STREAM_END_SECONDS)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await stream.reset()
+            raise
+        reached = bool(set(answer.reached) & set(ports)) if answer.dialled and ports else None
+        return Report(peer, anyio.current_time(), answer.seen_ip, reached)
+
+    async def _on_stream(self, stream: Stream) -> None:
+        question = decode_dial_back_message(await _receive(stream), DialBackQuestion)
+        ip = self._host.remote_ip(stream.peer)
+        if not ip or self._running >= AT_ONCE or not self._may_ask(stream.peer, ip):
+            await stream.send(framed_message(DialBackAnswer(False, ip, ())))
+            return
+        self._running += 1
+        try:
+            reached = await self._dial(stream.peer, ip, question.ports)
+        finally:
+            self._running -= 1
+        await stream.send(framed_message(DialBackAnswer(True, ip, tuple(sorted(reached)))))
+
+    def _may_ask(self, peer: PeerId, ip: str) -> bool:
+        by_peer = self._bucket(peer, QUESTIONS, QUESTION_EVERY_SECONDS)
+        by_ip = self._bucket(ip, IP_QUESTIONS, IP_EVERY_SECONDS)
+        now_seconds = anyio.current_time()
+        return by_peer.take(1, now_seconds=now_seconds) and by_ip.take(1, now_seconds=now_seconds)
+
+    def _bucket(self, who: str, questions: int, every_seconds: float) -> TokenBucket:
+        if who not in self._served:
+            while len(self._served) >= REMEMBERED:
+                del self._served[next(iter(self._served))]
+            self._served[who] = TokenBucket(1 / every_seconds, questions, now_seconds=anyio.current_time())
+        return self._served[who]
+
+    async def _dial(self, peer: PeerId, ip: str, ports: tuple[int, ...]) -> set[int]:
+        reached: set[int] = set()
+
+        async def try_port(port: int) -> None:
+            address = f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}/p2p/{peer}"
+            try:
+                await self._host.prove(address, deadline_seconds=DIAL_SECONDS)
+                reached.add(port)
+            except StarlingError:
+                return  # that it cannot be dialled is the answer
+
+        async with anyio.create_task_group() as dials:
+            for port in set(ports):
+                dials.start_soon(try_port, port)
+        return reached
+
+
+async def _receive(stream: Stream) -> bytes:
+    reader = StreamReader(stream, stall_seconds=ANSWER_SECONDS)
+    return await read_frame(reader.exactly, max_bytes=DIAL_BACK_BYTES, what="dialling back")
+
+
+def listening_ports(host: Host) -> tuple[int, ...]:
+    """Returns the TCP ports at which the host itself listens, ``DIAL_BACK_PORTS`` at most."""
+    ports = {int(a.split("/")[4]): None for a in host.addresses() if "/p2p-circuit/" not in a}
+    return tuple(ports)[:DIAL_BACK_PORTS]

@@ -1,0 +1,115 @@
+"""Decides whether this node can be dialled, from what peers report who dialled it: pure, in seconds of one clock.
+
+No address shows it: a node behind a router may have a port forwarded, and one with a public address a closed firewall.
+So peers are asked (``dial_back.py``). Reports are hearsay. A node believes what more of them say, two at least, and
+counts those alone to which it is connected over the internet, if there are any: a peer on the same local network
+reaches it in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from swarm.address_groups import is_public
+
+REPORTS_NEEDED: Final = 2
+REPORTS_WANTED: Final = 3
+REPORT_SECONDS: Final = 900.0  # for which a report counts; then the peer is asked again
+ASK_AGAIN_SECONDS: Final = 60.0  # after a peer that did not try
+RELAYS_WANTED: Final = 2
+RELAY_BACKOFF_SECONDS: Final = 60.0
+
+
+class Reach(StrEnum):
+    """From where this node can be dialled."""
+
+    UNKNOWN = "unknown"
+    INTERNET = "internet"
+    LOCAL_NETWORK = "local network"  # asked were peers on private addresses alone
+    NOWHERE = "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A peer's answer to whether it can dial this node; ``reached`` None: it did not try, or did not answer."""
+
+    peer: str
+    at_seconds: float
+    seen_ip: str = ""
+    reached: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reachability:
+    """The verdict and its reason, in words."""
+
+    reach: Reach
+    because: str
+    needs_relay: bool  # peers cannot dial this node, as far as is known
+
+
+def judged(now_seconds: float, reports: Iterable[Report]) -> Reachability:
+    fresh = [r for r in reports if r.reached is not None and now_seconds - r.at_seconds < REPORT_SECONDS * 2]
+    over_internet = [r for r in fresh if is_public(r.seen_ip)]
+    counted = over_internet or fresh
+    yes = sum(1 for r in counted if r.reached)
+    no = len(counted) - yes
+    if yes >= REPORTS_NEEDED and yes > no:
+        reach = Reach.INTERNET if over_internet else Reach.LOCAL_NETWORK
+        return Reachability(reach, f"{yes} of {len(counted)} peers that tried reached this node", needs_relay=False)
+    if no >= REPORTS_NEEDED and no >= yes:
+        because = f"{no} of {len(counted)} peers that tried did not reach this node"
+        return Reachability(Reach.NOWHERE, because, needs_relay=True)
+    if not counted:
+        return Reachability(Reach.UNKNOWN, "no peer has tried to dial this node yet", needs_relay=False)
+    tried = f"{yes} of {len(counted)} peers that tried reached this node; {REPORTS_NEEDED} must agree"
+    return Reachability(Reach.UNKNOWN, tried, needs_relay=no > yes)
+
+
+def whom_to_ask(now_seconds: float, candidates: Collection[str], reports: Mapping[str, Report]) -> list[str]:
+    """Returns the connected peers to ask now, so that ``REPORTS_WANTED`` are fresh; those never asked come first."""
+    fresh = 0
+    due = []
+    for peer in candidates:
+        report = reports.get(peer)
+        if report is None:
+            due.append((float("-inf"), peer))
+        elif now_seconds - report.at_seconds >= (ASK_AGAIN_SECONDS if report.reached is None else REPORT_SECONDS):
+            due.append((report.at_seconds, peer))
+        elif report.reached is not None:
+            fresh += 1
+    return [peer for _, peer in sorted(due)][: max(0, REPORTS_WANTED - fresh)]
+
+
+def relays_to_ask(
+    now_seconds: float, candidates: Iterable[str], held: Mapping[str, float], refused: Mapping[str, float]
+) -> list[str]:
+    """Returns the peers at which to take or renew a place now.
+
+    ``held`` has, by relay, when its place is due to be renewed; ``refused`` when a peer refused last.
+    """
+    due = [relay for relay, renew_seconds in held.items() if renew_seconds <= now_seconds]
+    room = RELAYS_WANTED - len(held)
+    free = [p for p in candidates if p not in held and now_seconds - refused.get(p, -1e9) >= RELAY_BACKOFF_SECONDS]
+    return due + free[: max(0, room)]
+
+
+def in_words(reachability: Reachability, relays: int, port: int) -> str:
+    """Returns what a user should know, and what would help."""
+    forwarded = f"forward TCP port {port} of your router to this machine and set `swarm.listen` to that port"
+    match reachability.reach:
+        case Reach.INTERNET:
+            return f"peers can dial this node ({reachability.because})"
+        case Reach.LOCAL_NETWORK:
+            return f"peers on the local network can dial this node ({reachability.because}); no other has tried"
+        case Reach.NOWHERE if relays:
+            through = f"{relays} relay{'s' if relays > 1 else ''}"
+            return f"no peer can dial this node; it is reached through {through}. To be dialled: {forwarded}"
+        case Reach.NOWHERE:
+            return f"no peer can dial this node, and no connected peer relays for it. To be dialled: {forwarded}"
+    if reachability.needs_relay and relays:
+        return f"not known yet ({reachability.because}); meanwhile reached through a relay"
+    return f"not known yet whether peers can dial this node: {reachability.because}"

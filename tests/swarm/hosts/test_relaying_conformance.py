@@ -1,0 +1,106 @@
+"""The guarantees of every host about relays, and about proving that a peer can be dialled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.errors import DeadlineError, UnreachableError
+from protocol.identity import NodeKey
+
+
+def test_a_peer_is_proven_where_it_listens_and_nowhere_else(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.chain(tasks, 2)
+        address = other.addresses()[0]
+        await one.prove(address, deadline_seconds=10)
+        stranger = f"{address.rpartition('/p2p/')[0]}/p2p/{NodeKey.generate().peer_id}"
+        with pytest.raises(UnreachableError):
+            await one.prove(stranger, deadline_seconds=10)
+        assert await world.exchange(one, other.peer_id, b"still here") == b"still here"
+
+    tell(story)
+
+
+def test_two_hosts_meet_through_a_relay_and_lose_each_other_with_it(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one, other = await world.start(tasks, 3)
+        relay.serve_as_relay(lambda peer: True)
+        await one.connect(relay.addresses()[0], deadline_seconds=10)
+        assert await one.reserve(relay.peer_id, deadline_seconds=10) > 60
+        assert list(one.relaying().relays) == [relay.peer_id]
+        (through,) = [a for a in one.addresses() if a == f"{relay.addresses()[0]}/p2p-circuit/p2p/{one.peer_id}"]
+        assert await other.connect(through, deadline_seconds=10) == one.peer_id
+        assert other.is_relayed(one.peer_id)
+        assert not other.is_relayed(relay.peer_id)
+        assert other.remote_ip(one.peer_id) == ""
+        assert await world.exchange(other, one.peer_id, b"hello") == b"hello"
+        await world.eventually(lambda: one.is_relayed(other.peer_id))
+        world.vanish(relay)
+        await world.eventually(lambda: not one.peers() and not other.peers())
+        assert through not in one.addresses()
+
+    tell(story)
+
+
+def test_a_relay_serves_those_alone_whom_it_admits(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one, other = await world.start(tasks, 3)
+        for host in (one, other):
+            await host.connect(relay.addresses()[0], deadline_seconds=10)
+        with pytest.raises(UnreachableError):
+            await one.reserve(relay.peer_id, deadline_seconds=10)
+        relay.serve_as_relay(lambda peer: peer == one.peer_id)
+        await one.reserve(relay.peer_id, deadline_seconds=10)
+        with pytest.raises(UnreachableError):
+            await other.reserve(relay.peer_id, deadline_seconds=10)
+        with pytest.raises(UnreachableError):
+            await other.connect(one.addresses()[0], deadline_seconds=10)
+        assert list(one.peers()) == [relay.peer_id]
+
+    tell(story)
+
+
+def test_no_place_is_taken_at_a_peer_that_dialled_us(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.start(tasks, 2)
+        one.serve_as_relay(lambda peer: True)
+        await one.connect(other.addresses()[0], deadline_seconds=10)
+        await world.eventually(lambda: bool(other.peers()))
+        with pytest.raises(UnreachableError, match="did not dial"):
+            await other.reserve(one.peer_id, deadline_seconds=10)
+
+    tell(story)
+
+
+def test_nobody_is_reached_through_a_relay_at_which_it_has_no_place(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one, other = await world.start(tasks, 3)
+        relay.serve_as_relay(lambda peer: True)
+        await one.connect(relay.addresses()[0], deadline_seconds=10)
+        with pytest.raises(UnreachableError, match="no place"):
+            await other.connect(f"{relay.addresses()[0]}/p2p-circuit/p2p/{one.peer_id}", deadline_seconds=10)
+        twice = f"{relay.addresses()[0]}/p2p-circuit/p2p/{one.peer_id}/p2p-circuit/p2p/{other.peer_id}"
+        with pytest.raises(UnreachableError):
+            await one.connect(twice, deadline_seconds=10)
+
+    tell(story)
+
+
+def test_a_host_behind_a_simulated_router_is_dialled_by_nobody() -> None:
+    from tests.swarm.conftest import SimulatedWorld
+
+    async def main() -> None:
+        world = SimulatedWorld()
+        inside, outside = world.network.host("inside", can_be_dialled=False), world.make()
+        async with inside.run(), outside.run():
+            for attempt in (outside.connect, outside.prove):
+                with pytest.raises(DeadlineError):
+                    await attempt(inside.addresses()[0], deadline_seconds=1)
+            await partial(inside.connect, outside.addresses()[0], deadline_seconds=10)()
+            assert list(outside.peers()) == [inside.peer_id]
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
