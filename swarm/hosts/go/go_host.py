@@ -153,6 +153,10 @@ class GoHost:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._lan.stop)
 
+    def daemon_pid(self) -> int:
+        """Returns the process id of the running daemon."""
+        return self._daemon().pid
+
     def _daemon(self) -> Daemon:
         if self._running_daemon is None:
             raise UnreachableError(f"{self.peer_id} is not running yet")
