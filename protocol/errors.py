@@ -15,7 +15,8 @@
     ├── TransportError           a peer or the network did not do in time what was asked
     │   ├── UnreachableError       the peer cannot be reached
     │   │   └── RefusedError         the peer answers, and refuses this node
-    │   └── DeadlineError          connected, and silent until the deadline
+    │   ├── DeadlineError          connected, and silent until the deadline
+    │   └── HostEndedError         the program that carries our connections ended; a new process starts it again
     ├── StorageError             the data directory: full, unreadable, damaged
     ├── AcceleratorError         the GPU vanished or failed; a new process may find it well
     ├── HalfWrittenError         memory ran out in the middle of changing weights; a new process has whole ones
@@ -107,6 +108,12 @@ class RefusedError(UnreachableError):
 
 class DeadlineError(TransportError):
     reason = "deadline"
+
+
+class HostEndedError(TransportError):
+    """The program that carries this node's connections ended, or sent rubbish; a new process starts it again."""
+
+    reason = "host_ended"
 
 
 class StorageError(StarlingError):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from protocol.errors import ConfigurationError, IdentityError, RefusedError, StarlingError, TransportError
+from protocol.errors import (
+    ConfigurationError,
+    HostEndedError,
+    IdentityError,
+    RefusedError,
+    StarlingError,
+    TransportError,
+)
 
 
 class ExitCode(IntEnum):
@@ -30,6 +37,6 @@ def exit_code_of(error: StarlingError) -> ExitCode:
         return ExitCode.BAD_CONFIGURATION
     if isinstance(error, IdentityError | RefusedError):
         return ExitCode.REFUSED
-    if isinstance(error, TransportError):
+    if isinstance(error, TransportError) and not isinstance(error, HostEndedError):  # which a new start mends
         return ExitCode.UNREACHABLE
     return ExitCode.FAULT

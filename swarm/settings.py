@@ -35,6 +35,7 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     download_bytes_per_second: Annotated[float, Meta(ge=0.0)] = 0.0  # from all peers together; 0: no limit
     heartbeat_seconds: Annotated[float, Meta(gt=0.0)] = 5.0
     mesh_degree: Annotated[int, Meta(ge=1)] = 4
+    host: Literal["py", "go"] = "py"  # ``swarm.hosts.libp2p`` or ``swarm.hosts.go``
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

@@ -28,8 +28,7 @@ from protocol.identity import NodeKey
 from swarm.cluster.cluster_files import cluster_files, read_credentials
 from swarm.cluster.membership import Membership
 from swarm.exit_codes import exit_code_of
-from swarm.hosts.libp2p.bandwidth import Bandwidth
-from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from swarm.hosts.choosing import host_for
 from swarm.hosts.unwrapping import unwrapped
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
@@ -70,14 +69,7 @@ def _first_line() -> bytes:
 async def _run(settings: ServiceSettings) -> None:
     key = NodeKey.load_or_create(settings.home_path / "identity.key")
     membership = _membership(settings, key) if settings.private else None
-    host = Libp2pHost(
-        key,
-        [settings.listen],
-        mesh_degree=settings.mesh_degree,
-        lan_discovery=settings.lan_discovery,
-        handshake=membership,
-        bandwidth=Bandwidth(settings.upload_bytes_per_second, settings.download_bytes_per_second),
-    )
+    host = host_for(settings, key, membership)
     service = SwarmService(
         host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership
     )

@@ -9,6 +9,7 @@ from node.configuration.machine import MachineSection, PauseCondition
 from node.configuration.remembered import RememberedRun, remembered_run, with_whole_paths
 from node.configuration.sections import (
     DEFAULT_BATCH_TOKENS,
+    DEFAULT_HOST,
     DEFAULT_ROWS,
     DEFAULT_STORE_BYTES,
     HELD_OUT_PROMPTS,
@@ -41,6 +42,7 @@ from node.configuration.sources import ResolvedConfig, known_keys, load_config, 
 
 __all__ = [
     "DEFAULT_BATCH_TOKENS",
+    "DEFAULT_HOST",
     "DEFAULT_ROWS",
     "DEFAULT_STORE_BYTES",
     "HELD_OUT_PROMPTS",

@@ -38,6 +38,7 @@ CorrectionName = Literal[
     "decoupled_ppo",
     "ppo_ewma",
 ]
+HostName = Literal["py", "go", "auto"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 DivergenceEstimator = Literal["k3", "log_ratio"]
 ForeignAdvantage = Literal["learner", "group"]
@@ -52,6 +53,7 @@ GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"
 DEFAULT_ROWS: Final = 128
 DEFAULT_BATCH_TOKENS: Final = 8192
 DEFAULT_STORE_BYTES: Final = 2 << 30
+DEFAULT_HOST: Final = "py"  # the one with every defence against strangers: docs/hosts.md
 
 HELD_OUT_PROMPTS: Final = 100_000  # of each task, seeds from 0; built-in models were trained on seeds from here on
 PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each
@@ -75,6 +77,7 @@ class SwarmSection(ConfigSection):
     store_bytes: Annotated[int, Field(ge=1 << 20)] | Auto = "auto"
     heartbeat_seconds: Positive = 5.0
     mesh_degree: AtLeastOne = 4
+    host: HostName = "auto"  # "auto" is "py": docs/hosts.md
 
 
 class PolicySection(ConfigSection):

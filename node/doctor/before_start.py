@@ -24,6 +24,7 @@ from node.trackers.writers import check_installed
 from protocol.errors import ConfigurationError
 from protocol.limits import NAME_BYTES
 from swarm.exit_codes import ExitCode
+from swarm.hosts.go.daemon_process import find_daemon
 from swarm.hosts.network_interfaces import machine_ips
 
 MESSAGE_CHARACTERS = 600
@@ -87,6 +88,11 @@ def configuration_findings(home: Home, resolved: ResolvedConfig, environment: Ma
         check_installed(config.trackers)
     except ConfigurationError as failure:
         yield error("trackers", str(failure), "install it, or leave it out of trackers")
+    if config.swarm.host == "go":
+        try:
+            find_daemon()
+        except ConfigurationError as failure:
+            yield error("swarm.host", str(failure), 'install the extra "go", or set swarm.host = "py"')
 
 
 def _home(home: Home) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import time
 
 import msgspec
 
-from node.configuration import DEFAULT_STORE_BYTES, Config, chosen
+from node.configuration import DEFAULT_HOST, DEFAULT_STORE_BYTES, Config, chosen
 from node.events import STOP_LINE, LearnerStart
 from node.home import Home, Lock, LockHeld, lock_home
 from node.printable import printable
@@ -113,6 +113,7 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
         download_bytes_per_second=config.machine.max_download_bytes_per_second,
         heartbeat_seconds=section.heartbeat_seconds,
         mesh_degree=section.mesh_degree,
+        host=chosen(section.host, DEFAULT_HOST),
         log_level=config.log_level,
     )
 

@@ -13,8 +13,11 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
 from swarm.host import Host, PeerId, Stream
+from swarm.hosts.go.daemon_process import find_daemon
+from swarm.hosts.go.go_host import GoHost
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from tests.hang_guard import HANG_SECONDS
@@ -29,6 +32,11 @@ async def echo(stream: Stream) -> None:
 
 class World(ABC):
     """Some hosts, each in a task of its own, so that one can vanish."""
+
+    judges_first = True  # a message is judged before it is forwarded, and who forwarded it is known
+    has_half_streams = True  # one direction of a stream can end before the other
+    tells_resets = True  # a reset is no end of stream
+    refuses_blocked = True  # a blocked peer is not let in; otherwise it is dropped
 
     def __init__(self) -> None:
         self.bugs: list[BaseException] = []
@@ -48,7 +56,7 @@ class World(ABC):
     def rejections(self, host: Host, peer: PeerId) -> float: ...
 
     def faults(self, host: Host) -> dict[str, int]:
-        assert isinstance(host, SimulatedHost | Libp2pHost)
+        assert isinstance(host, SimulatedHost | Libp2pHost | GoHost)
         return host.faults
 
     async def start(self, tasks: trio.Nursery, number: int) -> list[Host]:
@@ -154,27 +162,64 @@ class Libp2pWorld(World):
         return -min(host.gossip_score(peer, TOPIC), 0.0)
 
 
+class GoWorld(Libp2pWorld):
+    judges_first = False
+    has_half_streams = False
+    tells_resets = False
+    refuses_blocked = False
+
+    def make(self) -> Host:
+        return GoHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"])
+
+    async def exchange(self, host: Host, peer: PeerId, payload: bytes) -> bytes:
+        stream = await host.open_stream(peer, ECHO, deadline_seconds=10)
+        answer = b""
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(stream.send, payload)
+            while len(answer) < len(payload):
+                piece = await stream.receive(65_536)
+                assert piece
+                answer += piece
+        await stream.finish(linger_seconds=5)
+        return answer
+
+    def rejections(self, host: Host, peer: PeerId) -> float:
+        assert isinstance(host, GoHost)
+        return host.gossip.rejections(peer)
+
+
+WORLDS: dict[str, type[World]] = {"simulated": SimulatedWorld, "libp2p": Libp2pWorld, "go": GoWorld}
 Story = Callable[[World, trio.Nursery], Awaitable[None]]
 
 
-def play(story: Story, *, simulated: bool) -> None:
+def play(story: Story, *, world: str) -> None:
     """Plays a story in a world of one kind, and ends everything that it started."""
+    simulated = world == "simulated"
+    if world == "go":
+        skip_without_daemon()
 
     async def main() -> None:
         with trio.fail_after(1000 * HANG_SECONDS if simulated else HANG_SECONDS):
             async with trio.open_nursery() as tasks:
-                await story(SimulatedWorld() if simulated else Libp2pWorld(), tasks)
+                await story(WORLDS[world](), tasks)
                 tasks.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0) if simulated else None)
 
 
-@pytest.fixture(params=["simulated", "libp2p"])
+def skip_without_daemon() -> None:
+    try:
+        find_daemon()
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=list(WORLDS))
 def tell(request: pytest.FixtureRequest) -> Callable[[Story], None]:
     """Plays a story in a world of each kind."""
-    return partial(play, simulated=request.param == "simulated")
+    return partial(play, world=request.param)
 
 
 @pytest.fixture
 def tell_on_sockets() -> Callable[[Story], None]:
-    return partial(play, simulated=False)
+    return partial(play, world="libp2p")
