@@ -159,6 +159,10 @@ class Host(Protocol):
     async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
         """Dials; returns at once if it is connected. Raises ``UnreachableError`` or ``DeadlineError``."""
 
+    @property
+    def proves(self) -> bool:
+        """Whether ``prove`` is offered."""
+
     async def prove(self, address: Address, *, deadline_seconds: float) -> None:
         """Dials an address on a new connection from a port of its own, has the peer prove its identity, and closes it.
 

@@ -44,7 +44,8 @@ class DialBack:
         self._host = host
         self._served: dict[str, TokenBucket] = {}  # by peer and by IP address
         self._running = 0
-        host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
+        if host.proves:
+            host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
 
     async def ask(self, peer: PeerId) -> Report:
         """Asks a connected peer once. Raises ``ProtocolError`` and ``TransportError``."""

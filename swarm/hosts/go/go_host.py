@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from protocol import base58, limits
 from protocol.errors import HostEndedError, MalformedError, ProtocolError, StarlingError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.address_groups import groups_of
-from swarm.host import Address, PeerId, Receiver, Stream, StreamHandler, Traffic, Validator
+from swarm.host import Address, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import LOCAL_SECONDS, Frames, close, is_process, rubbish
@@ -40,6 +40,7 @@ from swarm.hosts.go.publishing import Publishing
 from swarm.hosts.go.round_trips import RoundTrips
 from swarm.hosts.lan import LanDiscovery
 from swarm.hosts.libp2p.bandwidth import Bandwidth
+from swarm.hosts.names import resolve
 from swarm.hosts.unwrapping import unwrapped
 
 LOOK_SECONDS = 0.25  # between looks at who is connected
@@ -210,6 +211,20 @@ class GoHost:
     def remote_ip(self, peer: PeerId) -> str:
         return self._connected.get(peer, "")
 
+    def is_relayed(self, peer: PeerId) -> bool:
+        return self._connected.get(peer) == ""
+
+    def relaying(self) -> Relaying:
+        """Returns at whom the daemon has taken places, which it does by itself; it relays for nobody."""
+        places = [address for address in self._addresses if "/p2p-circuit" in address]
+        return Relaying(relays=tuple({place.partition("/p2p-circuit")[0].rpartition("/")[2]: None for place in places}))
+
+    def serve_as_relay(self, admits: Callable[[PeerId], bool] | None) -> None:
+        """Does nothing: the daemon's own service has no limits that suit us."""
+
+    async def reserve(self, relay: PeerId, *, deadline_seconds: float) -> float:
+        raise UnreachableError("the daemon p2pd takes places at relays by itself")
+
     def heard_on_lan(self) -> Sequence[Address]:
         return self._lan.heard() if self._lan is not None else []
 
@@ -222,6 +237,16 @@ class GoHost:
         return self._round_trips.of(peer)
 
     # Connections
+
+    async def resolve(self, name: Address, *, deadline_seconds: float) -> Sequence[Address]:
+        return await resolve(name, deadline_seconds=deadline_seconds)
+
+    @property
+    def proves(self) -> bool:
+        return False  # the daemon opens no second connection to a peer
+
+    async def prove(self, address: Address, *, deadline_seconds: float) -> None:
+        raise UnreachableError("the daemon p2pd opens no second connection to a peer")
 
     async def connect(self, address: Address, *, deadline_seconds: float) -> PeerId:
         control = self._daemon().control

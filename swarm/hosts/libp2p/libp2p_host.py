@@ -363,6 +363,10 @@ class Libp2pHost:
         relay = await self.connect(relay_address, deadline_seconds=HANDSHAKE_SECONDS)
         await self._traversal.circuits.dial(relay, peer)
 
+    @property
+    def proves(self) -> bool:
+        return True
+
     async def prove(self, address: Address, *, deadline_seconds: float) -> None:
         maddr, peer = _parse(address)
         with deadline(deadline_seconds, f"dialling {address} anew"):

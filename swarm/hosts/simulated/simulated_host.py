@@ -189,6 +189,10 @@ class SimulatedHost:
             raise UnreachableError(f"the relay {relay} refused: the peer has no place there")
         return relay
 
+    @property
+    def proves(self) -> bool:
+        return True
+
     async def prove(self, address: Address, *, deadline_seconds: float) -> None:
         self._require_running()
         with deadline(deadline_seconds, f"dialling {address} anew"):
