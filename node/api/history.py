@@ -201,5 +201,5 @@ def _of_tasks(stretches: list[Stretch]) -> list[Series]:
 
 
 def _series(stretches: list[Stretch], key: str, unit: str, name: str = "", task: str | None = None) -> Series:
-    values = tuple(found[0] if (found := stretch.values.get(key)) else None for stretch in stretches)
+    values = tuple(stretch.values.of(key) for stretch in stretches)
     return Series(name or key, unit, task, values)

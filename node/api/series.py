@@ -3,22 +3,64 @@
     merge(b₁ … bₙ):  mean of a value = Σ mean·count / Σ count over those that have it;  last and max likewise
     a track holds its newest samples one by one, and all samples in stretches of 2^k samples each;
     k grows by one when the stretches become too many, so that a run of any length fits
+    a value takes 16 bytes, and its name none as long as samples have the same names
 
 Functions are pure; only a ``Track`` has state. Nothing reads a clock.
 """
 
 from __future__ import annotations
 
+import sys
+from array import array
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
 MAX_RECENT_SAMPLES = 500  # kept one by one
 MAX_STRETCHES = 1000  # merged two by two when reached
 
+SHARED_NAMES: Final = 64  # sets of names that later samples share
+
 Kind = Literal["mean", "last", "max"]
+
+
+class Values(Mapping[str, tuple[float, int]]):
+    """By name a value and how many samples had it, without an object for each."""
+
+    __slots__ = ("_counts", "_names", "_values")
+
+    def __init__(self, values: Mapping[str, tuple[float, int]]) -> None:
+        self._names = _shared(tuple(sorted(values)))
+        self._values = array("d", (values[name][0] for name in self._names))
+        self._counts = array("L", (values[name][1] for name in self._names))
+
+    def __getitem__(self, name: str) -> tuple[float, int]:
+        at = bisect_left(self._names, name)
+        if at == len(self._names) or self._names[at] != name:
+            raise KeyError(name)
+        return self._values[at], self._counts[at]
+
+    def of(self, name: str) -> float | None:
+        at = bisect_left(self._names, name)
+        return self._values[at] if at < len(self._names) and self._names[at] == name else None
+
+    def entries(self) -> Iterator[tuple[str, float, int]]:
+        return zip(self._names, self._values, self._counts, strict=True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@lru_cache(SHARED_NAMES)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(sys.intern, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +69,12 @@ class Stretch:
 
     began_seconds: float
     ended_seconds: float
-    values: Mapping[str, tuple[float, int]]
+    values: Values
 
 
 def sample(time_seconds: float, values: Mapping[str, float]) -> Stretch:
     """Returns a stretch of one sample."""
-    return Stretch(time_seconds, time_seconds, {name: (value, 1) for name, value in values.items()})
+    return Stretch(time_seconds, time_seconds, Values({name: (value, 1) for name, value in values.items()}))
 
 
 def merge(stretches: Sequence[Stretch], kinds: Mapping[str, Kind]) -> Stretch:
@@ -41,7 +83,7 @@ def merge(stretches: Sequence[Stretch], kinds: Mapping[str, Kind]) -> Stretch:
         return stretches[0]
     values: dict[str, tuple[float, int]] = {}
     for stretch in stretches:
-        for name, (value, count) in stretch.values.items():
+        for name, value, count in stretch.values.entries():
             before = values.get(name)
             if before is None:
                 values[name] = value, count
@@ -52,7 +94,7 @@ def merge(stretches: Sequence[Stretch], kinds: Mapping[str, Kind]) -> Stretch:
                 values[name] = before[0] + (value - before[0]) * (count / total), total
             else:
                 values[name] = value if kind == "last" else max(before[0], value), total
-    return Stretch(stretches[0].began_seconds, stretches[-1].ended_seconds, values)
+    return Stretch(stretches[0].began_seconds, stretches[-1].ended_seconds, Values(values))
 
 
 def downsampled(stretches: Sequence[Stretch], points: int, kinds: Mapping[str, Kind]) -> list[Stretch]:

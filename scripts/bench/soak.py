@@ -87,7 +87,7 @@ def kind_of(pid: int) -> str | None:
 def disk_bytes(home: Path) -> dict[str, int]:
     """Returns what the files of a data directory take, by kind, and all but the record of rounds together."""
     found = dict.fromkeys(FILES.values(), 0) | {REST: 0}
-    for path in home.iterdir():
+    for path in home.iterdir() if home.exists() else ():
         found[FILES.get(path.name, REST)] += disk_bytes_below(path) if path.is_dir() else disk_bytes_of(path)
     return found | {DIRECTORY: sum(found.values()) - found[METRICS]}
 

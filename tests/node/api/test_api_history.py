@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.api import series
-from node.api.history import MAX_POINTS, History
+from node.api.history import MAX_POINTS, MAX_TASKS, History
 from node.api.record import RunRecord, recorded_run
 from node.api.series import Kind, Stretch, Track, downsampled, merge, sample
 from node.api.types import HistoryAnswer
@@ -139,6 +140,19 @@ def test_a_process_that_does_not_run_leaves_a_gap() -> None:
     history = History()
     history.add_usage(usage(0, 0, learner=None))
     assert {each.name: each.values for each in history.answer().usage.series}["learner_memory_bytes"] == (None,)
+
+
+def test_a_long_history_of_many_tasks_takes_few_megabytes() -> None:
+    tasks = tuple(f"a task with a rather long name, number {number}" for number in range(MAX_TASKS))
+    history = History()
+    tracemalloc.start()
+    try:
+        for number in range(series.MAX_STRETCHES - 1):
+            history.add_round(round_of(number, tasks=tasks))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 16 * (2 * MAX_TASKS + 20) * (series.MAX_STRETCHES + series.MAX_RECENT_SAMPLES)
 
 
 def test_an_empty_history_is_an_answer_too() -> None:
