@@ -54,7 +54,6 @@ MESSAGE: Mapping[str, str] = {
     "version": "it speaks another major version of the protocol: one of the two nodes needs an update",
     "unknown_kind": "it is a kind of announcement that this version does not know",
     "clock": "its time differs from this machine's clock by more than five minutes: one of the two clocks is wrong",
-    "replay": "it had arrived before",
     "integrity": "its bytes do not match their hash, or the group is not the one that was advertised",
     "bad_state": "the weights rebuilt from what it announced are not those that it named",
     "stale_base": "it is a difference to weights that are not here",

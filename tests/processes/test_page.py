@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-from tests.hang_guard import HANG_SECONDS
+from tests.processes.browser_page import text_of, until
 
 pytestmark = pytest.mark.processes
 
@@ -51,19 +50,6 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriv
         yield driver
     finally:
         driver.quit()
-
-
-def text_of(browser: webdriver.Chrome, selector: str) -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
-
-
-def until(browser: webdriver.Chrome, selector: str, wanted: Callable[[str], bool]) -> str:
-    """What stands in an element, once it is ``wanted``."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while not wanted(said := text_of(browser, selector)):
-        assert time.monotonic() < deadline, f"{selector} says {said!r}; the page {text_of(browser, 'body')!r}"
-        time.sleep(0.05)
-    return said
 
 
 def free_port() -> int:
