@@ -60,6 +60,7 @@ MESSAGE: Mapping[str, str] = {
     "unusable_stream": "the peer was busy, or had other content under that id",
 }
 ANNOUNCEMENT: Mapping[str, str] = {
+    "replay": "it had arrived before",
     "newcomers": "too many unknown senders came at once; new ones are accepted again soon",
     "rate": "its sender announces more often, or more bytes, than one node may",
     "banned": "its sender is banned",

@@ -13,7 +13,9 @@ from typing import Final
 
 LOAD_CORE_SECONDS: Final = 6.0  # to import and load one model that is measured
 ANSWER_CORE_SECONDS: Final = 0.0004  # to generate and score one answer of a measurement
-NODE_CORE_SECONDS: Final = 15.0  # to start one node, to connect it, and to end it with a checkpoint
+NODE_CORE_SECONDS: Final = 8.0  # to start one node, to connect it, and to end it with a checkpoint
+OTHERS_SHARE: Final = 0.5  # what a process that also wants a core takes of ours, as a rule: many wait or are nice
+SHOWN_SHARE: Final = 0.1  # of a measurement's answers, after which its speed is known: the first ones are slow
 ANSWERS_A_PROMPT: Final = 30  # six tasks, one greedy answer and four sampled ones
 WHOLE_MINUTES_FROM: Final = 90.0
 MACHINE: Final = {False: "", True: ", as busy as this machine is"}
@@ -42,8 +44,8 @@ class Measuring:
 
     @property
     def whole_seconds(self) -> float | None:
-        """How long it takes in all, as its answers so far show; None without an answer."""
-        if not self.answers:
+        """How long it takes in all, as its answers so far show; None before there are enough of them."""
+        if self.answers < SHOWN_SHARE * self.answers_in_all:
             return None
         return self.loaded_seconds + (self.seconds - self.loaded_seconds) * self.answers_in_all / self.answers
 
@@ -56,7 +58,7 @@ class DemoForecast:
     ) -> None:
         """``first``: how many models are measured before training. ``load``: how many other processes want a core.
         Without ``learning_seconds``, since tokens are the bound, only measurements are estimated."""
-        at_once, first_at_once = (max(1.0, (each + load) / cores) for each in (nodes, first))
+        at_once, first_at_once = (max(1.0, (each + OTHERS_SHARE * load) / cores) for each in (nodes, first))
         self._share = at_once / first_at_once  # of a later measurement to the first one
         self._learning_seconds = learning_seconds
         self.is_busy = load > cores / 2

@@ -26,7 +26,7 @@ def test_the_plan_says_the_whole_and_each_part_before_anything_ran() -> None:
 
 
 def test_a_busy_machine_is_given_more_time_and_that_is_said() -> None:
-    quiet, busy = forecast(), forecast(load=4.0)
+    quiet, busy = forecast(), forecast(load=8.0)
     assert (busy.seconds[DemoPart.BEFORE] or 0) == 2 * (quiet.seconds[DemoPart.BEFORE] or 0)
     assert "busy" in plan_lines(busy)[0] and "busy" not in plan_lines(quiet)[0]
 
@@ -36,7 +36,7 @@ def test_the_first_answers_of_every_model_correct_all_that_is_left() -> None:
     assert not plan.on_measuring([measuring(0, 10.0), measuring(600, 12.0)])
     assert plan.on_measuring([measuring(600, 12.0), measuring(600, 22.0, loaded_seconds=20.0)])
     assert plan.seconds[DemoPart.BEFORE] == plan.seconds[DemoPart.MEASURED_ALONE] == 40.0
-    assert plan.seconds[DemoPart.TOGETHER] == 60.0 + 30.0 * 20.0 / 12.0  # loading took 20 s, not 12
+    assert plan.seconds[DemoPart.TOGETHER] == 60.0 + 16.0 * 20.0 / 12.0  # loading took 20 s, not 12
 
 
 def test_a_part_that_ended_says_how_long_its_like_will_take() -> None:
