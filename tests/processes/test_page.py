@@ -114,6 +114,12 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     again = processes.up("--name", "lark", *api, home=home, torch=False)
     until(browser, "#link", lambda said: said == "live")
     again.wait_for_event("ready")  # or it would end before it has begun, and the report tell of one start
+    for pressed, then in (("pause", "Resume"), ("resume", "Pause")):  # the page keeps the token meanwhile
+        until(browser, "header .buttons", lambda said, name=pressed: name.capitalize() in said)
+        browser.execute_script("document.getElementById(arguments[0]).click()", pressed)
+        browser.execute_script("document.getElementById('ask-do').click()")
+        until(browser, "header .buttons", lambda said, name=then: name in said)
+        assert (processes.status(again)["paused"] is not None) == (pressed == "pause")
     assert again.stop() == 0
     assert [said for said in complaints(browser) if ABSENT not in said] == []
 
@@ -122,6 +128,6 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     browser.get(written.as_uri())
     until(browser, "#chart-skills", lambda said: "spell_backward" in said)
     until(browser, "#headline", lambda said: "by itself" in said)
-    assert "2 starts" in text_of(browser, "#now")
+    assert "3 starts" in text_of(browser, "#now"), "the last one after the pause"
     assert [said for said in complaints(browser) if ABSENT not in said] == []
     assert processes.none_alive()
