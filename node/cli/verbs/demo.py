@@ -76,7 +76,7 @@ def demo(
 
 
 def _named_models(models: str, *, family: bool) -> tuple[str, ...]:
-    """Returns the model of each node. Raises ``ConfigurationError`` where these are no demonstration, or another one."""
+    """Returns the model of each node. Raises ``ConfigurationError`` where these are no such demonstration."""
     from protocol.errors import ConfigurationError
 
     names = tuple(name.strip() for name in models.split(",") if name.strip())
