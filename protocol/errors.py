@@ -9,7 +9,6 @@
     │   ├── VersionError           another major version of the protocol
     │   ├── UnknownKindError       a kind of announcement that this version does not know
     │   ├── ClockError             outside the window of accepted times
-    │   ├── ReplayError            a sequence number already seen
     │   ├── IntegrityError         bytes do not match their hash, or a group does not match its advert
     │   └── StaleBaseError         a weight diff for other weights than those at hand
     ├── TransportError           a peer or the network did not do in time what was asked
@@ -74,10 +73,6 @@ class ClockError(ProtocolError):
     def __init__(self, message: str, offset_seconds: float = 0.0) -> None:
         super().__init__(message)
         self.offset_seconds = offset_seconds
-
-
-class ReplayError(ProtocolError):
-    reason = "replay"
 
 
 class IntegrityError(ProtocolError):

@@ -19,7 +19,7 @@ from node.api.gains_words import HOW, LIMITS
 from node.api.swarm_summary import swarm_answer
 from node.api.types import (
     GainsAnswer,
-    Join,
+    JoinLine,
     Link,
     LinkNode,
     LinksAnswer,
@@ -118,7 +118,7 @@ def status_of(status: NodeStatus, state: State, now_seconds: float) -> NodeStatu
     assert status.usage is not None
     device = DeviceUsage("NVIDIA H100 80GB HBM3", 61_000_000_000, 85_000_000_000, 0.93, 412.3, 700.0)
     status = replace(status, usage=replace(status.usage, device=device))
-    status = replace(status, join=Join(False, (COMMAND,), None, True), losses=() if state == "alone" else (LOSS,))
+    status = replace(status, join=JoinLine(False, (COMMAND,), None, True), losses=() if state == "alone" else (LOSS,))
     if state == "ended":
         fault = Fault(time_seconds=now_seconds - 900, kind="gradient", detail="not finite", round=290, fatal=False)
         return replace(status, state=NodeState.STOPPING, waiting_for="stopping: saying goodbye", fault=fault)

@@ -10,7 +10,7 @@ from typing import Final
 
 import segno
 
-from node.api.types import Join
+from node.api.types import JoinLine
 from node.printable import printable
 from swarm.api import SwarmStatus
 
@@ -29,19 +29,19 @@ THIS_NETWORK: Final = (
 )
 
 
-def join_of(swarm: SwarmStatus) -> Join:
+def join_of(swarm: SwarmStatus) -> JoinLine:
     """Returns how to join, the address that is most likely to work from elsewhere first."""
     if swarm.private:
-        return Join(private=True, commands=(INVITED,), hint=ASK_OWNER, qr=False)
+        return JoinLine(private=True, commands=(INVITED,), hint=ASK_OWNER, qr=False)
     ranked = sorted(swarm.addresses, key=_reach)
     if not ranked:
-        return Join(private=False, commands=(), hint=NO_ADDRESS, qr=False)
+        return JoinLine(private=False, commands=(), hint=NO_ADDRESS, qr=False)
     named = "" if swarm.swarm == DEFAULT_SWARM else f" --set {shlex.quote(f'swarm.name={printable(swarm.swarm, 64)}')}"
     commands = [
         f"starling up --peer {printable(address, MAX_ADDRESS_CHARACTERS)}{named}" for address in ranked[:MAX_COMMANDS]
     ]
     hint = {0: None, 1: THIS_NETWORK, 2: THIS_MACHINE}[_reach(ranked[0])]
-    return Join(private=False, commands=tuple(commands), hint=hint, qr=True)
+    return JoinLine(private=False, commands=tuple(commands), hint=hint, qr=True)
 
 
 def join_svg(commands: Sequence[str]) -> bytes:

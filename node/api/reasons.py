@@ -54,13 +54,13 @@ MESSAGE: Mapping[str, str] = {
     "version": "it speaks another major version of the protocol: one of the two nodes needs an update",
     "unknown_kind": "it is a kind of announcement that this version does not know",
     "clock": "its time differs from this machine's clock by more than five minutes: one of the two clocks is wrong",
-    "replay": "it had arrived before",
     "integrity": "its bytes do not match their hash, or the group is not the one that was advertised",
     "bad_state": "the weights rebuilt from what it announced are not those that it named",
     "stale_base": "it is a difference to weights that are not here",
     "unusable_stream": "the peer was busy, or had other content under that id",
 }
 ANNOUNCEMENT: Mapping[str, str] = {
+    "replay": "it had arrived before",
     "newcomers": "too many unknown senders came at once; new ones are accepted again soon",
     "rate": "its sender announces more often, or more bytes, than one node may",
     "banned": "its sender is banned",

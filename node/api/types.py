@@ -59,7 +59,7 @@ class Loss(Struct, frozen=True):
     sentence: str  # the whole of it in plain words, ``went_with`` included
 
 
-class Join(Struct, frozen=True):
+class JoinLine(Struct, frozen=True):
     """How a friend joins this node's swarm."""
 
     private: bool
@@ -105,7 +105,7 @@ class NodeStatus(Struct, frozen=True):
     evaluated: Evaluated | None = None  # the last measurement on held-out prompts since the node's start
     gained: str = ""  # ``GainsAnswer.sentence``: what it can do now, and what it has from whom
     losses: tuple[Loss, ...] = ()  # the greatest fall first; at most ``losses.MAX_LOSSES``
-    join: Join | None = None  # None while the swarm process does not answer
+    join: JoinLine | None = None  # None while the swarm process does not answer
     not_saved: NotSaved | None = None  # no checkpoint can be written: what was learnt since the last is in memory alone
     damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
     clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from node.averaging import trial
 from node.averaging.noloco import Weights
-from node.averaging.trial import Comparison
+from node.averaging.trial import SuccessChange
 from swarm import api
 from swarm.averaging.norm_history import FamilyPast, NormHistory
 
@@ -73,7 +73,7 @@ class AveragingGuard:
         self.passed()
         self.trial = step
 
-    def observe(self, groups: Iterable[OwnGroup]) -> Comparison | None:
+    def observe(self, groups: Iterable[OwnGroup]) -> SuccessChange | None:
         """Takes a round's own groups; returns the comparison if they show that the step on trial did harm."""
         older: dict[str, list[float]] = {}
         newer: dict[str, list[float]] = {}

@@ -40,7 +40,7 @@ GroupMeans = Mapping[str, Sequence[float]]  # by task, the mean reward of each g
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SuccessChange:
     """Own success after a step beside before it, over the tasks that both have groups of."""
 
     groups: int = 0  # after the step
@@ -64,7 +64,7 @@ class Comparison:
         )
 
 
-def compared(before: GroupMeans, since: GroupMeans) -> Comparison:
+def compared(before: GroupMeans, since: GroupMeans) -> SuccessChange:
     """Compares the means of groups before a step with those since."""
     groups, base, change, variance = 0, 0.0, 0.0, 0.0
     for task, means in since.items():
@@ -77,8 +77,8 @@ def compared(before: GroupMeans, since: GroupMeans) -> Comparison:
         change += n * (statistics.fmean(means) - expected)
         variance += (n * spread) ** 2 * (1 / n + 1 / len(known))
     if groups == 0:
-        return Comparison()
-    return Comparison(groups, base / groups, change / groups, math.sqrt(variance) / groups)
+        return SuccessChange()
+    return SuccessChange(groups, base / groups, change / groups, math.sqrt(variance) / groups)
 
 
 def sum_after(before: float, score: float) -> float:

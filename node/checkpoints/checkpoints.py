@@ -31,6 +31,7 @@ from node.checkpoints.checkpoint_files import (
     STATE,
     TENSORS,
     ForeignCheckpointError,
+    flush,
     read_whole,
     rounds,
     sha256_of,
@@ -98,9 +99,9 @@ def write(folder: Path, snapshot: Snapshot, *, keep: int) -> tuple[Path, int]:
         (unfinished / CONFIG).write_text(json.dumps(snapshot.config, indent=1))
         size_bytes = sum(path.stat().st_size for path in unfinished.iterdir())
         for path in [*unfinished.iterdir(), unfinished]:
-            _flush(path)
+            flush(path)
         _put_in_place(unfinished, final)
-        _flush(folder)
+        flush(folder)
         _delete_old(folder, keep)
     except (OSError, SafetensorError) as error:
         _discard(unfinished)
@@ -181,14 +182,6 @@ def _delete_old(folder: Path, keep: int) -> None:
 def _discard(path: Path) -> None:
     """Removes a folder that is not needed; if that fails, it is tried again at the next start."""
     shutil.rmtree(path, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class BackgroundCheckpoints:

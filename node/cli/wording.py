@@ -9,7 +9,7 @@ from pathlib import Path
 from node.api.answers import damaged_line, not_saved_line
 from node.api.join import join_of
 from node.api.loss_words import loss_lines
-from node.api.types import HeartbeatView, Join, NodeState, NodeStatus, PeerView
+from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView
 from node.configuration.sources import NO_OPTIONS
 from node.doctor.findings import Finding, Report, Severity
 from node.evaluation.evaluation_result import Evaluation
@@ -135,7 +135,7 @@ def outcome_line(outcome: RunOutcome, shown: Fault | None = None) -> str:
     return f"The node has stopped: {because}{'.' if outcome.exit_code is ExitCode.DONE else ''}"
 
 
-def join_lines(join: Join) -> str:
+def join_lines(join: JoinLine) -> str:
     """Describes how another node can connect to this one."""
     if not join.commands:
         return "This node has no address yet."

@@ -11,6 +11,7 @@ from typing import Any
 
 from node.demo.agreement import mean_distance
 from node.demo.family import FamilyReport, NodeResult, make_family_report, moments_of
+from node.demo.forecast import DemoPart
 from node.demo.measuring import measure_policies
 from node.demo.run import (
     DemoSettings,
@@ -22,7 +23,6 @@ from node.demo.run import (
     run_in_temporary_directory,
     this_machine,
 )
-from node.demo.timeline import Part
 from node.evaluation.evaluation_result import Evaluation
 from node.version import VERSION
 
@@ -51,12 +51,12 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
     async def distance(stage: str) -> float:
         return await asyncio.to_thread(mean_distance, homes(stage))
 
-    (before,) = await shown.part(Part.BEFORE, measured([root / "before"]))
-    together = await shown.part(Part.TOGETHER, learn_together(settings, display, root / "together", environment))
-    after_together = await shown.part(Part.MEASURED_TOGETHER, measured(homes("together")))
+    (before,) = await shown.part(DemoPart.BEFORE, measured([root / "before"]))
+    together = await shown.part(DemoPart.TOGETHER, learn_together(settings, display, root / "together", environment))
+    after_together = await shown.part(DemoPart.MEASURED_TOGETHER, measured(homes("together")))
     budgets = [tally.effort().tokens_generated for tally in together]
-    alone = await shown.part(Part.ALONE, learn_alone(settings, display, root / "alone", environment, budgets))
-    after_alone = await shown.part(Part.MEASURED_ALONE, measured(homes("alone")))
+    alone = await shown.part(DemoPart.ALONE, learn_alone(settings, display, root / "alone", environment, budgets))
+    after_alone = await shown.part(DemoPart.MEASURED_ALONE, measured(homes("alone")))
     nodes = tuple(
         NodeResult(
             label=label,

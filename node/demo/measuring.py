@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from node.demo import member
+from node.demo.forecast import Measuring
 from node.demo.member import DemoError
-from node.demo.timeline import Measuring
 from node.evaluation.evaluation_result import PROGRESS, Evaluation
 from node.printable import printable
 from node.process_pipes import close_pipes

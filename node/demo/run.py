@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from node.demo.forecast import DemoForecast, DemoPart, Measuring, about, plan_lines
 from node.demo.measuring import measure_policies
 from node.demo.member import DemoError, DemoNode, MemberPlan, Tally
 from node.demo.plan import DemoReport, ModelResult, make_report
-from node.demo.timeline import Measuring, Part, Timeline, about, plan_lines
 from node.evaluation.evaluation_result import Evaluation
 from node.quantities import counted
 from node.version import VERSION
@@ -109,16 +109,18 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
         places = list(zip(homes, settings.models, strict=True))
         return measure_policies(places, settings.prompts, environment, shown.on_measuring)
 
-    before = await shown.part(Part.BEFORE, measured("before"))
+    before = await shown.part(DemoPart.BEFORE, measured("before"))
     tallies_together = await shown.part(
-        Part.TOGETHER, learn_together(settings, display, root / "together", environment)
+        DemoPart.TOGETHER, learn_together(settings, display, root / "together", environment)
     )
-    together = await shown.part(Part.MEASURED_TOGETHER, measured("together"))
+    together = await shown.part(DemoPart.MEASURED_TOGETHER, measured("together"))
     efforts_together = [tally.effort() for tally in tallies_together]
     budgets = [effort.tokens_generated for effort in efforts_together]
-    tallies_alone = await shown.part(Part.ALONE, learn_alone(settings, display, root / "alone", environment, budgets))
+    tallies_alone = await shown.part(
+        DemoPart.ALONE, learn_alone(settings, display, root / "alone", environment, budgets)
+    )
     efforts_alone = [tally.effort() for tally in tallies_alone]
-    alone = await shown.part(Part.MEASURED_ALONE, measured("alone"))
+    alone = await shown.part(DemoPart.MEASURED_ALONE, measured("alone"))
     columns = (settings.models, before, alone, together, efforts_alone, efforts_together)
     return tuple(ModelResult(*row) for row in zip(*columns, strict=True))
 
@@ -129,7 +131,7 @@ class ShownParts:
     def __init__(self, settings: DemoSettings, display: Display, *, first: int) -> None:
         """``first``: how many models are measured before training."""
         self._settings, self._display, self._first = settings, display, first
-        self._timeline = Timeline(
+        self._forecast = DemoForecast(
             nodes=len(settings.models),
             cores=os.cpu_count() or 1,
             load=os.getloadavg()[0],
@@ -137,39 +139,39 @@ class ShownParts:
             prompts=settings.prompts,
             first=first,
         )
-        self._now: Part | None = None
+        self._now: DemoPart | None = None
         self._corrected = False
-        display.show_stage("\n".join(plan_lines(self._timeline)))
+        display.show_stage("\n".join(plan_lines(self._forecast)))
 
-    async def part(self, part: Part, work: Coroutine[Any, Any, T]) -> T:
+    async def part(self, part: DemoPart, work: Coroutine[Any, Any, T]) -> T:
         """Awaits ``work``, which is that part."""
         self._now, began = part, time.monotonic()
         self._display.show_stage(f"{self._text(part)}{self._left(part)}")
         result = await work
-        self._timeline.on_end(part, time.monotonic() - began)
+        self._forecast.on_end(part, time.monotonic() - began)
         return result
 
     def on_measuring(self, models: Sequence[Measuring]) -> None:
         self._display.show_measuring(models)
-        if self._now is Part.BEFORE and len(models) == self._first and self._timeline.on_measuring(models):
-            whole = self._timeline.whole_seconds
+        if self._now is DemoPart.BEFORE and len(models) == self._first and self._forecast.on_measuring(models):
+            whole = self._forecast.whole_seconds
             if not self._corrected and whole is not None:
                 self._display.show_stage(f"By the first answers, it takes {about(whole)} in all.")
             self._corrected = True
 
-    def _text(self, part: Part) -> str:
+    def _text(self, part: DemoPart) -> str:
         text = str(part).capitalize()
         match part:
-            case Part.TOGETHER:
+            case DemoPart.TOGETHER:
                 return f"{text} for {self._settings.amount()}."
-            case Part.BEFORE:
+            case DemoPart.BEFORE:
                 return f"{text}, on {counted(self._settings.prompts, 'prompt')} of each task."
             case _:
                 return f"{text}."
 
-    def _left(self, part: Part) -> str:
-        left = self._timeline.left_seconds(part)
-        return "" if left is None or part is Part.BEFORE else f" {about(left).capitalize()} left."
+    def _left(self, part: DemoPart) -> str:
+        left = self._forecast.left_seconds(part)
+        return "" if left is None or part is DemoPart.BEFORE else f" {about(left).capitalize()} left."
 
 
 def environment_of_members(environment: Mapping[str, str], members: int, cores: int) -> dict[str, str]:

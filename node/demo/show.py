@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from node.api.loss_words import lost_sentence
+from node.demo.forecast import Measuring, about
 from node.demo.member import DemoNode
 from node.demo.plan import DemoReport, Effort, LostTasks, ModelResult, lost_tasks
-from node.demo.timeline import Measuring, about
 from node.quantities import size, times
 
 TABLE_CHARACTERS = 120  # width of the tables where there is no terminal

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from node.checkpoints.checkpoint_files import flush
 from protocol.errors import ConfigurationError, StorageError
 
 RECORD: Final = "starling.json"  # in every folder that an export made: how it was made, and its files
@@ -66,9 +67,9 @@ def new_folder(target: Path, *, force: bool, needed_bytes: int) -> Iterator[Path
         unfinished.mkdir()
         yield unfinished
         for path in [*unfinished.iterdir(), unfinished]:
-            _flush(path)
+            flush(path)
         _put_in_place(unfinished, target)
-        _flush(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise StorageError(
             f"the export to {target} failed ({error.strerror or error}), and what was begun is removed: free some "
@@ -120,11 +121,3 @@ def _lives(pid: int) -> bool:
         except ProcessLookupError:
             return False
     return True
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

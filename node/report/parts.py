@@ -30,7 +30,9 @@ SKILLS = """<section id="over-time" aria-labelledby="over-time-title"><div class
 <div class="choices" role="group" aria-label="Over what">
 <button type="button" data-by="time" aria-pressed="false">by time</button>
 <button type="button" data-by="step" aria-pressed="true">by round</button></div></div>
-<p id="moment"></p><div id="chart-skills" class="chart large"></div><p id="signs" class="keys"></p></section>"""
+<p id="moment"></p><div id="chart-skills" class="chart large"></div><p id="signs" class="keys"></p>
+<details id="marks-of" hidden><summary>What happened when</summary><ol id="marks" class="marks"></ol></details>
+</section>"""
 HERO = """<section class="hero" aria-label="What this node can do"><div id="headline"></div><div id="skills"></div>
 <details id="how"><summary>How this is computed</summary><div id="accounts"></div></details></section>"""
 NOSCRIPT = "<noscript>The pictures need JavaScript; every figure stands below.</noscript>"

@@ -35,7 +35,7 @@ from protocol.errors import (
 from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
-from swarm.announcements.pacing import Allowance
+from swarm.announcements.pacing import SenderAllowance
 from swarm.host import GossipVerdict, Host, PeerId
 from swarm.token_bucket import TokenBucket
 
@@ -50,7 +50,7 @@ ENVELOPE_BYTES = 512  # more than an announcement takes around its body
 _FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError, VersionError)
 _OPENED_REMEMBERED = 256
 _OFFSETS_REMEMBERED = 256  # of neighbours
-UNPACED = Allowance()
+UNPACED = SenderAllowance()
 
 OnAnnouncement = Callable[[Announcement], None]
 
@@ -113,7 +113,7 @@ class SenderLimits:
         now_seconds: float,
         *,
         forwarder: PeerId,
-        allowance: Allowance = UNPACED,
+        allowance: SenderAllowance = UNPACED,
     ) -> GossipRefusal | None:
         """Counts one verified message. Returns the reason not to accept it, or None."""
         state = self._senders.get(sender)
@@ -157,7 +157,7 @@ class Gossip:
         wall_clock: Callable[[], float],
         is_banned: Callable[[PeerId], bool] = lambda peer: False,
         is_member: Callable[[PeerId], bool] | None = None,
-        allowance: Callable[[], Allowance] = lambda: UNPACED,
+        allowance: Callable[[], SenderAllowance] = lambda: UNPACED,
     ) -> None:
         """``allowance`` says how many messages one sender may send now."""
         self.accepted: Counter[str] = Counter()  # announcements of others, by kind

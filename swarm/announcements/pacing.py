@@ -36,7 +36,7 @@ COUNT_SECONDS: Final = 5.0  # between two counts of the swarm's nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class SenderAllowance:
     """How many announcements of one sender are accepted."""
 
     messages_per_second: float = MESSAGES_PER_SECOND
@@ -76,10 +76,10 @@ def messages_per_second(nodes: int, shortest_seconds: float) -> float:
     return min(MESSAGES_PER_SECOND, ALLOWANCE * due)
 
 
-def allowance(nodes: int, shortest_seconds: float) -> Allowance:
+def allowance(nodes: int, shortest_seconds: float) -> SenderAllowance:
     """Returns what is accepted of one sender in a swarm of ``nodes``."""
     rate = messages_per_second(nodes, shortest_seconds)
-    return Allowance(rate, min(MESSAGES_AT_ONCE, max(FEWEST_AT_ONCE, AT_ONCE_SECONDS * rate)))
+    return SenderAllowance(rate, min(MESSAGES_AT_ONCE, max(FEWEST_AT_ONCE, AT_ONCE_SECONDS * rate)))
 
 
 class AdvertPacing:
@@ -107,7 +107,7 @@ class SwarmPacing:
         self._clock = clock
         self._adverts = AdvertPacing(now_seconds=clock())
         self._nodes, self._counted_at_seconds = 1, clock() - COUNT_SECONDS
-        self._allowance = Allowance()
+        self._allowance = SenderAllowance()
         self._listening_since_seconds: float | None = None  # when the first heartbeat came
         self._first, self._again = 0, 0  # heartbeats since the last count: of nodes not heard before, and of others
 
@@ -129,7 +129,7 @@ class SwarmPacing:
         self.adverts_held_back += not allowed
         return allowed
 
-    def allowance(self) -> Allowance:
+    def allowance(self) -> SenderAllowance:
         """Returns what is accepted of one sender now."""
         self._count()
         return self._allowance

@@ -23,7 +23,7 @@ SMALL_PARTIALS_SHARE = 1 / 64  # of the store, for interrupted fetches of groups
 LARGE_PARTIALS_SHARE = 1 / 4  # for those of states and weights, which this node chose one at a time
 
 
-class Candidate(NamedTuple):
+class EvictableBlob(NamedTuple):
     """One whole blob that may leave."""
 
     blob: bytes
@@ -46,8 +46,8 @@ class InterruptedFetch:
 
 
 def choose_evictions(
-    own: Iterable[Candidate],
-    fetched: Iterable[Candidate],
+    own: Iterable[EvictableBlob],
+    fetched: Iterable[EvictableBlob],
     *,
     excess_bytes: int,
     fetched_bytes: int,

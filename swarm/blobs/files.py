@@ -13,7 +13,7 @@ from pathlib import Path
 
 from protocol.blob_id import HASH_BYTES
 from swarm.blobs.disk_bytes import disk_bytes
-from swarm.blobs.evictions import Candidate
+from swarm.blobs.evictions import EvictableBlob
 
 
 @dataclass(slots=True)
@@ -83,11 +83,11 @@ class BlobFiles:
         self._files()[blob].used_at_seconds = now_seconds
         return True
 
-    def oldest(self, now_seconds: float, *, fetched: bool) -> list[Candidate]:
+    def oldest(self, now_seconds: float, *, fetched: bool) -> list[EvictableBlob]:
         """Returns the blobs, the least recently used by any process first. Reads the time of each file."""
         self._refresh(now_seconds)
         of_kind = [
-            Candidate(blob, file.disk_bytes, file.used_at_seconds)
+            EvictableBlob(blob, file.disk_bytes, file.used_at_seconds)
             for blob, file in self._files().items()
             if file.fetched is fetched
         ]

@@ -32,7 +32,7 @@ from typing import TypeVar
 from protocol.blob_id import blob_id
 from protocol.limits import CHUNK_BYTES
 from swarm.blobs.disk_bytes import disk_bytes_of
-from swarm.blobs.evictions import Candidate
+from swarm.blobs.evictions import EvictableBlob
 
 PACKED_BYTES = CHUNK_BYTES  # the longest blob that is packed: one chunk, which is verified whole and never in parts
 PAGE_BYTES = 4096
@@ -181,12 +181,12 @@ class PackedBlobs:
             self._write(write)
         self._touched.clear()
 
-    def oldest(self, *, fetched: bool, limit: int) -> list[Candidate]:
+    def oldest(self, *, fetched: bool, limit: int) -> list[EvictableBlob]:
         """Returns blobs as ``flush`` left them, the least recently used first."""
         query = "SELECT id, size, used_at FROM blobs WHERE fetched = ? ORDER BY used_at LIMIT ?"
         none: list[tuple[bytes, int, float]] = []
         rows = self._read(lambda database: database.execute(query, (fetched, limit)).fetchall(), none)
-        return [Candidate(blob, size + ROW_BYTES, used_at_seconds) for blob, size, used_at_seconds in rows]
+        return [EvictableBlob(blob, size + ROW_BYTES, used_at_seconds) for blob, size, used_at_seconds in rows]
 
     def remove(self, blobs: Iterable[bytes]) -> None:
         """Deletes them; those that are not here are passed over. Their room is dead until ``compact``.

@@ -15,7 +15,7 @@ from pathlib import Path
 from protocol.errors import StorageError
 from protocol.limits import GROUP_BLOB_BYTES
 from swarm.blobs.disk_bytes import blocks_below, disk_bytes_below
-from swarm.blobs.evictions import RESERVE_SHARE, Candidate, choose_evictions
+from swarm.blobs.evictions import RESERVE_SHARE, EvictableBlob, choose_evictions
 from swarm.blobs.files import BlobFiles
 from swarm.blobs.incoming import PARTIAL_FOLDER, flat_folder
 from swarm.blobs.packed import PackedBlobs
@@ -132,7 +132,7 @@ class StoreRoom:
             budget_bytes=self._budget_bytes or 0, excess_bytes=excess_bytes, now_seconds=self._wall_clock()
         )
 
-    def _evictable(self, now_seconds: float, *, fetched: bool) -> Iterable[Candidate]:
+    def _evictable(self, now_seconds: float, *, fetched: bool) -> Iterable[EvictableBlob]:
         """The blobs of one kind that may be evicted, the least recently used first."""
         both = heapq.merge(
             self.packed.oldest(fetched=fetched, limit=EVICTED_AT_ONCE),

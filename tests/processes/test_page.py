@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-from tests.hang_guard import HANG_SECONDS
+from tests.processes.browser_page import text_of, until
 
 pytestmark = pytest.mark.processes
 
@@ -51,19 +50,6 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriv
         yield driver
     finally:
         driver.quit()
-
-
-def text_of(browser: webdriver.Chrome, selector: str) -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
-
-
-def until(browser: webdriver.Chrome, selector: str, wanted: Callable[[str], bool]) -> str:
-    """What stands in an element, once it is ``wanted``."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while not wanted(said := text_of(browser, selector)):
-        assert time.monotonic() < deadline, f"{selector} says {said!r}; the page {text_of(browser, 'body')!r}"
-        time.sleep(0.05)
-    return said
 
 
 def free_port() -> int:
@@ -128,6 +114,12 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     again = processes.up("--name", "lark", *api, home=home, torch=False)
     until(browser, "#link", lambda said: said == "live")
     again.wait_for_event("ready")  # or it would end before it has begun, and the report tell of one start
+    for pressed, then in (("pause", "Resume"), ("resume", "Pause")):  # the page keeps the token meanwhile
+        until(browser, "header .buttons", lambda said, name=pressed: name.capitalize() in said)
+        browser.execute_script("document.getElementById(arguments[0]).click()", pressed)
+        browser.execute_script("document.getElementById('ask-do').click()")
+        until(browser, "header .buttons", lambda said, name=then: name in said)
+        assert (processes.status(again)["paused"] is not None) == (pressed == "pause")
     assert again.stop() == 0
     assert [said for said in complaints(browser) if ABSENT not in said] == []
 
@@ -136,6 +128,6 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     browser.get(written.as_uri())
     until(browser, "#chart-skills", lambda said: "spell_backward" in said)
     until(browser, "#headline", lambda said: "by itself" in said)
-    assert "2 starts" in text_of(browser, "#now")
+    assert "3 starts" in text_of(browser, "#now"), "the last one after the pause"
     assert [said for said in complaints(browser) if ABSENT not in said] == []
     assert processes.none_alive()

@@ -6,8 +6,7 @@ It needs Debian's ``chromium`` and ``chromium-driver``, or their like elsewhere 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -16,6 +15,7 @@ from scripts.bench.common.browser import barriers, opened_browser, pixels_beyond
 from scripts.page_answers import State
 from scripts.page_states import TOKEN, served_page
 from tests.hang_guard import HANG_SECONDS
+from tests.processes.browser_page import text_of, until
 
 pytestmark = pytest.mark.processes
 
@@ -31,6 +31,9 @@ import('/assets/graph.js').then(({ layout }) => {
 });"""
 ALARMS = """const done = arguments[1];
 import('/assets/views.js').then(({ alarms }) => done(alarms(arguments[0]).map(({ children }) => children[0].text)));"""
+CHOOSE = """const choice = document.getElementById('choose-node');
+choice.selectedIndex = 2; // the first after ours
+choice.dispatchEvent(new Event('change'));"""
 PARTS = """const done = arguments[1];
 import('/assets/skills.js').then(({ parts }) => done(parts(arguments[0])));"""
 
@@ -43,19 +46,6 @@ def browser() -> Iterator[WebDriver]:
         yield browser
     finally:
         browser.quit()
-
-
-def text_of(browser: WebDriver, selector: str) -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
-
-
-def until(browser: WebDriver, selector: str, wanted: Callable[[str], bool]) -> str:
-    """Returns the text of an element once it is ``wanted``."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while not wanted(said := text_of(browser, selector)):
-        assert time.monotonic() < deadline, f"{selector} says {said!r}; the page {text_of(browser, 'body')!r}"
-        time.sleep(0.05)
-    return said
 
 
 def opened(browser: WebDriver, port: int, width: int = 1440, scheme: str = "light") -> None:
@@ -75,6 +65,41 @@ def test_first_sentence_says_what_it_gained_from_whom_and_what_it_lost(browser: 
         assert "peers came" in text_of(browser, "#signs")
         browser.execute_script("document.querySelector('[data-by=step]').click()")
         assert "rounds" in until(browser, "#moment", lambda said: "rounds" in said)
+
+
+def test_what_happened_is_a_list_that_needs_no_pointer(browser: WebDriver) -> None:
+    with served_page("running", 3) as port:
+        opened(browser, port)
+        until(browser, "#marks-of", bool)
+        browser.execute_script("document.querySelector('#marks-of summary').click()")
+        lines = until(browser, "#marks", lambda said: "came" in said).splitlines()
+        times = [found[0] for line in lines if (found := re.search(r"\d\d:\d\d:\d\d", line))]
+        assert len(times) == len(lines) and times == sorted(times, reverse=True), "the newest first"
+
+
+def test_links_of_a_node_stand_out_among_200_by_keyboard_or_touch(browser: WebDriver) -> None:
+    chosen = "return document.querySelector('.graph .link.chosen').getAttribute('d').split('M').length - 1"
+    out = "return document.querySelectorAll('.graph .node.out').length"
+    with served_page("running", 200) as port:
+        opened(browser, port, 375)
+        until(browser, "#links-count", lambda said: "of 200" in said)
+        assert browser.execute_script(out) == 0
+        browser.execute_script(CHOOSE)
+        said = until(browser, "#links-of", lambda said: "known" in said)
+        links = int(re.search(r"(\d+) connections? known", said)[1])  # type: ignore[index]
+        assert links > 1 and browser.execute_script(chosen) == links
+        assert browser.execute_script(out) == 200 - links
+        browser.execute_script(
+            "document.querySelector('[data-peer]:last-child circle').dispatchEvent(TAP)".replace(
+                "TAP", "new MouseEvent('click', { bubbles: true })"
+            )
+        )
+        assert "Nothing" not in until(browser, "#links-of", lambda now: now not in ("", said))
+        browser.execute_script(
+            "document.querySelector('.graph').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+        )
+        until(browser, "#links-of", lambda now: now == "")
+        assert browser.execute_script(out) == 0
 
 
 def test_node_without_peers_is_told_how_a_friend_joins_and_claims_nothing_from_others(browser: WebDriver) -> None:

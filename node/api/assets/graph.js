@@ -13,7 +13,7 @@ const RING = { first: 74, apart: 26, spacing: 19 }; // units; spacing: between t
 const NAMED_RING = 128;
 const LINKS = 1500; // drawn at most; more would be a blot
 const MANY_PEERS = 60;
-const MANY = 200; // links, which are then drawn fainter
+const MANY = 200; // links between others, of which then only the chosen node's can be seen
 
 /**
  * Returns where each node stands: [{id, name, model, connected, x, y, radius, colour}], this node first. `peers` are
@@ -84,8 +84,11 @@ function coloursOf(nodes) {
   return new Map(ranked.map((model, index) => [model, Math.min(index, COLOURS - 1)]));
 }
 
-/** Describes the picture. `known` is the API's answer about links, `used` the number of groups learnt from, by peer. */
-export function graph(known, used) {
+/**
+ * Describes the picture. `known` is the API's answer about links, `used` the number of groups learnt from, by peer.
+ * `chosen` is the id of the node whose connections stand out; null for none.
+ */
+export function graph(known, used, chosen = null) {
   const [us, ...peers] = nodesOf(known, used);
   const nodes = layout(us, peers);
   const at = new Map(nodes.map((node) => [node.id, node]));
@@ -95,6 +98,7 @@ export function graph(known, used) {
       .filter(([, , certainty]) => wanted(certainty))
       .map(([one, other]) => chord(at.get(known.nodes[one].peer), at.get(known.nodes[other].peer)))
       .join("") || "M0 0";
+  const ofChosen = linksOf(known, chosen);
   const most = Math.max(1, ...peers.map((peer) => peer.used));
   const [own, ...rest] = nodes;
   const crowded = peers.length > MANY_PEERS; // then only those that were learnt from
@@ -108,8 +112,12 @@ export function graph(known, used) {
     { class: "graph", viewBox: boundsOf(nodes, named), role: "img", "aria-label": inWords(us, peers, between.length) },
     element("path", { class: `link one${many}`, d: chords((certainty) => certainty === 2) }),
     element("path", { class: `link${many}`, d: chords((certainty) => certainty < 2) }),
+    element("path", {
+      class: "link chosen",
+      d: ofChosen.map((id) => chord(at.get(chosen), at.get(id))).join("") || "M0 0",
+    }),
     element("g", {}, ...spokes),
-    element("g", {}, ...rest.map((node) => dot(node, named)), dot(own, true)),
+    element("g", {}, ...[...rest, own].map((node) => dot(node, named, chosen, ofChosen))),
   );
 }
 
@@ -146,12 +154,32 @@ const spoke = (own, node, share) =>
     d: `M${own.x} ${own.y}L${node.x.toFixed(1)} ${node.y.toFixed(1)}`,
   });
 
-function dot(node, named) {
-  const kind = ["node", `c${node.colour}`, node.us ? "us" : "", node.connected ? "" : "away"];
+/** Returns the ids of the nodes that are connected to the node `id`. */
+export function linksOf(known, id) {
+  const index = known.nodes.findIndex(({ peer }) => peer === id);
+  if (index < 0) return [];
+  const others = known.links.filter(([one, other]) => one === index || other === index);
+  return others.map(([one, other]) => known.nodes[one === index ? other : one].peer);
+}
+
+/** Describes in a sentence to whom the node `id` is connected. */
+export function connectionsOf(known, used, id) {
+  const nodes = nodesOf(known, used);
+  const node = nodes.find((each) => each.id === id);
+  if (!node) return "";
+  const others = new Set(linksOf(known, id));
+  const names = nodes.filter((each) => others.has(each.id)).map(({ name: called }) => called);
+  const what = `${node.name}, ${node.model}${node === nodes[0] ? "" : `; ${state(node)}`}`;
+  return `${what}; ${counted(names.length, "connection")} known${names.length ? `: ${listed(names, 12)}` : ""}.`;
+}
+
+function dot(node, named, chosen, ofChosen) {
+  const isOut = chosen !== null && node.id !== chosen && !ofChosen.includes(node.id);
+  const kind = ["node", `c${node.colour}`, node.us ? "us" : "", node.connected ? "" : "away", isOut ? "out" : ""];
   const [cx, cy] = [node.x.toFixed(1), node.y.toFixed(1)];
   const circle = element("circle", { class: kind.filter(Boolean).join(" "), cx, cy, r: node.radius.toFixed(1) });
   const title = element("title", {}, `${node.name}, ${node.model}${node.us ? " (this node)" : `; ${state(node)}`}`);
-  return element("g", {}, title, circle, named ? name(node) : null);
+  return element("g", { "data-peer": node.id }, title, circle, named || node.us || node.id === chosen ? name(node) : null);
 }
 
 const state = ({ connected, used }) =>

@@ -4,14 +4,14 @@
 
 import { $, element, show } from "./dom.js";
 import { draw } from "./charts.js";
-import { graph, models, mostUsed, nodesOf } from "./graph.js";
+import { connectionsOf, graph, models, mostUsed, nodesOf } from "./graph.js";
 import { showButtons } from "./owner.js";
 import { showPeers } from "./peers.js";
 import { rollouts } from "./rollouts.js";
 import { samples } from "./samples.js";
 import { accounts, headline, picture } from "./skills.js";
 import { number, percent, score, size } from "./text.js";
-import { CURVES, lines, signsOf, skills } from "./timeline.js";
+import { CURVES, lines, showMarks, signsOf, skills } from "./timeline.js";
 import {
   alarms,
   doing,
@@ -37,6 +37,7 @@ let allPeers = false;
 let updates = 0; // statuses received from the node
 let drawing = false;
 const chosen = { curve: "mean", by: "time" }; // of the chart of skills
+const pointed = { at: null, chosen: null }; // ids in the picture of links: under the pointer, and chosen to stay
 const answers = {}; // the newest ones, by address
 const visible = new Set(); // names of the parts on the screen
 
@@ -169,6 +170,7 @@ function drawSkills() {
   const label = `Reward by task, ${CURVES[chosen.curve].title}`;
   draw($("chart-skills"), drawn, { max: 1, by: chosen.by, marks, moment, format: score, label });
   show($("moment"), moment ? moment.text : "");
+  showMarks(marks);
   const signs = signsOf(marks).map(([kind, sign, text]) =>
     element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`),
   );
@@ -189,12 +191,32 @@ function drawGraph() {
       ? "nobody now"
       : `${number(others.filter(({ connected }) => connected).length)} of ${number(others.length)} known`,
   );
-  show($("graph"), graph(links, used));
+  const known = ({ peer }) => links.nodes.some((node) => node.peer === peer);
+  for (const kind of ["at", "chosen"]) if (!known({ peer: pointed[kind] })) pointed[kind] = null;
+  const shown = pointed.at ?? pointed.chosen;
+  show($("graph"), graph(links, used, shown));
+  showChoice([us, ...others]);
+  show($("links-of"), shown === null ? "" : connectionsOf(links, used, shown));
   show(
     $("graph-models"),
     models(us, others),
     others.length === 0 ? "" : element("p", { class: "aside" }, mostUsed(others)),
   );
+}
+
+/** Nodes by name, to choose from without a mouse. */
+function showChoice(nodes) {
+  $("choose-node").parentElement.hidden = nodes.length < 3;
+  const named = [...nodes].sort((one, other) => one.name.localeCompare(other.name));
+  const options = named.map(({ id, name: called }) => element("option", { value: id }, called));
+  show($("choose-node"), element("option", { value: "" }, "all"), ...options);
+  $("choose-node").value = pointed.chosen ?? "";
+}
+
+function point(kind, id) {
+  if (pointed[kind] === id || !answers.links || !answers.peers) return;
+  pointed[kind] = id;
+  drawGraph();
 }
 
 function drawMachine() {
@@ -276,6 +298,11 @@ document.addEventListener("click", ({ target }) => {
   else if (target.dataset?.curve) choose(target, "curve");
   else if (target.dataset?.by) choose(target, "by");
 });
+const nodeAt = ({ target }) => target.closest?.("[data-peer]")?.dataset.peer ?? null;
+$("graph").addEventListener("pointerover", (event) => event.pointerType === "mouse" && point("at", nodeAt(event)));
+$("graph").addEventListener("pointerleave", () => point("at", null));
+$("graph").addEventListener("click", (event) => point("chosen", nodeAt(event)));
+$("choose-node").addEventListener("change", ({ target }) => point("chosen", target.value || null));
 $("peers-all").addEventListener("click", () => {
   allPeers = true;
   drawPeers();

@@ -4,7 +4,7 @@ import { draw } from "./charts.js";
 import { $, element, show } from "./dom.js";
 import { accounts, headline, picture } from "./skills.js";
 import { number, score, short, size } from "./text.js";
-import { CURVES, signsOf, skills } from "./timeline.js";
+import { CURVES, showMarks, signsOf, skills } from "./timeline.js";
 
 const FORMATS = { score, size, short };
 const { name, gains, history, charts, ended } = JSON.parse($("facts").textContent);
@@ -27,6 +27,7 @@ function drawSkills() {
     label: `Reward by task, ${CURVES[chosen.curve].title}`,
   });
   show($("moment"), moment ? moment.text : "");
+  showMarks(marks);
   const signs = signsOf(marks).map(([kind, sign, text]) =>
     element("span", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign), ` ${text}`),
   );

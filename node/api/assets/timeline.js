@@ -1,8 +1,10 @@
-// The lines and marks of the chart of skills, from the API's history. Pure functions.
+// The lines and marks of the chart of skills, from the API's history. Pure functions, but for the list of marks.
 
-import { ago, capital, clock, counted, score } from "./text.js";
+import { $, element, show } from "./dom.js";
+import { ago, capital, clock, counted, number, score } from "./text.js";
 
 const LINES = 12; // those that changed most; more cannot be told apart
+const MARKS_LISTED = 60;
 const JUMP = 0.3; // of a reward, within a sixth of the chart: worth a sentence
 const DONE = 0.9; // of a rise: where it ends
 const SIXTH = 1 / 6;
@@ -92,6 +94,22 @@ export const signsOf = (marks) =>
   Object.keys(KINDS)
     .filter((kind) => marks.some((mark) => mark.kind === kind))
     .map((kind) => [kind, SIGNS[kind] || "|", KINDS[kind]]);
+
+/** Lists what the signs of the chart stand for, the newest first, to be read without a pointer. */
+export function showMarks(marks) {
+  $("marks-of").hidden = marks.length === 0;
+  const newestFirst = [...marks].reverse();
+  const left = newestFirst.length - MARKS_LISTED;
+  show(
+    $("marks"),
+    ...newestFirst
+      .slice(0, MARKS_LISTED)
+      .map(({ kind, sign, text }) =>
+        element("li", {}, element("span", { class: `sign ${kind}`, "aria-hidden": "true" }, sign || "|"), ` ${text}`),
+      ),
+    ...(left > 0 ? [element("li", {}, `and ${number(left)} earlier ones`)] : []),
+  );
+}
 
 /**
  * Finds the greatest rise of one line within a sixth of the chart, and says it in words with the last peers that came

@@ -51,19 +51,7 @@ def demo(
     from node.demo.show import DemoDisplay, show_report
     from protocol.errors import ConfigurationError
 
-    models = models or (BUILTIN_FAMILY if family else BUILTIN)
-    names = tuple(name.strip() for name in models.split(",") if name.strip())
-    if len(names) < 2:
-        raise ConfigurationError(f"--models {models} names {len(names)} model: learning together needs two or more")
-    if family != (len(set(names)) == 1):
-        raise ConfigurationError(
-            f"--models {models}: "
-            + (
-                "a family has one model: name the same model once for each node, or leave out --family"
-                if family
-                else "several nodes of one model are a family: add --family"
-            )
-        )
+    names = _named_models(models or (BUILTIN_FAMILY if family else BUILTIN), family=family)
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigurationError(f"--json {json_file}: the directory {json_file.parent} does not exist: make it first")
     assignments(sets)  # reports an error in them now, not after the first measurement
@@ -85,3 +73,20 @@ def demo(
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
         typer.echo(f"All figures: {json_file}")
+
+
+def _named_models(models: str, *, family: bool) -> tuple[str, ...]:
+    """Returns the model of each node. Raises ``ConfigurationError`` where these are no such demonstration."""
+    from protocol.errors import ConfigurationError
+
+    names = tuple(name.strip() for name in models.split(",") if name.strip())
+    if len(names) < 2:
+        raise ConfigurationError(f"--models {models} names {len(names)} model: learning together needs two or more")
+    if family != (len(set(names)) == 1):
+        remedy = (
+            "a family has one model: name the same model once for each node, or leave out --family"
+            if family
+            else "several nodes of one model are a family: add --family"
+        )
+        raise ConfigurationError(f"--models {models}: {remedy}")
+    return names

@@ -61,7 +61,7 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MemoryDecision:
     then: Literal["recompute", "halve", "again", "skip", "wait", "give up"]
     sizes: Sizes  # from now on
     attempts: Attempts
@@ -69,7 +69,9 @@ class Decision:
     wait_seconds: float = 0.0
 
 
-def decide(phase: Phase, sizes: Sizes, floors: Sizes, attempts: Attempts, memory: DeviceMemory | None) -> Decision:
+def decide(
+    phase: Phase, sizes: Sizes, floors: Sizes, attempts: Attempts, memory: DeviceMemory | None
+) -> MemoryDecision:
     """Decides after one more failed attempt. ``memory`` is that of the device after everything was given back.
 
     ``floors`` say what ``sizes`` may come down to, and whether recomputation may be switched on.
@@ -79,19 +81,19 @@ def decide(phase: Phase, sizes: Sizes, floors: Sizes, attempts: Attempts, memory
         before = getattr(sizes, rule.halves)
         after = halved(before, getattr(floors, rule.halves))
         if rule.recomputes and floors.recompute and not sizes.recompute and after < RECOMPUTE_BELOW:
-            return Decision("recompute", replace(sizes, recompute=True), replace(attempts, repeats=0))
+            return MemoryDecision("recompute", replace(sizes, recompute=True), replace(attempts, repeats=0))
         if after < before:
             changed: dict[str, Any] = {rule.halves: after}
             smaller = replace(sizes, **changed)
-            return Decision("halve", smaller, replace(attempts, repeats=0), rule.halves)
+            return MemoryDecision("halve", smaller, replace(attempts, repeats=0), rule.halves)
     if attempts.repeats < MAX_REPEATS:
-        return Decision("again", sizes, replace(attempts, repeats=attempts.repeats + 1))
+        return MemoryDecision("again", sizes, replace(attempts, repeats=attempts.repeats + 1))
     if not rule.required:
-        return Decision("skip", sizes, attempts)
+        return MemoryDecision("skip", sizes, attempts)
     if memory is not None and memory.others_bytes >= OTHERS_SHARE * memory.total_bytes:
         delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(attempts.waits, 16))
-        return Decision("wait", sizes, replace(attempts, waits=attempts.waits + 1), wait_seconds=delay)
-    return Decision("give up", sizes, attempts)
+        return MemoryDecision("wait", sizes, replace(attempts, waits=attempts.waits + 1), wait_seconds=delay)
+    return MemoryDecision("give up", sizes, attempts)
 
 
 def grown(sizes: Sizes, most: Sizes, quiet_rounds: int) -> Sizes:

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from node.events import Event, OutOfMemory
 from node.fit.fitted import FLOORS, Sizes
-from node.learner.memory.decisions import KEYS, Attempts, Decision, Phase, decide, grown
+from node.learner.memory.decisions import KEYS, Attempts, MemoryDecision, Phase, decide, grown
 from node.learner.memory.device_memory import DeviceMemory
 from node.learner.memory.errors import forget, give_back
 from node.policy.device_faults import detail_of, is_out_of_memory
@@ -127,7 +127,7 @@ class PhaseRunner:
             if decision.then == "wait" and not self._wait(decision.wait_seconds):
                 raise WaitAbandoned
 
-    def _decided(self, phase: Phase, attempts: Attempts, detail: str) -> Decision:
+    def _decided(self, phase: Phase, attempts: Attempts, detail: str) -> MemoryDecision:
         """Decides what follows, puts it into effect and reports it."""
         memory = self._memory()
         with self._lock:

@@ -37,7 +37,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PauseDecision:
     run: bool
     because: str  # in words; empty where it trains because nothing is against it
     until_seconds: float | None  # when this ends by itself; None where that is not known
@@ -46,17 +46,17 @@ class Decision:
 
 def decide(
     now_seconds: float, use: MachineUse, order: Order | None, rules: Rules, zone: tzinfo | None = None
-) -> Decision:
+) -> PauseDecision:
     """Decides for ``now_seconds``, Unix time. ``zone`` is that of the schedule; None is this machine's."""
     if order is not None and order.holds(now_seconds):
         because = "asked by its owner to train now" if order.run else ASKED_BY_OWNER
-        return Decision(order.run, because, order.until_seconds, "owner")
+        return PauseDecision(order.run, because, order.until_seconds, "owner")
     schedule = rules.schedule
     within, changes_seconds = schedule.at(now_seconds, zone)
     if not within:
-        return Decision(False, f"outside its schedule, {schedule.text}", changes_seconds, "schedule")
+        return PauseDecision(False, f"outside its schedule, {schedule.text}", changes_seconds, "schedule")
     for condition in use.holding(rules.pause_when):
-        return Decision(False, condition.text, condition.until_seconds(now_seconds), condition.kind)
+        return PauseDecision(False, condition.text, condition.until_seconds(now_seconds), condition.kind)
     if changes_seconds is None:
-        return Decision(True, "", None)
-    return Decision(True, f"within its schedule, {schedule.text}", changes_seconds, "schedule")
+        return PauseDecision(True, "", None)
+    return PauseDecision(True, f"within its schedule, {schedule.text}", changes_seconds, "schedule")

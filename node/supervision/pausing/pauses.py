@@ -17,7 +17,7 @@ from node.api.types import Paused
 from node.events import PAUSE_LINE, Stopped
 from node.supervision import restarts
 from node.supervision.children import Child, ChildSpec
-from node.supervision.pausing.decision import Decision
+from node.supervision.pausing.decision import PauseDecision
 from node.supervision.restarts import ChildEnd
 
 
@@ -26,7 +26,7 @@ class LearnerPauses:
 
     def __init__(
         self,
-        first: Decision,
+        first: PauseDecision,
         limit_seconds: float,
         note: Callable[[str], None],
         clock: Callable[[], float],
@@ -59,7 +59,7 @@ class LearnerPauses:
             return f"pausing ({self._decision.because}): the learner finishes its step and checkpoints"
         return self._line()
 
-    def follow(self, decision: Decision, learner: Child | None, *, at_once: bool = False) -> None:
+    def follow(self, decision: PauseDecision, learner: Child | None, *, at_once: bool = False) -> None:
         """Puts ``decision`` into effect. ``at_once`` kills a learner that would have to finish its step."""
         before, self._decision = self._decision, decision
         if decision.run:

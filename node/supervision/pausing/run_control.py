@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from node.configuration import MachineSection
-from node.supervision.pausing.decision import Decision, Order, Rules, decide
+from node.supervision.pausing.decision import Order, PauseDecision, Rules, decide
 from node.supervision.pausing.machine_readings import MachineReader
 from node.supervision.pausing.machine_use import MachineUse, Thresholds, met, next_use
 from protocol.errors import StorageError
@@ -48,17 +48,17 @@ class RunControl:
         """Whether the machine has to be looked at."""
         return bool(self._rules.pause_when)
 
-    def now(self) -> Decision:
+    def now(self) -> PauseDecision:
         """Returns what holds now."""
         if self._order is not None and not self._order.holds(self._clock()):
             self._keep(None)
         return decide(self._clock(), self._use, self._order, self._rules)
 
-    def pause(self, for_seconds: float | None) -> Decision:
+    def pause(self, for_seconds: float | None) -> PauseDecision:
         """The owner asks for a pause, for so long or until ``resume``."""
         return self._ordered(run=False, for_seconds=for_seconds)
 
-    def resume(self, for_seconds: float | None) -> Decision:
+    def resume(self, for_seconds: float | None) -> PauseDecision:
         """Ends the owner's pause. With ``for_seconds`` the node trains for so long whatever else is against it."""
         if for_seconds is not None:
             return self._ordered(run=True, for_seconds=for_seconds)
@@ -73,7 +73,7 @@ class RunControl:
         self._readings += 1
         return [UNTOLD[kind] for kind in sorted(self._untold)] if self._readings == 2 else []
 
-    def _ordered(self, *, run: bool, for_seconds: float | None) -> Decision:
+    def _ordered(self, *, run: bool, for_seconds: float | None) -> PauseDecision:
         now_seconds = self._clock()
         until_seconds = None if for_seconds is None else now_seconds + for_seconds
         self._keep(Order(run, now_seconds, until_seconds))

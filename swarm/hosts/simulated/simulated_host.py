@@ -21,7 +21,7 @@ from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.flooding import GossipFlood, Neighbour, Score
 from swarm.hosts.simulated.simulated_handshake import perform_handshake
 from swarm.hosts.simulated.simulated_relaying import CIRCUIT, SimulatedRelaying
-from swarm.hosts.simulated.simulated_streams import Link, SimulatedStream
+from swarm.hosts.simulated.simulated_streams import SimulatedLink, SimulatedStream
 from swarm.hosts.unwrapping import unwrapped
 
 DETECTION_SECONDS = 15.0  # until a cut connection is given up, as by the keep-alive of a real transport
@@ -57,7 +57,7 @@ class SimulatedHost:
         self._dialled: set[PeerId] = set()
         self._tasks: TaskGroup | None = None
         self._ended_because: str | None = None
-        self._links: dict[PeerId, Link] = {}
+        self._links: dict[PeerId, SimulatedLink] = {}
         self._blocked: set[PeerId] = set()
         self._handlers: dict[str, StreamHandler] = {}
         self._provided: defaultdict[bytes, dict[PeerId, Address]] = defaultdict(dict)
@@ -219,7 +219,7 @@ class SimulatedHost:
     def relaying(self) -> Relaying:
         return self._relaying.status()
 
-    def _link_with(self, target: SimulatedHost) -> Link:
+    def _link_with(self, target: SimulatedHost) -> SimulatedLink:
         directions = {
             sender.peer_id: self._conditions.direction(
                 sender.peer_id,
@@ -230,7 +230,7 @@ class SimulatedHost:
             for sender, receiver in ((self, target), (target, self))
         }
         round_trip_seconds = sum(direction.delay() for direction in directions.values())
-        return Link(directions, round_trip_seconds=round_trip_seconds)
+        return SimulatedLink(directions, round_trip_seconds=round_trip_seconds)
 
     def _refuses(self, peer: PeerId) -> bool:
         return self.handshake is not None and self.handshake.refusal(peer) is not None
@@ -261,7 +261,7 @@ class SimulatedHost:
             if self._conditions.is_partitioned(self.peer_id, peer):
                 self._require_running().start_soon(self._give_up, peer, link)
 
-    async def _give_up(self, peer: PeerId, link: Link) -> None:
+    async def _give_up(self, peer: PeerId, link: SimulatedLink) -> None:
         await anyio.sleep(DETECTION_SECONDS)
         if self._links.get(peer) is link and self._conditions.is_partitioned(self.peer_id, peer):
             self._unlink(peer, f"no sign of {peer} for {DETECTION_SECONDS:g} s")
@@ -300,7 +300,7 @@ class SimulatedHost:
             target._require_running().start_soon(target._serve, handler, theirs)
         return ours
 
-    def _link_to(self, peer: PeerId) -> Link:
+    def _link_to(self, peer: PeerId) -> SimulatedLink:
         if peer not in self._links:
             raise UnreachableError(f"not connected to {peer}")
         return self._links[peer]

@@ -159,7 +159,7 @@ class SimulatedStream:
 
 
 @dataclass(slots=True)
-class Link:
+class SimulatedLink:
     """A connection of two hosts: two directions, and the pipes that run over them."""
 
     directions: dict[PeerId, LinkDirection]  # by the peer that sends

@@ -25,7 +25,7 @@ from node.api.record import RunRecord
 from node.api.server import application
 from node.api.types import (
     ChildStatus,
-    Join,
+    JoinLine,
     NodeState,
     NodeStatus,
     Paused,
@@ -138,7 +138,7 @@ class Node:
             notes=("a note",),
             gained=self.record.changes.gains().sentence,
             losses=self.record.changes.losses,
-            join=Join(False, (f"starling up --peer {printable(HOSTILE)}",), None, True),
+            join=JoinLine(False, (f"starling up --peer {printable(HOSTILE)}",), None, True),
             waiting_for="round 700 under way",
         )  # fmt: skip
 

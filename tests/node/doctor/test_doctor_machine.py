@@ -44,20 +44,13 @@ from protocol.identity import NodeKey
 from protocol.limits import CHUNK_BYTES
 from swarm.blobs.disk_bytes import disk_bytes_of
 from swarm.blobs.store import ContentStore
+from tests.node.doctor.judged import with_remedy
 from tests.node.fit.shapes import ROUND, config, cpu
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
 PROBE = TorchProbe("2.13.0", "cpu", "x86_64", None, None, "float32", 2, False, None)
 GPU = TorchProbe("2.13.0", "cuda", "Large", 80 * 10**9, 70 * 10**9, "bfloat16", 2, True, None)
 NOW = 1_800_000_000.0
-
-
-def with_remedy(finding: Finding, severity: Severity, *facts: str) -> None:
-    """``facts``: figures, paths, names, commands and keys that the message or the remedy must hold."""
-    assert finding.severity is severity, finding
-    assert (finding.remedy is None) == (severity is OK)
-    for fact in facts:
-        assert fact in f"{finding.message} {finding.remedy}"
 
 
 def test_a_report_is_healthy_until_a_finding_is_an_error() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from node.cli.wording import finding_lines
 from node.doctor import network_facts
-from node.doctor.findings import Finding, Severity, ok, report_of, warning
+from node.doctor.findings import Severity, ok, report_of, warning
 from node.doctor.network import judge_addresses, judge_api, judge_lan, judge_listening, judge_peers
 from node.doctor.network_facts import (
     GREETING,
@@ -26,18 +26,11 @@ from node.doctor.network_facts import (
     peer_facts,
 )
 from protocol.identity import NodeKey
+from tests.node.doctor.judged import with_remedy
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
 ANY = ListenEndpoint("0.0.0.0", 0, is_name=False)
 PEER = NodeKey(bytes(32)).peer_id
-
-
-def with_remedy(finding: Finding, severity: Severity, *facts: str) -> None:
-    """``facts``: addresses, names, commands and keys that the message or the remedy must hold."""
-    assert finding.severity is severity, finding
-    assert (finding.remedy is None) == (severity is OK)
-    for fact in facts:
-        assert fact in f"{finding.message} {finding.remedy}"
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from node.supervision.pausing.decision import Decision
+from node.supervision.pausing.decision import PauseDecision
 from node.supervision.pausing.pauses import LearnerPauses
 
-TRAINS = Decision(True, "", None)
+TRAINS = PauseDecision(True, "", None)
 
 
-def busy(percent: int) -> Decision:
-    return Decision(False, f"other programs use {percent}% of the processor", None, "load")
+def busy(percent: int) -> PauseDecision:
+    return PauseDecision(False, f"other programs use {percent}% of the processor", None, "load")
 
 
-def paused_since(notes: list[str], first: Decision = TRAINS) -> LearnerPauses:
+def paused_since(notes: list[str], first: PauseDecision = TRAINS) -> LearnerPauses:
     ticks = iter(range(1000, 2000))
     return LearnerPauses(first, 300.0, notes.append, lambda: float(next(ticks)))
 
@@ -33,7 +33,7 @@ def test_another_reason_is_told_and_the_pause_began_when_it_began() -> None:
     pauses = paused_since(notes)
     pauses.follow(busy(40), None)
     since = pauses.paused.since if pauses.paused is not None else None
-    pauses.follow(Decision(False, "asked by its owner", None, "owner"), None)
+    pauses.follow(PauseDecision(False, "asked by its owner", None, "owner"), None)
     assert "`starling resume` ends it" in notes[-1] and pauses.paused is not None and pauses.paused.since == since
     pauses.follow(TRAINS, None)
     assert notes[-1] == "Training again." and pauses.paused is None and pauses.doing(None) == ""
@@ -43,7 +43,7 @@ def test_another_reason_is_told_and_the_pause_began_when_it_began() -> None:
 
 def test_a_node_that_starts_outside_its_schedule_tells_it_once() -> None:
     notes: list[str] = []
-    outside = Decision(False, "outside its schedule, 22:00-07:00", None, "schedule")
+    outside = PauseDecision(False, "outside its schedule, 22:00-07:00", None, "schedule")
     pauses = paused_since(notes, outside)
     pauses.follow(outside, None)
     pauses.follow(outside, None)

@@ -11,7 +11,7 @@ import pytest
 
 from node.configuration import MachineSection, PauseCondition
 from node.configuration.schedule import parse_schedule
-from node.supervision.pausing.decision import Decision, Order, Rules, decide
+from node.supervision.pausing.decision import Order, PauseDecision, Rules, decide
 from node.supervision.pausing.machine_use import (
     BEGIN_SECONDS,
     END_SECONDS,
@@ -44,17 +44,17 @@ def holds(use: MachineUse, kind: PauseCondition = "load") -> bool:
 
 
 def test_nothing_against_it_and_it_trains() -> None:
-    assert decide(NOON, MachineUse(), None, ALWAYS, UTC) == Decision(True, "", None)
+    assert decide(NOON, MachineUse(), None, ALWAYS, UTC) == PauseDecision(True, "", None)
 
 
 def test_a_pause_holds_until_it_is_ended() -> None:
     decision = decide(NOON, MachineUse(), Order(False, NOON - 5), ALWAYS, UTC)
-    assert decision == Decision(False, "asked by its owner", None, "owner")
+    assert decision == PauseDecision(False, "asked by its owner", None, "owner")
 
 
 def test_a_pause_for_a_time_ends_by_itself() -> None:
     order = Order(False, NOON, NOON + 7200)
-    assert decide(NOON + 7199, MachineUse(), order, ALWAYS, UTC) == Decision(
+    assert decide(NOON + 7199, MachineUse(), order, ALWAYS, UTC) == PauseDecision(
         False, "asked by its owner", NOON + 7200, "owner"
     )
     assert decide(NOON + 7200, MachineUse(), order, ALWAYS, UTC).run
@@ -62,18 +62,18 @@ def test_a_pause_for_a_time_ends_by_itself() -> None:
 
 def test_outside_its_schedule_it_rests_until_that_begins() -> None:
     decision = decide(NOON, MachineUse(), None, NIGHTS, UTC)
-    assert decision == Decision(False, "outside its schedule, 22:00-07:00", NOON + 10 * 3600, "schedule")
+    assert decision == PauseDecision(False, "outside its schedule, 22:00-07:00", NOON + 10 * 3600, "schedule")
 
 
 def test_within_its_schedule_it_trains_until_that_ends() -> None:
     decision = decide(NOON + 12 * 3600, MachineUse(), None, NIGHTS, UTC)
-    assert decision == Decision(True, "within its schedule, 22:00-07:00", NOON + 19 * 3600, "schedule")
+    assert decision == PauseDecision(True, "within its schedule, 22:00-07:00", NOON + 19 * 3600, "schedule")
 
 
 def test_asked_to_train_for_a_time_it_does_so_outside_its_schedule_and_on_battery() -> None:
     rules = Rules(NIGHTS.schedule, ["battery"])
     order = Order(True, NOON, NOON + 1800)
-    assert decide(NOON, ON_BATTERY, order, rules, UTC) == Decision(
+    assert decide(NOON, ON_BATTERY, order, rules, UTC) == PauseDecision(
         True, "asked by its owner to train now", NOON + 1800, "owner"
     )
     assert not decide(NOON + 1800, ON_BATTERY, order, rules, UTC).run
@@ -82,7 +82,7 @@ def test_asked_to_train_for_a_time_it_does_so_outside_its_schedule_and_on_batter
 def test_a_use_of_the_machine_counts_only_where_it_was_configured() -> None:
     assert decide(NOON, ON_BATTERY, None, ALWAYS, UTC).run
     on_battery = decide(NOON, ON_BATTERY, None, Rules(ALWAYS.schedule, ["battery"]), UTC)
-    assert on_battery == Decision(False, "the machine runs on battery", None, "battery")
+    assert on_battery == PauseDecision(False, "the machine runs on battery", None, "battery")
 
 
 def test_the_owner_comes_before_the_schedule_and_the_schedule_before_the_machine() -> None:
@@ -113,7 +113,7 @@ def test_after_a_load_it_rests_until_the_machine_has_been_quiet_for_long_enough(
 def test_it_says_when_it_will_train_again_if_the_machine_stays_quiet() -> None:
     use = use_after([(NOON, "busy"), (NOON + 100, "busy"), (NOON + 110, None)])
     decision = decide(NOON + 120, use, None, Rules(ALWAYS.schedule, ["load"]), UTC)
-    assert decision == Decision(False, "busy", NOON + 110 + END_SECONDS["load"], "load")
+    assert decision == PauseDecision(False, "busy", NOON + 110 + END_SECONDS["load"], "load")
 
 
 def test_battery_pauses_at_once() -> None:

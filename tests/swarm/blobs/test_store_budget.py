@@ -9,7 +9,7 @@ import pytest
 from protocol.blob_id import blob_id, size_and_chunk_hashes
 from protocol.errors import StorageError
 from protocol.limits import CHUNK_BYTES, GROUP_BLOB_BYTES
-from swarm.blobs.evictions import Candidate, InterruptedFetch, choose_dropped, choose_evictions
+from swarm.blobs.evictions import EvictableBlob, InterruptedFetch, choose_dropped, choose_evictions
 from swarm.blobs.incoming import BlobInbox
 from swarm.blobs.partials import PARTIAL_AGE_SECONDS
 from swarm.blobs.store import ContentStore
@@ -176,7 +176,7 @@ def test_interrupted_fetches_keep_to_their_shares_and_small_ones_go_first() -> N
 
 
 def test_choose_evictions_takes_no_more_than_it_must() -> None:
-    own = [Candidate(bytes([i]), 100, float(i)) for i in range(10)]
+    own = [EvictableBlob(bytes([i]), 100, float(i)) for i in range(10)]
     chosen = choose_evictions(own, [], excess_bytes=150, fetched_bytes=0, budget_bytes=1000)
     assert chosen == [bytes([0]), bytes([1])]
     assert choose_evictions(own, [], excess_bytes=0, fetched_bytes=0, budget_bytes=1000) == []
@@ -184,8 +184,8 @@ def test_choose_evictions_takes_no_more_than_it_must() -> None:
 
 
 def test_choose_evictions_takes_the_least_recently_used_of_both_kinds_until_one_is_too_much() -> None:
-    own = [Candidate(b"o%d" % i, 100, 10.0 * i) for i in range(5)]
-    fetched = [Candidate(b"f%d" % i, 100, 10.0 * i + 5.0) for i in range(5)]
+    own = [EvictableBlob(b"o%d" % i, 100, 10.0 * i) for i in range(5)]
+    fetched = [EvictableBlob(b"f%d" % i, 100, 10.0 * i + 5.0) for i in range(5)]
     chosen = choose_evictions(own, fetched, excess_bytes=400, fetched_bytes=500, budget_bytes=2000)
     assert chosen == [b"o0", b"f0", b"o1", b"f1"]
     chosen = choose_evictions(own, fetched, excess_bytes=400, fetched_bytes=500, budget_bytes=800)

@@ -13,7 +13,7 @@ from node.learner.memory.decisions import (
     QUIET_ROUNDS,
     RULES,
     Attempts,
-    Decision,
+    MemoryDecision,
     Phase,
     decide,
     grown,
@@ -26,9 +26,9 @@ OURS = DeviceMemory(total_bytes=24 * GIB, free_bytes=3 * GIB, own_bytes=20 * GIB
 TAKEN = DeviceMemory(total_bytes=24 * GIB, free_bytes=1 * GIB, own_bytes=3 * GIB)
 
 
-def until_it_ends(phase: Phase, memory: DeviceMemory | None, most: int = 40) -> list[Decision]:
+def until_it_ends(phase: Phase, memory: DeviceMemory | None, most: int = 40) -> list[MemoryDecision]:
     """Returns every decision for a phase that fails again and again."""
-    decisions: list[Decision] = []
+    decisions: list[MemoryDecision] = []
     sizes, attempts = SIZES, Attempts()
     while len(decisions) < most and (not decisions or decisions[-1].then not in ("skip", "give up")):
         decisions.append(decide(phase, sizes, FLOORS, attempts, memory))

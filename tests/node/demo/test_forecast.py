@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from node.demo.forecast import DemoForecast, DemoPart, Measuring, about, plan_lines
 from node.demo.show import measuring_line
-from node.demo.timeline import Measuring, Part, Timeline, about, plan_lines
 
 
-def timeline(nodes: int = 4, load: float = 0.0, minutes: float | None = 1.0, first: int = 4) -> Timeline:
+def forecast(nodes: int = 4, load: float = 0.0, minutes: float | None = 1.0, first: int = 4) -> DemoForecast:
     seconds = None if minutes is None else minutes * 60
-    return Timeline(nodes=nodes, cores=2, load=load, learning_seconds=seconds, prompts=200, first=first)
+    return DemoForecast(nodes=nodes, cores=2, load=load, learning_seconds=seconds, prompts=200, first=first)
 
 
 def measuring(answers: int, seconds: float, loaded_seconds: float = 10.0) -> Measuring:
@@ -16,51 +16,51 @@ def measuring(answers: int, seconds: float, loaded_seconds: float = 10.0) -> Mea
 
 
 def test_the_plan_says_the_whole_and_each_part_before_anything_ran() -> None:
-    plan = timeline()
+    plan = forecast()
     head, *parts = plan_lines(plan)
-    assert plan.whole_seconds == sum(plan.seconds[part] or 0 for part in Part)
+    assert plan.whole_seconds == sum(plan.seconds[part] or 0 for part in DemoPart)
     assert head == f"It takes {about(plan.whole_seconds or 0)} in all:"
-    assert [line.rpartition("  ")[2] for line in parts] == [str(part) for part in Part]
-    assert (plan.seconds[Part.TOGETHER] or 0) > 60
-    assert plan.left_seconds(Part.BEFORE) == plan.whole_seconds
+    assert [line.rpartition("  ")[2] for line in parts] == [str(part) for part in DemoPart]
+    assert (plan.seconds[DemoPart.TOGETHER] or 0) > 60
+    assert plan.left_seconds(DemoPart.BEFORE) == plan.whole_seconds
 
 
 def test_a_busy_machine_is_given_more_time_and_that_is_said() -> None:
-    quiet, busy = timeline(), timeline(load=4.0)
-    assert (busy.seconds[Part.BEFORE] or 0) == 2 * (quiet.seconds[Part.BEFORE] or 0)
+    quiet, busy = forecast(), forecast(load=8.0)
+    assert (busy.seconds[DemoPart.BEFORE] or 0) == 2 * (quiet.seconds[DemoPart.BEFORE] or 0)
     assert "busy" in plan_lines(busy)[0] and "busy" not in plan_lines(quiet)[0]
 
 
 def test_the_first_answers_of_every_model_correct_all_that_is_left() -> None:
-    plan = timeline()
+    plan = forecast()
     assert not plan.on_measuring([measuring(0, 10.0), measuring(600, 12.0)])
     assert plan.on_measuring([measuring(600, 12.0), measuring(600, 22.0, loaded_seconds=20.0)])
-    assert plan.seconds[Part.BEFORE] == plan.seconds[Part.MEASURED_ALONE] == 40.0
-    assert plan.seconds[Part.TOGETHER] == 60.0 + 30.0 * 20.0 / 12.0  # loading took 20 s, not 12
+    assert plan.seconds[DemoPart.BEFORE] == plan.seconds[DemoPart.MEASURED_ALONE] == 40.0
+    assert plan.seconds[DemoPart.TOGETHER] == 60.0 + 16.0 * 20.0 / 12.0  # loading took 20 s, not 12
 
 
 def test_a_part_that_ended_says_how_long_its_like_will_take() -> None:
-    plan = timeline()
-    plan.on_end(Part.BEFORE, 40.0)
-    plan.on_end(Part.TOGETHER, 100.0)
-    assert plan.left_seconds(Part.MEASURED_TOGETHER) == 40.0 + 100.0 + 40.0
-    plan.on_end(Part.MEASURED_TOGETHER, 30.0)
-    assert plan.left_seconds(Part.ALONE) == 130.0
+    plan = forecast()
+    plan.on_end(DemoPart.BEFORE, 40.0)
+    plan.on_end(DemoPart.TOGETHER, 100.0)
+    assert plan.left_seconds(DemoPart.MEASURED_TOGETHER) == 40.0 + 100.0 + 40.0
+    plan.on_end(DemoPart.MEASURED_TOGETHER, 30.0)
+    assert plan.left_seconds(DemoPart.ALONE) == 130.0
 
 
 def test_a_family_is_measured_once_before_and_all_at_once_after() -> None:
-    plan = timeline(first=1)
-    plan.on_end(Part.BEFORE, 20.0)
-    assert plan.seconds[Part.MEASURED_TOGETHER] == 40.0
+    plan = forecast(first=1)
+    plan.on_end(DemoPart.BEFORE, 20.0)
+    assert plan.seconds[DemoPart.MEASURED_TOGETHER] == 40.0
 
 
 def test_where_tokens_are_the_bound_only_measuring_is_told() -> None:
-    plan = timeline(minutes=None)
-    assert plan.whole_seconds is None and plan.left_seconds(Part.TOGETHER) is None
+    plan = forecast(minutes=None)
+    assert plan.whole_seconds is None and plan.left_seconds(DemoPart.TOGETHER) is None
     head, *parts = plan_lines(plan)
     assert head == "The plan:" and "until the tokens are generated" in parts[1] and "about" in parts[2]
-    plan.on_end(Part.TOGETHER, 9.0)
-    assert plan.seconds[Part.ALONE] is None
+    plan.on_end(DemoPart.TOGETHER, 9.0)
+    assert plan.seconds[DemoPart.ALONE] is None
 
 
 def test_a_measurement_says_how_far_it_is_and_what_is_left() -> None:

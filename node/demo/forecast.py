@@ -13,13 +13,15 @@ from typing import Final
 
 LOAD_CORE_SECONDS: Final = 6.0  # to import and load one model that is measured
 ANSWER_CORE_SECONDS: Final = 0.0004  # to generate and score one answer of a measurement
-NODE_CORE_SECONDS: Final = 15.0  # to start one node, to connect it, and to end it with a checkpoint
+NODE_CORE_SECONDS: Final = 8.0  # to start one node, to connect it, and to end it with a checkpoint
+OTHERS_SHARE: Final = 0.5  # what a process that also wants a core takes of ours, as a rule: many wait or are nice
+SHOWN_SHARE: Final = 0.1  # of a measurement's answers, after which its speed is known: the first ones are slow
 ANSWERS_A_PROMPT: Final = 30  # six tasks, one greedy answer and four sampled ones
 WHOLE_MINUTES_FROM: Final = 90.0
 MACHINE: Final = {False: "", True: ", as busy as this machine is"}
 
 
-class Part(StrEnum):
+class DemoPart(StrEnum):
     BEFORE = "measuring before training"
     TOGETHER = "learning together"
     MEASURED_TOGETHER = "measuring after learning together"
@@ -27,7 +29,7 @@ class Part(StrEnum):
     MEASURED_ALONE = "measuring after learning alone"
 
 
-MEASUREMENTS: Final = frozenset({Part.BEFORE, Part.MEASURED_TOGETHER, Part.MEASURED_ALONE})
+MEASUREMENTS: Final = frozenset({DemoPart.BEFORE, DemoPart.MEASURED_TOGETHER, DemoPart.MEASURED_ALONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,13 @@ class Measuring:
 
     @property
     def whole_seconds(self) -> float | None:
-        """How long it takes in all, as its answers so far show; None without an answer."""
-        if not self.answers:
+        """How long it takes in all, as its answers so far show; None before there are enough of them."""
+        if self.answers < SHOWN_SHARE * self.answers_in_all:
             return None
         return self.loaded_seconds + (self.seconds - self.loaded_seconds) * self.answers_in_all / self.answers
 
 
-class Timeline:
+class DemoForecast:
     """The seconds of each part: an estimate until it has ended, then what it took."""
 
     def __init__(
@@ -56,19 +58,19 @@ class Timeline:
     ) -> None:
         """``first``: how many models are measured before training. ``load``: how many other processes want a core.
         Without ``learning_seconds``, since tokens are the bound, only measurements are estimated."""
-        at_once, first_at_once = (max(1.0, (each + load) / cores) for each in (nodes, first))
+        at_once, first_at_once = (max(1.0, (each + OTHERS_SHARE * load) / cores) for each in (nodes, first))
         self._share = at_once / first_at_once  # of a later measurement to the first one
         self._learning_seconds = learning_seconds
         self.is_busy = load > cores / 2
         measuring = LOAD_CORE_SECONDS + prompts * ANSWERS_A_PROMPT * ANSWER_CORE_SECONDS
         self._around_learning = NODE_CORE_SECONDS * at_once
         self._estimated_load = LOAD_CORE_SECONDS * first_at_once
-        self._seconds: dict[Part, float | None] = {}
+        self._seconds: dict[DemoPart, float | None] = {}
         self._set_measuring(measuring * first_at_once)
         self._set_learning(self._around_learning)
 
     @property
-    def seconds(self) -> Mapping[Part, float | None]:
+    def seconds(self) -> Mapping[DemoPart, float | None]:
         return self._seconds
 
     @property
@@ -76,9 +78,9 @@ class Timeline:
         """All parts together; None where tokens are the bound."""
         return _sum(list(self._seconds.values()))
 
-    def left_seconds(self, part: Part) -> float | None:
+    def left_seconds(self, part: DemoPart) -> float | None:
         """``part`` and those after it."""
-        parts = list(Part)
+        parts = list(DemoPart)
         return _sum([self._seconds[each] for each in parts[parts.index(part) :]])
 
     def on_measuring(self, models: Sequence[Measuring]) -> bool:
@@ -93,32 +95,32 @@ class Timeline:
         self._set_learning(self._around_learning * slower)
         return True
 
-    def on_end(self, part: Part, seconds: float) -> None:
+    def on_end(self, part: DemoPart, seconds: float) -> None:
         """``part`` took ``seconds``; the later ones of its kind will take as long."""
-        if part is Part.BEFORE:
+        if part is DemoPart.BEFORE:
             self._set_measuring(seconds)
-        elif part is Part.TOGETHER and self._learning_seconds is not None:
-            self._seconds[Part.ALONE] = seconds
-        elif part is Part.MEASURED_TOGETHER:
-            self._seconds[Part.MEASURED_ALONE] = seconds
+        elif part is DemoPart.TOGETHER and self._learning_seconds is not None:
+            self._seconds[DemoPart.ALONE] = seconds
+        elif part is DemoPart.MEASURED_TOGETHER:
+            self._seconds[DemoPart.MEASURED_ALONE] = seconds
         self._seconds[part] = seconds
 
     def _set_measuring(self, first_seconds: float) -> None:
-        self._seconds[Part.BEFORE] = first_seconds
-        self._seconds[Part.MEASURED_TOGETHER] = self._seconds[Part.MEASURED_ALONE] = first_seconds * self._share
+        self._seconds[DemoPart.BEFORE] = first_seconds
+        self._seconds[DemoPart.MEASURED_TOGETHER] = self._seconds[DemoPart.MEASURED_ALONE] = first_seconds * self._share
 
     def _set_learning(self, around_seconds: float) -> None:
         learning = self._learning_seconds
-        self._seconds[Part.TOGETHER] = None if learning is None else learning + around_seconds
-        self._seconds[Part.ALONE] = self._seconds[Part.TOGETHER]
+        self._seconds[DemoPart.TOGETHER] = None if learning is None else learning + around_seconds
+        self._seconds[DemoPart.ALONE] = self._seconds[DemoPart.TOGETHER]
 
 
-def plan_lines(timeline: Timeline) -> list[str]:
+def plan_lines(forecast: DemoForecast) -> list[str]:
     """Returns the plan that is shown at the start: the whole, then a line for each part."""
-    whole = timeline.whole_seconds
-    head = "The plan:" if whole is None else f"It takes {about(whole)} in all{MACHINE[timeline.is_busy]}:"
-    width = max(len(_amount(each)) for each in timeline.seconds.values())
-    return [head, *(f"  {_amount(timeline.seconds[part]):>{width}}  {part}" for part in Part)]
+    whole = forecast.whole_seconds
+    head = "The plan:" if whole is None else f"It takes {about(whole)} in all{MACHINE[forecast.is_busy]}:"
+    width = max(len(_amount(each)) for each in forecast.seconds.values())
+    return [head, *(f"  {_amount(forecast.seconds[part]):>{width}}  {part}" for part in DemoPart)]
 
 
 def about(seconds: float) -> str:
