@@ -41,7 +41,7 @@ def main() -> None:
             content = share(client, int(arguments[0]))
         else:
             content = fetch(client, bytes.fromhex(arguments[0]), int(arguments[1]), arguments[2])
-    print(hashlib.sha256(content).hexdigest())  # noqa: T201
+    print(hashlib.sha256(content).hexdigest())
 
 
 if __name__ == "__main__":
