@@ -245,6 +245,7 @@ class VerdictPubsub(Pubsub):
             scorer.on_invalid_message(forwarder, topic)
             return False
         self.seen_messages.add(key)
+        self.mesh.decline(topic, key, len(message.data), forwarder)
         validate, on_message = self._receivers[topic]
         try:
             verdict = validate(str(forwarder), bytes(message.data))
