@@ -1,6 +1,6 @@
-"""Bytes that gossip sends for one announcement to 12 hosts, with IDONTWANT (GossipSub 1.2) and without.
+"""Bytes that gossip sends for one announcement to 8 hosts, with IDONTWANT (GossipSub 1.2) and without.
 
-    python -m scripts.bench.declined_messages [--hosts 12] [--messages 20] [--json]
+    python -m scripts.bench.declined_messages [--hosts 8] [--messages 10] [--json]
 
 Real libp2p on loopback, in one process; every host may send ``UPLOAD_BYTES_PER_SECOND``, as a home does, so that
 messages wait in queues. Each message is published by the next host once all have the one before. Bytes are those of
@@ -23,7 +23,7 @@ from swarm.hosts.libp2p.gossipsub import mesh
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 
 UPLOAD_BYTES_PER_SECOND = 500_000.0
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = 3.0
 TOPIC = "bench"
 
 
@@ -72,8 +72,8 @@ async def sent_bytes(hosts: int, messages: int, size_bytes: int, large_bytes: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=12)
-    parser.add_argument("--messages", type=int, default=20)
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--messages", type=int, default=10)
     add_json_flag(parser)
     options = parser.parse_args()
     figures, large = [], mesh.LARGE_BYTES
