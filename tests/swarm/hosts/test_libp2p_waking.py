@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -65,12 +66,12 @@ def test_a_reader_of_a_message_that_ends_early_is_woken_by_the_end() -> None:
     assert run(story) == [b"x", b""]
 
 
-@pytest.mark.skipif(not hasattr(trio.socket, "TCP_USER_TIMEOUT"), reason="an option of Linux")
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="an option of Linux")
 def test_a_machine_that_is_gone_is_noticed_by_what_it_does_not_acknowledge() -> None:
     async def story() -> int | bytes:
         here, there = await connected()
         async with there:
-            waits = here.stream.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_USER_TIMEOUT)
+            waits = here.stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             await here.close()
         return waits
 
