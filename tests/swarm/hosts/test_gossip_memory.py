@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 from libp2p.peer.id import ID
-from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12
 from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.hosts.libp2p.gossipsub import allowances, mesh, messages, scores, send_queue
@@ -220,3 +220,38 @@ def test_offers_of_recent_messages_do_not_grow_with_the_connections(connections:
     router.mcache.put(message(0, 1))
     offered = router.gossip_heartbeat()
     assert len(offered.keys() - router.mesh[TOPIC]) == len(offered) == mesh.OFFERED_TO
+
+
+def test_message_that_a_peer_has_leaves_the_queue_in_which_it_waits_and_ids_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(send_queue, "UNWANTED_IDS", 10)
+    router, waiting = Mesh(4), [message(0, number) for number in range(4)]
+    queue = SendQueue()
+    router.attach(SimpleNamespace(peer_queues={peer(1): SimpleNamespace(_queue=queue)}, peers=set(), peer_topics={}))  # type: ignore[arg-type]
+    for each in waiting:
+        queue.push(rpc_pb2.RPC(publish=[each]))
+
+    def say(*unwanted: bytes) -> None:
+        control = rpc_pb2.ControlMessage(idontwant=[rpc_pb2.ControlIDontWant(messageIDs=unwanted)])
+        trio.run(router.handle_rpc, rpc_pb2.RPC(control=control), peer(1))
+
+    say(message_id(waiting[0]), message_id(waiting[2]), b"no id of ours")
+    left = [queue.pop(), queue.pop()]
+    assert [list(rpc.publish) for rpc in left if rpc is not None] == [[waiting[1]], [waiting[3]]]
+    assert queue.pop() is None and queue.queued_bytes == 0
+    say(*(b"%024d" % number for number in range(2000)))
+    assert len(queue._unwanted) == 10
+    assert router.peer_scorer.points_against(peer(1)) == 0  # an honest peer sends many; what exceeds them is not noted
+    assert b"%024d" % 1999 not in queue._unwanted
+
+
+def test_large_message_is_declined_to_neighbours_of_1_2_and_to_no_others() -> None:
+    router, queues = Mesh(4), {peer(number): SendQueue() for number in range(1, 5)}
+    router.attach(SimpleNamespace(peer_queues=queues, peers=set(queues), peer_topics={}))  # type: ignore[arg-type]
+    router.mesh[TOPIC] = {peer(1), peer(2), peer(3)}
+    for number in range(1, 5):
+        router.peer_protocol[peer(number)] = PROTOCOL_ID_V11 if number == 2 else PROTOCOL_ID_V12
+    router.decline(TOPIC, b"small", mesh.LARGE_BYTES - 1, peer(1))
+    router.decline(TOPIC, b"id", mesh.LARGE_BYTES, peer(1))
+    assert {receiver: len(queue) for receiver, queue in queues.items() if len(queue)} == {peer(3): 1}

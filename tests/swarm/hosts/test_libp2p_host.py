@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V12
 
 from protocol.errors import TransportError, UnreachableError
 from protocol.identity import NodeKey
@@ -34,7 +34,7 @@ ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 def held_streams(*hosts: Libp2pHost) -> list[str]:
     """Protocols of the streams that the library keeps, except those of gossip, which are meant to last."""
     streams = [stream for host in hosts for c in host._network.get_connections() for stream in c.get_streams()]
-    return [str(s.get_protocol()) for s in streams if s.get_protocol() != PROTOCOL_ID_V11]
+    return [str(s.get_protocol()) for s in streams if s.get_protocol() != PROTOCOL_ID_V12]
 
 
 def test_port_that_is_taken_is_an_error_that_names_it_and_the_remedy(tell_on_sockets) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 
+import pytest
 import trio
 import trio.testing
 
@@ -62,3 +64,15 @@ def test_a_reader_of_a_message_that_ends_early_is_woken_by_the_end() -> None:
         await read(here, 60_000, received)
 
     assert run(story) == [b"x", b""]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="an option of Linux")
+def test_a_machine_that_is_gone_is_noticed_by_what_it_does_not_acknowledge() -> None:
+    async def story() -> int | bytes:
+        here, there = await connected()
+        async with there:
+            waits = here.stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            await here.close()
+        return waits
+
+    assert trio.run(story) == 60_000

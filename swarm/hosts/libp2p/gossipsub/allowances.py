@@ -6,8 +6,8 @@ are read later, which slows it down and loses nothing. So strangers together can
 shares, and cannot keep a peer within its own share waiting.
 
 Answers: messages sent again to a peer (that asked for them, or has just subscribed) are limited in bytes; ids that we
-ask a peer for, its control messages and changes of its subscriptions in number. What exceeds these is dropped, and the
-latter two cost the peer points.
+ask a peer for, ids that it does not want, its other control messages and changes of its subscriptions in number. What
+exceeds these is dropped, and the latter two cost the peer points.
 
 The allowances of ``PEERS_REMEMBERED`` peers are kept, so that a peer that reconnects does not find them full again. The
 peer heard longest ago is pushed out.
@@ -28,6 +28,7 @@ SECONDS_PER_RPC = 1e-4  # to read an RPC from its stream, which is not measured
 SECONDS_PER_BYTE = 2e-8  # to receive and decrypt it
 RESENT_BYTES_PER_SECOND, RESENT_BYTES_AT_ONCE = 256.0 * 1024, 2048.0 * 1024
 ASKED_IDS_PER_SECOND, ASKED_IDS_AT_ONCE = 100.0, 1000.0
+UNWANTED_IDS_PER_SECOND, UNWANTED_IDS_AT_ONCE = 100.0, 1000.0  # one for each large message that it receives
 SUBSCRIPTIONS_PER_SECOND, SUBSCRIPTIONS_AT_ONCE = 0.5, 64.0  # an honest peer subscribes once, when it connects
 CONTROLS_PER_SECOND, CONTROLS_AT_ONCE = 20.0, 300.0  # RPCs with control messages: an honest peer sends a few
 PEERS_REMEMBERED = 1024
@@ -40,6 +41,7 @@ class Allowance:
     cpu: TokenBucket
     resent_bytes: TokenBucket
     asked_ids: TokenBucket
+    unwanted_ids: TokenBucket
     subscriptions: TokenBucket
     controls: TokenBucket
 
@@ -61,6 +63,7 @@ class Allowances:
                 TokenBucket(OWN_RATE, OWN_BURST, now_seconds=now_seconds),
                 TokenBucket(RESENT_BYTES_PER_SECOND, RESENT_BYTES_AT_ONCE, now_seconds=now_seconds),
                 TokenBucket(ASKED_IDS_PER_SECOND, ASKED_IDS_AT_ONCE, now_seconds=now_seconds),
+                TokenBucket(UNWANTED_IDS_PER_SECOND, UNWANTED_IDS_AT_ONCE, now_seconds=now_seconds),
                 TokenBucket(SUBSCRIPTIONS_PER_SECOND, SUBSCRIPTIONS_AT_ONCE, now_seconds=now_seconds),
                 TokenBucket(CONTROLS_PER_SECOND, CONTROLS_AT_ONCE, now_seconds=now_seconds),
             )

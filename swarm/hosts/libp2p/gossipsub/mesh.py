@@ -6,7 +6,9 @@ Departures from the library:
 - IWANT is answered once an id and RPC, within ``allowances``; IHAVE is asked for within them. The library answers every
   id, also eight thousand times the same.
 - Peers offered with a PRUNE are never dialled. The library dials them, also where peer exchange is switched off.
-- IDONTWANT, extensions and observations, which are of later versions than ours, are ignored.
+- IDONTWANT of GossipSub 1.2 takes a message out of the queue in which it waits; the library looks before it queues.
+  It is sent for messages of ``LARGE_BYTES`` or more, as go-libp2p does, and its ids are bounded.
+- Extensions and observations, which are of later versions than ours, are ignored.
 - Peers in prune back-off are gossiped to: back-off forbids GRAFT alone. The library tells them nothing, so that a peer
   that has pruned this host, for 60 s where js-libp2p does it, hears nothing from it until then.
 - Recent messages are offered to ``OFFERED_TO`` peers outside of the mesh, however many are connected. The library
@@ -21,21 +23,24 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import cast
 
 from libp2p.peer.id import ID
-from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 
 from protocol.gossip_message import MESSAGE_ID_BYTES
 from swarm.hosts.libp2p.gossipsub.allowances import Allowances
 from swarm.hosts.libp2p.gossipsub.messages import MessageCache
 from swarm.hosts.libp2p.gossipsub.scores import ForwarderScores
+from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 
 HEARTBEAT_SECONDS = 1
 PRUNE_SECONDS = 10  # before two peers that left each other's mesh may mesh again
 MAX_PRUNE_SECONDS = 600  # that a peer may ask for
 BACK_OFFS_PER_TOPIC = 1024
 OFFERED_TO = 6  # each heartbeat
+LARGE_BYTES = 1024  # of a message that is worth an IDONTWANT to each neighbour, of about sixty bytes on the wire
 
 
 class Mesh(GossipSub):
@@ -45,7 +50,7 @@ class Mesh(GossipSub):
         self.peer_scorer = ForwarderScores()
         self.allowances = Allowances()
         super().__init__(
-            protocols=[PROTOCOL_ID_V11],
+            protocols=[PROTOCOL_ID_V12, PROTOCOL_ID_V11],
             degree=mesh_degree,
             degree_low=max(1, mesh_degree - 1),
             degree_high=mesh_degree + max(2, mesh_degree // 2),
@@ -102,10 +107,14 @@ class Mesh(GossipSub):
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
         now = time.monotonic()
-        if not self.allowances.of(sender_peer_id, now_seconds=now).controls.take(1.0, now_seconds=now):
+        control, allowed = rpc.control, self.allowances.of(sender_peer_id, now_seconds=now)
+        if control.idontwant and not (control.ihave or control.iwant or control.graft or control.prune):
+            self._leave_out([key for each in control.idontwant for key in each.messageIDs], sender_peer_id)
+            return
+        if not allowed.controls.take(1.0, now_seconds=now):
             self.peer_scorer.penalize_behavior(sender_peer_id)
             return
-        control = rpc.control
+        self._leave_out([key for each in control.idontwant for key in each.messageIDs], sender_peer_id)
         offered = [key for ihave in control.ihave if ihave.topicID in self.mesh for key in ihave.messageIDs]
         self._ask_for(offered, sender_peer_id)
         wanted = dict.fromkeys(key for iwant in control.iwant for key in iwant.messageIDs)
@@ -133,6 +142,15 @@ class Mesh(GossipSub):
             wanted = rpc_pb2.ControlMessage(iwant=[rpc_pb2.ControlIWant(messageIDs=asked)])
             self.send_rpc(peer, rpc_pb2.RPC(control=wanted), priority=True)
 
+    def _leave_out(self, unwanted: Iterable[bytes], peer: ID) -> None:
+        assert self.pubsub is not None
+        queue, now = self.pubsub.peer_queues.get(peer), time.monotonic()
+        allowed = self.allowances.of(peer, now_seconds=now).unwanted_ids
+        for key in dict.fromkeys(unwanted):
+            if queue is None or len(key) != MESSAGE_ID_BYTES or not allowed.take(1.0, now_seconds=now):
+                return
+            cast(SendQueue, queue._queue).leave_out(key)
+
     def _add_back_off(self, peer: ID, topic: str, is_unsubscribe: bool, backoff_duration: int = 0) -> None:
         super()._add_back_off(peer, topic, is_unsubscribe, backoff_duration)
         until = self.back_off[topic]
@@ -140,6 +158,15 @@ class Mesh(GossipSub):
             del until[min(until, key=until.__getitem__)]
 
     # Control messages to peers
+
+    def decline(self, topic: str, key: bytes, size_bytes: int, forwarder: ID) -> None:
+        """Tells the neighbours in the mesh, except who sent it, that a large message is here."""
+        if size_bytes < LARGE_BYTES:
+            return
+        rpc = rpc_pb2.RPC(control=rpc_pb2.ControlMessage(idontwant=[rpc_pb2.ControlIDontWant(messageIDs=[key])]))
+        for peer in self.mesh.get(topic, set()) - {forwarder}:
+            if self.peer_protocol.get(peer) == PROTOCOL_ID_V12:
+                self.send_rpc(peer, rpc, priority=True)
 
     def _notify_mesh_peer_added(self, peer_id: ID, topic: str) -> None:
         super()._notify_mesh_peer_added(peer_id, topic)

@@ -94,6 +94,9 @@ class VerdictPubsub(Pubsub):
     async def _handle_new_peer(self, peer_id: ID) -> None:
         if peer_id in self._registering:  # over another connection; the library would open a second stream
             return
+        ours = self.peers.get(peer_id)
+        if ours is not None and ours.muxed_conn.is_closed:  # of the connection before, which ended a moment ago
+            self._handle_dead_peer(peer_id)
         self._registering.add(peer_id)
         try:
             await super()._handle_new_peer(peer_id)
@@ -245,6 +248,7 @@ class VerdictPubsub(Pubsub):
             scorer.on_invalid_message(forwarder, topic)
             return False
         self.seen_messages.add(key)
+        self.mesh.decline(topic, key, len(message.data), forwarder)
         validate, on_message = self._receivers[topic]
         try:
             verdict = validate(str(forwarder), bytes(message.data))
