@@ -15,6 +15,7 @@ from protocol.identity import NodeKey
 from swarm.host import GossipVerdict, Stream
 from swarm.hosts.libp2p import libp2p_host, punch_bounds
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
+from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.relaying import traversal
 from swarm.hosts.libp2p.relaying.circuit_messages import (
     HOP_PROTOCOL,
@@ -45,7 +46,7 @@ async def place(relay: Any, host: Any) -> None:
 
 def test_a_relay_sees_none_of_what_passes(tell_on_sockets, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[bytes] = []
-    send = libp2p_host.Libp2pStream.send
+    send = Libp2pStream.send
 
     async def note(stream: Any, payload: bytes) -> None:
         passed.append(payload)
@@ -56,7 +57,7 @@ def test_a_relay_sees_none_of_what_passes(tell_on_sockets, monkeypatch: pytest.M
         pass_on = relay._traversal.relay._pass
 
         async def watched(circuit: Any, source: Stream, sink: Stream) -> None:
-            monkeypatch.setattr(libp2p_host.Libp2pStream, "send", note)
+            monkeypatch.setattr(Libp2pStream, "send", note)
             await pass_on(circuit, source, sink)
 
         relay._traversal.relay._pass = watched
