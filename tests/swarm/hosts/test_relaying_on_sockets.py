@@ -27,7 +27,7 @@ from swarm.hosts.libp2p.relaying.circuit_messages import (
 from tests.swarm.conftest import Libp2pWorld, play
 from tests.swarm.hosts.test_refusals_on_sockets import STRANGER, US, member
 
-THIRD = NodeKey(bytes([9]) * 32)
+THIRD, FOURTH = (NodeKey(bytes([number]) * 32) for number in (9, 10))
 
 
 async def relayed(world: Any, tasks: trio.Nursery) -> list[Any]:
@@ -82,7 +82,8 @@ def test_members_of_a_private_cluster_pass_its_door_through_a_relay_and_others_d
             strangers_door = member(
                 STRANGER, shown=US
             )  # it holds the key of the network, and no certificate of its own
-            self._left = [(US, member(US)), (THIRD, member(THIRD)), (STRANGER, strangers_door)]
+            members = [(key, member(key)) for key in (US, THIRD, FOURTH)]
+            self._left = [*members, (STRANGER, strangers_door)]
 
         def make(self) -> Libp2pHost:
             key, door = self._left.pop(0)
@@ -91,15 +92,18 @@ def test_members_of_a_private_cluster_pass_its_door_through_a_relay_and_others_d
     async def story() -> None:
         world = PrivateWorld()
         async with trio.open_nursery() as tasks:
-            relay, one, stranger = await world.start(tasks, 3)
+            relay, one, other, stranger = await world.start(tasks, 4)
             await place(relay, one)
+            await other.connect(one.addresses()[0], deadline_seconds=10)
+            assert other.is_relayed(one.peer_id)
+            assert await world.exchange(other, one.peer_id, b"among members") == b"among members"
             outcome = []
             for address in (relay.addresses()[0], one.addresses()[0]):
                 with pytest.raises(UnreachableError):
                     await stranger.connect(address, deadline_seconds=10)
                 outcome.append(stranger.peers())
             assert outcome == [[], []]
-            assert list(one.peers()) == [relay.peer_id]
+            assert set(one.peers()) == {relay.peer_id, other.peer_id}
             tasks.cancel_scope.cancel()
 
     trio.run(story)
