@@ -72,8 +72,8 @@ class PeerStatus(Struct, frozen=True):
     exchanges_abandoned: int = 0
     last_exchange: ExchangeStatus | None = None
     groups_given: int = 0  # times that a rollout group was sent in full to the peer
-    relayed: bool = False  # connected through a relay only
     conduct: dict[str, int] = {}  # what the peer did, counted by ``swarm.peers.reputation.Conduct``
+    relayed: bool = False  # connected through a relay only
 
 
 class ReachStatus(Struct, frozen=True):

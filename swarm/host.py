@@ -174,6 +174,9 @@ class Host(Protocol):
         ``addresses`` has the place until then, or until the relay is disconnected. Raises ``UnreachableError`` (not
         connected directly, not dialled by us, refused) or ``DeadlineError``."""
 
+    def announce_also(self, addresses: Sequence[Address]) -> None:
+        """From now on ``addresses`` returns these too: those of a router at which peers reached this host."""
+
     def serve_as_relay(self, admits: Callable[[PeerId], bool] | None) -> None:
         """From now on gives places, and relays, to the connected peers that ``admits`` accepts; None: to nobody."""
 

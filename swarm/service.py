@@ -51,7 +51,6 @@ log = logging.getLogger(__name__)
 GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 MAX_FETCH_SECONDS = 3600.0
-RELAYED_BLOB_BYTES = 1 << 20  # larger ones, weights among them, wait for a direct connection
 BLOB_SHARE = 0.9  # of an upload limit, so that announcements and requests do not wait behind blobs
 
 Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
@@ -278,9 +277,7 @@ class SwarmService:
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
         for each in request.wanted:
-            through_relay = each.size <= RELAYED_BLOB_BYTES
-            peers = [p for p in each.peers if through_relay or not self.host.is_relayed(p)]
-            peers = [p for p in peers if not self._conduct.is_banned(p)]
+            peers = [p for p in each.peers if not self._conduct.is_banned(p)]
             peers.sort(key=lambda peer: -self._conduct.reputation(peer))
             wanted.append(api.Wanted(each.blob, each.size, tuple(peers)))
         deadline_seconds = min(request.deadline_seconds, MAX_FETCH_SECONDS)

@@ -318,7 +318,19 @@ def _swarm_lines(status: NodeStatus) -> list[str]:
     ]
     if swarm.alone_because is not None:
         lines.append(f"alone     {one_line(swarm.alone_because, 600)}")
+    lines += [f"reach     {text}" for text in reach_lines(swarm)]
     lines += [f"address   {printable(address)}" for address in swarm.addresses]
+    return lines
+
+
+def reach_lines(swarm: SwarmStatus) -> list[str]:
+    """Describes who can dial this node, and what is relayed, a line for each that there is."""
+    reach = swarm.reach
+    lines = [one_line(reach.in_words, 600)] if reach.in_words else []
+    if reach.relayed_peers:
+        lines.append(f"{counted(len(reach.relayed_peers), 'peer')} connected through a relay only: small blobs alone")
+    if reach.reservations:
+        lines.append(f"relays for {counted(reach.reservations, 'peer')}, {size(reach.relayed_bytes)} passed on")
     return lines
 
 

@@ -33,6 +33,7 @@ from node.supervision.supervisor import LOG_BYTES
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
 from swarm.hosts.network_interfaces import machine_ips
+from swarm.peers.reachability import Reach
 
 PACKAGE = Path(__file__).parents[1]
 LOGS_BYTES = 2 * LOG_BYTES + METRICS_BYTES
@@ -126,7 +127,10 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
         yield network.judge_listening(listening)
     api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
     yield network.judge_api(api)
-    yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
+    if swarm is not None and swarm.reach.reach != Reach.UNKNOWN:
+        yield network.judge_reach(swarm.reach)
+    else:
+        yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))
     connected = frozenset(peer.peer for peer in peers if peer.connected)
     peer_facts = network_facts.peer_facts(section.peers, connected)
     yield network.judge_peers(peer_facts, lan_discovery=section.lan_discovery, connected=len(connected))

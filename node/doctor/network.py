@@ -11,6 +11,8 @@ from node.doctor.findings import Finding, error, ok, warning
 from node.doctor.network_facts import ApiFacts, LanFacts, ListenEndpoint, ListenFacts, PeerFacts
 from node.printable import printable
 from node.quantities import counted
+from swarm.api import ReachStatus
+from swarm.peers.reachability import Reach
 
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598: between a provider's NAT and its customers
 MAX_SHOWN = 4
@@ -99,6 +101,14 @@ def judge_addresses(ips: Sequence[str], listen: ListenEndpoint | None, *, dials_
         fixed = "the port" if listen is not None and listen.port else "a fixed port (swarm.listen)"
         remedy = f"forward {fixed} on the router, or dial a reachable peer with --peer ADDRESS"
     return warning("nat", message, remedy)
+
+
+def judge_reach(reach: ReachStatus) -> Finding:
+    """Judges from what peers found who dialled the node that runs here."""
+    if reach.reach != Reach.NOWHERE:
+        return ok("nat", reach.in_words)
+    said, _, remedy = reach.in_words.partition(" To be dialled: ")
+    return ok("nat", reach.in_words) if reach.relays else warning("nat", said, remedy)
 
 
 def judge_peers(peers: Sequence[PeerFacts], *, lan_discovery: bool, connected: int = 0) -> Finding:

@@ -10,6 +10,7 @@ from node.cli.wording import evaluated_line, fault_line
 from node.events import RoundDone
 from node.quantities import duration, size, times
 from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrapped
+from swarm.peers.reachability import Reach
 
 TITLE_CELLS = 12  # of a fact
 VALUE_CELLS = 7  # of the number before a chart
@@ -64,6 +65,8 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     lines += _long("averaged", _averaged(status, now_seconds), cells, "")
     if swarm is not None and swarm.alone_because is not None:
         lines += _long("alone", swarm.alone_because, cells, "warn")
+    if swarm is not None and (swarm.reach.relays or swarm.reach.reach == Reach.NOWHERE):
+        lines += _long("reach", swarm.reach.in_words, cells, "" if swarm.reach.relays else "warn")
     if status.fault is not None:
         fault = status.fault
         when = _ago(fault.time_seconds, now_seconds)

@@ -5,7 +5,8 @@
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
 homes that know its address alone. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
 Printed: how they are connected after ``WATCH_SECONDS``, the seconds from the start of home two to the first foreign
-group fetched and to the first direct connection, and what the public peer relayed in the last ``LAST_SECONDS``.
+group fetched and to the first direct connection, and in the last ``LAST_SECONDS`` how many adverts home two heard and
+how many bytes the public peer relayed.
 ``docs/reach.md`` has the table.
 """
 
@@ -45,6 +46,7 @@ class Meeting:
     fetched_seconds: float | None = None
     direct_seconds: float | None = None
     relayed_last_bytes: int = 0
+    heard_last: int = 0  # groups of home one that home two heard of at the end
     said: list[str] = field(default_factory=list)  # by either home, of its own reachability
 
     @property
@@ -87,9 +89,10 @@ def watch(meeting: Meeting, began: float, relay: SwarmClient, one: SwarmClient, 
         if meeting.connected == "direct" and meeting.direct_seconds is None:
             meeting.direct_seconds = time.monotonic() - began
         if relayed_before is None and elapsed > WATCH_SECONDS - LAST_SECONDS:
-            relayed_before = relay.status().reach.relayed_bytes
+            relayed_before, cursor = relay.status().reach.relayed_bytes, seen[-1].cursor if seen else cursor
         time.sleep(1.0)
     meeting.relayed_last_bytes = relay.status().reach.relayed_bytes - (relayed_before or 0)
+    meeting.heard_last = sum(each.peer == first for each in two.seen_groups(cursor, 100))
     meeting.said = [client.status().reach.in_words for client in (one, two)]
 
 
@@ -107,6 +110,8 @@ def figures_of(meeting: Meeting) -> list[Figure]:
         for what, seconds in (("first group", meeting.fetched_seconds), ("direct", meeting.direct_seconds))
         if seconds is not None
     ]
+    heard = f"{meeting.name}: heard in the last {LAST_SECONDS:g} s"
+    figures.append(Figure(heard, float(meeting.heard_last), "groups", "higher", "> 0" if headline else None))
     last = f"{meeting.name}: {meeting.connected}, relayed in the last {LAST_SECONDS:g} s"
     return [*figures, Figure(last, float(meeting.relayed_last_bytes), "bytes", "lower", "0" if headline else None)]
 
@@ -136,7 +141,14 @@ def row(meeting: Meeting) -> str:
     """Returns the row of the table in ``docs/reach.md``."""
     one, other = meeting.kinds
     seconds = ["–" if s is None else f"{s:.0f}" for s in (meeting.fetched_seconds, meeting.direct_seconds)]
-    cells = [one.value, other.value, meeting.connected, *seconds, str(meeting.relayed_last_bytes)]
+    cells = [
+        one.value,
+        other.value,
+        meeting.connected,
+        *seconds,
+        str(meeting.heard_last),
+        str(meeting.relayed_last_bytes),
+    ]
     return f"| {' | '.join(cells)} |"
 
 

@@ -41,6 +41,7 @@ from swarm.stream_reader import SLOWEST_BYTES_PER_SECOND, StreamReader
 AHEAD_BYTES = 4 * 1024 * 1024  # requested from one peer and not yet received, at most
 AHEAD_SECONDS = 1.0  # the same in seconds, at the rate at which the peer sends
 MIN_AHEAD_BYTES = 1024 * 1024
+RELAYED_BLOB_BYTES = 1 << 20  # at most, over a relay
 LATE_SECONDS = 2.0  # after which a range requested from one peer is requested from an idle one too
 CONNECT_SECONDS = 10.0
 STREAM_END_SECONDS = 1.0  # for a peer to end a stream after its last answer
@@ -120,6 +121,8 @@ class FetchRound:
             await self._reach(peer, CONNECT_SECONDS)
         except TransportError as error:
             self._drop(peer, str(error), None)  # absence is no fault
+        if self._host.is_relayed(peer):
+            self._leave_large_ones(peer)
         while self._may_ask(peer):
             if not self._has_ranges(peer) and self._late(peer) is None:
                 with anyio.move_on_after(LATE_SECONDS):
@@ -147,6 +150,12 @@ class FetchRound:
 
     def _has_ranges(self, peer: PeerId) -> bool:
         return any(job.has_ranges and job.may_ask(peer) for job in self._jobs.values())
+
+    def _leave_large_ones(self, peer: PeerId) -> None:
+        """Fetches large blobs, weights among them, from others than a peer that is connected through a relay only."""
+        for job in self._jobs.values():
+            if job.size > RELAYED_BLOB_BYTES and peer in job.sources:
+                job.exclude(peer, "connected through a relay only, which carries small blobs alone")
 
     def _drop(self, peer: PeerId, because: str, conduct: Conduct | None) -> None:
         for job in self._jobs.values():

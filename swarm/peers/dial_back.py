@@ -59,8 +59,11 @@ class DialBack:
             with anyio.CancelScope(shield=True):
                 await stream.reset()
             raise
-        reached = bool(set(answer.reached) & set(ports)) if answer.dialled and ports else None
-        return Report(peer, anyio.current_time(), answer.seen_ip, reached)
+        reached = [port for port in ports if port in answer.reached]
+        was_tried = answer.dialled and bool(ports)
+        return Report(
+            peer, anyio.current_time(), answer.seen_ip, bool(reached) if was_tried else None, (*reached, 0)[0]
+        )
 
     async def _on_stream(self, stream: Stream) -> None:
         question = decode_dial_back_message(await _receive(stream), DialBackQuestion)

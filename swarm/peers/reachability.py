@@ -3,11 +3,13 @@
 No address shows it: a node behind a router may have a port forwarded, and one with a public address a closed firewall.
 So peers are asked (``dial_back.py``). Reports are hearsay. A node believes what more of them say, two at least, and
 counts those alone to which it is connected over the internet, if there are any: a peer on the same local network
-reaches it in any case.
+reaches it in any case. A node that is seen at an address that it does not have itself is behind a router; it takes
+places at relays until two peers have reached it, and then announces that address.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -40,6 +42,7 @@ class Report:
     at_seconds: float
     seen_ip: str = ""
     reached: bool | None = None
+    port: int = 0  # at which it reached this node
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,11 @@ class Reachability:
     reach: Reach
     because: str
     needs_relay: bool  # peers cannot dial this node, as far as is known
+    also_at: tuple[str, int] | None = None  # the router's address and port at which peers reached this node
 
 
-def judged(now_seconds: float, reports: Iterable[Report]) -> Reachability:
+def judged(now_seconds: float, reports: Iterable[Report], own_ips: Collection[str] = ()) -> Reachability:
+    """``own_ips`` are the addresses of this machine."""
     fresh = [r for r in reports if r.reached is not None and now_seconds - r.at_seconds < REPORT_SECONDS * 2]
     over_internet = [r for r in fresh if is_public(r.seen_ip)]
     counted = over_internet or fresh
@@ -59,14 +64,22 @@ def judged(now_seconds: float, reports: Iterable[Report]) -> Reachability:
     no = len(counted) - yes
     if yes >= REPORTS_NEEDED and yes > no:
         reach = Reach.INTERNET if over_internet else Reach.LOCAL_NETWORK
-        return Reachability(reach, f"{yes} of {len(counted)} peers that tried reached this node", needs_relay=False)
+        because = f"{yes} of {len(counted)} peers that tried reached this node"
+        return Reachability(reach, because, needs_relay=False, also_at=_router_of(over_internet, own_ips))
     if no >= REPORTS_NEEDED and no >= yes:
         because = f"{no} of {len(counted)} peers that tried did not reach this node"
         return Reachability(Reach.NOWHERE, because, needs_relay=True)
     if not counted:
         return Reachability(Reach.UNKNOWN, "no peer has tried to dial this node yet", needs_relay=False)
     tried = f"{yes} of {len(counted)} peers that tried reached this node; {REPORTS_NEEDED} must agree"
-    return Reachability(Reach.UNKNOWN, tried, needs_relay=no > yes)
+    is_behind_router = any(r.seen_ip not in own_ips for r in over_internet)
+    return Reachability(Reach.UNKNOWN, tried, needs_relay=no > yes or is_behind_router)
+
+
+def _router_of(reports: Iterable[Report], own_ips: Collection[str]) -> tuple[str, int] | None:
+    """Returns where ``REPORTS_NEEDED`` peers reached this node, unless that is an address of this machine."""
+    reached = Counter((r.seen_ip, r.port) for r in reports if r.reached and r.seen_ip not in own_ips)
+    return next((where for where, times in reached.most_common(1) if times >= REPORTS_NEEDED), None)
 
 
 def whom_to_ask(now_seconds: float, candidates: Collection[str], reports: Mapping[str, Report]) -> list[str]:

@@ -18,6 +18,7 @@ from protocol.errors import StarlingError
 from swarm import api
 from swarm.host import Host, PeerId
 from swarm.peers.dial_back import DialBack, listening_ports
+from swarm.peers.discovery import CIRCUIT
 from swarm.peers.reachability import Reachability, Report, in_words, judged, relays_to_ask, whom_to_ask
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Reaching:
         self._renew_at: dict[PeerId, float] = {}  # by relay
         self._refused: dict[PeerId, float] = {}
         self._asking: set[PeerId] = set()
+        self._also_ip = ""
         self._ports: tuple[int, ...] = ()
         self._said = ""
 
@@ -62,7 +64,8 @@ class Reaching:
                 await anyio.sleep(TICK_SECONDS)
 
     def reachability(self) -> Reachability:
-        return judged(anyio.current_time(), self._reports.values())
+        own_ips = {a.split("/")[2] for a in self._host.addresses() if CIRCUIT not in a} - {self._also_ip}
+        return judged(anyio.current_time(), self._reports.values(), own_ips)
 
     def is_relay(self, peer: PeerId) -> bool:
         """Whether this node is reached through ``peer``."""
@@ -94,12 +97,22 @@ class Reaching:
         serves = self._relays and not verdict.needs_relay
         self._host.serve_as_relay(self._admits if serves else None)
         self._say(verdict)
+        self._announce(verdict)
         if verdict.needs_relay:
             dialled = [p for p in direct if self._is_dialled(p) and p not in self._asking]
             for relay in relays_to_ask(now_seconds, dialled, self._renew_at, self._refused):
                 if relay not in self._asking:
                     self._asking.add(relay)
                     tasks.start_soon(self._reserve, relay)
+
+    def _announce(self, verdict: Reachability) -> None:
+        """Announces the router's address for as long as peers reach this node there."""
+        ip, port = verdict.also_at or ("", 0)
+        if ip != self._also_ip:
+            self._also_ip = ip
+            kind = "ip6" if ":" in ip else "ip4"
+            self._host.announce_also([f"/{kind}/{ip}/tcp/{port}/p2p/{self._host.peer_id}"] if ip else [])
+            self._on_place()
 
     def _forget(self, connected: set[PeerId]) -> None:
         """Forgets relays that are gone, and all reports once this node listens elsewhere."""

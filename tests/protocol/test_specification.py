@@ -10,11 +10,13 @@ from protocol import limits
 from protocol.cluster.refusal import RefusalReason
 from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, DeclineReason
 from protocol.streams.blob_messages import BLOB_PROTOCOL
+from protocol.streams.dial_back_messages import DIAL_BACK_PROTOCOL
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
 from protocol.streams.peer_messages import PEER_PROTOCOL
 from scripts.make_vectors import FOLDER
 
+STREAMS = (AVERAGING_PROTOCOL, BLOB_PROTOCOL, DIAL_BACK_PROTOCOL, MANIFEST_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL)
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 
@@ -28,8 +30,7 @@ def test_every_bound_is_listed_with_its_value() -> None:
 
 
 def test_every_stream_protocol_and_every_reason_is_specified() -> None:
-    protocols = (AVERAGING_PROTOCOL, BLOB_PROTOCOL, MANIFEST_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL)
-    for name in (*protocols, *DeclineReason, *RefusalReason):
+    for name in (*STREAMS, *DeclineReason, *RefusalReason):
         assert f"`{name}`" in PAGE
 
 

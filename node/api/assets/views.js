@@ -196,12 +196,15 @@ export function settings(status) {
 /** Describes how another machine joins: a line to copy, and the same as a QR code. */
 export function join(status) {
   const { join: how, swarm } = status;
+  const reach = swarm?.reach;
+  const unreached = reach?.reach === "nowhere" ? element("p", { class: "aside" }, `Reach: ${reach.in_words}`) : null;
   const alone = swarm?.alone_because ? element("p", { class: "warn" }, `Alone: ${swarm.alone_because}`) : null;
   if (!how || !how.commands.length)
-    return [alone, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);
+    return [alone, unreached, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);
   const line = how.commands[0];
   return [
     alone,
+    unreached,
     element("h3", {}, "Another machine joins with"),
     element(
       "div",

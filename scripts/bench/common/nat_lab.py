@@ -18,7 +18,9 @@ after this process, and leaving removes them, also after Ctrl-C. Needs ``ip`` (i
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,12 +65,14 @@ def nat_lab(kinds: Sequence[RouterKind]) -> Iterator[list[NatPlace]]:
     """Yields one machine for each of ``kinds``. Raises ``NoSlowNetworkError`` where that is impossible."""
     check_allowed(ip="iproute2", nft="nftables")
     lab = _Lab(f"starling-{os.getpid()}")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through the end below
     try:
         lab.add_segment()
         yield [lab.add_place(number, kind) for number, kind in enumerate(kinds, start=1)]
     finally:
         for namespace in lab.made:  # removes its interfaces and rules too
             subprocess.run(["ip", "netns", "delete", namespace], check=False)
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Lab:

@@ -89,6 +89,7 @@ class GoHost:
         self._texts: dict[bytes, PeerId] = {}  # of connected peers
         self._looks = self._look_taken = 0  # at who is connected: begun, and the number of the one that holds
         self._addresses: list[Address] = []
+        self._also_at: list[Address] = []
         self._tasks: TaskGroup | None = None
         self._running_daemon: Daemon | None = None
         self._since_seconds: dict[PeerId, float] = {}  # of connected peers: when they were first seen
@@ -203,7 +204,7 @@ class GoHost:
         self._addresses = _dialable(answer.identity)
 
     def addresses(self) -> Sequence[Address]:
-        return list(self._addresses)
+        return list(dict.fromkeys([*self._also_at, *self._addresses]))
 
     def peers(self) -> Sequence[PeerId]:
         return list(self._connected)
@@ -218,6 +219,9 @@ class GoHost:
         """Returns at whom the daemon has taken places, which it does by itself; it relays for nobody."""
         places = [address for address in self._addresses if "/p2p-circuit" in address]
         return Relaying(relays=tuple({place.partition("/p2p-circuit")[0].rpartition("/")[2]: None for place in places}))
+
+    def announce_also(self, addresses: Sequence[Address]) -> None:
+        self._also_at = list(addresses)
 
     def serve_as_relay(self, admits: Callable[[PeerId], bool] | None) -> None:
         """Does nothing: the daemon's own service has no limits that suit us."""

@@ -146,6 +146,7 @@ class Libp2pHost:
         self._lan: LanDiscovery | None = None
         self._listening: list[Listener] = []
         self._interfaces = NetworkInterfaces()
+        self._also_at: list[Address] = []  # addresses of a router
         self._handshake = handshake
         self._tcp = MeteredTcp(self._meter, self._source_of)
         self._network, self._host = self._build(key, connections)
@@ -283,7 +284,10 @@ class Libp2pHost:
 
     def addresses(self) -> Sequence[Address]:
         places = self._traversal.place_addresses()
-        return [f"{address}/p2p/{self.peer_id}" for address in [*places, *self._advertised()]]
+        return [*self._also_at, *(f"{address}/p2p/{self.peer_id}" for address in [*places, *self._advertised()])]
+
+    def announce_also(self, addresses: Sequence[Address]) -> None:
+        self._also_at = list(addresses)
 
     def _listening_at(self, ip: str) -> tuple[str, int] | None:
         """Returns the listening address of the same family as ``ip``."""

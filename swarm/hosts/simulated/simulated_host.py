@@ -55,6 +55,7 @@ class SimulatedHost:
         self._can_be_dialled = can_be_dialled
         self._relaying = SimulatedRelaying()
         self._dialled: set[PeerId] = set()
+        self._also_at: list[Address] = []
         self._tasks: TaskGroup | None = None
         self._ended_because: str | None = None
         self._links: dict[PeerId, SimulatedLink] = {}
@@ -107,7 +108,10 @@ class SimulatedHost:
         return self._tasks
 
     def addresses(self) -> Sequence[Address]:
-        return [*self._relaying.addresses(self.peer_id), self._address] if self._relaying.places else [self._address]
+        return [*self._also_at, *self._relaying.addresses(self.peer_id), self._address]
+
+    def announce_also(self, addresses: Sequence[Address]) -> None:
+        self._also_at = list(addresses)
 
     def is_relayed(self, peer: PeerId) -> bool:
         return peer in self._links and peer in self._relaying.through

@@ -38,6 +38,8 @@ class SimulatedRelaying:
         return is_admitted and self.given.get(target, 0.0) > anyio.current_time()
 
     def addresses(self, ourselves: PeerId) -> list[str]:
+        if not self.places:
+            return []
         now_seconds = anyio.current_time()
         self.places = {relay: place for relay, place in self.places.items() if place[1] > now_seconds}
         return [f"{address}{CIRCUIT}/p2p/{ourselves}" for address, _ in self.places.values()]

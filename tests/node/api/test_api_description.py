@@ -149,8 +149,8 @@ class Node:
         )  # fmt: skip
         exchange = ExchangeStatus("12D3KooWbob", 1.0, 2.0, False, HOSTILE, 3, 4)
         known = PeerStatus(
-            "12D3KooWbob", True, (HOSTILE,), 0.01, beat, 1.0, 4, 3, 1, 0.9, None, 0.5, 1, 1, exchange, 5, True,
-            {"used": 3, "false_reward": 1},
+            "12D3KooWbob", True, (HOSTILE,), 0.01, beat, 1.0, 4, 3, 1, 0.9, None, 0.5, 1, 1, exchange, 5,
+            {"used": 3, "false_reward": 1}, True,
         )  # fmt: skip
         banned = PeerStatus("12D3KooWeve", False, (), None, None, None, 0, 0, 0, 0.0, f"lies {HOSTILE}")
         return PeersAnswer((peer_view(known, self.record.rollouts.outcomes_of(known.peer)), peer_view(banned)))

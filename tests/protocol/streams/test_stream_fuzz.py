@@ -22,6 +22,7 @@ from protocol.streams.blob_messages import (
     decode_blob_request,
     encode_answer_header,
 )
+from protocol.streams.dial_back_messages import DialBackAnswer, DialBackQuestion, decode_dial_back_message
 from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed, framed_message
 from protocol.streams.handshake_messages import (
     HandshakeAnswer,
@@ -176,3 +177,23 @@ def test_no_text_form_of_a_message_shows_a_change_of_key() -> None:
     for message in (HandshakeDocuments(key_change=secret), MembersNews((), b"", secret)):
         assert secret.decode() not in repr(message)
         assert message.__rich_repr__() == []
+
+
+DIAL_BACKS = [
+    DialBackQuestion((4001, 65535)),
+    DialBackAnswer(True, "2001:db8::1", (4001,)),
+    DialBackAnswer(False, "", ()),
+]
+
+
+@given(mutated([msgspec.msgpack.encode(message) for message in DIAL_BACKS]) | st.binary(max_size=100))
+@examples(200)
+def test_dial_back_message(raw: bytes) -> None:
+    kinds: tuple[Any, ...] = (DialBackQuestion, DialBackAnswer)
+    for kind in kinds:
+        try:
+            message = decode_dial_back_message(raw, kind)
+        except ProtocolError:
+            continue
+        assert len(getattr(message, "ports", ())) <= limits.DIAL_BACK_PORTS
+        check(message, lambda again, kind=kind: decode_dial_back_message(again, kind))

@@ -104,3 +104,15 @@ def test_a_host_behind_a_simulated_router_is_dialled_by_nobody() -> None:
             assert list(outside.peers()) == [inside.peer_id]
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_routers_address_is_announced_beside_ones_own(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        (one,) = await world.start(tasks, 1)
+        own, router = list(one.addresses()), f"/ip4/203.0.113.1/tcp/4001/p2p/{one.peer_id}"
+        one.announce_also([router])
+        assert sorted(one.addresses()) == sorted([*own, router])
+        one.announce_also([])
+        assert list(one.addresses()) == own
+
+    tell(story)

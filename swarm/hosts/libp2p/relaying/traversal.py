@@ -1,14 +1,13 @@
 """How a host that cannot be dialled is reached: its relay for others, its places at relays, hole punching.
 
-Where a direct connection stands beside a relayed one, both ends drop the relayed one after ``MOVE_SECONDS``. The
-library has one stream of gossip per peer and opens no other while the peer is connected, so that it is told of the peer
-again.
+Where a direct connection stands beside a relayed one, gossip moves to it, and both ends drop the relayed one after
+``MOVE_SECONDS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import anyio
 from libp2p.abc import INetConn
@@ -16,12 +15,15 @@ from libp2p.connection_types import ConnectionType
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.utils.varint import encode_varint_prefixed
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import UnreachableError
 from swarm.host import PeerId, Relaying, Stream, StreamHandler
-from swarm.hosts.libp2p.containment import Failures
+from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures
+from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 from swarm.hosts.libp2p.punching import Punching
 from swarm.hosts.libp2p.relaying.circuit_messages import HOP_PROTOCOL, PUNCH_PROTOCOL, STOP_PROTOCOL, SocketAddress
 from swarm.hosts.libp2p.relaying.circuits import Circuits
@@ -29,8 +31,6 @@ from swarm.hosts.libp2p.relaying.relay import Relay
 from swarm.hosts.libp2p.transport import DoorwayNetwork
 
 MOVE_SECONDS: Final = 2.0  # for what is under way over the relayed connection
-REJOIN_SECONDS: Final = 0.5
-REJOIN_ATTEMPTS: Final = 10
 
 OpenStream = Callable[..., Awaitable[Stream]]
 
@@ -53,6 +53,7 @@ class Traversal:
         source_of: Callable[[str], SocketAddress | None],
     ) -> None:
         self._network = network
+        self._failures = failures
         self._start = start
         self._pubsub: Pubsub | None = None
         self._dialled: dict[PeerId, tuple[INetConn, Multiaddr]] = {}  # the connections that we dialled directly
@@ -123,17 +124,35 @@ class Traversal:
         if any(map(is_relayed_connection, self._live(str(connection.muxed_conn.peer_id)))):
             self._start(self._move_over, connection)
 
-    async def _move_over(self, direct: Any) -> None:
+    async def _move_over(self, direct: SwarmConn) -> None:
         peer = direct.muxed_conn.peer_id
+        if self._pubsub is not None:
+            try:
+                await move_gossip(self._pubsub, peer)
+            except PEER_FAILURES as error:
+                self._failures.note("moving gossip", error)
         await anyio.sleep(MOVE_SECONDS)
         if direct.is_closed:
             return
         for connection in self._live(str(peer)):
             if is_relayed_connection(connection):
                 await connection.close()
-        for _ in range(REJOIN_ATTEMPTS):
-            await anyio.sleep(REJOIN_SECONDS)
-            if direct.is_closed:
-                return
-            if self._pubsub is not None and peer not in self._pubsub.peers:
-                await self._network.notify_connected(direct)
+
+
+async def move_gossip(pubsub: Pubsub, peer: ID) -> None:
+    """Sends gossip to a peer over a new stream, on its direct connection, from now on.
+
+    The library has one such stream for each peer, and opens another only after it has forgotten the peer and its
+    subscriptions: where both ends do that, one may forget what the other has said anew. Here both keep what they know.
+    """
+    stream = await pubsub.host.new_stream(peer, pubsub.protocols)
+    await stream.write(encode_varint_prefixed(pubsub.get_hello_packet().SerializeToString()))
+    former = pubsub.peer_queues.get(peer)
+    if former is None:  # it is being registered, by the library
+        await stream.reset()
+        return
+    queue = RpcQueue()
+    queue._queue = SendQueue()  # type: ignore[assignment]
+    pubsub.peers[peer], pubsub.peer_queues[peer] = stream, queue
+    pubsub.manager.run_task(pubsub.handle_sending_messages, peer, stream, queue)
+    former.close()

@@ -1,0 +1,116 @@
+"""What a relay gives away, and where holes are punched: the decisions."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from swarm.address_groups import is_public
+from swarm.hosts.libp2p.punch_bounds import ADDRESSES, DIALS, DIALS_PER_IP, PunchBounds, punchable
+from swarm.hosts.libp2p.relaying.circuit_messages import ADDRESSES_READ, packed, unpacked
+from swarm.hosts.libp2p.relaying.relay_book import (
+    CIRCUIT_BYTES,
+    CIRCUIT_SECONDS,
+    CIRCUITS,
+    CIRCUITS_PER_PEER,
+    PEER_BURST_BYTES,
+    PEER_BYTES_PER_SECOND,
+    RESERVATION_SECONDS,
+    RESERVATIONS,
+    RESERVATIONS_PER_NETWORK,
+    RelayBook,
+)
+
+
+def test_a_flood_of_reservations_from_one_network_leaves_places_for_others() -> None:
+    book = RelayBook()
+    flood = [book.reserve(f"flood {n}", "198.51.100.7", 0.0) for n in range(10 * RESERVATIONS)]
+    assert sum(flood) == RESERVATIONS_PER_NETWORK
+    assert book.reserve("honest", "203.0.113.1", 0.0)
+    many = [book.reserve(f"peer {n}", f"network {n}", 0.0) for n in range(RESERVATIONS)]
+    assert sum(many) == RESERVATIONS - RESERVATIONS_PER_NETWORK - 1
+    assert book.reserve("honest", "203.0.113.1", 0.0), "a place is renewed where all are taken"
+
+
+def test_a_reservation_ends_unless_it_is_renewed() -> None:
+    book = RelayBook()
+    book.reserve("a", "network", 0.0)
+    assert book.is_reserved("a", RESERVATION_SECONDS - 1)
+    book.reserve("a", "network", RESERVATION_SECONDS - 1)
+    assert book.is_reserved("a", RESERVATION_SECONDS + 1)
+    assert not book.is_reserved("a", 2 * RESERVATION_SECONDS)
+
+
+def test_circuits_are_bounded_at_both_ends_and_over_all() -> None:
+    book = RelayBook()
+    from_one = [book.open("greedy", f"target {n}", 0.0) for n in range(100)]
+    assert sum(c is not None for c in from_one) == CIRCUITS_PER_PEER
+    to_one = [book.open(f"source {n}", "popular", 0.0) for n in range(100)]
+    assert sum(c is not None for c in to_one) == CIRCUITS_PER_PEER
+    for circuit in from_one:
+        if circuit is not None:
+            book.close(circuit)
+    assert book.open("greedy", "target", 0.0) is not None
+    for n in range(2 * CIRCUITS):
+        book.open(f"s{n}", f"t{n}", 0.0)
+    assert book.circuits == CIRCUITS
+
+
+def test_a_circuit_ends_at_its_bytes_its_time_and_with_its_reservation() -> None:
+    book = RelayBook()
+    book.reserve("target", "network", 0.0)
+    circuit = book.open("source", "target", 0.0)
+    assert circuit is not None
+    assert book.take(circuit, 1000, 0.0) == 0.0
+    assert book.take(circuit, CIRCUIT_BYTES, 0.0) is None
+    assert book.take(circuit, 1, CIRCUIT_SECONDS + 1) is None
+    book.release("target")
+    assert book.take(circuit, 1, 0.0) is None
+    assert book.relayed_bytes == 1000
+
+
+def test_what_a_peer_receives_is_paced_over_all_its_circuits() -> None:
+    book = RelayBook()
+    book.reserve("target", "network", 0.0)
+    one, other = book.open("a", "target", 0.0), book.open("b", "target", 0.0)
+    assert one is not None
+    assert other is not None
+    assert book.take(one, PEER_BURST_BYTES, 0.0) == 0.0
+    assert book.take(other, PEER_BYTES_PER_SECOND, 0.0) == pytest.approx(1.0)
+
+
+SEEN = ("203.0.113.5", 4001)
+
+
+def test_a_hole_is_punched_only_where_the_relay_sees_the_peer() -> None:
+    victims = [(f"198.51.100.{n}", 80) for n in range(50)]
+    assert punchable(victims, SEEN) == [SEEN]
+    assert punchable([("203.0.113.5", 30000)], SEEN) == [("203.0.113.5", 30000), SEEN]
+    assert len(punchable([("203.0.113.5", port) for port in range(1, 1000)], SEEN)) == ADDRESSES
+    assert punchable([SEEN], None) == []
+    assert punchable([("203.0.113.5", 0), ("203.0.113.5", 70000)], SEEN) == [SEEN]
+
+
+@pytest.mark.parametrize(
+    "ip", ["10.1.2.3", "127.0.0.1", "192.168.1.1", "100.64.0.1", "169.254.1.1", "224.0.0.1", "255.255.255.255",
+           "0.0.0.0", "::1", "::", "fe80::1", "fd00::1", "ff02::1", "::ffff:10.0.0.1", "", "no address", "1.2.3"]
+)  # fmt: skip
+def test_no_hole_is_punched_at_an_address_that_is_not_public(ip: str) -> None:
+    assert not is_public(ip)
+    assert punchable([(ip, 80)], (ip, 80)) == []
+
+
+def test_one_address_and_all_together_are_dialled_seldom() -> None:
+    bounds = PunchBounds()
+    assert sum(bounds.take("203.0.113.5", 0.0) for _ in range(1000)) == DIALS_PER_IP
+    bounds = PunchBounds()
+    assert sum(bounds.take(f"203.0.{n % 256}.{n // 256}", 0.0) for n in range(2000)) == DIALS
+
+
+def test_rubbish_for_addresses_is_ignored_and_thousands_are_cut_off() -> None:
+    random = Random(0)
+    rubbish = [random.randbytes(random.randrange(40)) for _ in range(500)]
+    assert len(unpacked(rubbish)) <= ADDRESSES_READ
+    assert unpacked(packed([SEEN, ("2001:db8::1", 1)])) == [SEEN, ("2001:db8::1", 1)]
+    assert len(unpacked(packed([SEEN]) * 5000)) == ADDRESSES_READ

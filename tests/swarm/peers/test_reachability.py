@@ -1,0 +1,92 @@
+"""Whether a node can be dialled, from what peers report, and at which relays it takes a place."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.peers.reachability import (
+    ASK_AGAIN_SECONDS,
+    RELAY_BACKOFF_SECONDS,
+    REPORT_SECONDS,
+    Reach,
+    Report,
+    in_words,
+    judged,
+    relays_to_ask,
+    whom_to_ask,
+)
+
+PUBLIC, PRIVATE = "203.0.113.9", "192.168.1.9"
+
+
+def reports(ip: str, *reached: bool | None, at_seconds: float = 0.0) -> list[Report]:
+    return [Report(f"{ip} {n}", at_seconds, ip, each) for n, each in enumerate(reached)]
+
+
+@pytest.mark.parametrize(
+    ("heard", "reach", "needs_relay"),
+    [
+        ([], Reach.UNKNOWN, False),
+        (reports(PUBLIC, True), Reach.UNKNOWN, False),
+        (reports(PUBLIC, False), Reach.UNKNOWN, True),
+        (reports(PUBLIC, True, True), Reach.INTERNET, False),
+        (reports(PUBLIC, False, False), Reach.NOWHERE, True),
+        (reports(PUBLIC, None, None, None), Reach.UNKNOWN, False),
+        (reports(PUBLIC, True, True, False), Reach.INTERNET, False),
+        (reports(PUBLIC, True, False, False), Reach.NOWHERE, True),
+        (reports(PRIVATE, True, True), Reach.LOCAL_NETWORK, False),
+        (reports(PRIVATE, True, True, True) + reports(PUBLIC, False, False), Reach.NOWHERE, True),
+        (reports("no address", True, True), Reach.LOCAL_NETWORK, False),
+        (reports("224.0.0.1", True, True), Reach.LOCAL_NETWORK, False),
+    ],
+)
+def test_two_reports_must_agree_and_those_over_the_internet_decide(
+    heard: list[Report], reach: Reach, needs_relay: bool
+) -> None:
+    verdict = judged(1.0, heard, {PUBLIC, PRIVATE})
+    assert (verdict.reach, verdict.needs_relay) == (reach, needs_relay)
+
+
+def test_one_liar_changes_no_verdict_of_two_honest_peers() -> None:
+    assert judged(1.0, [*reports(PUBLIC, False, False), Report("liar", 0.0, PUBLIC, True)]).reach is Reach.NOWHERE
+    assert judged(1.0, [*reports(PUBLIC, True, True), Report("liar", 0.0, PUBLIC, False)]).reach is Reach.INTERNET
+
+
+def test_a_node_behind_a_router_takes_places_until_two_peers_reached_it_and_then_announces_the_router() -> None:
+    one, two = (Report(name, 0.0, PUBLIC, True, 4001) for name in ("a", "b"))
+    assert judged(1.0, [one], {PRIVATE}).needs_relay
+    assert not judged(1.0, [one], {PUBLIC}).needs_relay
+    assert judged(1.0, [one, two], {PRIVATE}).also_at == (PUBLIC, 4001)
+    assert judged(1.0, [one, two], {PUBLIC}).also_at is None
+    liar = Report("liar", 0.0, "198.51.100.1", True, 80)
+    assert judged(1.0, [one, two, liar], {PRIVATE}).also_at == (PUBLIC, 4001)
+    assert judged(1.0, [one, liar], {PRIVATE}).also_at is None
+
+
+def test_a_report_is_forgotten_once_it_is_old() -> None:
+    assert judged(2 * REPORT_SECONDS, reports(PUBLIC, True, True)).reach is Reach.UNKNOWN
+
+
+def test_asked_are_those_never_asked_then_those_whose_report_is_old() -> None:
+    heard = {
+        "fresh": Report("fresh", 1000.0, PUBLIC, True),
+        "old": Report("old", 1000.0 - REPORT_SECONDS, PUBLIC, True),
+        "silent": Report("silent", 1000.0 - ASK_AGAIN_SECONDS, "", None),
+        "silent lately": Report("silent lately", 999.0, "", None),
+    }
+    assert whom_to_ask(1000.0, [*heard, "new"], heard) == ["new", "old"]
+    assert whom_to_ask(1000.0, ["fresh", "silent lately"], heard) == []
+
+
+def test_a_node_takes_two_places_renews_them_and_leaves_a_relay_that_refused_alone() -> None:
+    assert relays_to_ask(10.0, ["a", "b", "c"], {}, {}) == ["a", "b"]
+    assert relays_to_ask(10.0, ["a", "b", "c"], {"a": 100.0}, {"b": 5.0}) == ["c"]
+    assert relays_to_ask(200.0, ["a", "b", "c"], {"a": 100.0, "b": 300.0}, {}) == ["a"]
+    assert relays_to_ask(5.0 + RELAY_BACKOFF_SECONDS, ["b"], {}, {"b": 5.0}) == ["b"]
+
+
+def test_a_node_that_nobody_can_dial_says_what_would_help() -> None:
+    nowhere = judged(1.0, reports(PUBLIC, False, False))
+    assert "forward TCP port 4001" in in_words(nowhere, 0, 4001)
+    assert "through 1 relay." in in_words(nowhere, 1, 4001)
+    assert "can dial this node" in in_words(judged(1.0, reports(PUBLIC, True, True)), 0, 4001)
