@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,6 @@ QUIET = (
 )  # fmt: skip
 OPEN_ALL = "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
 ABSENT = "net::ERR_"  # what the browser itself says while the node is away
-
-
-def naming(button: str) -> Callable[[str], bool]:
-    return lambda said: button in said
 
 
 def on_path(*names: str) -> str:
@@ -68,6 +65,10 @@ def nothing_is_wider_than_the_screen(browser: webdriver.Chrome, width: int) -> N
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     if picture := os.environ.get("STARLING_PAGE_PICTURES"):
         browser.save_screenshot(f"{picture}/page-{width}.png")
+
+
+def _says(wanted: str, said: str) -> bool:
+    return wanted in said
 
 
 def complaints(browser: webdriver.Chrome) -> list[str]:
@@ -119,10 +120,10 @@ def test_page_fits_the_screen_shows_peers_that_come_and_go_and_survives_the_node
     until(browser, "#link", lambda said: said == "live")
     again.wait_for_event("ready")  # or it would end before it has begun, and the report tell of one start
     for pressed, then in (("pause", "Resume"), ("resume", "Pause")):  # the page keeps the token meanwhile
-        until(browser, "header .buttons", naming(pressed.capitalize()))
+        until(browser, "header .buttons", partial(_says, pressed.capitalize()))
         browser.execute_script("document.getElementById(arguments[0]).click()", pressed)
         browser.execute_script("document.getElementById('ask-do').click()")
-        until(browser, "header .buttons", naming(then))
+        until(browser, "header .buttons", partial(_says, then))
         assert (processes.status(again)["paused"] is not None) == (pressed == "pause")
     assert again.stop() == 0
     assert [said for said in complaints(browser) if ABSENT not in said] == []

@@ -130,7 +130,7 @@ def test_crash_while_writing_leaves_the_one_before_and_no_litter(tmp_path: Path,
     assert round_names(tmp_path) == ["round-000001"]
 
 
-@pytest.mark.parametrize("failing", ["save_file", "_flush", "_put_in_place"])
+@pytest.mark.parametrize("failing", ["save_file", "flush", "_put_in_place"])
 def test_disk_without_space_is_an_error_that_leaves_the_one_before(
     tmp_path: Path, monkeypatch: Any, failing: str
 ) -> None:
