@@ -1,8 +1,8 @@
 """The interface of a libp2p host, as the swarm uses it, whichever implementation is below.
 
-``swarm.hosts`` has three implementations: ``libp2p`` (py-libp2p on real sockets), ``go`` (a Go daemon; docs/hosts.md says
-what it lacks) and ``simulated`` (in memory, virtual time, faults). One set of conformance tests runs against all. The
-interface is written for anyio; every call that waits for a peer has a deadline.
+``swarm.hosts`` has three implementations: ``libp2p`` (py-libp2p on real sockets), ``go`` (a Go daemon; docs/hosts.md
+says what it lacks) and ``simulated`` (in memory, virtual time, faults). One set of conformance tests runs against all.
+The interface is written for anyio; every call that waits for a peer has a deadline.
 """
 
 from __future__ import annotations
