@@ -1,8 +1,8 @@
 """The interface of a libp2p host, as the swarm uses it, whichever implementation is below.
 
-``swarm.hosts`` has two implementations: ``libp2p`` (real sockets) and ``simulated`` (in memory, virtual time, faults).
-One set of conformance tests runs against both. The interface is written for anyio; every call that waits for a peer has
-a deadline.
+``swarm.hosts`` has three implementations: ``libp2p`` (py-libp2p on real sockets), ``go`` (a Go daemon; docs/hosts.md
+says what it lacks) and ``simulated`` (in memory, virtual time, faults). One set of conformance tests runs against all.
+The interface is written for anyio; every call that waits for a peer has a deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GossipVerdict(Enum):
 
 
 Validator = Callable[[PeerId, bytes], GossipVerdict]
-"""(peer that forwarded it, message) -> verdict; synchronous and quick."""
+"""(peer that forwarded it, message) -> verdict; synchronous and quick. The peer is "" where the host cannot know it."""
 Receiver = Callable[[PeerId, bytes], None]
 """(peer that forwarded it, message): called once for every accepted message of others; must not block."""
 
@@ -48,10 +48,16 @@ class Stream(Protocol):
         """Sends the whole payload. Raises ``UnreachableError`` once the peer is gone."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Returns 1 to ``max_bytes`` bytes, or ``b""`` at the peer's end of stream. Raises ``UnreachableError``."""
+        """Returns 1 to ``max_bytes`` bytes, or ``b""`` at the peer's end of stream. Raises ``UnreachableError``.
+
+        On the Go host a reset is ``b""`` too: what must be whole has a length.
+        """
 
     async def close(self) -> None:
-        """Ends our direction: the peer reads what was sent, then ``b""``."""
+        """Ends our direction: the peer reads what was sent, then ``b""``.
+
+        On either end's Go host it ends the other direction too, so no protocol may expect an answer after it.
+        """
 
     async def reset(self) -> None:
         """Drops both directions at once."""

@@ -185,7 +185,7 @@ class Worker:
 
 def rates(server: Worker, client: Worker, megabytes: int, rounds: int) -> list[float]:
     """Returns MB/s of each fetch."""
-    address = server.answer()["address"]
+    address = str(server.answer()["address"])
     client.answer()
     client.ask(address=address, bytes=megabytes * 10**6, rounds=rounds)
     return [megabytes / seconds for seconds in client.answer()["seconds"]]

@@ -28,7 +28,9 @@ from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.weights_offer import WeightsOffer
 from swarm.client import SwarmClient
+from swarm.exit_codes import FINAL
 from tests.hang_guard import HANG_SECONDS
+from tests.swarm.conftest import skip_without_daemon
 
 pytestmark = pytest.mark.processes
 
@@ -168,6 +170,28 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> Non
     first.client.judge(seen[0].peer, seen[0].advert.blob, api.Judgement.USED)
     (peer,) = peers_of(first, second)
     assert (peer.groups_received - before.groups_received, peer.groups_used - before.groups_used) == (5, 1)
+
+
+def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with_its_daemon(
+    processes: Processes,
+) -> None:
+    skip_without_daemon()
+    py = processes.start("py", host="py")
+    go = processes.start("go", host="go", peers=py.ready())
+    go.ready()
+    wait_until("they are connected", lambda: peers_of(py, go) and peers_of(go, py))
+    for seed, (giving, taking) in enumerate(((py, go), (go, py))):
+        giving.client.share([group(seed), group(90 + seed, tokens=30_000)])
+        wait_until("all groups are seen", lambda taking=taking: len(taking.client.seen_groups(0, 1000)) == 2)
+        wanted = [api.Wanted(s.advert.blob, s.advert.size, (s.peer,)) for s in taking.client.seen_groups(0, 1000)]
+        fetched = taking.client.fetch(wanted, deadline_seconds=HANG_SECONDS)
+        assert [outcome.reason for outcome in fetched] == [None, None]
+    threads = Path(f"/proc/{go.process.pid}/task").iterdir()
+    (daemon,) = " ".join((thread / "children").read_text() for thread in threads).split()
+    os.kill(int(daemon), signal.SIGKILL)
+    code, errors = go.ended()
+    assert code not in FINAL  # the supervisor starts it again
+    assert "the daemon p2pd ended (status -9)" in errors
 
 
 LAYOUT = TensorLayout.of({"bias": (1001,), "matrix": (700, 1000)})

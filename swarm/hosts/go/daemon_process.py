@@ -83,9 +83,9 @@ async def running_daemon(binary: Path, key: NodeKey, listen: Sequence[str], home
     run.
     """
     _check_ports(listen)
-    with_folder = _socket_folder(home)
+    folder = _socket_folder(home)
     name = secrets.token_hex(4)  # a daemon of an earlier process may still be removing its own
-    control_path, stream_path = with_folder / f"{name}.c", with_folder / f"{name}.s"
+    control_path, stream_path = folder / f"{name}.c", folder / f"{name}.s"
     try:
         process = await _start(binary, key, listen, control_path)
         try:
@@ -109,7 +109,7 @@ async def running_daemon(binary: Path, key: NodeKey, listen: Sequence[str], home
                 await process.wait()
                 await process.aclose()
     finally:
-        shutil.rmtree(with_folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_ports(listen: Sequence[str]) -> None:
