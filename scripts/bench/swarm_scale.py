@@ -1,15 +1,16 @@
 """A whole swarm of simulated nodes under churn: what arrives, what a node pays, and whether that grows with the swarm.
 
-    python -m scripts.bench.swarm_scale [--nodes 100 1000] [--minutes 10] [--cpu-minutes N] [--json]
+    python -m scripts.bench.swarm_scale [--nodes 100 1000] [--minutes 10] [--real-minutes N] [--json]
 
 Every node is the swarm's own code (``SwarmService``) on a simulated host in virtual time, a random learner beside it:
-each round of thirty seconds it shares a group, fetches one of another node and judges it; every two minutes it seeks
-a peer to average weights with. Gossip goes through meshes of four, as on our libp2p host. Thirty percent of the nodes
-are replaced every ten minutes, half of them without a goodbye, by newcomers that know three addresses. Twice in the
-second half of the time the network falls into two halves, for a minute or a ninth of a short run. One node in ten is a
-sybil, which announces as much as it may and serves nothing. The nodes at the start are those of a swarm that was there
-before: each knows addresses of twenty-four others and has heard everybody once; they start within a minute. Counted
-after that and ``SETTLING_SECONDS``:
+each round of ten seconds it shares a group, in every third it fetches one of another node and judges it, and every two
+minutes it seeks a peer to average weights with. Gossip goes through meshes of four, as on our libp2p host. Thirty
+percent of the nodes are replaced every ten minutes, half of them without a goodbye, by newcomers that know three
+addresses. Twice in the second half of the time the network falls into two halves, for a minute or a ninth of a short
+run. One node in ten is a sybil, which announces as much as it may and serves nothing.
+
+The nodes at the start are those of a swarm that was there before: each knows addresses of twelve others, has heard
+everybody, and has used up what it may send at once. They start within five seconds. Counted ``SETTLING_SECONDS`` later:
 
 - delivered: of all announcements by honest nodes, the share of honest nodes that accepted them within 15 s, of those
   that were there for 30 s before and 15 s after, outside of partitions and of the 45 s after one;
@@ -56,28 +57,31 @@ from protocol.weights.tensor_layout import TensorLayout
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.shared_opening import SharedOpening
 from swarm import api
+from swarm.announcements.pacing import ADVERTS_AT_ONCE, allowance, heartbeat_seconds
 from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 
 EPOCH: Final = 1_700_000_000.0
-STARTING_SECONDS: Final = 60.0
-SETTLING_SECONDS: Final = 20.0
-REMEMBERED: Final = 24  # addresses that a node of the start knows
+STARTING_SECONDS: Final = 5.0
+SETTLING_SECONDS: Final = 5.0
+REMEMBERED: Final = 12  # addresses that a node of the start knows
 MESH_DEGREE: Final = 4
 PROGRESS_SECONDS: Final = 10.0  # of virtual time
-ROUND_SECONDS: Final = 30.0
+ROUND_SECONDS: Final = 10.0
+ROUNDS_PER_FETCH: Final = 3
 FETCH_SECONDS: Final = 10.0
 AVERAGE_EVERY_SECONDS: Final = 120.0
 PARTNER_SECONDS: Final = 30.0
 REPLACED_SHARE: Final = 0.3  # of the nodes, in ten minutes
 SYBIL_SHARE: Final = 0.1
+HEARTBEAT_SECONDS: Final = 5.0  # as in the settings of a service
 SYBIL_SECONDS: Final = 1.0  # between two announcements of a sybil
 PARTITION_SECONDS: Final = 60.0  # at most; a ninth of the time
 PARTITION_AFTER: Final = (0.5, 0.25)  # of the time, between the start and one, and between one and the next
 AFTER_PARTITION_SECONDS: Final = 45.0
-PRESENT_SECONDS: Final = 30.0  # that a node is there before an announcement which it must hear
+PRESENT_SECONDS: Final = 30.0  # that a newcomer is there before an announcement which it must hear
 DELIVERY_SECONDS: Final = 15.0
 GROUP_BYTES: Final = 2000
 RECEIVED: Final = "received by a node"
@@ -93,11 +97,15 @@ class Node:
     service: SwarmService
     host: SimulatedHost
     is_sybil: bool
+    is_of_start: bool
     began_seconds: float
     task: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     fetched: Counter[bool] = field(default_factory=Counter)
     averaged: Counter[bool] = field(default_factory=Counter)
     cursor: int = 0
+
+    def is_there_since(self, seconds: float) -> bool:
+        return self.is_of_start or self.began_seconds < seconds
 
 
 @dataclass
@@ -110,10 +118,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Bounds:
-    """When the observation ends: after so much virtual time, or once all of the run took so much processor time."""
+    """When the observation ends: after so much virtual time, or once all of the run took so long."""
 
     minutes: float
-    cpu_minutes: float
+    real_minutes: float
 
 
 class Swarm:
@@ -124,6 +132,7 @@ class Swarm:
         self._network = SimulatedNetwork(seed=nodes, mesh_degree=MESH_DEGREE)
         self._nodes: list[Node] = []
         self._made = 0
+        self._sybils: set[str] = set()  # of the start
         self._tasks: TaskGroup
         self._sent: dict[tuple[str, int], Sent] = {}
         self._disturbed_until_seconds = 0.0
@@ -141,13 +150,15 @@ class Swarm:
         return EPOCH + self._clock.current_time()
 
     async def run(self) -> None:
-        began_all = time.process_time()
+        began_all = time.monotonic()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._show_progress)
             hosts = [self._network.host(f"node-{number}") for number in range(self._size)]
-            for host in hosts:
-                await self._join(host, self._random.sample(hosts, min(REMEMBERED, self._size)), hosts)
+            self._sybils = {host.peer_id for host in hosts[1:] if self._random.random() < SYBIL_SHARE}
+            for number, host in enumerate(hosts):
+                started = hosts[:number]
+                await self._join(host, self._random.sample(started, min(REMEMBERED, number)), hosts)
                 await anyio.sleep(STARTING_SECONDS / self._size)
             print("all nodes have started", file=sys.stderr, flush=True)
             await anyio.sleep(SETTLING_SECONDS)
@@ -158,7 +169,7 @@ class Swarm:
             tasks.start_soon(self._partition_twice)
             self._observing = True
             while (seconds := anyio.current_time() - began) < 60.0 * self._minutes:
-                if time.process_time() - began_all > 60.0 * self._bounds.cpu_minutes:
+                if time.monotonic() - began_all > 60.0 * self._bounds.real_minutes:
                     break
                 await anyio.sleep(min(1.0, 60.0 * self._minutes - seconds))
             self.observed_seconds = seconds
@@ -191,7 +202,7 @@ class Swarm:
     async def _join(self, host: SimulatedHost, known: list[SimulatedHost], heard: Sequence[SimulatedHost]) -> None:
         """Starts a node that remembers the addresses ``known`` and a heartbeat of all ``heard``."""
         name = f"node-{self._made}"
-        is_sybil = self._made > 0 and self._random.random() < SYBIL_SHARE
+        is_sybil = host.peer_id in self._sybils or (not heard and self._random.random() < SYBIL_SHARE)
         self._made += 1
         home = self._folder / name
         home.mkdir()
@@ -203,11 +214,15 @@ class Swarm:
         service = SwarmService(
             host, host.key, settings, wall_clock=self.now_seconds, random=Random(name), measure=measured_at_once
         )
+        said = heartbeat("before")
         for other in heard:
             if other is not host:
-                notes = service._table.of(other.peer_id)
-                notes.heartbeat, notes.heartbeat_at_seconds = heartbeat("before"), self.now_seconds()
-        node = Node(service, host, is_sybil, self.now_seconds())
+                self._remember(service, other, said)
+        if heard:
+            service._pacing._adverts._bucket.take(
+                ADVERTS_AT_ONCE - self._random.random(), now_seconds=self.now_seconds()
+            )
+        node = Node(service, host, is_sybil, bool(heard), self.now_seconds())
         if not is_sybil:
             service.gossip.listen(functools.partial(self._on_announcement, node))
             self._watch_announcements_of(node)
@@ -215,25 +230,41 @@ class Swarm:
         self._tasks.start_soon(self._live, node)
         await service.started.wait()
 
+    def _remember(self, service: SwarmService, other: SimulatedHost, said: Heartbeat) -> None:
+        """Lets a node of the start have heard another, which has sent as much at once as it may if it is a sybil."""
+        notes = service._table.of(other.peer_id)
+        notes.heartbeat, notes.heartbeat_at_seconds = said, self.now_seconds()
+        if other.peer_id in self._sybils:
+            may, limits = allowance(self._size, HEARTBEAT_SECONDS), service.gossip._limits
+            for number in range(int(may.messages_at_once)):
+                limits.refusal(other.peer_id, number, 0, self.now_seconds(), forwarder=other.peer_id, allowance=may)
+
     async def _live(self, node: Node) -> None:
         with node.task, suppress(StarlingError):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(node.service.run)
                 await node.service.started.wait()
                 if not node.is_sybil:
+                    tasks.start_soon(self._beat, node)
                     tasks.start_soon(self._average, node)
                 await (self._attack if node.is_sybil else self._learn)(node)
 
+    async def _beat(self, node: Node) -> None:
+        if node.is_of_start:  # its regular heartbeats then come at any time
+            random = Random(f"{node.host.peer_id} beats")
+            await anyio.sleep(random.uniform(0.0, heartbeat_seconds(self._size, HEARTBEAT_SECONDS)))
+        await node.service.answer(api.Beat(heartbeat(node.host.peer_id[-6:])))
+
     async def _learn(self, node: Node) -> None:
         random = Random(node.host.peer_id)
-        await node.service.answer(api.Beat(heartbeat(node.host.peer_id[-6:])))
         await anyio.sleep(random.uniform(0.0, ROUND_SECONDS))
         for number in range(1 << 30):
             content = random.randbytes(GROUP_BYTES)
             blob = node.service.store.put(content)
             with suppress(StarlingError):
                 await node.service.answer(api.Share(FAMILY, FAMILY, number, (group(blob, number),)))
-                await self._fetch_one(node, random)
+                if number % ROUNDS_PER_FETCH == 0:
+                    await self._fetch_one(node, random)
             await anyio.sleep(random.uniform(0.8, 1.2) * ROUND_SECONDS)
 
     async def _fetch_one(self, node: Node, random: Random) -> None:
@@ -303,7 +334,7 @@ class Swarm:
 
     def _is_observed(self, oldest_seconds: float, node: Node) -> bool:
         is_calm = self.now_seconds() > self._disturbed_until_seconds
-        return self._observing and is_calm and node in self._nodes and node.began_seconds < oldest_seconds
+        return self._observing and is_calm and node in self._nodes and node.is_there_since(oldest_seconds)
 
     def _watch_announcements_of(self, node: Node) -> None:
         announce = node.service.gossip.announce
@@ -311,7 +342,7 @@ class Swarm:
         async def announced(body: Body) -> int:
             oldest_seconds = self.now_seconds() - PRESENT_SECONDS
             if self._is_observed(oldest_seconds, node):
-                there = {n.host.peer_id for n in self._nodes if not n.is_sybil and n.began_seconds < oldest_seconds}
+                there = {n.host.peer_id for n in self._nodes if not n.is_sybil and n.is_there_since(oldest_seconds)}
                 of = node.host.peer_id, node.service.gossip._sequence + 1
                 self._sent[of] = Sent(there - {node.host.peer_id})
                 self._tasks.start_soon(self._count, of)
@@ -395,15 +426,15 @@ def measure(nodes: int, bounds: Bounds) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000], help="sizes of the swarm")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after one and a half of starting")
-    parser.add_argument("--cpu-minutes", type=float, default=math.inf, help="of one size; a longer run is cut short")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after ten seconds of starting")
+    parser.add_argument("--real-minutes", type=float, default=math.inf, help="of one size; a longer run is cut short")
     add_json_flag(parser)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     gc.set_threshold(*COLLECTING)
     figures: list[Figure] = []
     for nodes in arguments.nodes:
-        figures += measure(nodes, Bounds(arguments.minutes, arguments.cpu_minutes))
+        figures += measure(nodes, Bounds(arguments.minutes, arguments.real_minutes))
     received = [figure.value for figure in figures if figure.name.endswith(RECEIVED)]
     if len(received) > 1:
         name = f"{RECEIVED}: {arguments.nodes[-1]} nodes over {arguments.nodes[0]}"
