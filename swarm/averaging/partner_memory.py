@@ -2,12 +2,12 @@
 
     after a failed exchange      not again for ``PAUSES`` times as long as it took, doubled with every failure that no
                                  commit followed
-    peers without a commit       after one of them failed, none of them for ``PAUSES`` times as long as that took; then,
+    peers without a commit       after one of them failed, none of them for ``STRANGERS_PAUSES`` times as long; then,
                                  until one has committed, one of them a search, by lot: each with a chance as large as
                                  the time for which it has been connected
 
 so that a stranger that takes our time loses its own turn, and strangers that take turns, however many names they have,
-cost no more than a twentieth of our time. A name that is always new is hardly ever drawn, and a newcomer that stays is.
+cost no more than a fortieth of our time. A name that is always new is hardly ever drawn, and a newcomer that stays is.
 Until one has failed, strangers are like all others.
 
 Peers that have committed with us, or whose groups we learnt from, are not counted among strangers. While none of them
@@ -27,7 +27,8 @@ from typing import Final
 
 from swarm.host import PeerId
 
-PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time, and strangers together another
+PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time
+STRANGERS_PAUSES: Final = 40.0  # a partner that we keep waiting meanwhile loses as much
 MAX_PAUSE_SECONDS: Final = 24 * 3600.0
 REMEMBERED: Final = 1024
 
@@ -60,7 +61,7 @@ class PartnerMemory:
             del failed[next(iter(failed))]
         if not is_stranger:
             return replace(self, failed=failed)
-        return PartnerMemory(failed, True, now_seconds + PAUSES * took_seconds)
+        return PartnerMemory(failed, True, now_seconds + STRANGERS_PAUSES * took_seconds)
 
     def after_commit(self, peer: PeerId, *, is_stranger: bool) -> PartnerMemory:
         failed = {other: each for other, each in self.failed.items() if other != peer}

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from swarm.averaging.partner_memory import MAX_PAUSE_SECONDS, PAUSES, REMEMBERED, PartnerMemory
+from swarm.averaging.partner_memory import MAX_PAUSE_SECONDS, PAUSES, REMEMBERED, STRANGERS_PAUSES, PartnerMemory
 
 
 def partners(
@@ -45,8 +45,8 @@ def test_strangers_without_trouble_are_like_all_others_and_after_a_failure_pause
     peers = ["friend", "new", "newer"]
     assert partners(PartnerMemory(), peers, 0.0, known="friend") == peers
     memory = PartnerMemory().after_failure("new", 0.0, 60.0, is_stranger=True)
-    assert partners(memory, peers, PAUSES * 60.0 - 1.0, known="friend") == ["friend"]
-    assert len(partners(memory, peers, PAUSES * 60.0, known="friend")) == 2
+    assert partners(memory, peers, STRANGERS_PAUSES * 60.0 - 1.0, known="friend") == ["friend"]
+    assert len(partners(memory, peers, STRANGERS_PAUSES * 60.0, known="friend")) == 2
     assert partners(memory, ["newer"], 1.0) == ["newer"], "a newcomer has nobody else"
 
 
@@ -75,7 +75,7 @@ def test_failures_of_known_partners_close_no_door_to_strangers() -> None:
 
 
 @pytest.mark.parametrize(("renamed_seconds", "fewest_turns"), [(60.0, 40), (360.0, 8), (3600.0, 0)])
-def test_strangers_under_any_names_take_a_twentieth_of_our_time_and_leave_turns_to_a_newcomer_that_stays(
+def test_strangers_under_any_names_take_a_fortieth_of_our_time_and_leave_turns_to_a_newcomer_that_stays(
     renamed_seconds: float, fewest_turns: int
 ) -> None:
     hour_seconds, exchange_seconds, random = 3600.0, 10.0, Random(1)
@@ -93,7 +93,7 @@ def test_strangers_under_any_names_take_a_twentieth_of_our_time_and_leave_turns_
         else:
             now_seconds += 20.0  # until the next search
             turns += "newcomer" in found
-    assert 0.0 < lost_seconds <= hour_seconds / PAUSES
+    assert 0.0 < lost_seconds <= hour_seconds / STRANGERS_PAUSES + exchange_seconds
     assert turns >= fewest_turns
 
 
