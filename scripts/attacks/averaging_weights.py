@@ -164,8 +164,7 @@ def corrupt(swarm: SimulatedSwarm, node: ExperimentNode, kind: str, policy: Poli
     else:
         replica: Any = node._replica
         replica._rule = HostileRule(kind, policy, seed)
-        if hasattr(replica, "take_back_if_harmful"):
-            replica.take_back_if_harmful = lambda *arguments: False
+        replica.take_back_if_harmful = lambda *arguments: False
 
 
 def run(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
@@ -204,7 +203,7 @@ def run(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
         "reward": statistics.fmean(statistics.fmean(history.reward) for history in histories),
         "outer steps": statistics.fmean(history.outer_steps for history in histories),
         "worst": min(statistics.fmean(history.measurements[-1].sampled.values()) for history in histories),
-        "taken back": float(sum(history.taken_back for history in histories if hasattr(history, "taken_back"))),
+        "taken back": float(sum(history.taken_back for history in histories)),
         "seconds": time.process_time() - began,
     }
 

@@ -2,16 +2,17 @@
 
     after a failed exchange      not again for ``PAUSES`` times as long as it took, doubled with every failure that no
                                  commit followed
-    peers without a commit       after one of them failed, none of them for ``PAUSES`` times as long as that took; then,
-                                 until one has committed, only those that have been connected for ``STAYED_SECONDS``, or
-                                 half as long as the one that was longest
+    peers without a commit       after one of them failed, none of them for ``STRANGERS_PAUSES`` times as long; then,
+                                 until one has committed, one of them a search, by lot: each with a chance as large as
+                                 the time for which it has been connected
 
 so that a stranger that takes our time loses its own turn, and strangers that take turns, however many names they have,
-cost no more than a twentieth of our time. A stranger whose name is always new is never a partner, and does not stand in
-the way of a newcomer that stays. Until one has failed, strangers are like all others.
+cost no more than a fortieth of our time. A name that is always new is hardly ever drawn, and a newcomer that stays is.
+Until one has failed, strangers are like all others.
 
 Peers that have committed with us, or whose groups we learnt from, are not counted among strangers. While none of them
-is here, strangers do not pause together: a newcomer has nobody else.
+is here, strangers do not pause together, and all are partners that have been here at least half as long as the longest:
+a newcomer has nobody else, and met the honest ones when it came.
 
 Bounded to ``REMEMBERED`` peers; the one that failed longest ago is forgotten first. To push out one failure takes as
 many other failures, of which each takes its pause.
@@ -26,9 +27,9 @@ from typing import Final
 
 from swarm.host import PeerId
 
-PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time, and strangers together another
+PAUSES: Final = 20.0  # so that one peer takes at most a twentieth of our time
+STRANGERS_PAUSES: Final = 40.0  # a partner that we keep waiting meanwhile loses as much
 MAX_PAUSE_SECONDS: Final = 24 * 3600.0
-STAYED_SECONDS: Final = 300.0
 REMEMBERED: Final = 1024
 
 
@@ -60,7 +61,7 @@ class PartnerMemory:
             del failed[next(iter(failed))]
         if not is_stranger:
             return replace(self, failed=failed)
-        return PartnerMemory(failed, True, now_seconds + PAUSES * took_seconds)
+        return PartnerMemory(failed, True, now_seconds + STRANGERS_PAUSES * took_seconds)
 
     def after_commit(self, peer: PeerId, *, is_stranger: bool) -> PartnerMemory:
         failed = {other: each for other, each in self.failed.items() if other != peer}
@@ -73,8 +74,10 @@ class PartnerMemory:
         *,
         is_stranger: Callable[[PeerId], bool],
         connected_seconds: Callable[[PeerId], float],
+        lot: float,
     ) -> list[PeerId]:
-        """Returns those of ``peers`` that we average with now; ``connected_seconds`` says for how long each is here."""
+        """Returns those of ``peers`` that we average with now; ``connected_seconds`` says for how long each is here,
+        and ``lot``, 0 to 1, is drawn once for each search."""
         ready = [peer for peer in peers if not self._is_pausing(peer, now_seconds)]
         known = [peer for peer in ready if not is_stranger(peer)]
         if known and now_seconds < self.strangers_from_seconds:
@@ -82,9 +85,21 @@ class PartnerMemory:
         if not self.is_wary:
             return ready
         stayed_seconds = {peer: connected_seconds(peer) for peer in ready if peer not in known}
-        enough_seconds = min(STAYED_SECONDS, max(stayed_seconds.values(), default=0.0) / 2.0)
-        return [peer for peer in ready if peer in known or stayed_seconds[peer] >= enough_seconds]
+        if known:
+            return known + _drawn(stayed_seconds, lot)
+        longest_seconds = max(stayed_seconds.values(), default=0.0)
+        return [peer for peer, seconds in stayed_seconds.items() if seconds >= longest_seconds / 2.0]
 
     def _is_pausing(self, peer: PeerId, now_seconds: float) -> bool:
         failed = self.failed.get(peer)
         return failed is not None and now_seconds < failed.until_seconds
+
+
+def _drawn(weights: Mapping[PeerId, float], lot: float) -> list[PeerId]:
+    """Returns one peer, each with a chance as large as its weight; none of peers without any."""
+    rest = lot * sum(weights.values())
+    for peer, weight in weights.items():
+        rest -= weight
+        if rest < 0.0:
+            return [peer]
+    return []

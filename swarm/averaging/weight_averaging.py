@@ -5,7 +5,7 @@ ask, fetches the partner's weights, and judges them before the node confirms tha
 
 Guarantees: only connected peers that are not banned and whose latest heartbeat names our family are asked, and only
 proposals of such peers accepted; of these, none that failed a moment ago, and of those that never averaged with us,
-once one has failed, only such as have been here for a while (``swarm.averaging.partner_memory``). The weights that we
+once one has failed, few and rather such as have stayed (``swarm.averaging.partner_memory``). The weights that we
 average with have our layout, are finite and bounded, and are no outlier (``swarm.averaging.norm_history``); all others
 are refused with the reason before anything is committed, and cost their sender reputation. Both blobs stay in the store
 during the exchange and for the store's grace period, a minute, after the answer. There is one search at a time;
@@ -76,6 +76,7 @@ class _Search:
     known: api.KnownPartners
     past: FamilyPast  # of ``known``, with this search
     pinned: list[bytes]
+    lot: float  # draws the stranger that it may end with, where only one may
     refused_as: ExchangeOutcome | None = None  # why we refused the weights of the exchange that runs
     difference: Difference | None = None  # of the partner's weights from ours, once these were found fit
     weight: float = 1.0
@@ -108,6 +109,7 @@ class WeightAveraging:
         self._candidates = candidates
         self._connected_seconds = connected_seconds
         self._wall_clock = wall_clock
+        self._random = random
         self._measure = measure
         self._partners = PartnerMemory()
         self._search: _Search | None = None
@@ -132,7 +134,9 @@ class WeightAveraging:
                 "busy", "an exchange of weights runs already: wait for its answer, or close its client"
             )
         offer = request.offer
-        search = self._search = _Search(offer, _layout_of(request), request.known, request.known.past, [offer.blob])
+        search = self._search = _Search(
+            offer, _layout_of(request), request.known, request.known.past, [offer.blob], self._random.random()
+        )
         self._store.pin(offer.blob)
         try:
             await self._check_ours(search)
@@ -166,6 +170,7 @@ class WeightAveraging:
             anyio.current_time(),
             is_stranger=self._is_stranger,
             connected_seconds=self._connected_seconds,
+            lot=search.lot,
         )
 
     def _is_stranger(self, peer: PeerId) -> bool:

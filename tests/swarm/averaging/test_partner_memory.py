@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from random import Random
 
-from swarm.averaging.partner_memory import MAX_PAUSE_SECONDS, PAUSES, REMEMBERED, STAYED_SECONDS, PartnerMemory
+import pytest
+
+from swarm.averaging.partner_memory import MAX_PAUSE_SECONDS, PAUSES, REMEMBERED, STRANGERS_PAUSES, PartnerMemory
 
 
 def partners(
@@ -14,12 +18,14 @@ def partners(
     *,
     since: Mapping[str, float] | None = None,
     known: str = "",
+    lot: float = 0.0,
 ) -> list[str]:
     return memory.partners(
         peers,
         now_seconds,
         is_stranger=lambda peer: peer != known,
         connected_seconds=lambda peer: now_seconds - (since or {}).get(peer, 0.0),
+        lot=lot,
     )
 
 
@@ -39,21 +45,26 @@ def test_strangers_without_trouble_are_like_all_others_and_after_a_failure_pause
     peers = ["friend", "new", "newer"]
     assert partners(PartnerMemory(), peers, 0.0, known="friend") == peers
     memory = PartnerMemory().after_failure("new", 0.0, 60.0, is_stranger=True)
-    assert partners(memory, peers, PAUSES * 60.0 - 1.0, known="friend") == ["friend"]
-    assert partners(memory, peers, PAUSES * 60.0, known="friend") == peers
+    assert partners(memory, peers, STRANGERS_PAUSES * 60.0 - 1.0, known="friend") == ["friend"]
+    assert len(partners(memory, peers, STRANGERS_PAUSES * 60.0, known="friend")) == 2
     assert partners(memory, ["newer"], 1.0) == ["newer"], "a newcomer has nobody else"
 
 
-def test_after_a_stranger_failed_only_those_that_stay_are_partners_until_one_has_committed() -> None:
-    memory, late = PartnerMemory().after_failure("gone", 0.0, 1.0, is_stranger=True), 10_000.0
-    young = {"old": 0.0, "stays": late - STAYED_SECONDS, "new": late - STAYED_SECONDS + 1.0}
-    assert partners(memory, ["old", "stays", "new"], late, since=young) == ["old", "stays"]
-    assert partners(memory, ["old", "stays", "new"], late, since=young, known="new") == ["old", "stays", "new"]
+def test_after_a_stranger_failed_one_a_search_is_drawn_by_its_stay_until_one_has_committed() -> None:
+    memory, random = PartnerMemory().after_failure("gone", 0.0, 1.0, is_stranger=True), Random(1)
+    peers, since = ["friend", "stays", "new"], {"stays": 200.0, "new": 900.0}
+    drawn = Counter(
+        peer
+        for _ in range(900)
+        for peer in partners(memory, peers, 1000.0, since=since, known="friend", lot=random.random())
+    )
+    assert drawn["friend"] == 900 == drawn["stays"] + drawn["new"]
+    assert 60 <= drawn["new"] <= 140  # one in nine
     memory = memory.after_commit("stays", is_stranger=True)
-    assert partners(memory, ["old", "stays", "new"], late, since=young) == ["old", "stays", "new"]
+    assert partners(memory, peers, 1000.0, since=since, known="friend") == peers
 
 
-def test_where_all_are_new_those_stay_that_came_first() -> None:
+def test_a_newcomer_that_knows_nobody_takes_those_that_were_here_when_it_came() -> None:
     memory = PartnerMemory().after_failure("gone", 0.0, 0.1, is_stranger=True)
     assert partners(memory, ["a", "b", "c"], 20.0, since={"a": 0.0, "b": 9.0, "c": 11.0}) == ["a", "b"]
 
@@ -63,23 +74,27 @@ def test_failures_of_known_partners_close_no_door_to_strangers() -> None:
     assert partners(memory, ["friend", "new"], 0.0, known="friend") == ["new"]
 
 
-def test_strangers_under_any_number_of_names_take_a_twentieth_of_our_time_and_none_from_a_newcomer_that_stays() -> None:
-    hour_seconds, renamed_seconds, exchange_seconds = 3600.0, 60.0, 10.0
-    memory, now_seconds, lost_seconds, open_seconds = PartnerMemory(), 0.0, 0.0, 0.0
+@pytest.mark.parametrize(("renamed_seconds", "fewest_turns"), [(60.0, 40), (360.0, 8), (3600.0, 0)])
+def test_strangers_under_any_names_take_a_fortieth_of_our_time_and_leave_turns_to_a_newcomer_that_stays(
+    renamed_seconds: float, fewest_turns: int
+) -> None:
+    hour_seconds, exchange_seconds, random = 3600.0, 10.0, Random(1)
+    memory, now_seconds, lost_seconds, turns = PartnerMemory(), 0.0, 0.0, 0
     while now_seconds < hour_seconds:
         came_seconds = now_seconds // renamed_seconds * renamed_seconds
-        name = f"since {came_seconds}"
-        since = {"friend": 0.0, "newcomer": 0.0, name: came_seconds}
-        found = partners(memory, list(since), now_seconds, since=since, known="friend")
-        if name in found:  # it proposes all the time, so that it is the first
+        names = [f"{number} since {came_seconds}" for number in range(8)]
+        since = {"newcomer": 0.0, "friend": 0.0} | dict.fromkeys(names, came_seconds)
+        found = partners(memory, list(since), now_seconds, since=since, known="friend", lot=random.random())
+        taking = [name for name in names if name in found]
+        if taking:  # it proposes all the time, so that it is the first
             now_seconds += exchange_seconds
             lost_seconds += exchange_seconds
-            memory = memory.after_failure(name, now_seconds, exchange_seconds, is_stranger=True)
+            memory = memory.after_failure(taking[0], now_seconds, exchange_seconds, is_stranger=True)
         else:
-            now_seconds += 1.0
-            open_seconds += "newcomer" in found
-    assert 0.0 < lost_seconds <= hour_seconds / PAUSES
-    assert open_seconds > 0.8 * hour_seconds
+            now_seconds += 20.0  # until the next search
+            turns += "newcomer" in found
+    assert 0.0 < lost_seconds <= hour_seconds / STRANGERS_PAUSES + exchange_seconds
+    assert turns >= fewest_turns
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_failure_goes_first() -> None:
