@@ -23,7 +23,7 @@ from swarm.peers.reachability import Reachability, Report, in_words, judged, rel
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS: Final = 1.0
+TICK_SECONDS: Final = 2.0
 RESERVE_SECONDS: Final = 10.0  # for an answer of a relay
 
 
