@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -182,7 +183,7 @@ def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with
     wait_until("they are connected", lambda: peers_of(py, go) and peers_of(go, py))
     for seed, (giving, taking) in enumerate(((py, go), (go, py))):
         giving.client.share([group(seed), group(90 + seed, tokens=30_000)])
-        wait_until("all groups are seen", lambda taking=taking: len(taking.client.seen_groups(0, 1000)) == 2)
+        wait_until("all groups are seen", partial(has_seen, taking, 2))
         wanted = [api.Wanted(s.advert.blob, s.advert.size, (s.peer,)) for s in taking.client.seen_groups(0, 1000)]
         fetched = taking.client.fetch(wanted, deadline_seconds=HANG_SECONDS)
         assert [outcome.reason for outcome in fetched] == [None, None]
@@ -195,6 +196,10 @@ def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with
 
 
 LAYOUT = TensorLayout.of({"bias": (1001,), "matrix": (700, 1000)})
+
+
+def has_seen(node: SwarmProcess, groups: int) -> bool:
+    return len(node.client.seen_groups(0, 1000)) == groups
 
 
 def peers_of(process: SwarmProcess, other: SwarmProcess) -> list[api.PeerStatus]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,10 +18,9 @@ import trio
 from protocol.errors import ConfigurationError, HostEndedError, TransportError
 from protocol.identity import NodeKey
 from swarm.exit_codes import FINAL, exit_code_of
-from swarm.host import GossipVerdict, Stream
+from swarm.host import GossipVerdict, Host, Stream
 from swarm.hosts import choosing
 from swarm.hosts.go import daemon_messages as messages
-from swarm.hosts.go import daemon_process
 from swarm.hosts.go.control import ControlSocket
 from swarm.hosts.go.daemon_gossip import REJECTIONS, DaemonGossip
 from swarm.hosts.go.go_host import GoHost
@@ -82,7 +82,7 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
             assert sorted(heard["py"]) == sorted(b"from go %d" % number for number in range(20))
             assert sorted(heard["go"]) == sorted(b"from py %d" % number for number in range(20))
             for one, other in ((go, py), (py, go)):
-                await GoWorld.eventually(lambda one=one, other=other: other.peer_id in one.peers())
+                await GoWorld.eventually(partial(_is_connected, one, other))
                 assert await _fetch_blob(one, other.peer_id) == blob
             assert go.remote_ip(py.peer_id) == "127.0.0.1"
             await GoWorld.eventually(lambda: go.round_trip_seconds(py.peer_id) is not None)
@@ -94,6 +94,10 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
 async def _send_blob(stream: Stream, blob: bytes) -> None:
     while await stream.receive(1):  # until the asking side ends the stream, as ``swarm.blobs.blob_server`` does
         await stream.send(blob)
+
+
+def _is_connected(host: Host, other: Host) -> bool:
+    return other.peer_id in host.peers()
 
 
 async def _fetch_blob(host, peer: str) -> bytes:
@@ -161,7 +165,7 @@ def test_daemon_ends_with_a_process_that_is_killed(with_daemon, tmp_path: Path) 
 
 
 def test_absent_daemon_is_said_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_process.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'extra "go".*swarm\.host = "py"'):
         GoHost(NodeKey.generate(), [LISTEN])
 
