@@ -91,7 +91,7 @@ def is_dialable(address: str) -> bool:
     if not (address.startswith(("/ip4/", "/ip6/")) and len(address) <= ADDRESS_CHARACTERS and address.isascii()):
         return False
     route, separator, peer = address.rpartition("/p2p/")
-    if address.count(CIRCUIT) > 1 or (CIRCUIT in address and not route.endswith(CIRCUIT.rstrip("/"))):
+    if address.count(CIRCUIT.rstrip("/")) > 1 or (CIRCUIT in address and not route.endswith(CIRCUIT.rstrip("/"))):
         return False  # through one relay at most
     return bool(separator) and peer.isalnum() and "/tcp/" in route and address.isprintable() and " " not in address
 

@@ -36,12 +36,26 @@ def test_two_hosts_meet_through_a_relay_and_lose_each_other_with_it(tell) -> Non
         assert await other.connect(through, deadline_seconds=10) == one.peer_id
         assert other.is_relayed(one.peer_id)
         assert not other.is_relayed(relay.peer_id)
+        assert relay.relaying().reservations == 1
         assert other.remote_ip(one.peer_id) == ""
         assert await world.exchange(other, one.peer_id, b"hello") == b"hello"
         await world.eventually(lambda: one.is_relayed(other.peer_id))
         world.vanish(relay)
         await world.eventually(lambda: not one.peers() and not other.peers())
         assert through not in one.addresses()
+
+    tell(story)
+
+
+def test_a_place_ends_with_the_connection_of_the_peer_that_has_it(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one = await world.start(tasks, 2)
+        relay.serve_as_relay(lambda peer: True)
+        await one.connect(relay.addresses()[0], deadline_seconds=10)
+        await one.reserve(relay.peer_id, deadline_seconds=10)
+        assert relay.relaying().reservations == 1
+        await one.disconnect(relay.peer_id)
+        await world.eventually(lambda: relay.relaying().reservations == 0)
 
     tell(story)
 

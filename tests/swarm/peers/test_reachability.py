@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from node.cli.wording import reach_lines
+from node.doctor.findings import Severity
+from node.doctor.network import judge_reach
+from swarm.api import ReachStatus, SwarmStatus
+from swarm.peers.discovery import AddressSource, Candidate, DiscoveryConfig, is_dialable, next_dials
 from swarm.peers.reachability import (
     ASK_AGAIN_SECONDS,
     RELAY_BACKOFF_SECONDS,
@@ -90,3 +95,43 @@ def test_a_node_that_nobody_can_dial_says_what_would_help() -> None:
     assert "forward TCP port 4001" in in_words(nowhere, 0, 4001)
     assert "through 1 relay." in in_words(nowhere, 1, 4001)
     assert "can dial this node" in in_words(judged(1.0, reports(PUBLIC, True, True)), 0, 4001)
+
+
+RELAYED = "/ip4/203.0.113.1/tcp/4001/p2p/Relay/p2p-circuit/p2p/Peer"
+
+
+def test_a_relayed_address_is_tried_after_a_public_one_and_before_a_private_one() -> None:
+    addresses = ["/ip4/192.168.1.2/tcp/4001/p2p/Peer", RELAYED, "/ip4/203.0.113.2/tcp/4001/p2p/Peer"]
+    book = [Candidate(address, AddressSource.PEER) for address in addresses]
+    tried = []
+    for _ in addresses:
+        (dial,) = next_dials(0.0, book, ourselves="Us", connected=(), dialling=(), refused=(), config=DiscoveryConfig())
+        tried.append(dial.address)
+        book = [candidate for candidate in book if candidate.address != dial.address]
+    assert tried == [addresses[2], addresses[1], addresses[0]]
+
+
+@pytest.mark.parametrize(
+    ("address", "dialable"),
+    [
+        (RELAYED, True),
+        (RELAYED.replace("/p2p/Peer", "/p2p-circuit/p2p/Peer"), False),
+        (f"{RELAYED}/p2p-circuit/p2p/Other", False),
+        ("/p2p-circuit/ip4/203.0.113.1/tcp/1/p2p/Peer", False),
+    ],
+)
+def test_an_address_runs_through_one_relay_at_most(address: str, dialable: bool) -> None:
+    assert is_dialable(address) is dialable
+
+
+@pytest.mark.parametrize("relays", [(), ("relay",)])
+def test_doctor_and_status_say_that_nobody_can_dial_the_node(relays: tuple[str, ...]) -> None:
+    nowhere = judged(1.0, reports(PUBLIC, False, False))
+    reach = ReachStatus(Reach.NOWHERE, in_words(nowhere, len(relays), 4001), relays, ("peer",))
+    finding = judge_reach(reach)
+    assert finding.severity is (Severity.OK if relays else Severity.WARNING)
+    assert "no peer can dial this node" in finding.message
+    swarm = SwarmStatus("me", "test", "", (), 0.0, 1, None, 0, 0, 0, {}, {}, reach=reach)
+    said, relayed = reach_lines(swarm)
+    assert "forward TCP port 4001" in said
+    assert relayed.startswith("1 peer connected through a relay only")

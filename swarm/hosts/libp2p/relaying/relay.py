@@ -70,7 +70,7 @@ class Relay:
             await _refuse(stream, Status.UNEXPECTED_MESSAGE)
 
     async def _reserve(self, stream: Stream, seen_at: SocketAddress) -> None:
-        self._drop_departed()
+        self.drop_departed()
         if not self.book.reserve(stream.peer, stream.network, anyio.current_time()):
             await _refuse(stream, Status.RESERVATION_REFUSED)
             return
@@ -86,7 +86,8 @@ class Relay:
             ),
         )
 
-    def _drop_departed(self) -> None:
+    def drop_departed(self) -> None:
+        """Ends the reservations of peers that are no longer connected directly."""
         for peer in self.book.reserved():
             if self._seen_at(peer) is None:
                 self.book.release(peer)

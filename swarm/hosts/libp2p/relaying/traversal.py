@@ -112,6 +112,7 @@ class Traversal:
         return list(dict.fromkeys(seen))
 
     def relaying(self) -> Relaying:
+        self.relay.drop_departed()
         book = self.relay.book
         serves = self.relay.admits is not None
         return Relaying(serves, book.reservations, book.circuits, book.relayed_bytes, tuple(self._places()))
