@@ -14,7 +14,7 @@ import anyio
 import pytest
 import trio
 
-from protocol.errors import ConfigurationError, HostEndedError, TransportError
+from protocol.errors import ConfigurationError, HostEndedError, TransportError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.exit_codes import FINAL, exit_code_of
 from swarm.host import GossipVerdict, Stream
@@ -87,6 +87,49 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
             assert go.remote_ip(py.peer_id) == "127.0.0.1"
             await GoWorld.eventually(lambda: go.round_trip_seconds(py.peer_id) is not None)
         assert not go.faults
+
+    in_trio(story)
+
+
+def test_last_bytes_before_an_end_arrive_and_a_sender_notices_that_its_reader_left(with_daemon) -> None:
+    async def story() -> None:
+        go, py = GoHost(NodeKey.generate(), [LISTEN]), Libp2pHost(NodeKey.generate(), [LISTEN])
+        arrived: list[int] = []
+        left: list[str] = []
+
+        async def collect(stream: Stream) -> None:
+            content = b""
+            with suppress(UnreachableError):  # a reset behind the last byte
+                while piece := await stream.receive(1 << 16):
+                    content += piece
+            arrived.append(len(content))
+
+        async def pour(stream: Stream) -> None:
+            await stream.receive(1)
+            try:
+                while True:
+                    await stream.send(bytes(1 << 16))
+            except UnreachableError:
+                left.append(stream.peer)
+                raise
+
+        for host in (go, py):
+            host.handle("/test/collect/1", collect)
+            host.handle("/test/pour/1", pour)
+        async with go.run(), py.run():
+            await go.connect(py.addresses()[0], deadline_seconds=10)
+            for one, other in ((go, py), (py, go)):
+                for _ in range(25):
+                    stream = await one.open_stream(other.peer_id, "/test/collect/1", deadline_seconds=10)
+                    await stream.send(bytes(50_000))
+                    await stream.finish(linger_seconds=5)
+                stream = await one.open_stream(other.peer_id, "/test/pour/1", deadline_seconds=10)
+                await stream.send(b"?")
+                await stream.receive(1)
+                await stream.reset()
+            await GoWorld.eventually(lambda: len(arrived) == 50 and len(left) == 2)
+        assert set(arrived) == {50_000}
+        assert set(left) == {go.peer_id, py.peer_id}
 
     in_trio(story)
 
