@@ -179,7 +179,7 @@ class Worker:
     def answer(self) -> dict[str, Any]:
         line = cast(IO[str], self.process.stdout).readline()
         if not line:
-            raise RuntimeError(f"{self.process.args} ended without an answer")
+            raise RuntimeError(f"{self.process.args!r} ended without an answer")
         return cast(dict[str, Any], json.loads(line))
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -172,6 +173,10 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> Non
     assert (peer.groups_received - before.groups_received, peer.groups_used - before.groups_used) == (5, 1)
 
 
+def has_seen(process: SwarmProcess, groups: int) -> bool:
+    return len(process.client.seen_groups(0, 1000)) == groups
+
+
 def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with_its_daemon(
     processes: Processes,
 ) -> None:
@@ -182,7 +187,7 @@ def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with
     wait_until("they are connected", lambda: peers_of(py, go) and peers_of(go, py))
     for seed, (giving, taking) in enumerate(((py, go), (go, py))):
         giving.client.share([group(seed), group(90 + seed, tokens=30_000)])
-        wait_until("all groups are seen", lambda taking=taking: len(taking.client.seen_groups(0, 1000)) == 2)
+        wait_until("all groups are seen", partial(has_seen, taking, 2))
         wanted = [api.Wanted(s.advert.blob, s.advert.size, (s.peer,)) for s in taking.client.seen_groups(0, 1000)]
         fetched = taking.client.fetch(wanted, deadline_seconds=HANG_SECONDS)
         assert [outcome.reason for outcome in fetched] == [None, None]

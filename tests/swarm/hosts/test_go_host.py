@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,7 +22,6 @@ from swarm.exit_codes import FINAL, exit_code_of
 from swarm.host import GossipVerdict, Stream
 from swarm.hosts import choosing
 from swarm.hosts.go import daemon_messages as messages
-from swarm.hosts.go import daemon_process
 from swarm.hosts.go.control import ControlSocket
 from swarm.hosts.go.daemon_gossip import REJECTIONS, DaemonGossip
 from swarm.hosts.go.go_host import GoHost
@@ -82,7 +83,7 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
             assert sorted(heard["py"]) == sorted(b"from go %d" % number for number in range(20))
             assert sorted(heard["go"]) == sorted(b"from py %d" % number for number in range(20))
             for one, other in ((go, py), (py, go)):
-                await GoWorld.eventually(lambda one=one, other=other: other.peer_id in one.peers())
+                await GoWorld.eventually(partial(_is_connected, one, other.peer_id))
                 assert await _fetch_blob(one, other.peer_id) == blob
             assert go.remote_ip(py.peer_id) == "127.0.0.1"
             await GoWorld.eventually(lambda: go.round_trip_seconds(py.peer_id) is not None)
@@ -132,6 +133,10 @@ def test_last_bytes_before_an_end_arrive_and_a_sender_notices_that_its_reader_le
         assert set(left) == {go.peer_id, py.peer_id}
 
     in_trio(story)
+
+
+def _is_connected(host, peer: str) -> bool:
+    return peer in host.peers()
 
 
 async def _send_blob(stream: Stream, blob: bytes) -> None:
@@ -204,7 +209,7 @@ def test_daemon_ends_with_a_process_that_is_killed(with_daemon, tmp_path: Path) 
 
 
 def test_absent_daemon_is_said_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_process.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'extra "go".*swarm\.host = "py"'):
         GoHost(NodeKey.generate(), [LISTEN])
 
