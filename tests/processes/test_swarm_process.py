@@ -173,6 +173,10 @@ def test_two_processes_meet_share_and_fetch_over_real_sockets(pair: Pair) -> Non
     assert (peer.groups_received - before.groups_received, peer.groups_used - before.groups_used) == (5, 1)
 
 
+def has_seen(process: SwarmProcess, groups: int) -> bool:
+    return len(process.client.seen_groups(0, 1000)) == groups
+
+
 def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with_its_daemon(
     processes: Processes,
 ) -> None:

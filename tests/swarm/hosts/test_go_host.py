@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -15,10 +16,10 @@ import anyio
 import pytest
 import trio
 
-from protocol.errors import ConfigurationError, HostEndedError, TransportError
+from protocol.errors import ConfigurationError, HostEndedError, TransportError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.exit_codes import FINAL, exit_code_of
-from swarm.host import GossipVerdict, Host, Stream
+from swarm.host import GossipVerdict, Stream
 from swarm.hosts import choosing
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import ControlSocket
@@ -82,7 +83,7 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
             assert sorted(heard["py"]) == sorted(b"from go %d" % number for number in range(20))
             assert sorted(heard["go"]) == sorted(b"from py %d" % number for number in range(20))
             for one, other in ((go, py), (py, go)):
-                await GoWorld.eventually(partial(_is_connected, one, other))
+                await GoWorld.eventually(partial(_is_connected, one, other.peer_id))
                 assert await _fetch_blob(one, other.peer_id) == blob
             assert go.remote_ip(py.peer_id) == "127.0.0.1"
             await GoWorld.eventually(lambda: go.round_trip_seconds(py.peer_id) is not None)
@@ -91,13 +92,56 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
     in_trio(story)
 
 
+def test_last_bytes_before_an_end_arrive_and_a_sender_notices_that_its_reader_left(with_daemon) -> None:
+    async def story() -> None:
+        go, py = GoHost(NodeKey.generate(), [LISTEN]), Libp2pHost(NodeKey.generate(), [LISTEN])
+        arrived: list[int] = []
+        left: list[str] = []
+
+        async def collect(stream: Stream) -> None:
+            content = b""
+            with suppress(UnreachableError):  # a reset behind the last byte
+                while piece := await stream.receive(1 << 16):
+                    content += piece
+            arrived.append(len(content))
+
+        async def pour(stream: Stream) -> None:
+            await stream.receive(1)
+            try:
+                while True:
+                    await stream.send(bytes(1 << 16))
+            except UnreachableError:
+                left.append(stream.peer)
+                raise
+
+        for host in (go, py):
+            host.handle("/test/collect/1", collect)
+            host.handle("/test/pour/1", pour)
+        async with go.run(), py.run():
+            await go.connect(py.addresses()[0], deadline_seconds=10)
+            for one, other in ((go, py), (py, go)):
+                for _ in range(25):
+                    stream = await one.open_stream(other.peer_id, "/test/collect/1", deadline_seconds=10)
+                    await stream.send(bytes(50_000))
+                    await stream.finish(linger_seconds=5)
+                stream = await one.open_stream(other.peer_id, "/test/pour/1", deadline_seconds=10)
+                await stream.send(b"?")
+                await stream.receive(1)
+                await stream.reset()
+            await GoWorld.eventually(lambda: len(arrived) == 50 and len(left) == 2)
+        assert set(arrived) == {50_000}
+        assert set(left) == {go.peer_id, py.peer_id}
+
+    in_trio(story)
+
+
+def _is_connected(host, peer: str) -> bool:
+    return peer in host.peers()
+
+
 async def _send_blob(stream: Stream, blob: bytes) -> None:
     while await stream.receive(1):  # until the asking side ends the stream, as ``swarm.blobs.blob_server`` does
         await stream.send(blob)
-
-
-def _is_connected(host: Host, other: Host) -> bool:
-    return other.peer_id in host.peers()
 
 
 async def _fetch_blob(host, peer: str) -> bytes:
@@ -165,7 +209,7 @@ def test_daemon_ends_with_a_process_that_is_killed(with_daemon, tmp_path: Path) 
 
 
 def test_absent_daemon_is_said_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'extra "go".*swarm\.host = "py"'):
         GoHost(NodeKey.generate(), [LISTEN])
 
