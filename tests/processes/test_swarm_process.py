@@ -202,10 +202,6 @@ def test_processes_on_both_kinds_of_host_share_with_each_other_and_one_ends_with
 LAYOUT = TensorLayout.of({"bias": (1001,), "matrix": (700, 1000)})
 
 
-def has_seen(node: SwarmProcess, groups: int) -> bool:
-    return len(node.client.seen_groups(0, 1000)) == groups
-
-
 def peers_of(process: SwarmProcess, other: SwarmProcess) -> list[api.PeerStatus]:
     """What it knows of the other one: one entry, or none."""
     peer = other.client.status().peer
