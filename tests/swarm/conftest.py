@@ -220,6 +220,12 @@ def tell(request: pytest.FixtureRequest) -> Callable[[Story], None]:
     return partial(play, world=request.param)
 
 
+@pytest.fixture(params=["simulated", "libp2p"])
+def tell_relaying(request: pytest.FixtureRequest) -> Callable[[Story], None]:
+    """The same without the Go daemon, which takes places at relays by itself."""
+    return partial(play, world=request.param)
+
+
 @pytest.fixture
 def tell_on_sockets() -> Callable[[Story], None]:
     return partial(play, world="libp2p")

@@ -21,7 +21,8 @@ from random import Random
 from protocol.identity import NodeKey
 from swarm.host import Handshake, PeerId
 from swarm.hosts.simulated.conditions import NetworkConditions
-from swarm.hosts.simulated.flooding import SEEN_SECONDS, GossipFlood, Score
+from swarm.hosts.simulated.flooding import SEEN_SECONDS, GossipFlood
+from swarm.hosts.simulated.gossip_ends import Score
 from swarm.hosts.simulated.gossip_mesh import GossipMesh
 from swarm.hosts.simulated.simulated_host import DETECTION_SECONDS, SimulatedHost
 

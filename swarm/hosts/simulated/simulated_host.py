@@ -18,7 +18,8 @@ from protocol.identity import NodeKey
 from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.simulated.conditions import NetworkConditions
-from swarm.hosts.simulated.flooding import GossipFlood, Neighbour, Score
+from swarm.hosts.simulated.flooding import GossipFlood
+from swarm.hosts.simulated.gossip_ends import Neighbour, Score
 from swarm.hosts.simulated.simulated_handshake import perform_handshake
 from swarm.hosts.simulated.simulated_relaying import CIRCUIT, SimulatedRelaying
 from swarm.hosts.simulated.simulated_streams import SimulatedLink, SimulatedStream
