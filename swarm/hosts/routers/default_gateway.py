@@ -45,7 +45,10 @@ async def default_gateway() -> Gateway:
 
 async def _gateway_ip() -> str | None:
     if sys.platform == "linux":
-        return gateway_in_routes(await anyio.Path(ROUTES).read_text(encoding="ascii"))
+        try:
+            return gateway_in_routes(await anyio.Path(ROUTES).read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            raise UnreachableError(f"the router cannot be found: {error}") from error
     if sys.platform == "darwin":
         try:
             with anyio.fail_after(COMMAND_SECONDS):

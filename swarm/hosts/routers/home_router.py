@@ -67,6 +67,7 @@ class HomeRouter:
             try:
                 opened = await self._open_by(method, gateway, port, wanted_port, lease_seconds)
             except StarlingError as error:
+                self.rubbish[error.reason] += not _is_silence(error)
                 failures.append(error)
             else:
                 self._worked = method

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 from anyio.abc import SocketAttribute, UDPSocket
 
-from protocol.errors import ProtocolError, StarlingError, UnreachableError
+from protocol.errors import MalformedError, ProtocolError, StarlingError, UnreachableError
 from swarm.hosts.routers.default_gateway import Gateway
 from swarm.hosts.routers.http_exchange import exchange
 from swarm.hosts.routers.upnp_messages import (
@@ -29,10 +29,10 @@ from swarm.hosts.routers.upnp_messages import (
 from swarm.router import OpenedPort
 
 SEARCH_AT: Final = ("239.255.255.250", 1900)
-SEARCH_SECONDS: Final = 3.0  # routers wait for up to ``MX``, two seconds
+SEARCH_SECONDS: Final = 2.5  # routers wait for up to ``MX``, two seconds
+SEARCHES: Final = 2
 HOPS: Final = 2
-DATAGRAMS: Final = 64  # read in one search, from everybody
-DESCRIPTIONS: Final = 4
+DATAGRAMS: Final = 64  # read after one search, from everybody
 PORTS_TRIED: Final = 4
 OTHER_PORTS: Final = (10_000, 60_000)
 DESCRIPTION: Final = "starling"
@@ -56,21 +56,16 @@ class UpnpRouter:
             except StarlingError as error:  # it may have moved
                 self._rubbish[error.reason] += 1
                 self._point = None
-        failure: StarlingError = UnreachableError("the router does not answer by UPnP")
-        for described in await self._search(gateway):
+        failure: StarlingError = UnreachableError("the router describes no service")
+        for point in await self._describe(await self._search(gateway)):
             try:
-                for point in await self._describe(described):
-                    try:
-                        opened = await self._open_at(point, gateway, internal_port, wanted_port, lease_seconds)
-                    except StarlingError as error:
-                        self._rubbish[error.reason] += 1
-                        failure = error
-                    else:
-                        self._point = point
-                        return opened
+                opened = await self._open_at(point, gateway, internal_port, wanted_port, lease_seconds)
             except StarlingError as error:
                 self._rubbish[error.reason] += 1
                 failure = error
+            else:
+                self._point = point
+                return opened
         raise failure
 
     async def close(self, opened: OpenedPort) -> None:
@@ -78,34 +73,31 @@ class UpnpRouter:
             wanted = {"NewRemoteHost": "", "NewExternalPort": str(opened.external_port), "NewProtocol": "TCP"}
             await self._act(self._point, "DeletePortMapping", wanted)
 
-    async def _search(self, gateway: Gateway) -> list[RouterUrl]:
-        """Returns where the gateway's descriptions are; answers of anybody else are not read."""
-        found: dict[RouterUrl, None] = {}
+    async def _search(self, gateway: Gateway) -> RouterUrl:
+        """Returns where the gateway's description is; answers of anybody else are not read."""
         try:
             async with await anyio.create_udp_socket(socket.AF_INET, local_host=gateway.own_ip) as udp:
                 raw = udp.extra(SocketAttribute.raw_socket)
                 raw.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
                 raw.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(gateway.own_ip))
-                for _ in range(2):
+                for _ in range(SEARCHES):
                     await udp.sendto(search_question(*self._search_at), *self._search_at)
-                with anyio.move_on_after(SEARCH_SECONDS):
-                    await self._listen(udp, gateway, found)
+                    with anyio.move_on_after(SEARCH_SECONDS):
+                        return await self._listen(udp, gateway)
         except (OSError, anyio.BrokenResourceError) as error:
             raise UnreachableError(f"no search by UPnP: {error}") from error
-        return list(found)
+        raise UnreachableError("the router does not answer by UPnP")
 
-    async def _listen(self, udp: UDPSocket, gateway: Gateway, found: dict[RouterUrl, None]) -> None:
-        """Returns once an answer of the gateway was read, and cannot be more than ``DATAGRAMS`` long."""
+    async def _listen(self, udp: UDPSocket, gateway: Gateway) -> RouterUrl:
         for _ in range(DATAGRAMS):
             datagram, (ip, _port) = await udp.receive()
             if ip != gateway.ip:
                 continue
             try:
-                found[read_search_answer(datagram, gateway.ip)] = None
+                return read_search_answer(datagram, gateway.ip)
             except ProtocolError as error:
                 self._rubbish[error.reason] += 1
-            if found:
-                return
+        raise MalformedError(f"{DATAGRAMS} answers by UPnP, and none that is one")
 
     async def _describe(self, at: RouterUrl) -> list[ControlPoint]:
         status, body = await exchange(at, "GET")
