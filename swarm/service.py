@@ -43,6 +43,7 @@ from swarm.peers.peer_table import PeerTable
 from swarm.peers.peering import Peering
 from swarm.peers.reaching import Reaching
 from swarm.peers.reputation import ReputationBook
+from swarm.router import Router
 from swarm.settings import ServiceSettings
 from swarm.upkeep import Upkeep
 
@@ -70,6 +71,7 @@ class SwarmService:
         emit: Emit = lambda event, fields: None,
         measure: Measure = measure_in_thread,
         membership: Membership | None = None,
+        router: Router | None = None,
     ) -> None:
         home = settings.home_path
         self.started = anyio.Event()
@@ -134,6 +136,7 @@ class SwarmService:
             is_dialled=self.peering.is_dialled,
             on_place=self.peering.tell_soon,
             relays=settings.relay,
+            router=router,
         )
         self._upkeep = Upkeep(self.store, self._groups, self.reputations, self.peering, wall_clock=wall_clock)
         self._members = (

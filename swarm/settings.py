@@ -29,6 +29,7 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     listen: str = "/ip4/0.0.0.0/tcp/0"
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
     lan_discovery: bool = True
+    port_mapping: bool = False  # ask the router before this machine to open a port, where that can help
     relay: bool = True  # relay for peers that nobody can dial, while this node can be dialled
     store_bytes: Annotated[int, Meta(ge=1 << 20)] = 2 << 30
     upload_bytes_per_second: Annotated[float, Meta(ge=0.0)] = 0.0  # to all peers together, of everything; 0: no limit

@@ -29,6 +29,7 @@ from swarm.cluster.cluster_files import cluster_files, read_credentials
 from swarm.cluster.membership import Membership
 from swarm.exit_codes import exit_code_of
 from swarm.hosts.choosing import host_for
+from swarm.hosts.routers.home_router import HomeRouter
 from swarm.hosts.unwrapping import unwrapped
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
@@ -71,7 +72,14 @@ async def _run(settings: ServiceSettings) -> None:
     membership = _membership(settings, key) if settings.private else None
     host = host_for(settings, key, membership)
     service = SwarmService(
-        host, key, settings, wall_clock=time.time, random=random.Random(), emit=_emit, membership=membership
+        host,
+        key,
+        settings,
+        wall_clock=time.time,
+        random=random.Random(),
+        emit=_emit,
+        membership=membership,
+        router=HomeRouter() if settings.port_mapping else None,
     )
     async with serving(settings.home_path / "swarm.sock", service.answer), anyio.create_task_group() as tasks:
         tasks.start_soon(_leave_on_signal, service)

@@ -74,6 +74,7 @@ class SwarmSection(ConfigSection):
     listen: str = "/ip4/0.0.0.0/tcp/0"
     peers: tuple[str, ...] = ()  # multiaddrs ending in /p2p/<peer id>
     lan_discovery: bool = True
+    port_mapping: Literal["auto", "off"] = "auto"  # never without lan_discovery
     relay: bool = True  # pass on bytes for peers that nobody can dial, while this node can be dialled
     store_bytes: Annotated[int, Field(ge=1 << 20)] | Auto = "auto"
     heartbeat_seconds: Positive = 5.0

@@ -108,6 +108,7 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
         listen=section.listen,
         peers=section.peers,
         lan_discovery=section.lan_discovery,
+        port_mapping=section.lan_discovery and section.port_mapping == "auto",
         relay=section.relay,
         store_bytes=chosen(section.store_bytes, DEFAULT_STORE_BYTES),
         upload_bytes_per_second=config.machine.max_upload_bytes_per_second,

@@ -8,6 +8,7 @@ proved its peer id. A peer is served ``QUESTIONS`` times and then once each ``QU
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import anyio
@@ -21,7 +22,7 @@ from protocol.streams.dial_back_messages import (
     decode_dial_back_message,
 )
 from protocol.streams.framing import framed_message
-from swarm.host import Host, PeerId, Stream
+from swarm.host import Address, Host, PeerId, Stream
 from swarm.peers.reachability import Report
 from swarm.stream_reader import StreamReader, read_frame
 from swarm.token_bucket import TokenBucket
@@ -47,9 +48,10 @@ class DialBack:
         if host.proves:
             host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
 
-    async def ask(self, peer: PeerId) -> Report:
-        """Asks a connected peer once. Raises ``ProtocolError`` and ``TransportError``."""
-        ports = listening_ports(self._host)
+    async def ask(self, peer: PeerId, ports: Sequence[int]) -> Report:
+        """Asks a connected peer once, to dial the first ``DIAL_BACK_PORTS`` of ``ports``. Raises ``ProtocolError`` and
+        ``TransportError``."""
+        ports = tuple(dict.fromkeys(ports))[:DIAL_BACK_PORTS]
         stream = await self._host.open_stream(peer, DIAL_BACK_PROTOCOL, deadline_seconds=ANSWER_SECONDS)
         try:
             await stream.send(framed_message(DialBackQuestion(ports)))
@@ -113,7 +115,6 @@ async def _receive(stream: Stream) -> bytes:
     return await read_frame(reader.exactly, max_bytes=DIAL_BACK_BYTES, what="dialling back")
 
 
-def listening_ports(host: Host) -> tuple[int, ...]:
-    """Returns the TCP ports at which the host itself listens, ``DIAL_BACK_PORTS`` at most."""
-    ports = {int(a.split("/")[4]): None for a in host.addresses() if "/p2p-circuit/" not in a}
-    return tuple(ports)[:DIAL_BACK_PORTS]
+def ports_of(addresses: Iterable[Address]) -> tuple[int, ...]:
+    """Returns the TCP ports of the addresses of a machine, ``DIAL_BACK_PORTS`` at most."""
+    return tuple({int(a.split("/")[4]): None for a in addresses})[:DIAL_BACK_PORTS]

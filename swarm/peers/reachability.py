@@ -110,19 +110,20 @@ def relays_to_ask(
     return due + free[: max(0, room)]
 
 
-def in_words(reachability: Reachability, relays: int, port: int) -> str:
-    """Returns what a user should know, and what would help."""
+def in_words(reachability: Reachability, relays: int, port: int, router: str = "") -> str:
+    """Returns what a user should know, and what would help. ``router`` is what the router did, in words."""
     forwarded = f"forward TCP port {port} of your router to this machine and set `swarm.listen` to that port"
+    did = f"; {router}" if router else ""
     match reachability.reach:
         case Reach.INTERNET:
-            return f"peers can dial this node ({reachability.because})"
+            return f"peers can dial this node ({reachability.because}){did}"
         case Reach.LOCAL_NETWORK:
-            return f"peers on the local network can dial this node ({reachability.because}); no other has tried"
+            return f"peers on the local network can dial this node ({reachability.because}); no other has tried{did}"
         case Reach.NOWHERE if relays:
             through = f"{relays} relay{'s' if relays > 1 else ''}"
-            return f"no peer can dial this node; it is reached through {through}. To be dialled: {forwarded}"
+            return f"no peer can dial this node; it is reached through {through}{did}. To be dialled: {forwarded}"
         case Reach.NOWHERE:
-            return f"no peer can dial this node, and no connected peer relays for it. To be dialled: {forwarded}"
+            return f"no peer can dial this node, and no connected peer relays for it{did}. To be dialled: {forwarded}"
     if reachability.needs_relay and relays:
-        return f"not known yet ({reachability.because}); meanwhile reached through a relay"
-    return f"not known yet whether peers can dial this node: {reachability.because}"
+        return f"not known yet ({reachability.because}); meanwhile reached through a relay{did}"
+    return f"not known yet whether peers can dial this node: {reachability.because}{did}"

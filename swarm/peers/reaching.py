@@ -2,6 +2,7 @@
 
 A node that peers can dial, or that does not know yet, relays for members of its swarm. One that they cannot dial takes
 places at up to two peers that it dialled itself, renews them at half time, and looks for others when a relay leaves.
+Where its router opens a port for it (``port_opening.py``), peers are asked to dial that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -16,10 +18,22 @@ from anyio.abc import TaskGroup
 
 from protocol.errors import StarlingError
 from swarm import api
-from swarm.host import Host, PeerId
-from swarm.peers.dial_back import DialBack, listening_ports
+from swarm.host import Address, Host, PeerId
+from swarm.peers.dial_back import DialBack, ports_of
 from swarm.peers.discovery import CIRCUIT
-from swarm.peers.reachability import Reachability, Report, in_words, judged, relays_to_ask, whom_to_ask
+from swarm.peers.port_opening import PortOpening
+from swarm.peers.port_rules import private_listening
+from swarm.peers.reachability import (
+    REPORT_SECONDS,
+    Reach,
+    Reachability,
+    Report,
+    in_words,
+    judged,
+    relays_to_ask,
+    whom_to_ask,
+)
+from swarm.router import Router
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +53,9 @@ class Reaching:
         is_dialled: Callable[[PeerId], bool],
         on_place: Callable[[], None] = lambda: None,
         relays: bool = True,
+        router: Router | None = None,
     ) -> None:
-        """``relays``: whether this node relays for others while it can be dialled."""
+        """``relays``: whether this node relays for others while it can be dialled. ``router`` may open a port."""
         self.failures: Counter[str] = Counter()
         self._host = host
         self._members = members
@@ -52,20 +67,33 @@ class Reaching:
         self._renew_at: dict[PeerId, float] = {}  # by relay
         self._refused: dict[PeerId, float] = {}
         self._asking: set[PeerId] = set()
-        self._also_ip = ""
+        self._also: list[tuple[str, int]] = []  # the router's addresses that are announced
         self._ports: tuple[int, ...] = ()
         self._said = ""
+        self._opening = PortOpening(router, self.failures, on_asked=self._ask_soon) if router is not None else None
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            while True:
-                self._tick(tasks)
-                await anyio.sleep(TICK_SECONDS)
+        try:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    self._tick(tasks)
+                    await anyio.sleep(TICK_SECONDS)
+        finally:
+            if self._opening is not None:
+                await self._opening.close()
 
     def reachability(self) -> Reachability:
-        own_ips = {a.split("/")[2] for a in self._host.addresses() if CIRCUIT not in a} - {self._also_ip}
+        own_ips = {a.split("/")[2] for a in self._own_addresses()}
         return judged(anyio.current_time(), self._reports.values(), own_ips)
+
+    def _own_addresses(self) -> list[Address]:
+        """Returns the addresses at which this machine listens itself."""
+        announced = {self._announced(*where) for where in self._also}
+        return [a for a in self._host.addresses() if CIRCUIT not in a and a not in announced]
+
+    def _announced(self, ip: str, port: int) -> Address:
+        return f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}/p2p/{self._host.peer_id}"
 
     def is_relay(self, peer: PeerId) -> bool:
         """Whether this node is reached through ``peer``."""
@@ -73,10 +101,11 @@ class Reaching:
 
     def status(self) -> api.ReachStatus:
         verdict, relaying = self.reachability(), self._host.relaying()
-        port = (*listening_ports(self._host), 0)[0]
+        port = (*ports_of(self._own_addresses()), 0)[0]
+        router = self._opening.in_words() if self._opening is not None else ""
         return api.ReachStatus(
             reach=verdict.reach.value,
-            in_words=in_words(verdict, len(relaying.relays), port),
+            in_words=in_words(verdict, len(relaying.relays), port, router),
             relays=tuple(relaying.relays),
             relayed_peers=tuple(p for p in self._host.peers() if self._host.is_relayed(p)),
             serves_as_relay=relaying.serves,
@@ -97,6 +126,9 @@ class Reaching:
         serves = self._relays and not verdict.needs_relay
         self._host.serve_as_relay(self._admits if serves else None)
         self._say(verdict)
+        if self._opening is not None:
+            own = [(a.split("/")[2], int(a.split("/")[4])) for a in self._own_addresses() if "/tcp/" in a]
+            self._opening.tick(tasks, verdict.reach, private_listening(own))
         self._announce(verdict)
         if verdict.needs_relay:
             dialled = [p for p in direct if self._is_dialled(p) and p not in self._asking]
@@ -106,19 +138,23 @@ class Reaching:
                     tasks.start_soon(self._reserve, relay)
 
     def _announce(self, verdict: Reachability) -> None:
-        """Announces the router's address for as long as peers reach this node there."""
-        ip, port = verdict.also_at or ("", 0)
-        if ip != self._also_ip:
-            self._also_ip = ip
-            kind = "ip6" if ":" in ip else "ip4"
-            self._host.announce_also([f"/{kind}/{ip}/tcp/{port}/p2p/{self._host.peer_id}"] if ip else [])
+        """Announces the router's address for as long as peers reach this node there, and a port that the router opened
+        unless peers that tried do not."""
+        also = [verdict.also_at] if verdict.also_at is not None else []
+        opened = self._opening.opened if self._opening is not None else None
+        if opened is not None and verdict.reach is not Reach.NOWHERE:
+            also.append((opened.external_ip, opened.external_port))
+        also = list(dict.fromkeys(also))
+        if also != self._also:
+            self._also = also
+            self._host.announce_also([self._announced(*where) for where in also])
             self._on_place()
 
     def _forget(self, connected: set[PeerId]) -> None:
         """Forgets relays that are gone, and all reports once this node listens elsewhere."""
         self._renew_at = {p: at for p, at in self._renew_at.items() if p in connected}
         self._refused = {p: at for p, at in self._refused.items() if p in connected}
-        ports = listening_ports(self._host)
+        ports = ports_of(self._own_addresses())
         if ports != self._ports:
             self._ports, self._reports = ports, {}
         while len(self._reports) > 64:
@@ -130,12 +166,24 @@ class Reaching:
 
     async def _ask(self, peer: PeerId) -> None:
         try:
-            self._reports[peer] = await self._dial_back.ask(peer)
+            self._reports[peer] = await self._dial_back.ask(peer, self._dialled_ports())
         except StarlingError as error:
             self.failures[error.reason] += 1
             self._reports[peer] = Report(peer, anyio.current_time())
         finally:
             self._asking.discard(peer)
+
+    def _dialled_ports(self) -> tuple[int, ...]:
+        """Returns the ports at which peers should dial: that of the router first, then this node's own."""
+        opened = self._opening.opened if self._opening is not None else None
+        first = (opened.external_port,) if opened is not None else ()
+        return (*first, *ports_of(self._own_addresses()))
+
+    def _ask_soon(self) -> None:
+        """Has peers asked again; their reports count until they answer."""
+        old_seconds = anyio.current_time() - REPORT_SECONDS
+        for peer, report in self._reports.items():
+            self._reports[peer] = replace(report, at_seconds=min(report.at_seconds, old_seconds))
 
     async def _reserve(self, relay: PeerId) -> None:
         is_new = relay not in self._renew_at

@@ -27,6 +27,7 @@ from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
+from swarm.router import Router
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 from swarm.upkeep import MAINTENANCE_SECONDS
@@ -72,6 +73,7 @@ class Swarm:
         *peers: SwarmService,
         host: SimulatedHost | None = None,
         ahead_seconds: float = 0.0,
+        router: Router | None = None,
         **changes: object,
     ) -> AsyncIterator[SwarmService]:
         home = self._directory / name
@@ -90,6 +92,7 @@ class Swarm:
             wall_clock=lambda: now_seconds() + ahead_seconds,
             random=Random(name),
             emit=lambda event, fields: events.append(event),
+            router=router,
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(service.run)

@@ -11,8 +11,9 @@ What a router does with the address that it translates is what decides who can m
 - carrier: a port-restricted router behind another one, as behind the address that a provider shares among customers.
 
 Routers drop what they do not expect, as the kernel's connection tracking sees it. A home is 192.168.n.2, a router or a
-public machine an address of 203.0.113.0/24, which is for documentation; nothing leaves the namespaces. They are named
-after this process, and leaving removes them, also after Ctrl-C. Needs ``ip`` (iproute2) and ``nft`` (nftables).
+public machine an address of 203.0.113.0/24, which is for documentation, unless another network is given. Nothing leaves
+the namespaces. They are named after this process, and leaving removes them, also after Ctrl-C. Needs ``ip`` (iproute2)
+and ``nft`` (nftables).
 """
 
 from __future__ import annotations
@@ -56,15 +57,23 @@ class NatPlace:
         return ["ip", "netns", "exec", self.namespace, *command]
 
     @property
+    def router(self) -> str:
+        """The namespace of the router before this machine."""
+        return f"{self.namespace}-router"
+
+    @property
     def multiaddr(self) -> str:
         return f"/ip4/{self.address}/tcp/{PORT}"
 
 
 @contextmanager
-def nat_lab(kinds: Sequence[RouterKind]) -> Iterator[list[NatPlace]]:
-    """Yields one machine for each of ``kinds``. Raises ``NoSlowNetworkError`` where that is impossible."""
+def nat_lab(kinds: Sequence[RouterKind], *, public: str = "203.0.113") -> Iterator[list[NatPlace]]:
+    """Yields one machine for each of ``kinds``; ``public`` begins every public address.
+
+    Raises ``NoSlowNetworkError`` where that is impossible.
+    """
     check_allowed(ip="iproute2", nft="nftables")
-    lab = _Lab(f"starling-{os.getpid()}")
+    lab = _Lab(f"starling-{os.getpid()}", public)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through the end below
     try:
         lab.add_segment()
@@ -76,9 +85,10 @@ def nat_lab(kinds: Sequence[RouterKind]) -> Iterator[list[NatPlace]]:
 
 
 class _Lab:
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, public: str) -> None:
         self.made: list[str] = []
         self._prefix = prefix
+        self._public = public
         self._segment = f"{prefix}-segment"
 
     def add_segment(self) -> None:
@@ -87,12 +97,13 @@ class _Lab:
         run_tool("ip", "-n", self._segment, "link", "set", "br0", "up")
 
     def add_place(self, number: int, kind: RouterKind) -> NatPlace:
-        machine, public = f"{self._prefix}-{number}", f"203.0.113.{number}"
+        machine, public = f"{self._prefix}-{number}", f"{self._public}.{number}"
         self._add(machine)
         if kind is RouterKind.NONE:
             self._plug(machine, "eth0", public, f"port{number}")
             return NatPlace(machine, public, public, kind)
-        router, home = f"{machine}-router", f"192.168.{number}"
+        place = NatPlace(machine, f"192.168.{number}.2", public, kind)
+        router, home = place.router, f"192.168.{number}"
         self._add(router)
         if kind is RouterKind.CARRIER:
             carrier, shared = f"{machine}-carrier", f"100.64.{number}"
@@ -104,7 +115,7 @@ class _Lab:
             self._plug(router, "wan", public, f"port{number}")
         self._cable(router, machine, "eth0", home)
         self._translate(router, kind, f"{home}.2")
-        return NatPlace(machine, f"{home}.2", public, kind)
+        return place
 
     def _add(self, namespace: str) -> None:
         run_tool("ip", "netns", "add", namespace)

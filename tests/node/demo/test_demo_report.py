@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from node.configuration import load_config
@@ -14,6 +15,7 @@ from node.demo.show import conclusions, effort_table, reward_table
 from node.evaluation.evaluation_result import Evaluation
 from node.home import Home
 from node.supervision.start import name_for, swarm_settings
+from swarm.settings import ServiceSettings
 
 EFFORT = Effort(10, 1000, 80, 5, 7, 1_500, 2_500_000)
 
@@ -96,6 +98,19 @@ def test_nodes_with_other_tasks_of_their_own_are_in_the_same_swarm_and_other_nam
         return swarm_settings(Home(tmp_path), load_config(tmp_path, {}, chosen)).swarm_id
 
     assert swarm_id(tasks__names="basic_arithmetic") == swarm_id() != swarm_id(swarm__name="another")
+
+
+@pytest.mark.parametrize(
+    ("lan_discovery", "port_mapping", "asks"),
+    [("true", "auto", True), ("false", "auto", False), ("true", "off", False)],
+)
+def test_no_router_is_asked_for_a_port_where_multicast_is_unwelcome(
+    tmp_path: Path, lan_discovery: str, port_mapping: str, asks: bool
+) -> None:
+    flags = {"swarm.lan_discovery": lan_discovery, "swarm.port_mapping": port_mapping}
+    settings = swarm_settings(Home(tmp_path), load_config(tmp_path, {}, flags))
+    assert settings.port_mapping is asks
+    assert not ServiceSettings(str(tmp_path), "s", "0" * 32).port_mapping, "off unless a node's configuration says so"
 
 
 def test_every_setting_of_the_swarm_section_reaches_the_swarm_process(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from protocol.streams.framing import framed_message
 from swarm import api
 from swarm.blobs.fetch_round import RELAYED_BLOB_BYTES
 from swarm.host import Stream
-from swarm.peers.dial_back import QUESTIONS, DialBack, listening_ports
+from swarm.peers.dial_back import QUESTIONS, DialBack, ports_of
 from swarm.peers.reachability import REPORT_SECONDS, Reach
 from swarm.service import SwarmService
 from tests.swarm.test_service import Swarm, content, fetch, play, seen, share, status
@@ -113,11 +113,12 @@ def test_a_peer_that_asks_again_and_again_to_be_dialled_is_dialled_seldom(tmp_pa
             DialBack(one)
             asking = DialBack(other)
             await other.connect(one.addresses()[0], deadline_seconds=5)
-            assert listening_ports(other) == (4001,)
-            reached = [(await asking.ask(one.peer_id)).reached for _ in range(3 * QUESTIONS)]
+            ports = ports_of(other.addresses())
+            assert ports == (4001,)
+            reached = [(await asking.ask(one.peer_id, ports)).reached for _ in range(3 * QUESTIONS)]
             assert reached == [True] * QUESTIONS + [None] * 2 * QUESTIONS
             await anyio.sleep(REPORT_SECONDS)
-            assert (await asking.ask(one.peer_id)).reached
+            assert (await asking.ask(one.peer_id, ports)).reached
 
     play(story)
 
@@ -147,6 +148,6 @@ def test_rubbish_for_an_answer_is_a_failure_of_the_peer(tmp_path: Path, answer: 
             one.handle(DIAL_BACK_PROTOCOL, answer_rubbish)
             await other.connect(one.addresses()[0], deadline_seconds=5)
             with pytest.raises(StarlingError):
-                await asking.ask(one.peer_id)
+                await asking.ask(one.peer_id, (4001,))
 
     play(story)
