@@ -29,6 +29,7 @@ from node.printable import one_line, printable
 from node.quantities import counted, duration, size, times, weekday_time
 from node.supervision.outcome import RunOutcome
 from node.supervision.restarts import LOG_FOLLOWS
+from protocol.messages import RELAYING
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
@@ -239,7 +240,9 @@ def panel_peer_line(peer: PeerView) -> str:
 
 
 def _trains(beat: HeartbeatView) -> str:
-    return f"{printable(beat.model, 64)}, round {beat.round}" if beat.model else "still loading"
+    if not beat.model:
+        return "relays, trains nothing" if beat.phase == RELAYING else "still loading"
+    return f"{printable(beat.model, 64)}, round {beat.round}"
 
 
 def evaluation_lines(result: Evaluation) -> list[str]:

@@ -10,6 +10,7 @@ from node.api.types import HeartbeatView, PeerView
 from node.cli.wording import has_left
 from node.quantities import duration, size, times
 from node.top.text import Column, Line, Span, Style, fitted, number, wrapped
+from protocol.messages import RELAYING
 
 USED = frozenset({"used", "replayed"})
 GAP_CELLS = 1  # between columns; small, so that 80 cells hold the table
@@ -100,6 +101,8 @@ def _link_words(peer: PeerView) -> str:
 
 
 def _trains(beat: HeartbeatView) -> str:
+    if not beat.model and beat.phase == RELAYING:
+        return f"nothing: it introduces and relays; {beat.software}"
     return (
         f"{beat.model}, family {beat.family[:8]}, round {beat.round:,}, phase {beat.phase or 'unknown'}, "
         f"{number(beat.tokens_per_second)} tokens/s; {beat.software}"
@@ -153,7 +156,11 @@ def _short(model: str) -> str:
     return model.rpartition("/")[2] or model
 
 
-_model, _family = _reported(lambda beat: _short(beat.model)), _reported(lambda beat: beat.family[:8])
+def _family_start(beat: HeartbeatView) -> str:
+    return beat.family[:8] if beat.model else "–"
+
+
+_model, _family = _reported(lambda beat: _short(beat.model) or beat.phase), _reported(_family_start)
 _WHY = PeerColumn(
     Column("why not used", 24, grows=3), lambda peer: Span(_why(peer)), lambda peer: (not _why(peer), _why(peer))
 )
