@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from protocol.cluster.invite import decode_invite
 from tests.processes.conftest import STARLING, Program
 
 pytestmark = pytest.mark.processes
@@ -22,6 +23,7 @@ def started(processes: Any, home: Path) -> tuple[Program, dict[str, Any]]:
 
 def test_a_relay_is_one_small_process_that_status_finds_and_ctrl_c_ends(processes: Any) -> None:
     home = processes.root / "door"
+    assert processes.run("swarm", "create", "--private", "--name", "lab", "--home", str(home)).returncode == 0
     relay, ready = started(processes, home)
     assert ready["event"] == "ready" and ready["addresses"][0].endswith(ready["peer"])
     (command,) = processes.alive().values()
@@ -30,6 +32,8 @@ def test_a_relay_is_one_small_process_that_status_finds_and_ctrl_c_ends(processe
     assert "torch" not in libraries and "numpy" not in libraries
     said = processes.run("status", "--home", str(home))
     assert said.stdout.startswith(f"relay     {ready['peer']}"), said.stderr
+    invited = processes.run("invite", "--home", str(home))
+    assert decode_invite(invited.stdout).addresses == tuple(ready["addresses"]), invited.stderr
     again = processes.run("relay", "--home", str(home), "--listen", "/ip4/127.0.0.1/tcp/0")
     assert again.returncode == 75 and "in use" in again.stderr
     other = processes.run("peers", "--home", str(home))
