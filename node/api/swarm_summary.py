@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from node.api.types import HeartbeatView, ModelView, NodeStatus, PeersAnswer, PeerView, SwarmAnswer, TaskView
 from node.learner.allocation.peer_success import STALE_SECONDS
 from node.version import SOFTWARE
-from protocol.messages import RELAYING
 
 MAX_SAMPLES = 1000  # of one claim
 MAX_MODELS = 64
@@ -44,7 +43,7 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
     members = [_Member(own, True)] if own is not None else []
     members += [_Member(beat, False) for beat in present]
     beats = [member.beat for member in members]
-    models, models_left_out = _models([member for member in members if not is_relay(member.beat)])
+    models, models_left_out = _models([member for member in members if not member.beat.is_relay])
     tasks, tasks_left_out = _tasks(beats, own.success_by_task if own is not None else ())
     banned = sum(peer.banned_because is not None for peer in peers.peers)
     return SwarmAnswer(
@@ -55,7 +54,7 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
         tokens_per_second=sum(beat.tokens_per_second for beat in beats),
         groups_shared=sum(beat.groups_shared for beat in beats),
         groups_used=sum(beat.groups_used for beat in beats),
-        families=_counted((beat.family for beat in beats if not is_relay(beat)), MAX_FAMILIES),
+        families=_counted((beat.family for beat in beats if not beat.is_relay), MAX_FAMILIES),
         models=tuple(models),
         models_left_out=models_left_out,
         tasks=tuple(tasks),
@@ -63,11 +62,6 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
         software=_counted((beat.software for beat in beats), MAX_SOFTWARE),
         phases=_counted((beat.phase for beat in beats), MAX_PHASES),
     )
-
-
-def is_relay(beat: HeartbeatView) -> bool:
-    """Whether it is that of a peer that only introduces and relays: it trains no model."""
-    return not beat.model and beat.phase == RELAYING
 
 
 def _is_fresh(peer: PeerView) -> bool:

@@ -29,7 +29,6 @@ from node.printable import one_line, printable
 from node.quantities import counted, duration, size, times, weekday_time
 from node.supervision.outcome import RunOutcome
 from node.supervision.restarts import LOG_FOLLOWS
-from protocol.messages import RELAYING
 from swarm.api import SwarmStatus
 from swarm.exit_codes import ExitCode
 
@@ -241,7 +240,7 @@ def panel_peer_line(peer: PeerView) -> str:
 
 def _trains(beat: HeartbeatView) -> str:
     if not beat.model:
-        return "relays, trains nothing" if beat.phase == RELAYING else "still loading"
+        return "relays, trains nothing" if beat.is_relay else "still loading"
     return f"{printable(beat.model, 64)}, round {beat.round}"
 
 

@@ -10,7 +10,6 @@ from node.api.types import HeartbeatView, PeerView
 from node.cli.wording import has_left
 from node.quantities import duration, size, times
 from node.top.text import Column, Line, Span, Style, fitted, number, wrapped
-from protocol.messages import RELAYING
 
 USED = frozenset({"used", "replayed"})
 GAP_CELLS = 1  # between columns; small, so that 80 cells hold the table
@@ -101,7 +100,7 @@ def _link_words(peer: PeerView) -> str:
 
 
 def _trains(beat: HeartbeatView) -> str:
-    if not beat.model and beat.phase == RELAYING:
+    if beat.is_relay:
         return f"nothing: it introduces and relays; {beat.software}"
     return (
         f"{beat.model}, family {beat.family[:8]}, round {beat.round:,}, phase {beat.phase or 'unknown'}, "

@@ -45,7 +45,8 @@ def memory_figures(minutes: float, reservations: int = RESERVATIONS) -> list[Fig
     growth = float(np.polyfit(seconds, resident, 1)[0])
     what = f"relay with {reservations} reservations"
     return [
-        Figure("relay alone: resident", _mb(alone.resident), "MB", "lower", BAR),
+        Figure("a process that has imported libp2p and does nothing: resident", _library_mb(), "MB", "lower"),
+        *_figures("relay alone", alone),
         *_figures(what, full),
         Figure(f"{what}: growth", growth * 60.0 / 1e6, "MB/minute", "lower", "flat"),
         Figure(f"{what}: reservations at the end", float(status.reach.reservations), "", "higher", f"{reservations}"),
@@ -56,8 +57,13 @@ def memory_figures(minutes: float, reservations: int = RESERVATIONS) -> list[Fig
 
 def _figures(what: str, memory: ProcessMemory) -> Iterator[Figure]:
     yield Figure(f"{what}: resident", _mb(memory.resident), "MB", "lower", BAR)
-    yield Figure(f"{what}: of these from files, which processes share", _mb(memory.from_files), "MB", "lower")
+    yield Figure(f"{what}: of these anonymous, the rest is shared libraries", _mb(memory.anonymous), "MB", "lower")
     yield Figure(f"{what}: peak", _mb(memory.peak), "MB", "lower")
+
+
+def _library_mb() -> float:
+    code = "import libp2p; from scripts.bench.common.process_memory import process_memory as m; print(m().resident)"
+    return _mb(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
 
 
 def _mb(amount_bytes: float) -> float:
