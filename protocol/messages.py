@@ -19,6 +19,7 @@ TaskVersion = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Success = Annotated[float, Meta(ge=0.0, le=1.0)]
 CATCHING_UP = "catching up"  # phase of a heartbeat that asks nodes of its family to announce their states now
+RELAYING = "relay"  # phase of a heartbeat, with no model: a peer that introduces and relays, and trains nothing
 Reward = Annotated[float, Meta(ge=-limits.REWARD_MAGNITUDE, le=limits.REWARD_MAGNITUDE)]
 
 

@@ -107,6 +107,7 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     private: bool = False  # a private cluster, which is joined with an invite
     paused: bool = False  # heartbeats say so
     reach: ReachStatus = ReachStatus()
+    has_learner: bool = True  # False: ``starling relay``, a peer that only introduces and relays
 
 
 class SeenGroup(Struct, frozen=True):

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import random
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -23,27 +22,23 @@ from typing import NoReturn
 import anyio
 import anyio.to_thread
 
-from protocol.errors import ConfigurationError, RefusedError, StarlingError
+from protocol.errors import RefusedError, StarlingError
 from protocol.identity import NodeKey
-from swarm.cluster.cluster_files import cluster_files, read_credentials
-from swarm.cluster.membership import Membership
 from swarm.exit_codes import exit_code_of
 from swarm.hosts.choosing import host_for
 from swarm.hosts.routers.home_router import HomeRouter
 from swarm.hosts.unwrapping import unwrapped
+from swarm.process_start import INPUT, first_line, leave_on_signal, membership_of
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings, decode_settings
 from swarm.socket_server import serving
 
 log = logging.getLogger(__name__)
 
-_INPUT = 0
-_SETTINGS_BYTES = 1 << 20
-
 
 def main() -> NoReturn:
     try:
-        settings = decode_settings(_first_line())
+        settings = decode_settings(first_line())
         logging.basicConfig(level=settings.log_number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with unwrapped():
@@ -56,20 +51,9 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _first_line() -> bytes:
-    """Reads the first line byte by byte from the descriptor: a buffer would also take what follows it."""
-    line = bytearray()
-    while len(line) < _SETTINGS_BYTES:
-        byte = os.read(_INPUT, 1)
-        if byte in (b"", b"\n"):
-            return bytes(line)
-        line += byte
-    raise ConfigurationError(f"the settings on standard input are longer than {_SETTINGS_BYTES} bytes")
-
-
 async def _run(settings: ServiceSettings) -> None:
     key = NodeKey.load_or_create(settings.home_path / "identity.key")
-    membership = _membership(settings, key) if settings.private else None
+    membership = membership_of(settings, key)
     host = host_for(settings, key, membership)
     service = SwarmService(
         host,
@@ -82,36 +66,14 @@ async def _run(settings: ServiceSettings) -> None:
         router=HomeRouter() if settings.port_mapping else None,
     )
     async with serving(settings.home_path / "swarm.sock", service.answer), anyio.create_task_group() as tasks:
-        tasks.start_soon(_leave_on_signal, service)
+        tasks.start_soon(leave_on_signal, service.leave)
         tasks.start_soon(_leave_with_supervisor, service)
         await service.run()
         tasks.cancel_scope.cancel()
 
 
-def _membership(settings: ServiceSettings, key: NodeKey) -> Membership:
-    """Reads the node's membership from its data directory. On the owner's node the owner's key is there too."""
-    files = cluster_files(settings.home_path)
-    credentials = read_credentials(files)
-    if credentials.cluster.swarm_id != settings.swarm_id_bytes:
-        raise ConfigurationError(
-            f"{files.directory} belongs to another cluster than {settings.swarm_id}: restart the node"
-        )
-    owner = NodeKey.load(files.owner_key) if files.owner_key.exists() else None
-    return Membership(key, credentials, wall_clock=time.time, keep=files.keep, owner=owner)
-
-
-async def _leave_on_signal(service: SwarmService) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            service.leave(f"stopped by {signal.Signals(number).name}")
-            break
-    # Outside the receiver the default action applies again: a second signal ends the process at once.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 async def _leave_with_supervisor(service: SwarmService) -> None:
-    while await anyio.to_thread.run_sync(os.read, _INPUT, 4096, abandon_on_cancel=True):
+    while await anyio.to_thread.run_sync(os.read, INPUT, 4096, abandon_on_cancel=True):
         pass  # nothing meaningful follows the first line
     service.leave("its supervisor ended")
 

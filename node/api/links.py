@@ -13,6 +13,7 @@ from typing import Final
 from node.api.types import Link, LinkNode, LinksAnswer, NodeStatus, PeersAnswer, PeerView
 from node.learner.allocation.peer_success import STALE_SECONDS
 from protocol.connections import PREFIX_BYTES, connection_prefix
+from protocol.messages import RELAYING
 
 MAX_NODES: Final = 256
 MAX_LINKS: Final = 4096
@@ -76,7 +77,7 @@ def _node(peer: PeerView) -> LinkNode:
     return LinkNode(
         peer=peer.peer,
         name=beat.name if beat is not None else f"…{peer.peer[-5:]}",
-        model=beat.model if beat is not None else "",
+        model=(RELAYING if beat.is_relay else beat.model) if beat is not None else "",
         family=beat.family if beat is not None else "",
         ours=False,
         connected=peer.connected,

@@ -113,6 +113,11 @@ def _no_answer(home: Home, error: Exception) -> TransportError:
         return DeadlineError(
             f"the node in {home.path} has ended, and its processes are still checkpointing: wait until they have ended"
         )
+    if home.swarm_socket.exists() and not home.supervisor_socket.exists():  # a node opens that one first
+        return DeadlineError(
+            f"a relay runs in {home.path} (process {holder.supervisor}), and no node: starling status shows it, "
+            "starling down ends it, and everything else takes a node, which starling up starts in another directory"
+        )
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since_seconds))
     why = "its socket is not open" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else str(error)
     return DeadlineError(

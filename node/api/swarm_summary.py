@@ -43,7 +43,7 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
     members = [_Member(own, True)] if own is not None else []
     members += [_Member(beat, False) for beat in present]
     beats = [member.beat for member in members]
-    models, models_left_out = _models(members)
+    models, models_left_out = _models([member for member in members if not member.beat.is_relay])
     tasks, tasks_left_out = _tasks(beats, own.success_by_task if own is not None else ())
     banned = sum(peer.banned_because is not None for peer in peers.peers)
     return SwarmAnswer(
@@ -54,7 +54,7 @@ def swarm_answer(status: NodeStatus, peers: PeersAnswer) -> SwarmAnswer:
         tokens_per_second=sum(beat.tokens_per_second for beat in beats),
         groups_shared=sum(beat.groups_shared for beat in beats),
         groups_used=sum(beat.groups_used for beat in beats),
-        families=_counted((beat.family for beat in beats), MAX_FAMILIES),
+        families=_counted((beat.family for beat in beats if not beat.is_relay), MAX_FAMILIES),
         models=tuple(models),
         models_left_out=models_left_out,
         tasks=tuple(tasks),

@@ -24,6 +24,7 @@ from node.events import (
     RoundDone,
     Usage,
 )
+from protocol.messages import RELAYING
 from swarm.api import ExchangeStatus, SwarmStatus
 
 
@@ -129,6 +130,11 @@ class HeartbeatView(Struct, frozen=True):
     success_by_task: dict[str, float]  # running mean reward, 0 to 1
     samples_by_task: dict[str, int] = {}  # completions behind it
     connected: str = ""  # whom it says it is connected to: ``protocol.connections``, in hex
+
+    @property
+    def is_relay(self) -> bool:
+        """Whether it is that of a peer that only introduces and relays: it trains no model."""
+        return not self.model and self.phase == RELAYING
 
 
 class PeerView(Struct, frozen=True):

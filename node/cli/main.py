@@ -24,6 +24,7 @@ from node.cli.verbs import (
     owner,
     pause,
     peers,
+    relay,
     report,
     status,
     swarm,
@@ -55,6 +56,7 @@ app = typer.Typer(
 )
 app.callback()(version.before_any_verb)
 app.command("up")(up.up)
+app.command("relay")(relay.relay)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
 app.command("top")(top.top)

@@ -239,7 +239,9 @@ def panel_peer_line(peer: PeerView) -> str:
 
 
 def _trains(beat: HeartbeatView) -> str:
-    return f"{printable(beat.model, 64)}, round {beat.round}" if beat.model else "still loading"
+    if not beat.model:
+        return "relays, trains nothing" if beat.is_relay else "still loading"
+    return f"{printable(beat.model, 64)}, round {beat.round}"
 
 
 def evaluation_lines(result: Evaluation) -> list[str]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from node.configuration import Config, ResolvedConfig, resolve
 from node.configuration.sources import NO_OPTIONS
 from node.doctor import network, network_facts
-from node.doctor.addresses import judge_listen, judge_peer
+from node.doctor.addresses import DEFAULT_PORT, EVERYWHERE, judge_listen, judge_peer
 from node.doctor.configured_model import judge_model, judge_same_run
 from node.doctor.findings import Finding, Severity, error
 from node.doctor.room import judge_room, room_facts
@@ -29,6 +29,7 @@ from swarm.hosts.network_interfaces import machine_ips
 
 MESSAGE_CHARACTERS = 600
 PORT_CHECKS = frozenset({"port", "api"})
+RELAY_LISTEN = f"/ip4/{EVERYWHERE[4]}/tcp/{DEFAULT_PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +68,33 @@ def check_start(
     return StartCheck(resolved, tuple(findings))
 
 
+def check_relay(
+    home: Home, environment: Mapping[str, str], flags: Mapping[str, str], options: Mapping[str, str] = NO_OPTIONS
+) -> StartCheck:
+    """Examines a start of ``starling relay`` in ``home``, which needs less. Where no address to listen on was chosen,
+    it is ``RELAY_LISTEN``: others write it down."""
+    resolved = resolve(home.path, environment, flags, options)
+    if "swarm.listen" not in resolved.spelling:
+        section = resolved.config.swarm.model_copy(update={"listen": RELAY_LISTEN})
+        resolved = replace(resolved, config=resolved.config.model_copy(update={"swarm": section}))
+    config = resolved.config
+    findings = [*_problems(resolved), *_home(home), *_names(config), *_addresses(config)]
+    if not config.swarm.relay:
+        findings.append(error("swarm.relay", "is false", "leave it out: a relay relays"))
+    if config.swarm.host == "go":
+        findings.append(error("swarm.host", 'is "go", which starling relay does not use', 'write "py" or leave it out'))
+    if not any(each.check == "home" for each in findings) and not is_locked(home):
+        findings += _listening(config)
+    return StartCheck(resolved, tuple(findings))
+
+
 def configuration_findings(home: Home, resolved: ResolvedConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yields what is wrong with the settings, one finding for each."""
     config = resolved.config
-    for problem in resolved.problems:
-        yield error(
-            "configuration",
-            printable(problem, MESSAGE_CHARACTERS),
-            "correct or remove it; node.toml.example explains each key",
-        )
+    yield from _problems(resolved)
     yield from _home(home)
     yield from _names(config)
-    yield from filter(None, [judge_listen(config.swarm.listen, machine_ips()), *map(judge_peer, config.swarm.peers)])
+    yield from _addresses(config)
     model = judge_model(config.policy.model, environment)
     if model is not None:
         yield model
@@ -93,6 +109,19 @@ def configuration_findings(home: Home, resolved: ResolvedConfig, environment: Ma
             find_daemon()
         except ConfigurationError as failure:
             yield error("swarm.host", str(failure), 'install the extra "go", or set swarm.host = "py"')
+
+
+def _problems(resolved: ResolvedConfig) -> Iterator[Finding]:
+    for problem in resolved.problems:
+        yield error(
+            "configuration",
+            printable(problem, MESSAGE_CHARACTERS),
+            "correct or remove it; node.toml.example explains each key",
+        )
+
+
+def _addresses(config: Config) -> Iterator[Finding]:
+    yield from filter(None, [judge_listen(config.swarm.listen, machine_ips()), *map(judge_peer, config.swarm.peers)])
 
 
 def _home(home: Home) -> Iterator[Finding]:
@@ -155,9 +184,13 @@ def _task_remedy(fault: TaskFault) -> str:
 def _ports(home: Home, config: Config, *, running: bool) -> Iterator[Finding]:
     if running:
         return
+    yield from _listening(config)
+    yield from _wrong(network.judge_api(network_facts.api_facts(config.api.ports, home.api_token, running=False)))
+
+
+def _listening(config: Config) -> Iterator[Finding]:
     if judge_listen(config.swarm.listen, ()) is None:
         yield from _wrong(network.judge_listening(network_facts.listen_facts(config.swarm.listen, None)))
-    yield from _wrong(network.judge_api(network_facts.api_facts(config.api.ports, home.api_token, running=False)))
 
 
 def _room(home: Home, config: Config) -> Iterator[Finding]:

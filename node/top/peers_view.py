@@ -100,6 +100,8 @@ def _link_words(peer: PeerView) -> str:
 
 
 def _trains(beat: HeartbeatView) -> str:
+    if beat.is_relay:
+        return f"nothing: it introduces and relays; {beat.software}"
     return (
         f"{beat.model}, family {beat.family[:8]}, round {beat.round:,}, phase {beat.phase or 'unknown'}, "
         f"{number(beat.tokens_per_second)} tokens/s; {beat.software}"
@@ -153,7 +155,11 @@ def _short(model: str) -> str:
     return model.rpartition("/")[2] or model
 
 
-_model, _family = _reported(lambda beat: _short(beat.model)), _reported(lambda beat: beat.family[:8])
+def _family_start(beat: HeartbeatView) -> str:
+    return beat.family[:8] if beat.model else "–"
+
+
+_model, _family = _reported(lambda beat: _short(beat.model) or beat.phase), _reported(_family_start)
 _WHY = PeerColumn(
     Column("why not used", 24, grows=3), lambda peer: Span(_why(peer)), lambda peer: (not _why(peer), _why(peer))
 )

@@ -28,6 +28,7 @@ PSK_BYTES: Final = 32
 _VERSION: Final = "1"
 _CHECK_DOMAIN: Final = b"starling/invite/1\0"
 _CHECK_BYTES: Final = 4
+_THROUGH: Final = "/p2p-circuit/"  # in an address, between the relay's own and the peer behind it
 _AROUND: Final = "<>()[]{}\"'`*.,;"  # characters that people and programs put around a link
 
 
@@ -91,6 +92,17 @@ def encode_invite(*, document: bytes, key: NodeKey, owner: bytes, psk: bytes, ad
         _Body(document, key.private_bytes, owner, psk, tuple(_packed(address) for address in addresses))
     )
     return SCHEME + _VERSION + base58.to_text(body + _check(body))
+
+
+def address_to_invite(address: str) -> str:
+    """Returns the address that an invite names for a member at ``address``: the relay's own, where the member is
+    reached through one.
+
+    The relay is a member too, and every member admits newcomers. Before it has admitted one it passes nothing on for
+    it, and afterwards the newcomer learns from it where the others are.
+    """
+    relay, through, _ = address.partition(_THROUGH)
+    return relay if through else address
 
 
 def decode_invite(text: str) -> Invite:

@@ -1,6 +1,7 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
     python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--json]
+    python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``reach_relay``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
 homes that know its address alone. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
@@ -28,6 +29,7 @@ from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
 from scripts.bench.common.swarm_processes import SwarmProcess, group
+from scripts.bench.reach_relay import memory_figures
 from swarm import api
 from swarm.client import SwarmClient
 
@@ -119,8 +121,16 @@ def figures_of(meeting: Meeting) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help='two kinds of router, such as "port-restricted,symmetric"; otherwise all pairs')
+    parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of --memory, with all reservations")
     add_json_flag(parser)
     options = parser.parse_args(arguments)
+    if options.memory:
+        try:
+            report("reach", memory_figures(options.minutes), as_json=options.json)
+        except NoSlowNetworkError as error:
+            raise SystemExit(f"no namespaces here: {error}") from error
+        return
     pairs = list(combinations_with_replacement(KINDS, 2))
     if options.only:
         one, _, other = options.only.partition(",")

@@ -9,19 +9,22 @@ import anyio
 import msgspec
 
 from protocol.connections import connections_field
-from protocol.messages import Heartbeat
+from protocol.messages import RELAYING, Heartbeat
 from swarm.announcements.pacing import COUNT_SECONDS, SwarmPacing
 from swarm.host import Host
 
 LEARNER_SILENT_SECONDS: Final = 300.0  # after the learner's last beat; heartbeats then say that it is silent
-_UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat
+_UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat, and of a peer that has no learner
 
 
 class OwnHeartbeats:
     """The learner tells what it does, the owner may pause it, and ``run`` says so to the swarm."""
 
-    def __init__(self, name: str, software: str, *, wall_clock: Callable[[], float]) -> None:
-        self._heartbeat = Heartbeat(name, software, "", _UNKNOWN, _UNKNOWN, 0, 0, "starting", 0.0, 0, 0, ())
+    def __init__(self, name: str, software: str, *, wall_clock: Callable[[], float], has_learner: bool = True) -> None:
+        """Without a learner the heartbeats say that this peer relays, for as long as it runs."""
+        phase = "starting" if has_learner else RELAYING
+        self._heartbeat = Heartbeat(name, software, "", _UNKNOWN, _UNKNOWN, 0, 0, phase, 0.0, 0, 0, ())
+        self._has_learner = has_learner
         self._wall_clock = wall_clock
         self._beaten_at_seconds = wall_clock()
         self._due = anyio.Event()
@@ -49,7 +52,7 @@ class OwnHeartbeats:
         """Returns what peers are told at this moment, but for whom we are connected to."""
         if self.paused:
             return msgspec.structs.replace(self._heartbeat, phase="paused", tokens_per_second=0.0)
-        if self._wall_clock() - self._beaten_at_seconds > LEARNER_SILENT_SECONDS:
+        if self._has_learner and self._wall_clock() - self._beaten_at_seconds > LEARNER_SILENT_SECONDS:
             return msgspec.structs.replace(self._heartbeat, phase="learner silent", tokens_per_second=0.0)
         return self._heartbeat
 

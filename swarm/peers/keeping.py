@@ -56,17 +56,18 @@ class Connection:
     recent_seconds: float = 0.0  # for which it was connected of late, this time and before
 
 
-def superfluous(now_seconds: float, connections: Collection[Connection]) -> list[str]:
+def superfluous(now_seconds: float, connections: Collection[Connection], further_places: int = 0) -> list[str]:
     """Returns the peers to disconnect, the first to leave first, so that no more than ``CONNECTIONS`` and ``PASSING``
-    stay. Peers that are kept for certain stay even above that."""
-    if len(connections) <= CONNECTIONS:
+    stay. Peers that are kept for certain stay even above that. A relay has ``further_places`` that last."""
+    lasting_places = CONNECTIONS + further_places
+    if len(connections) <= lasting_places:
         return []
     kept = kept_for_certain(connections)
     others = sorted((c for c in connections if c.peer not in kept), key=lambda c: c.since_seconds)
     newcomers = [c for c in others if now_seconds - c.since_seconds < NEWCOMER_SECONDS]
     settled = others[: len(others) - len(newcomers)]
     lasting = [c for known in (2, 1, 0) for c in _spread([c for c in settled if _known(c) == known])]
-    without = lasting[max(0, CONNECTIONS - len(kept)) :]
+    without = lasting[max(0, lasting_places - len(kept)) :]
     passing = [*newcomers, *(c for c in without if _known(c))]
     passing = _spread(sorted(passing, key=lambda c: c.recent_seconds))
     leaving = [*passing[PASSING:], *(c for c in without if not _known(c))]

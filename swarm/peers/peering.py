@@ -84,8 +84,10 @@ class Peering:
         trial_seconds: Callable[[], float] = lambda: math.inf,
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
+        further_places: int = 0,
     ) -> None:
-        """``is_of_use`` says whether a peer brought anything, which is asked ``trial_seconds`` after it connected."""
+        """``is_of_use`` says whether a peer brought anything, which is asked ``trial_seconds`` after it connected.
+        ``further_places`` is for how many connections more than ``keeping.CONNECTIONS`` there is room."""
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
         self.refusals: Counter[str] = Counter()  # of peers that are in another swarm or break the protocol
         self.book = AddressBook()
@@ -101,6 +103,7 @@ class Peering:
         self._replaced_at_seconds = -math.inf
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
+        self._further_places = further_places
         self._exchange = PeerExchange(
             host, swarm_id, on_addresses=self._on_addresses, addresses_for=self._addresses_for
         )
@@ -157,7 +160,7 @@ class Peering:
             self._untold = False
             for peer in self._random.sample(sorted(self._members), min(TOLD_AT_ONCE, len(self._members))):
                 tasks.start_soon(self._tell, peer)
-        for peer in superfluous(now_seconds, connections):
+        for peer in superfluous(now_seconds, connections, self._further_places):
             tasks.start_soon(self._host.disconnect, peer)
         self._replace_useless(connections, now_seconds, tasks)
 

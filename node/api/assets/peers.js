@@ -14,7 +14,7 @@ let words = {}; // a sentence for each reason
 // Names and models are what peers report of themselves.
 const COLUMNS = [
   ["name", (peer) => peer.heartbeat?.name || `${peer.peer.slice(0, 6)}…${peer.peer.slice(-6)}`, ""],
-  ["model", (peer) => peer.heartbeat?.model ?? "–", ""],
+  ["model", (peer) => peer.heartbeat?.model || peer.heartbeat?.phase || "–", ""],
   ["family", (peer) => peer.heartbeat?.family.slice(0, 8) ?? "–", ""],
   ["round", (peer) => number(peer.heartbeat?.round), "number"],
   ["link", (peer) => element("span", { class: peer.connected ? "good" : null }, link(peer)), ""],

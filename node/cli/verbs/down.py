@@ -52,6 +52,7 @@ def _ask(where: Home, waited_seconds: float) -> bool:
     """
     from node.api.node_client import ask_stop
     from node.home import holder_of
+    from node.relay.asking import ask_relay_to_end
     from protocol.errors import DeadlineError, UnreachableError
 
     try:
@@ -61,6 +62,8 @@ def _ask(where: Home, waited_seconds: float) -> bool:
             raise
         return True  # it has ended
     except DeadlineError:
+        if ask_relay_to_end(where):
+            return True
         holder = holder_of(where)
         if holder is None or holder.supervisor is None:
             typer.echo("The node is stopping already.")

@@ -6,13 +6,17 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.cli.options import HomeOption, JsonOption
 from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from node.home import Home
 
 DAY_SECONDS = 86_400
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
@@ -112,7 +116,8 @@ def invite(
         list[str] | None,
         typer.Option(
             "--address",
-            help="An address of a member: /ip4/…/tcp/…/p2p/…. Repeatable. Default: the addresses of this node.",
+            help="An address of a member: /ip4/…/tcp/…/p2p/…. Repeatable. Default: the addresses of this node, or of "
+            "the relays through which it is reached.",
         ),
     ] = None,
 ) -> None:
@@ -123,7 +128,7 @@ def invite(
     from node.home import home_at
     from protocol import limits
     from protocol.cluster.documents import Invitation, sign_invitation
-    from protocol.cluster.invite import encode_invite
+    from protocol.cluster.invite import address_to_invite, encode_invite
     from protocol.identity import NodeKey
     from swarm.cluster.cluster_files import cluster_files, current_psk, has_cluster, read_cluster, read_owner
 
@@ -147,7 +152,10 @@ def invite(
     join_by = now + duration_seconds(expires, "--expires")
     invitation = Invitation(cluster.swarm_id, key.public_bytes, seats, needs_owner, now, now, join_by, name)
     document = sign_invitation(owner, invitation)
-    address = address or _addresses_here(where)
+    if address:
+        address = list(dict.fromkeys(map(address_to_invite, address)))
+    else:
+        address = _addresses_here(where, needs_owner=needs_owner)
     try:
         text = encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
     except ValueError as error:
@@ -175,22 +183,42 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
         typer.echo(line)
 
 
-def _addresses_here(home: Any) -> list[str]:
-    """Returns the addresses of the node that runs in this data directory; none where no node runs."""
+def _addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
+    """Returns the addresses to invite to, of the node or relay that runs in this data directory; none where none runs.
+    Says on standard error where nobody could join by them."""
     from node.api.node_client import ask_status
-    from protocol import limits
+    from node.relay.asking import relay_status
     from protocol.errors import TransportError
 
     try:
         swarm = ask_status(home).swarm
     except TransportError:
-        swarm = None
-    addresses = list(swarm.addresses) if swarm is not None else []
-    beyond = [a for a in addresses if not a.startswith(("/ip4/127.", "/ip6/::1/"))]
+        swarm = relay_status(home)
+    addresses = addresses_to_invite(swarm.addresses, is_dialled=swarm.reach.reach != "nowhere") if swarm else []
     if not addresses:
         typer.echo(
             "This invite has no address, because no node runs here: it works only on the local network of a member. To "
             "use it elsewhere, start the node first, or give a member's address with --address.",
             err=True,
         )
-    return (beyond or addresses)[: limits.INVITE_ADDRESSES]
+    elif needs_owner and swarm is not None and swarm.reach.reach == "nowhere":
+        typer.echo(
+            "No peer can dial this node, and a relay admits nobody to an invite that needs the owner: it works only on "
+            "this node's local network. To use it elsewhere: forward a port of the router to this machine.",
+            err=True,
+        )
+    return addresses
+
+
+def addresses_to_invite(addresses: Sequence[str], *, is_dialled: bool) -> list[str]:
+    """Returns the addresses for an invite, those first at which most newcomers find a member: of a node that can be
+    dialled its own, otherwise those of the relays through which it is reached. Loopback comes in only where there is
+    nothing else."""
+    from protocol import limits
+    from protocol.cluster.invite import address_to_invite
+
+    own = [a for a in addresses if address_to_invite(a) == a]
+    relays = [address_to_invite(a) for a in addresses if a not in own]
+    ordered = dict.fromkeys([*own, *relays] if is_dialled else [*relays, *own])
+    beyond = [a for a in ordered if not a.startswith(("/ip4/127.", "/ip6/::1/"))]
+    return (beyond or list(ordered))[: limits.INVITE_ADDRESSES]

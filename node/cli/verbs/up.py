@@ -108,12 +108,12 @@ def up(
     flags = flags_of(model, name, peer, listen, rounds, tokens, sets)
     if from_peers:
         flags["checkpoint.from_peers"] = "true"
-    invite, refused_invite = _invite(join or os.environ.get("STARLING_JOIN"))
+    invite, refused_invite = given_invite(join or os.environ.get("STARLING_JOIN"))
     options = {key: OPTIONS[key] for key in flags_of(model, name, peer, listen, rounds, tokens, None)}
     checked = check_start(where, os.environ, flags, options)
     if checked.errors or refused_invite:
         code = checked.exit_code or ExitCode.BAD_CONFIGURATION
-        _refuse((*refused_invite, *checked.errors), code, options, as_json=as_json)
+        refuse((*refused_invite, *checked.errors), code, options, as_json=as_json)
 
     if detach:
         raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
@@ -135,7 +135,7 @@ def up(
         raise typer.Exit(outcome.exit_code)
 
 
-def _invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
+def given_invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
     """Returns the invite, or what is wrong with what was given as one."""
     if not join:
         return None, ()
@@ -148,7 +148,7 @@ def _invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
         return None, (error("join", str(failure), "copy the whole invite, or name the file that holds it"),)
 
 
-def _refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *, as_json: bool) -> NoReturn:
+def refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *, as_json: bool) -> NoReturn:
     """Prints everything that has to be corrected, for programs as the last event of a node, and exits."""
     import json
     import time

@@ -11,11 +11,12 @@ from node.api import swarm_summary
 from node.api.answers import peer_view
 from node.api.swarm_summary import swarm_answer
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, SwarmAnswer
+from node.cli.wording import peer_lines
 from node.events import LearnerReady, RoundDone
 from node.learner.allocation.peer_success import STALE_SECONDS
 from node.version import SOFTWARE, VERSION
 from protocol import limits
-from protocol.messages import Heartbeat, TaskSuccess
+from protocol.messages import RELAYING, Heartbeat, TaskSuccess
 from swarm.api import PeerStatus
 from tests.examples import examples
 from tests.factories import round_done
@@ -89,6 +90,15 @@ def test_models_and_tasks_are_weighted_by_samples_and_this_node_counts_too() -> 
 def test_before_its_learner_has_loaded_a_node_without_peers_reports_no_node() -> None:
     answer = swarm_answer(status(ready=None), seen())
     assert (answer.nodes, answer.models, answer.tasks, answer.tokens_per_second) == (0, (), (), 0.0)
+
+
+def test_a_relay_is_a_node_of_the_swarm_and_trains_no_model() -> None:
+    relay = Heartbeat("door", SOFTWARE, "", bytes(16), bytes(16), 0, 0, RELAYING, 0.0, 0, 0, ())
+    answer = swarm_answer(status(done=DONE), seen(peer(heartbeat()), peer(relay)))
+    assert (answer.nodes, answer.phases[RELAYING]) == (3, 1)
+    assert [model.model for model in answer.models] == ["wren"]
+    assert sum(answer.families.values()) == 2
+    assert "door  relays, trains nothing" in peer_lines([peer_view(peer(relay))])[0]
 
 
 def test_a_silent_and_a_banned_peer_are_counted_and_their_claims_ignored() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.cli.verbs.swarm import addresses_to_invite
 from protocol.cluster.admission import read_invite
 from protocol.cluster.invite import Invite
 from protocol.errors import RefusedError, UnreachableError
@@ -150,3 +151,20 @@ def test_host_that_a_private_cluster_refuses_ends_with_77_and_one_that_nobody_an
 def test_invite_of_an_open_swarm_says_how_others_join_without_one(starling) -> None:
     code, _, error = starling("invite")
     assert code == 78 and "--peer ADDRESS" in error and "starling swarm create" in error
+
+
+def test_invite_names_a_node_that_can_be_dialled_and_otherwise_the_relays_that_reach_it() -> None:
+    own, relay, loopback = ADDRESS, f"/ip4/192.0.2.9/tcp/4001/p2p/{NodeKey(b'r' * 32).peer_id}", "/ip4/127.0.0.1/tcp/1"
+    through = f"{relay}/p2p-circuit/p2p/{NodeKey(bytes(32)).peer_id}"
+    assert addresses_to_invite([through, loopback, own], is_dialled=False) == [relay, own]
+    assert addresses_to_invite([loopback, own, through], is_dialled=True) == [own, relay]
+    assert addresses_to_invite([loopback], is_dialled=True) == [loopback]
+    assert addresses_to_invite([own, own], is_dialled=True) == [own]
+
+
+def test_invite_to_an_address_through_a_relay_names_the_relay(starling, cluster: Path) -> None:
+    through = f"{ADDRESS}/p2p-circuit/p2p/{NodeKey(b'x' * 32).peer_id}"
+    code, text, error = starling("invite", "--address", through, "--address", ADDRESS)
+    invite = read_invite(text, time.time())
+    assert code == 0 and isinstance(invite, Invite), error
+    assert invite.addresses == (ADDRESS,)

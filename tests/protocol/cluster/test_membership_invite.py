@@ -16,7 +16,7 @@ from rich.pretty import pprint
 from protocol import base58
 from protocol.cluster.admission import read_invite
 from protocol.cluster.documents import open_invitation
-from protocol.cluster.invite import SCHEME, decode_invite, encode_invite
+from protocol.cluster.invite import SCHEME, address_to_invite, decode_invite, encode_invite
 from protocol.cluster.refusal import AdmissionRefused, RefusalReason
 from protocol.errors import MalformedError, OversizedError, ProtocolError, SignatureError
 from protocol.identity import NodeKey
@@ -76,6 +76,12 @@ def test_invite_that_was_wrapped_or_whose_scheme_was_capitalised_is_read(lab) ->
 def test_every_address_comes_back(lab, ip, port, seed) -> None:
     address = f"/ip{ip.version}/{ip}/tcp/{port}/p2p/{NodeKey(seed).peer_id}"
     assert decode_invite(lab.invite(addresses=[address])).addresses == (address,)
+
+
+def test_a_member_behind_a_relay_is_invited_to_by_the_relays_own_address(lab) -> None:
+    relay, member = self_address(1), NodeKey(bytes([2]) * 32).peer_id
+    assert address_to_invite(f"{relay}/p2p-circuit/p2p/{member}") == relay == address_to_invite(relay)
+    assert decode_invite(lab.invite(addresses=[relay])).addresses == (relay,)
 
 
 @pytest.mark.parametrize(

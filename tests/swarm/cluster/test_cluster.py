@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -26,7 +26,7 @@ from protocol.cluster.documents import (
     sign_key_change,
     sign_revocations,
 )
-from protocol.cluster.invite import Invite, encode_invite
+from protocol.cluster.invite import Invite, address_to_invite, encode_invite
 from protocol.cluster.refusal import RefusalReason
 from protocol.errors import RefusedError, UnreachableError
 from protocol.identity import NodeKey
@@ -36,9 +36,11 @@ from swarm.cluster.joining import Newcomer, join
 from swarm.cluster.membership import ClusterCredentials, Membership, decode_members, encode_members
 from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.hosts.simulated.network import SimulatedNetwork
+from swarm.relay_service import RelayService
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 
+Running = TypeVar("Running", SwarmService, RelayService)
 EPOCH = 1_790_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
 OWNER = NodeKey(b"o" * 32)
@@ -72,8 +74,8 @@ class Lab:
     def now(self, ahead_seconds: float = 0.0) -> float:
         return EPOCH + DAY + anyio.current_time() + ahead_seconds
 
-    def invite(self, *members: SwarmService, psk: bytes = PSK, **changes: object) -> Invite:
-        """An invite by the owner with the addresses of ``members``."""
+    def invite(self, *members: SwarmService, psk: bytes = PSK, at: Sequence[str] = (), **changes: object) -> Invite:
+        """An invite by the owner with the addresses of ``members``, or with those of ``at``."""
         self._invites += 1
         key = key_of(f"invitation {self._invites}")
         now = int(self.now())
@@ -82,7 +84,7 @@ class Lab:
             "made_seconds": now, "valid_from_seconds": now, "join_by_seconds": now + int(7 * DAY), "name": "somebody",
         }  # fmt: skip
         document = sign_invitation(OWNER, Invitation(**(fields | changes)))  # type: ignore[arg-type]
-        addresses = [member.host.addresses()[0] for member in members]
+        addresses = [member.host.addresses()[0] for member in members] or at
         text = encode_invite(document=document, key=key, owner=OWNER.public_bytes, psk=psk, addresses=addresses)
         invite = read_invite(text, float(fields["made_seconds"]))  # type: ignore[arg-type]
         assert isinstance(invite, Invite)
@@ -111,9 +113,33 @@ class Lab:
 
     @asynccontextmanager
     async def member(
-        self, name: str, *peers: SwarmService, owner: bool = False, ahead_seconds: float = 0.0
+        self,
+        name: str,
+        *peers: SwarmService | RelayService,
+        owner: bool = False,
+        ahead_seconds: float = 0.0,
+        can_be_dialled: bool = True,
     ) -> AsyncIterator[SwarmService]:
         """Runs a node that joined, from its files; with ``owner`` it holds the owner's key."""
+        made = self._made(SwarmService, name, peers, owner, ahead_seconds, can_be_dialled)
+        async with self._running(name, made) as service:
+            yield service
+
+    @asynccontextmanager
+    async def relay(self, name: str) -> AsyncIterator[RelayService]:
+        """Runs ``starling relay`` from the files of a node that joined."""
+        async with self._running(name, self._made(RelayService, name, (), False, 0.0, True)) as service:
+            yield service
+
+    def _made(
+        self,
+        kind: type[Running],
+        name: str,
+        peers: Sequence[SwarmService | RelayService],
+        owner: bool,
+        ahead_seconds: float,
+        can_be_dialled: bool,
+    ) -> Running:
         home = self._directory / name
         home.mkdir(exist_ok=True)
         key, kept = key_of(name), self.kept[name]
@@ -121,15 +147,17 @@ class Lab:
             key, self.credentials(name), wall_clock=lambda: self.now(ahead_seconds), keep=kept.__setitem__,
             owner=OWNER if owner else None,
         )  # fmt: skip
-        host = self.network.host(key, membership)
+        host = self.network.host(key, membership, can_be_dialled=can_be_dialled)
         known = [p.host.addresses()[0] for p in peers] or kept.get("addresses", b"").decode().split()
         settings = ServiceSettings(
             str(home), "lab", self.cluster.swarm_id.hex(), private=True, name=name, peers=tuple(known)
         )
-        service = SwarmService(
+        return kind(
             host, key, settings, wall_clock=lambda: self.now(ahead_seconds), random=Random(name), membership=membership
         )
 
+    @asynccontextmanager
+    async def _running(self, name: str, service: Running) -> AsyncIterator[Running]:
         async def live() -> None:
             try:
                 await service.run()
@@ -268,6 +296,28 @@ def test_member_admits_a_newcomer_while_the_owner_is_away_and_the_owner_learns_o
                 await share(robin, 3)
                 await anyio.sleep(10.0)
                 assert await sharers(founder) == {peer("robin")}
+
+    play(story)
+
+
+def test_newcomer_joins_a_founder_behind_a_router_through_a_relay_that_is_a_member(tmp_path: Path) -> None:
+    async def story() -> None:
+        lab = Lab(tmp_path)
+        async with lab.member("founder", owner=True) as founder:  # where the relay can dial it, for once
+            await lab.join("relay", lab.invite(founder))
+        async with (
+            lab.relay("relay") as relay,
+            lab.member("founder", relay, owner=True, can_be_dialled=False) as founder,
+        ):
+            await anyio.sleep(60.0)
+            (through,) = [a for a in founder.host.addresses() if "/p2p-circuit/" in a]
+            await lab.join("wren", lab.invite(at=[address_to_invite(through)]))
+            async with lab.member("wren", can_be_dialled=False) as wren:
+                await anyio.sleep(60.0)
+                assert wren.host.is_relayed(founder.host.peer_id)
+                await share(wren, 1)
+                await anyio.sleep(1.0)
+                assert await sharers(founder) == {peer("wren")}
 
     play(story)
 

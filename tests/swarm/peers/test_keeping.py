@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from protocol.errors import StarlingError
+from swarm.hosts.libp2p.libp2p_host import CONNECTIONS as HOST_CONNECTIONS
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
 from swarm.peers import keeping
 from swarm.peers.keeping import (
@@ -24,6 +25,7 @@ from swarm.peers.keeping import (
     to_replace,
 )
 from swarm.peers.peer_exchange import PeerExchange
+from swarm.relay_service import FURTHER_PLACES
 from tests.swarm.peers.test_discovery import SWARM, living, play
 
 NOW = 1000.0
@@ -61,6 +63,15 @@ def test_newcomer_from_an_address_of_its_own_finds_a_place_among_hundreds_from_o
     newcomer = connection("newcomer", NOW - NEWCOMER_SECONDS, recent_seconds=5000.0)
     kept = left([*crowd(300), newcomer])
     assert newcomer.peer in kept and len(kept) == CONNECTIONS + PASSING
+
+
+def test_a_relay_keeps_as_many_peers_more_as_it_has_further_places() -> None:
+    lasting = [connection(f"friend {n}", n) for n in range(CONNECTIONS + FURTHER_PLACES)]
+    assert len(superfluous(NOW, lasting)) > 0
+    assert superfluous(NOW, lasting, FURTHER_PLACES) == []
+    crowded = crowd(CONNECTIONS + PASSING + FURTHER_PLACES + 9)
+    assert len(superfluous(NOW, crowded, FURTHER_PLACES)) == 9
+    assert CONNECTIONS + PASSING + FURTHER_PLACES < HOST_CONNECTIONS, "a newcomer is heard before another leaves"
 
 
 def test_newcomers_are_told_first_of_useful_peers_then_of_the_oldest_and_those_that_we_dialled() -> None:
