@@ -21,7 +21,7 @@ from node.supervision.watching.process_memory import resident_bytes
 from protocol.identity import NodeKey
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.swarm_processes import SwarmProcess
-from swarm.hosts.libp2p import libp2p_host
+from swarm.hosts.libp2p.connecting import listening
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.relaying.relay_book import RESERVATIONS_PER_NETWORK
 from swarm.peers.peer_exchange import PeerExchange
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--places", type=int, default=200)
     add_json_flag(parser)
     options = parser.parse_args(arguments)
-    vars(libp2p_host)["is_public"] = lambda ip: True  # so that members dial from the address at which they listen
+    vars(listening)["is_public"] = lambda ip: True  # so that members dial from the address at which they listen
     with tempfile.TemporaryDirectory() as directory:
         relay = SwarmProcess(0, Path(directory), ())
         try:
