@@ -22,7 +22,7 @@ from protocol.streams.dial_back_messages import (
 )
 from protocol.streams.framing import framed_message
 from swarm.host import Host, PeerId, Stream
-from swarm.peers.reachability import Report
+from swarm.peers.reachability import DialReport
 from swarm.stream_reader import StreamReader, read_frame
 from swarm.token_bucket import TokenBucket
 
@@ -47,7 +47,7 @@ class DialBack:
         if host.proves:
             host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
 
-    async def ask(self, peer: PeerId) -> Report:
+    async def ask(self, peer: PeerId) -> DialReport:
         """Asks a connected peer once. Raises ``ProtocolError`` and ``TransportError``."""
         ports = listening_ports(self._host)
         stream = await self._host.open_stream(peer, DIAL_BACK_PROTOCOL, deadline_seconds=ANSWER_SECONDS)
@@ -61,7 +61,7 @@ class DialBack:
             raise
         reached = [port for port in ports if port in answer.reached]
         was_tried = answer.dialled and bool(ports)
-        return Report(
+        return DialReport(
             peer, anyio.current_time(), answer.seen_ip, bool(reached) if was_tried else None, (*reached, 0)[0]
         )
 

@@ -19,7 +19,7 @@ from swarm import api
 from swarm.host import Host, PeerId
 from swarm.peers.dial_back import DialBack, listening_ports
 from swarm.peers.discovery import CIRCUIT
-from swarm.peers.reachability import Reachability, Report, in_words, judged, relays_to_ask, whom_to_ask
+from swarm.peers.reachability import DialReport, Reachability, in_words, judged, relays_to_ask, whom_to_ask
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Reaching:
         self._on_place = on_place
         self._relays = relays
         self._dial_back = DialBack(host)
-        self._reports: dict[PeerId, Report] = {}
+        self._reports: dict[PeerId, DialReport] = {}
         self._renew_at: dict[PeerId, float] = {}  # by relay
         self._refused: dict[PeerId, float] = {}
         self._asking: set[PeerId] = set()
@@ -133,7 +133,7 @@ class Reaching:
             self._reports[peer] = await self._dial_back.ask(peer)
         except StarlingError as error:
             self.failures[error.reason] += 1
-            self._reports[peer] = Report(peer, anyio.current_time())
+            self._reports[peer] = DialReport(peer, anyio.current_time())
         finally:
             self._asking.discard(peer)
 
