@@ -14,65 +14,18 @@ from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, inf
-from typing import Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
-from swarm.host import GossipVerdict, PeerId, Receiver, Validator
+from swarm.host import GossipVerdict, PeerId
 from swarm.hosts.simulated.conditions import NetworkConditions
+from swarm.hosts.simulated.gossip_ends import GossipEnd, GossipingHost, Score
 from swarm.hosts.simulated.gossip_mesh import HEARTBEAT_SECONDS, OFFERED_ID_BYTES, OFFERED_SECONDS, GossipMesh
-from swarm.hosts.simulated.simulated_streams import LinkDirection
 
 SEEN_SECONDS = 120.0  # how long GossipSub remembers a message
 TICKS_PER_SECOND = 1000
 ROUNDING = 1e-3  # of a tick: virtual clocks stop within a rounding error of the time that was asked for
 NUMBERED_AT_ONCE = 256
-
-
-@dataclass(slots=True)
-class Score:
-    """What one neighbour forwarded to one host, by verdict."""
-
-    accepted: int = 0
-    ignored: int = 0
-    rejected: int = 0
-    duplicates: int = 0
-
-
-class GossipingHost(Protocol):
-    """What the flood needs of the host that an end belongs to."""
-
-    @property
-    def peer_id(self) -> PeerId: ...
-
-    @property
-    def running_tasks(self) -> TaskGroup | None:
-        """The tasks of the host while it runs, None before and afterwards."""
-
-    def is_linked(self, peer: PeerId) -> bool: ...
-
-    def neighbours(self) -> list[Neighbour]:
-        """Returns the same list until a link comes or goes."""
-
-
-@dataclass(slots=True)
-class GossipEnd:
-    """One host's part in the flood: its subscriptions, and what it sent and received."""
-
-    host: GossipingHost
-    peer: PeerId
-    number: int  # of the host in this network, never given twice
-    topics: dict[str, tuple[Validator, Receiver]] = field(default_factory=dict)
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    mesh: set[int] = field(default_factory=set)  # numbers of the hosts that share a mesh with this one
-    listed: list[Neighbour] | None = None  # the neighbours when ``forwards`` was made
-    forwards: list[Neighbour] | None = None  # None after every change of the mesh
-
-
-Neighbour = tuple[GossipEnd, LinkDirection, Score]
-"""(the neighbour's end, the direction to it, how it scores us)"""
 
 
 @dataclass(slots=True)

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from swarm.hosts.simulated.flooding import GossipEnd, Neighbour
+from swarm.hosts.simulated.gossip_ends import GossipEnd, Neighbour
 
 HEARTBEAT_SECONDS = 1.0
 OFFERED_TO = 6  # neighbours outside of the mesh, each heartbeat
