@@ -1,4 +1,4 @@
-"""The ends of the simulated gossip: what the flood and the mesh know of each host."""
+"""A simulated host's part in the gossip, and how its neighbours see it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,13 +10,6 @@ import trio
 
 from protocol.errors import DeadlineError, UnreachableError
 from protocol.identity import NodeKey
-from tests.swarm.conftest import Story, play
-
-
-@pytest.fixture(params=["simulated", "libp2p"])
-def tell(request: pytest.FixtureRequest) -> Callable[[Story], None]:
-    """Not the Go host: its daemon takes places by itself, relays for nobody and proves no address."""
-    return partial(play, world=request.param)
 
 
 def test_a_peer_is_proven_where_it_listens_and_nowhere_else(tell) -> None:
