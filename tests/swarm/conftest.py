@@ -37,6 +37,7 @@ class World(ABC):
     has_half_streams = True  # one direction of a stream can end before the other
     tells_resets = True  # a reset is no end of stream
     refuses_blocked = True  # a blocked peer is not let in; otherwise it is dropped
+    stays_apart = True  # hosts that were disconnected are not connected again by what is below the swarm
 
     def __init__(self) -> None:
         self.bugs: list[BaseException] = []
@@ -167,6 +168,7 @@ class GoWorld(Libp2pWorld):
     has_half_streams = False
     tells_resets = False
     refuses_blocked = False
+    stays_apart = False
 
     def make(self) -> Host:
         return GoHost(NodeKey.generate(), ["/ip4/127.0.0.1/tcp/0"])
@@ -217,6 +219,12 @@ def skip_without_daemon() -> None:
 @pytest.fixture(params=list(WORLDS))
 def tell(request: pytest.FixtureRequest) -> Callable[[Story], None]:
     """Plays a story in a world of each kind."""
+    return partial(play, world=request.param)
+
+
+@pytest.fixture(params=["simulated", "libp2p"])
+def tell_relaying(request: pytest.FixtureRequest) -> Callable[[Story], None]:
+    """The same without the Go daemon, which takes places at relays by itself."""
     return partial(play, world=request.param)
 
 

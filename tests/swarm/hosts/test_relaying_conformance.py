@@ -1,4 +1,4 @@
-"""The guarantees of every host about relays, and about proving that a peer can be dialled."""
+"""The guarantees of hosts that are told where to take places: relays, and proving that a peer can be dialled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.errors import DeadlineError, UnreachableError
 from protocol.identity import NodeKey
 
 
-def test_a_peer_is_proven_where_it_listens_and_nowhere_else(tell) -> None:
+def test_a_peer_is_proven_where_it_listens_and_nowhere_else(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         one, other = await world.chain(tasks, 2)
         address = other.addresses()[0]
@@ -22,10 +22,10 @@ def test_a_peer_is_proven_where_it_listens_and_nowhere_else(tell) -> None:
             await one.prove(stranger, deadline_seconds=10)
         assert await world.exchange(one, other.peer_id, b"still here") == b"still here"
 
-    tell(story)
+    tell_relaying(story)
 
 
-def test_two_hosts_meet_through_a_relay_and_lose_each_other_with_it(tell) -> None:
+def test_two_hosts_meet_through_a_relay_and_lose_each_other_with_it(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         relay, one, other = await world.start(tasks, 3)
         relay.serve_as_relay(lambda peer: True)
@@ -44,10 +44,10 @@ def test_two_hosts_meet_through_a_relay_and_lose_each_other_with_it(tell) -> Non
         await world.eventually(lambda: not one.peers() and not other.peers())
         assert through not in one.addresses()
 
-    tell(story)
+    tell_relaying(story)
 
 
-def test_a_place_ends_with_the_connection_of_the_peer_that_has_it(tell) -> None:
+def test_a_place_ends_with_the_connection_of_the_peer_that_has_it(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         relay, one = await world.start(tasks, 2)
         relay.serve_as_relay(lambda peer: True)
@@ -57,10 +57,10 @@ def test_a_place_ends_with_the_connection_of_the_peer_that_has_it(tell) -> None:
         await one.disconnect(relay.peer_id)
         await world.eventually(lambda: relay.relaying().reservations == 0)
 
-    tell(story)
+    tell_relaying(story)
 
 
-def test_a_relay_serves_those_alone_whom_it_admits(tell) -> None:
+def test_a_relay_serves_those_alone_whom_it_admits(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         relay, one, other = await world.start(tasks, 3)
         for host in (one, other):
@@ -75,10 +75,10 @@ def test_a_relay_serves_those_alone_whom_it_admits(tell) -> None:
             await other.connect(one.addresses()[0], deadline_seconds=10)
         assert list(one.peers()) == [relay.peer_id]
 
-    tell(story)
+    tell_relaying(story)
 
 
-def test_no_place_is_taken_at_a_peer_that_dialled_us(tell) -> None:
+def test_no_place_is_taken_at_a_peer_that_dialled_us(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         one, other = await world.start(tasks, 2)
         one.serve_as_relay(lambda peer: True)
@@ -87,10 +87,10 @@ def test_no_place_is_taken_at_a_peer_that_dialled_us(tell) -> None:
         with pytest.raises(UnreachableError, match="did not dial"):
             await other.reserve(one.peer_id, deadline_seconds=10)
 
-    tell(story)
+    tell_relaying(story)
 
 
-def test_nobody_is_reached_through_a_relay_at_which_it_has_no_place(tell) -> None:
+def test_nobody_is_reached_through_a_relay_at_which_it_has_no_place(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         relay, one, other = await world.start(tasks, 3)
         relay.serve_as_relay(lambda peer: True)
@@ -101,7 +101,7 @@ def test_nobody_is_reached_through_a_relay_at_which_it_has_no_place(tell) -> Non
         with pytest.raises(UnreachableError):
             await one.connect(twice, deadline_seconds=10)
 
-    tell(story)
+    tell_relaying(story)
 
 
 def test_a_host_behind_a_simulated_router_is_dialled_by_nobody() -> None:
@@ -120,7 +120,7 @@ def test_a_host_behind_a_simulated_router_is_dialled_by_nobody() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_a_routers_address_is_announced_beside_ones_own(tell) -> None:
+def test_a_routers_address_is_announced_beside_ones_own(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         (one,) = await world.start(tasks, 1)
         own, router = list(one.addresses()), f"/ip4/203.0.113.1/tcp/4001/p2p/{one.peer_id}"
@@ -129,4 +129,4 @@ def test_a_routers_address_is_announced_beside_ones_own(tell) -> None:
         one.announce_also([])
         assert list(one.addresses()) == own
 
-    tell(story)
+    tell_relaying(story)
