@@ -27,7 +27,7 @@ _AFTER_HASHES: Final = re.compile(r"[ \t]*[$€£]?[ \t]*[-+−]?\.?[0-9]")
 _WITH_UNIT: Final = re.compile(r"[$€£]?\s*[-+−]?[0-9,.]*[0-9]\s*(?:%|°|\s[A-Za-z. ]*)?")
 
 
-class Mark(StrEnum):
+class AnswerMark(StrEnum):
     """What an answer was found by."""
 
     TAGS = "<answer>"
@@ -41,7 +41,7 @@ class FoundAnswer:
     """``text`` is without white space around it."""
 
     text: str
-    mark: Mark
+    mark: AnswerMark
 
 
 def tagged_answer(completion: str) -> str | None:
@@ -54,16 +54,16 @@ def tagged_answer(completion: str) -> str | None:
 def final_answer(completion: str) -> FoundAnswer | None:
     """Returns the answer that a completion gives, by the first kind of mark that it has; None without any."""
     if (tagged := tagged_answer(completion)) is not None:
-        return FoundAnswer(tagged, Mark.TAGS)
+        return FoundAnswer(tagged, AnswerMark.TAGS)
     if (boxed := boxed_answer(completion)) is not None:
-        return FoundAnswer(boxed, Mark.BOX)
+        return FoundAnswer(boxed, AnswerMark.BOX)
     _, hashes, after = completion.rpartition(HASHES)
     if hashes and _AFTER_HASHES.match(after):
-        return FoundAnswer(after.lstrip().partition("\n")[0].strip(), Mark.HASHES)
+        return FoundAnswer(after.lstrip().partition("\n")[0].strip(), AnswerMark.HASHES)
     last: str | None = None
     for run in _RUN.finditer(completion):
         last = _number(run) or last
-    return None if last is None else FoundAnswer(last, Mark.NUMBER)
+    return None if last is None else FoundAnswer(last, AnswerMark.NUMBER)
 
 
 def boxed_answer(text: str) -> str | None:

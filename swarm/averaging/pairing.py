@@ -51,7 +51,7 @@ from protocol.streams.averaging_messages import (
 from swarm.averaging import pairing_rules as rules
 from swarm.averaging.pairing_rules import ExchangeEvent, ExchangePhase, Terms
 from swarm.averaging.weight_exchange import Conversation, WeightExchange
-from swarm.blobs.blob_server import Report
+from swarm.blobs.blob_server import ReportConduct
 from swarm.blobs.fetch import Reach
 from swarm.host import Host, PeerId, Stream
 from swarm.peers.reputation import Conduct
@@ -91,7 +91,7 @@ class Pairing:
         *,
         reach: Reach,
         fetch_weights: FetchWeights,
-        report: Report,
+        report: ReportConduct,
         random: Random,
         on_ended: Callable[[WeightExchange], None] = lambda exchange: None,
     ) -> None:

@@ -36,7 +36,7 @@ from swarm.averaging.pairing_rules import EXCHANGE_SECONDS, ExchangePhase, Terms
 from swarm.averaging.partner_memory import PartnerMemory
 from swarm.averaging.weight_exchange import WeightExchange
 from swarm.averaging.weights_difference import ENCODINGS, Difference, measure_difference
-from swarm.blobs.blob_server import Report
+from swarm.blobs.blob_server import ReportConduct
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Host, PeerId
@@ -92,7 +92,7 @@ class WeightAveraging:
         fetcher: Fetcher,
         table: PeerTable,
         *,
-        report: Report,
+        report: ReportConduct,
         candidates: Callable[[bytes], Sequence[PeerId]],
         connected_seconds: Callable[[PeerId], float],
         store_bytes: int,

@@ -38,7 +38,7 @@ MOVE_BYTES = 64 * 1024  # a peer has ``STALL_SECONDS`` to take so many, so that 
 BACKLOG_SECONDS = 0.25  # of upload that waits for its bandwidth; what comes later is still to be put in order
 HASHES_REMEMBERED = 65_536  # of the blobs served last: for 16 GiB of blobs, in 6 MB of memory
 
-Report = Callable[[PeerId, Conduct, str], None]  # (peer, what it did, details)
+ReportConduct = Callable[[PeerId, Conduct, str], None]  # (peer, what it did, details)
 Standing = Callable[[PeerId], float]  # reputation: who is served first when not all can be
 OnSent = Callable[[PeerId, bytes], None]  # (peer, blob whose last chunk was sent to it)
 
@@ -53,7 +53,7 @@ class BlobServer:
         *,
         upload_bytes_per_second: float = 0.0,
         stall_seconds: float = STALL_SECONDS,
-        report: Report,
+        report: ReportConduct,
         on_sent: OnSent = lambda peer, blob: None,
         standing: Standing = lambda peer: 0.5,
     ) -> None:

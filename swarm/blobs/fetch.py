@@ -11,7 +11,7 @@ import anyio
 
 from protocol.errors import StorageError
 from swarm.api import MAX_INLINE_BYTES, Fetched, Wanted
-from swarm.blobs.blob_server import STALL_SECONDS, Report
+from swarm.blobs.blob_server import STALL_SECONDS, ReportConduct
 from swarm.blobs.fetch_job import FetchJob
 from swarm.blobs.fetch_places import PEERS_AT_MOST
 from swarm.blobs.fetch_round import FetchRound
@@ -30,7 +30,7 @@ class Fetcher:
         store: ContentStore,
         *,
         reach: Reach,
-        report: Report,
+        report: ReportConduct,
         stall_seconds: float = STALL_SECONDS,
         most_peers: int = PEERS_AT_MOST,
     ) -> None:

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.25  # between two looks at the rates, while a peer waits for a 
 
 
 @dataclass(slots=True)
-class Place:
+class FetchPlace:
     """A peer that is being asked."""
 
     asked_at_seconds: float
@@ -38,7 +38,7 @@ class Place:
         return self.received_bytes / max(now_seconds - self.asked_at_seconds, 1e-6)
 
 
-def may_start(places: Mapping[PeerId, Place], now_seconds: float, most: int = PEERS_AT_MOST) -> bool:
+def may_start(places: Mapping[PeerId, FetchPlace], now_seconds: float, most: int = PEERS_AT_MOST) -> bool:
     """Whether one more peer may be asked now."""
     counting = sum(
         now_seconds - place.asked_at_seconds < TRIAL_SECONDS or place.rate(now_seconds) >= USEFUL_BYTES_PER_SECOND
@@ -47,7 +47,7 @@ def may_start(places: Mapping[PeerId, Place], now_seconds: float, most: int = PE
     return counting < PEERS_AT_ONCE and len(places) < most
 
 
-def to_displace(places: Mapping[PeerId, Place], now_seconds: float, most: int = PEERS_AT_MOST) -> PeerId | None:
+def to_displace(places: Mapping[PeerId, FetchPlace], now_seconds: float, most: int = PEERS_AT_MOST) -> PeerId | None:
     """The peer that gives its place to one that waits; None if none has to."""
     if len(places) < most:
         return None
@@ -71,7 +71,7 @@ class FetchPlaces:
 
     def __init__(self, most: int = PEERS_AT_MOST) -> None:
         self._most = most
-        self._places: dict[PeerId, Place] = {}
+        self._places: dict[PeerId, FetchPlace] = {}
         self._scopes: dict[PeerId, anyio.CancelScope] = {}
         self._freed = anyio.Event()
         self._in_turn = anyio.Lock()  # the first to wait is the first to be asked
@@ -87,7 +87,7 @@ class FetchPlaces:
                     continue
                 with anyio.move_on_after(LOOK_SECONDS):
                     await self._freed.wait()
-            self._places[peer] = Place(anyio.current_time())
+            self._places[peer] = FetchPlace(anyio.current_time())
             self._scopes[peer] = anyio.CancelScope()
             return self._scopes[peer]
 

@@ -31,7 +31,7 @@ from protocol.streams.blob_messages import (
     decode_answer_header,
 )
 from protocol.streams.framing import framed_message
-from swarm.blobs.blob_server import Report
+from swarm.blobs.blob_server import ReportConduct
 from swarm.blobs.fetch_job import BusyError, FetchJob, UnusableStreamError
 from swarm.blobs.fetch_places import PEERS_AT_MOST, FetchPlaces
 from swarm.host import Host, PeerId, Stream
@@ -67,7 +67,7 @@ class FetchRound:
         host: Host,
         jobs: Sequence[FetchJob],
         reach: Reach,
-        report: Report,
+        report: ReportConduct,
         stall_seconds: float,
         most_peers: int = PEERS_AT_MOST,
     ) -> None:

@@ -23,7 +23,7 @@ from protocol.streams.dial_back_messages import (
 )
 from protocol.streams.framing import framed_message
 from swarm.host import Address, Host, PeerId, Stream
-from swarm.peers.reachability import Report
+from swarm.peers.reachability import DialReport
 from swarm.stream_reader import StreamReader, read_frame
 from swarm.token_bucket import TokenBucket
 
@@ -48,7 +48,7 @@ class DialBack:
         if host.proves:
             host.handle(DIAL_BACK_PROTOCOL, self._on_stream)
 
-    async def ask(self, peer: PeerId, ports: Sequence[int]) -> Report:
+    async def ask(self, peer: PeerId, ports: Sequence[int]) -> DialReport:
         """Asks a connected peer once, to dial the first ``DIAL_BACK_PORTS`` of ``ports``. Raises ``ProtocolError`` and
         ``TransportError``."""
         ports = tuple(dict.fromkeys(ports))[:DIAL_BACK_PORTS]
@@ -63,7 +63,7 @@ class DialBack:
             raise
         reached = [port for port in ports if port in answer.reached]
         was_tried = answer.dialled and bool(ports)
-        return Report(
+        return DialReport(
             peer, anyio.current_time(), answer.seen_ip, bool(reached) if was_tried else None, (*reached, 0)[0]
         )
 

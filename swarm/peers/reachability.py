@@ -35,7 +35,7 @@ class Reach(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DialReport:
     """A peer's answer to whether it can dial this node; ``reached`` None: it did not try, or did not answer."""
 
     peer: str
@@ -55,7 +55,7 @@ class Reachability:
     also_at: tuple[str, int] | None = None  # the router's address and port at which peers reached this node
 
 
-def judged(now_seconds: float, reports: Iterable[Report], own_ips: Collection[str] = ()) -> Reachability:
+def judged(now_seconds: float, reports: Iterable[DialReport], own_ips: Collection[str] = ()) -> Reachability:
     """``own_ips`` are the addresses of this machine."""
     fresh = [r for r in reports if r.reached is not None and now_seconds - r.at_seconds < REPORT_SECONDS * 2]
     over_internet = [r for r in fresh if is_public(r.seen_ip)]
@@ -76,13 +76,13 @@ def judged(now_seconds: float, reports: Iterable[Report], own_ips: Collection[st
     return Reachability(Reach.UNKNOWN, tried, needs_relay=no > yes or is_behind_router)
 
 
-def _router_of(reports: Iterable[Report], own_ips: Collection[str]) -> tuple[str, int] | None:
+def _router_of(reports: Iterable[DialReport], own_ips: Collection[str]) -> tuple[str, int] | None:
     """Returns where ``REPORTS_NEEDED`` peers reached this node, unless that is an address of this machine."""
     reached = Counter((r.seen_ip, r.port) for r in reports if r.reached and r.seen_ip not in own_ips)
     return next((where for where, times in reached.most_common(1) if times >= REPORTS_NEEDED), None)
 
 
-def whom_to_ask(now_seconds: float, candidates: Collection[str], reports: Mapping[str, Report]) -> list[str]:
+def whom_to_ask(now_seconds: float, candidates: Collection[str], reports: Mapping[str, DialReport]) -> list[str]:
     """Returns the connected peers to ask now, so that ``REPORTS_WANTED`` are fresh; those never asked come first."""
     fresh = 0
     due = []

@@ -25,9 +25,9 @@ from swarm.peers.port_opening import PortOpening
 from swarm.peers.port_rules import private_listening
 from swarm.peers.reachability import (
     REPORT_SECONDS,
+    DialReport,
     Reach,
     Reachability,
-    Report,
     in_words,
     judged,
     relays_to_ask,
@@ -63,7 +63,7 @@ class Reaching:
         self._on_place = on_place
         self._relays = relays
         self._dial_back = DialBack(host)
-        self._reports: dict[PeerId, Report] = {}
+        self._reports: dict[PeerId, DialReport] = {}
         self._renew_at: dict[PeerId, float] = {}  # by relay
         self._refused: dict[PeerId, float] = {}
         self._asking: set[PeerId] = set()
@@ -169,7 +169,7 @@ class Reaching:
             self._reports[peer] = await self._dial_back.ask(peer, self._dialled_ports())
         except StarlingError as error:
             self.failures[error.reason] += 1
-            self._reports[peer] = Report(peer, anyio.current_time())
+            self._reports[peer] = DialReport(peer, anyio.current_time())
         finally:
             self._asking.discard(peer)
 

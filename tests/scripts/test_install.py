@@ -22,8 +22,9 @@ from libp2p.crypto.serialization import key_type_to_public_key_deserializer
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from packaging.requirements import Requirement
 
+from swarm.hosts.libp2p.connecting.upgrading import Upgrader
 from swarm.hosts.libp2p.containment import Failures
-from swarm.hosts.libp2p.transport import Meter, Upgrader
+from swarm.hosts.libp2p.transport import Meter
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (

@@ -24,9 +24,10 @@ from scripts.attacks.fuzzing.measuring import Act
 from scripts.attacks.fuzzing.targets import Target, direct, driven
 from swarm.address_groups import groups_of
 from swarm.host import GossipVerdict
+from swarm.hosts.libp2p.connecting.dialling import parse_address
 from swarm.hosts.libp2p.gossipsub.pubsub import RefusedRpcError, VerdictPubsub
 from swarm.hosts.libp2p.kad_dht import MESSAGE_BYTES, REQUEST_BYTES, find_providers
-from swarm.hosts.libp2p.libp2p_host import Libp2pHost, _parse
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.provider_records import BoundedProviders
 from swarm.peers.discovery import is_dialable
 
@@ -58,7 +59,7 @@ def _address(raw: bytes) -> None:
     address = raw.decode("utf-8", "replace")
     if is_dialable(address):
         groups_of(address.split("/")[2])
-        _parse(address)
+        parse_address(address)
 
 
 class _Gossip:

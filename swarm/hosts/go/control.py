@@ -7,6 +7,7 @@ host started. What the daemon sends is bounded and decoded; anything else ends t
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -136,3 +137,13 @@ class ControlSocket:
 async def close(connection: SocketStream) -> None:
     with anyio.CancelScope(shield=True):
         await connection.aclose()
+
+
+def whole_seconds(seconds: float) -> int:
+    """Returns a time limit as the daemon takes it."""
+    return max(1, math.ceil(seconds))
+
+
+def one_line(error: str) -> str:
+    """Returns what the daemon says of a failure, in a line of bounded length."""
+    return " ".join(error.split())[:300]

@@ -8,7 +8,6 @@ releases the stream's slot once both directions have ended.
 from __future__ import annotations
 
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import cast
 
 import anyio
@@ -17,6 +16,7 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
 from protocol.errors import UnreachableError
+from swarm.address_groups import groups_of
 from swarm.host import PeerId
 from swarm.hosts.libp2p.containment import PEER_FAILURES
 from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
@@ -114,11 +114,4 @@ class Libp2pStream:
 
 def _network_of(stream: YamuxStream) -> str:
     remote = stream.get_remote_address()
-    if remote is None:
-        return ""
-    address: IPv4Address | IPv6Address = ip_address(remote[0].partition("%")[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if isinstance(address, IPv4Address):
-        return str(address)
-    return str(IPv6Address(int(address) >> 64 << 64))  # one subscriber has at least so many addresses
+    return groups_of(remote[0])[1].partition("/")[0] if remote is not None else ""

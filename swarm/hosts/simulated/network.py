@@ -24,7 +24,8 @@ from swarm.hosts.simulated.conditions import NetworkConditions
 from swarm.hosts.simulated.flooding import SEEN_SECONDS, GossipFlood
 from swarm.hosts.simulated.gossip_ends import Score
 from swarm.hosts.simulated.gossip_mesh import GossipMesh
-from swarm.hosts.simulated.simulated_host import DETECTION_SECONDS, SimulatedHost
+from swarm.hosts.simulated.simulated_connections import DETECTION_SECONDS
+from swarm.hosts.simulated.simulated_host import SimulatedHost
 
 __all__ = ["DETECTION_SECONDS", "SEEN_SECONDS", "Score", "SimulatedHost", "SimulatedNetwork"]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from node.tasks.answers import (
     BOX_CHARACTERS,
+    AnswerMark,
     FoundAnswer,
-    Mark,
     boxed_answer,
     final_answer,
     is_number,
@@ -51,16 +51,16 @@ def test_the_last_closed_tags_hold_the_answer(completion: str, answer: str | Non
 @pytest.mark.parametrize(
     ("completion", "found"),
     [
-        ("5, \\boxed{6} and #### 7: <answer>8 km</answer> 9", FoundAnswer("8 km", Mark.TAGS)),
-        ("5, \\boxed{6} and\n#### 7\n9", FoundAnswer("6", Mark.BOX)),
-        ("5 and\n#### $7,000.\nor 9", FoundAnswer("$7,000.", Mark.HASHES)),
-        ("#### 1\n#### 2", FoundAnswer("2", Mark.HASHES)),
-        ("#### Step 3: add\nThe sum is 12.", FoundAnswer("12", Mark.NUMBER)),
-        ("it costs $1,234.50.", FoundAnswer("1234.5", Mark.NUMBER)),
-        ("from 3 to -5", FoundAnswer("-5", Mark.NUMBER)),
-        ("a range of 3-5", FoundAnswer("5", Mark.NUMBER)),
-        ("\\boxed{\\frac{1}{2}} of it", FoundAnswer("\\frac{1}{2}", Mark.BOX)),
-        ("\\boxed{1} then \\boxed{2", FoundAnswer("2", Mark.NUMBER)),
+        ("5, \\boxed{6} and #### 7: <answer>8 km</answer> 9", FoundAnswer("8 km", AnswerMark.TAGS)),
+        ("5, \\boxed{6} and\n#### 7\n9", FoundAnswer("6", AnswerMark.BOX)),
+        ("5 and\n#### $7,000.\nor 9", FoundAnswer("$7,000.", AnswerMark.HASHES)),
+        ("#### 1\n#### 2", FoundAnswer("2", AnswerMark.HASHES)),
+        ("#### Step 3: add\nThe sum is 12.", FoundAnswer("12", AnswerMark.NUMBER)),
+        ("it costs $1,234.50.", FoundAnswer("1234.5", AnswerMark.NUMBER)),
+        ("from 3 to -5", FoundAnswer("-5", AnswerMark.NUMBER)),
+        ("a range of 3-5", FoundAnswer("5", AnswerMark.NUMBER)),
+        ("\\boxed{\\frac{1}{2}} of it", FoundAnswer("\\frac{1}{2}", AnswerMark.BOX)),
+        ("\\boxed{1} then \\boxed{2", FoundAnswer("2", AnswerMark.NUMBER)),
         ("room b2", None),
         ("none", None),
         ("", None),
@@ -166,7 +166,7 @@ def test_any_text_has_at_most_one_answer_and_it_is_part_of_the_text(text: str) -
         assert part is None or (part in text and part == part.strip())
     if found is None:
         assert tagged is boxed is None
-    elif found.mark is not Mark.NUMBER:
+    elif found.mark is not AnswerMark.NUMBER:
         assert found.text in text
     else:
         assert number_in(found.text) == found.text

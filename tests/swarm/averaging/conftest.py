@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
-from trio.testing import MockClock
 
 from protocol.messages import Heartbeat
 from protocol.streams.averaging_messages import Offer
@@ -22,9 +21,10 @@ from protocol.weights.tensor_layout import TensorLayout
 from swarm import api
 from swarm.averaging.weight_averaging import Measure
 from swarm.averaging.weights_difference import Difference, measure_difference
-from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
+from tests.swarm.virtual_world import VirtualWorld
 
 FAMILY, OTHER_FAMILY = bytes([1]) * 16, bytes([9]) * 16
 LAYOUT = TensorLayout.of({"bias": (7,), "matrix": (500, 600)})
@@ -127,14 +127,13 @@ class Node:
         return next(p for p in reply.peers if p.peer == other.peer)
 
 
-class World:
+class World(VirtualWorld):
     family, other_family, layout = FAMILY, OTHER_FAMILY, LAYOUT
     blob_of, formula = staticmethod(blob_of), staticmethod(formula)
     values, weights = staticmethod(values), staticmethod(weights)
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.network = SimulatedNetwork(seed=1, delay_seconds=(0.05, 0.05))
+        super().__init__(directory)
         self._first: str | None = None
 
     @asynccontextmanager
@@ -199,23 +198,6 @@ class World:
             tasks.start_soon(run)
             await service.started.wait()
             task_status.started(node)
-
-    def again(self, name: str) -> World:
-        """Another world like this one, with its clock at zero."""
-        return World(self.directory / name)
-
-    @staticmethod
-    def play(story: Callable[[], Awaitable[None]]) -> None:
-        async def guarded() -> None:
-            with anyio.fail_after(10_000.0):
-                await story()
-
-        anyio.run(guarded, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
-
-    @staticmethod
-    async def over(*nodes: Node) -> None:
-        for node in nodes:
-            await node.ended.wait()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from protocol.blob_id import blob_id, id_of_chunk_hashes, size_and_chunk_hashes
 from protocol.limits import CHUNK_BYTES
 from protocol.streams.blob_messages import BlobStatus, ChunkRange, encode_answer_header
 from swarm.api import Wanted
-from swarm.blobs.fetch_places import PEERS_AT_MOST, PEERS_AT_ONCE, Place, may_start, to_displace
+from swarm.blobs.fetch_places import PEERS_AT_MOST, PEERS_AT_ONCE, FetchPlace, may_start, to_displace
 from swarm.host import Stream
 from swarm.peers.reputation import Conduct
 from tests.swarm.blobs.test_blobs import LARGE, Node, World, content, play, serve_instead
@@ -170,15 +170,15 @@ def test_a_blob_larger_than_the_store_is_refused_before_anybody_is_asked(tmp_pat
 
 
 def test_places_go_to_the_next_peer_when_those_asked_bring_nothing_and_not_before() -> None:
-    fresh = {str(n): Place(0.0) for n in range(PEERS_AT_ONCE)}
+    fresh = {str(n): FetchPlace(0.0) for n in range(PEERS_AT_ONCE)}
     assert not may_start(fresh, 0.5)
     assert may_start(fresh, 2.0)
-    quick = {str(n): Place(0.0, received_bytes=1 << 20) for n in range(PEERS_AT_ONCE)}
+    quick = {str(n): FetchPlace(0.0, received_bytes=1 << 20) for n in range(PEERS_AT_ONCE)}
     assert not may_start(quick, 2.0)
 
 
 def test_the_slowest_of_many_gives_its_place_away_after_some_patience() -> None:
-    many = {str(n): Place(0.0, received_bytes=1000 + n) for n in range(PEERS_AT_MOST)}
+    many = {str(n): FetchPlace(0.0, received_bytes=1000 + n) for n in range(PEERS_AT_MOST)}
     assert not may_start(many, 20.0)
     assert to_displace(many, 2.0) is None
     assert to_displace(many, 20.0) == "0"

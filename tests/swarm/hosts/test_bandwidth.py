@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from swarm.blobs.fetch_places import PEERS_AT_MOST, Place, may_start, peers_within, to_displace
+from swarm.blobs.fetch_places import PEERS_AT_MOST, FetchPlace, may_start, peers_within, to_displace
 from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.transport import Meter, MeteredSocket
 
@@ -97,6 +97,6 @@ def test_a_socket_holds_back_what_it_sends_and_what_it_received() -> None:
 def test_under_a_limit_no_more_peers_are_asked_at_once_than_can_each_send_usefully() -> None:
     assert peers_within(0.0) == PEERS_AT_MOST == peers_within(1e9)
     assert (peers_within(1000.0), peers_within(65_536.0)) == (1, 4)
-    asked = {f"peer{number}": Place(asked_at_seconds=0.0, received_bytes=100) for number in range(4)}
+    asked = {f"peer{number}": FetchPlace(asked_at_seconds=0.0, received_bytes=100) for number in range(4)}
     assert not may_start(asked, 20.0, 4) and may_start(asked, 20.0)
     assert to_displace(asked, 20.0, 4) is not None and to_displace(asked, 20.0) is None

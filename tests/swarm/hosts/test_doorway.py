@@ -129,7 +129,7 @@ def test_no_more_silent_sockets_are_held_than_there_are_places_and_they_cost_no_
 
 
 def test_silent_socket_is_closed_after_its_time(tell_on_sockets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.hosts.libp2p.transport.FIRST_BYTES_SECONDS", 0.05)
+    monkeypatch.setattr("swarm.hosts.libp2p.connecting.listening.FIRST_BYTES_SECONDS", 0.05)
 
     async def story(world: Any, tasks: trio.Nursery) -> None:
         (victim,) = await world.start(tasks, 1)

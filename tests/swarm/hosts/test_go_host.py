@@ -32,6 +32,7 @@ from tests.swarm.conftest import ECHO, GoWorld, echo, skip_without_daemon
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 BLOB_BYTES = 3_000_000
+KEY = bytes(range(32))  # of a provider record
 with_daemon = pytest.fixture(autouse=False)(skip_without_daemon)
 
 # A daemon that starts well and then answers the question who is connected with a wire type that does not exist.
@@ -85,6 +86,9 @@ def test_hosts_of_both_kinds_hear_each_other_and_pass_blobs_both_ways(with_daemo
             for one, other in ((go, py), (py, go)):
                 await GoWorld.eventually(partial(_is_connected, one, other.peer_id))
                 assert await _fetch_blob(one, other.peer_id) == blob
+            for one, other in ((go, py), (py, go)):
+                await one.provide(KEY, deadline_seconds=10)
+                assert await _found(other, KEY, one.peer_id)
             assert go.remote_ip(py.peer_id) == "127.0.0.1"
             await GoWorld.eventually(lambda: go.round_trip_seconds(py.peer_id) is not None)
         assert not go.faults
@@ -137,6 +141,12 @@ def test_last_bytes_before_an_end_arrive_and_a_sender_notices_that_its_reader_le
 
 def _is_connected(host, peer: str) -> bool:
     return peer in host.peers()
+
+
+async def _found(finder, key: bytes, provider: str) -> bool:
+    """Whether ``finder`` finds a dialable address of ``provider`` under ``key``."""
+    addresses = await finder.find_providers(key, limit=8, deadline_seconds=10)
+    return any("/tcp/" in address and address.endswith(f"/p2p/{provider}") for address in addresses)
 
 
 async def _send_blob(stream: Stream, blob: bytes) -> None:

@@ -11,7 +11,8 @@ import trio.testing
 from protocol.errors import RefusedError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.host import HandshakeReply
-from swarm.hosts.libp2p.libp2p_host import HANDSHAKE_SECONDS, Libp2pHost
+from swarm.hosts.libp2p.connecting.network import HANDSHAKE_SECONDS
+from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.private_network import GREETING, PrivateConnection, PrivateNetworkError
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"

@@ -80,7 +80,7 @@ STRANGERS: dict[RefusalReason, tuple[Callable[[], Membership], str]] = {
 def _nothing_ends_by_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "cluster.handshake.FRAME_SECONDS",
-        "hosts.libp2p.libp2p_host.HANDSHAKE_SECONDS",
+        "hosts.libp2p.connecting.network.HANDSHAKE_SECONDS",
         "hosts.libp2p.private_network.PROOF_SECONDS",
     ):
         monkeypatch.setattr(f"swarm.{name}", HOUR)

@@ -13,7 +13,8 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status, S
 from protocol.errors import DeadlineError, StarlingError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.host import GossipVerdict, Stream
-from swarm.hosts.libp2p import libp2p_host, punch_bounds
+from swarm.hosts.libp2p import punch_bounds
+from swarm.hosts.libp2p.connecting import listening
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.relaying import traversal
@@ -216,7 +217,7 @@ def test_a_direct_connection_takes_the_place_of_the_relayed_one_and_gossip_goes_
     tell_on_sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(punch_bounds, "is_public", lambda ip: True)  # loopback in place of the internet
-    monkeypatch.setattr(libp2p_host, "is_public", lambda ip: True)
+    monkeypatch.setattr(listening, "is_public", lambda ip: True)
     monkeypatch.setattr(traversal, "MOVE_SECONDS", 0.1)
 
     async def story(world: Any, tasks: trio.Nursery) -> None:

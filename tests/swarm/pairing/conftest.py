@@ -12,7 +12,6 @@ import anyio
 import msgspec
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
-from trio.testing import MockClock
 
 from protocol.blob_id import blob_id
 from protocol.errors import UnreachableError
@@ -25,8 +24,9 @@ from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.store import ContentStore
 from swarm.host import Stream
-from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.hosts.simulated.network import SimulatedHost
 from swarm.peers.reputation import Conduct
+from tests.swarm.virtual_world import VirtualWorld
 
 FAMILY, LAYOUT = b"f" * 16, b"l" * 16
 TERMS = Terms(max_bytes=1 << 20, max_steps_apart=10, exchange_seconds=120.0)
@@ -119,13 +119,12 @@ class Node:
         return self.outcome is not None and self.outcome.partner is not None
 
 
-class World:
+class World(VirtualWorld):
     terms, size, spoilt = TERMS, SIZE, SPOILT
     formula = staticmethod(formula)
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.network = SimulatedNetwork(seed=1, delay_seconds=(0.05, 0.05))
+        super().__init__(directory)
         self.addresses: dict[str, str] = {}
         self._made: list[Node] = []
 
@@ -145,23 +144,6 @@ class World:
             self.addresses[host.peer_id] = host.addresses()[0]
             task_status.started(node)
             await anyio.sleep_forever()
-
-    def again(self, name: str) -> World:
-        """Another world like this one, with its clock at zero."""
-        return World(self.directory / name)
-
-    @staticmethod
-    def play(story: Callable[[], Awaitable[None]]) -> None:
-        async def guarded() -> None:
-            with anyio.fail_after(10_000.0):
-                await story()
-
-        anyio.run(guarded, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
-
-    @staticmethod
-    async def over(*nodes: Node) -> None:
-        for node in nodes:
-            await node.ended.wait()
 
 
 @pytest.fixture

@@ -56,16 +56,16 @@ class RouterOfOne:
         self.asked.append(anyio.current_time())
         if self.fails is not None:
             raise self.fails
-        self.host._can_be_dialled = True
+        self.host.connections.can_be_dialled = True
         ((ip, port),) = listening.items()
         return OpenedPort("NAT-PMP", self.external_ip, self.external_port, ip, port, lease_seconds)
 
     async def close(self, opened: OpenedPort) -> None:
         self.closed.append(opened)
-        self.host._can_be_dialled = False
+        self.host.connections.can_be_dialled = False
 
     def forget(self) -> None:
-        self.host._can_be_dialled = False
+        self.host.connections.can_be_dialled = False
 
 
 def reach(service: SwarmService) -> api.ReachStatus:

@@ -13,8 +13,8 @@ from swarm.peers.reachability import (
     ASK_AGAIN_SECONDS,
     RELAY_BACKOFF_SECONDS,
     REPORT_SECONDS,
+    DialReport,
     Reach,
-    Report,
     in_words,
     judged,
     relays_to_ask,
@@ -24,8 +24,8 @@ from swarm.peers.reachability import (
 PUBLIC, PRIVATE = "203.0.113.9", "192.168.1.9"
 
 
-def reports(ip: str, *reached: bool | None, at_seconds: float = 0.0) -> list[Report]:
-    return [Report(f"{ip} {n}", at_seconds, ip, each) for n, each in enumerate(reached)]
+def reports(ip: str, *reached: bool | None, at_seconds: float = 0.0) -> list[DialReport]:
+    return [DialReport(f"{ip} {n}", at_seconds, ip, each) for n, each in enumerate(reached)]
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def reports(ip: str, *reached: bool | None, at_seconds: float = 0.0) -> list[Rep
     ],
 )
 def test_two_reports_must_agree_and_those_over_the_internet_decide(
-    heard: list[Report], reach: Reach, needs_relay: bool
+    heard: list[DialReport], reach: Reach, needs_relay: bool
 ) -> None:
     verdict = judged(1.0, heard, {PUBLIC, PRIVATE})
     assert (verdict.reach, verdict.needs_relay) == (reach, needs_relay)
 
 
 def test_one_liar_changes_no_verdict_of_two_honest_peers() -> None:
-    assert judged(1.0, [*reports(PUBLIC, False, False), Report("liar", 0.0, PUBLIC, True)]).reach is Reach.NOWHERE
-    assert judged(1.0, [*reports(PUBLIC, True, True), Report("liar", 0.0, PUBLIC, False)]).reach is Reach.INTERNET
+    assert judged(1.0, [*reports(PUBLIC, False, False), DialReport("liar", 0.0, PUBLIC, True)]).reach is Reach.NOWHERE
+    assert judged(1.0, [*reports(PUBLIC, True, True), DialReport("liar", 0.0, PUBLIC, False)]).reach is Reach.INTERNET
 
 
 def test_a_node_behind_a_router_takes_places_until_two_peers_reached_it_and_then_announces_the_router() -> None:
-    one, two = (Report(name, 0.0, PUBLIC, True, 4001) for name in ("a", "b"))
+    one, two = (DialReport(name, 0.0, PUBLIC, True, 4001) for name in ("a", "b"))
     assert judged(1.0, [one], {PRIVATE}).needs_relay
     assert not judged(1.0, [one], {PUBLIC}).needs_relay
     assert judged(1.0, [one, two], {PRIVATE}).also_at == (PUBLIC, 4001)
     assert judged(1.0, [one, two], {PUBLIC}).also_at is None
-    liar = Report("liar", 0.0, "198.51.100.1", True, 80)
+    liar = DialReport("liar", 0.0, "198.51.100.1", True, 80)
     assert judged(1.0, [one, two, liar], {PRIVATE}).also_at == (PUBLIC, 4001)
     assert judged(1.0, [one, liar], {PRIVATE}).also_at is None
 
@@ -74,10 +74,10 @@ def test_a_report_is_forgotten_once_it_is_old() -> None:
 
 def test_asked_are_those_never_asked_then_those_whose_report_is_old() -> None:
     heard = {
-        "fresh": Report("fresh", 1000.0, PUBLIC, True),
-        "old": Report("old", 1000.0 - REPORT_SECONDS, PUBLIC, True),
-        "silent": Report("silent", 1000.0 - ASK_AGAIN_SECONDS, "", None),
-        "silent lately": Report("silent lately", 999.0, "", None),
+        "fresh": DialReport("fresh", 1000.0, PUBLIC, True),
+        "old": DialReport("old", 1000.0 - REPORT_SECONDS, PUBLIC, True),
+        "silent": DialReport("silent", 1000.0 - ASK_AGAIN_SECONDS, "", None),
+        "silent lately": DialReport("silent lately", 999.0, "", None),
     }
     assert whom_to_ask(1000.0, [*heard, "new"], heard) == ["new", "old"]
     assert whom_to_ask(1000.0, ["fresh", "silent lately"], heard) == []

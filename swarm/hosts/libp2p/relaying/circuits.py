@@ -70,7 +70,7 @@ class CircuitStream(ReadWriteCloser):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RelayPlace:
     """A place at a relay."""
 
     address: str  # /ip4/…/tcp/…/p2p/RELAY/p2p-circuit
@@ -83,7 +83,7 @@ class Circuits:
     dialled us."""
 
     def __init__(self, network: Swarm, open_stream: OpenStream, on_relayed: Callable[[PeerName, bool], None]) -> None:
-        self.places: dict[PeerName, Place] = {}  # by relay
+        self.places: dict[PeerName, RelayPlace] = {}  # by relay
         self.seen_at: dict[PeerName, SocketAddress] = {}  # where the relay sees the peers that are connected through it
         self._network = network
         self._open_stream = open_stream
@@ -96,7 +96,7 @@ class Circuits:
             reply = await self._ask(relay, HopMessage(type=HopMessage.RESERVE))
         seen = unpacked(reply.peer.addrs)
         ends_at_seconds = anyio.current_time() + RESERVATION_SECONDS
-        self.places[relay] = Place(f"{relay_address}{CIRCUIT}", ends_at_seconds, seen[0] if seen else None)
+        self.places[relay] = RelayPlace(f"{relay_address}{CIRCUIT}", ends_at_seconds, seen[0] if seen else None)
         return RESERVATION_SECONDS
 
     async def _ask(self, relay: PeerName, message: HopMessage) -> HopMessage:

@@ -11,7 +11,6 @@ from typing import Final, cast
 
 import anyio
 from libp2p.abc import INetConn
-from libp2p.connection_types import ConnectionType
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
@@ -22,21 +21,17 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.errors import UnreachableError
 from swarm.host import PeerId, Relaying, Stream, StreamHandler
+from swarm.hosts.libp2p.connecting.network import DoorwayNetwork, is_relayed_connection
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures
 from swarm.hosts.libp2p.gossipsub.send_queue import SendQueue
 from swarm.hosts.libp2p.punching import Punching
 from swarm.hosts.libp2p.relaying.circuit_messages import HOP_PROTOCOL, PUNCH_PROTOCOL, STOP_PROTOCOL, SocketAddress
 from swarm.hosts.libp2p.relaying.circuits import Circuits
 from swarm.hosts.libp2p.relaying.relay import Relay
-from swarm.hosts.libp2p.transport import DoorwayNetwork
 
 MOVE_SECONDS: Final = 2.0  # for what is under way over the relayed connection
 
 OpenStream = Callable[..., Awaitable[Stream]]
-
-
-def is_relayed_connection(connection: INetConn) -> bool:
-    return connection.get_connection_type() is ConnectionType.RELAYED
 
 
 class Traversal:
@@ -77,8 +72,7 @@ class Traversal:
         handle(PUNCH_PROTOCOL, self.punching.on_stream)
 
     def _live(self, peer: PeerId) -> list[INetConn]:
-        connections = self._network.connections.get(ID.from_string(peer), [])
-        return [c for c in connections if not c.is_closed and not c.muxed_conn.is_closed]
+        return self._network.live(ID.from_string(peer))
 
     def is_relayed(self, peer: PeerId) -> bool:
         live = self._live(peer)

@@ -1,0 +1,168 @@
+"""Where a host listens, and the addresses at which it can be dialled.
+
+What the library's listener lacks:
+
+- A port that is taken is an error. The library listens with SO_REUSEPORT, with which a second node on the same port
+  would silently receive half of the first node's connections.
+- An incoming connection releases its slot when it ends. The library holds the slot as long as the host runs, and so
+  would accept no more connections after the first three hundred.
+- A socket that says nothing is dropped before the library hears of it (``Doorway``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import trio
+from anyio.abc import TaskGroup
+from libp2p.abc import IListener
+from libp2p.io.trio import TrioTCPStream
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from protocol.errors import TransportError
+from swarm.address_groups import is_public
+from swarm.host import Address
+from swarm.hosts.libp2p.connecting.network import DoorwayNetwork
+from swarm.hosts.libp2p.containment import Failures
+from swarm.hosts.libp2p.doorway import FIRST_BYTES_SECONDS, Doorway
+from swarm.hosts.libp2p.relaying.circuit_messages import SocketAddress
+from swarm.hosts.libp2p.transport import Meter, MeteredSocket, ip_of, share_port, tcp_port_of
+from swarm.hosts.network_interfaces import NetworkInterfaces, dialable
+
+CLOSE_SECONDS = 0.3  # for the library to clean up after a connection, before its task is cancelled
+_EVERY_IP4_INTERFACE = "/ip4/0.0.0.0/"
+
+OnSocket = Callable[[TrioTCPStream], Awaitable[None]]
+
+
+class Listening:
+    """The addresses of one host. Port 0 takes a free port; 0.0.0.0 takes the same port over IPv6 too, if it can."""
+
+    def __init__(self, addresses: Sequence[str], meter: Meter, doorway: Doorway, failures: Failures) -> None:
+        self._asked = [Multiaddr(address) for address in addresses]
+        self._meter = meter
+        self._doorway = doorway
+        self._failures = failures
+        self._listeners: list[Listener] = []
+        self._interfaces = NetworkInterfaces()
+        self._also_at: list[Address] = []  # addresses of a router
+
+    async def take(self, network: DoorwayNetwork) -> None:
+        """Takes all addresses for ``network``, or none. Raises ``TransportError``, which names the address."""
+        for address in self._asked:
+            try:
+                await self._take_one(address, network)
+            except OSError as error:
+                for earlier in self._listeners:
+                    await earlier.close()
+                raise TransportError(
+                    f"cannot listen on {address}: {error.strerror or error}. If another node runs here, "
+                    f"stop it or listen on another port; port 0 takes a free one"
+                ) from error
+            if str(address).startswith(_EVERY_IP4_INTERFACE):
+                port = tcp_port_of(self._listeners[-1].get_addrs()[0])
+                with suppress(OSError):
+                    await self._take_one(Multiaddr(f"/ip6/::/tcp/{port}"), network)
+
+    async def _take_one(self, address: Multiaddr, network: DoorwayNetwork) -> None:
+        async def on_socket(socket: TrioTCPStream) -> None:
+            await network._handle_inbound_connection(socket, self._asked[0])
+
+        listener = Listener(on_socket, self._meter, self._doorway, self._failures)
+        await listener.listen(address)
+        self._listeners.append(listener)
+        network.listeners[str(address)] = listener
+
+    def serve(self, tasks: TaskGroup) -> None:
+        for listener in self._listeners:
+            tasks.start_soon(listener.serve)
+
+    def announce_also(self, addresses: Sequence[Address]) -> None:
+        self._also_at = list(addresses)
+
+    def advertised(self, _candidates: object = None) -> list[Multiaddr]:
+        """Returns where this machine can be dialled; the library calls it with what it would have said itself."""
+        return [
+            Multiaddr(f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}")
+            for ip, port in dialable(self._sockets(), self._interfaces.ips())
+        ]
+
+    def addresses(self, peer_id: str, places: Sequence[Address]) -> list[Address]:
+        """Returns the addresses to tell others: of a router, of ``places`` at relays, then of this machine."""
+        return [*self._also_at, *(f"{address}/p2p/{peer_id}" for address in [*places, *self.advertised()])]
+
+    def listening_at(self, ip: str) -> SocketAddress | None:
+        """Returns the listening address of the same family as ``ip``."""
+        of_family = [(host, port) for host, port in self._sockets() if (":" in host) == (":" in ip)]
+        return of_family[0] if of_family else None
+
+    def source_of(self, ip: str) -> SocketAddress | None:
+        """Beyond our own network we dial from the listening port: routers then show where we could be met."""
+        return self.listening_at(ip) if is_public(ip) else None
+
+    def _sockets(self) -> list[SocketAddress]:
+        return [(ip_of(a), tcp_port_of(a)) for listener in self._listeners for a in listener.get_addrs()]
+
+
+class Listener(IListener):
+    """Accepts connections on one address. ``listen`` takes the address, ``serve`` accepts until cancelled or closed."""
+
+    def __init__(self, handler: OnSocket, meter: Meter, doorway: Doorway, failures: Failures) -> None:
+        self._handler = handler
+        self._meter = meter
+        self._doorway = doorway
+        self._failures = failures
+        self._scope = trio.CancelScope()
+        self._sockets: Sequence[trio.SocketListener] = ()
+        self._addresses: tuple[Multiaddr, ...] = ()
+
+    async def listen(self, maddr: Multiaddr) -> None:
+        """Raises ``OSError`` if the address cannot be taken."""
+        self._sockets = await trio.open_tcp_listeners(tcp_port_of(maddr), host=ip_of(maddr))
+        self._addresses = tuple(_socket_address(listener.socket) for listener in self._sockets)
+        for listener in self._sockets:
+            share_port(listener.socket)
+
+    async def serve(self) -> None:
+        with self._scope:
+            await trio.serve_listeners(self._on_socket, list(self._sockets))
+
+    async def _on_socket(self, stream: trio.SocketStream) -> None:
+        socket = MeteredSocket(stream, self._meter)
+        spoken_to = False
+        with trio.move_on_after(FIRST_BYTES_SECONDS), self._doorway.silent.place_for(socket):
+            spoken_to = await socket.is_spoken_to()
+        if not spoken_to:
+            socket.drop()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._handle, socket, nursery.cancel_scope)
+            await socket.closed.wait()
+            await trio.sleep(CLOSE_SECONDS)
+            nursery.cancel_scope.cancel()
+
+    async def _handle(self, socket: MeteredSocket, accepted: trio.CancelScope) -> None:
+        try:
+            with self._doorway.handshaking.place_for(
+                socket
+            ):  # given back in ``DoorwayNetwork``, once the handshake is over
+                await self._handler(socket)
+        except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
+            self._failures.note("incoming connection", error)
+        accepted.cancel()
+        await socket.close()
+
+    def get_addrs(self) -> tuple[Multiaddr, ...]:
+        return self._addresses
+
+    async def close(self) -> None:
+        self._scope.cancel()
+        for socket in self._sockets:
+            await socket.aclose()
+
+
+def _socket_address(socket: trio.socket.SocketType) -> Multiaddr:
+    host, port = socket.getsockname()[:2]
+    return Multiaddr(f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}")
