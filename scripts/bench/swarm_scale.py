@@ -60,8 +60,10 @@ from scripts.bench.common.shared_opening import SharedOpening
 from swarm import api
 from swarm.announcements.gossip import GossipRefusal
 from swarm.announcements.pacing import ADVERTS_AT_ONCE, allowance, heartbeat_seconds
+from swarm.announcements.sender_slots import RESERVE
 from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.claimed_addresses import claims_of
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 
@@ -143,6 +145,7 @@ class Swarm:
         self._made = 0
         self._sybil_share = sybils
         self._sybils: set[str] = set()  # of the start
+        self._said: dict[str, Heartbeat] = {}  # before the start
         self._tasks: TaskGroup
         self._sent: dict[tuple[str, int], Sent] = {}
         self._disturbed_until_seconds = 0.0
@@ -225,10 +228,9 @@ class Swarm:
         service = SwarmService(
             host, host.key, settings, wall_clock=self.now_seconds, random=Random(name), measure=measured_at_once
         )
-        said = heartbeat("before")
         for other in heard:
             if other is not host:
-                self._remember(service, other, said)
+                self._remember(service, other)
         if heard:
             service._pacing._adverts._bucket.take(
                 ADVERTS_AT_ONCE - self._random.random(), now_seconds=self.now_seconds()
@@ -241,14 +243,24 @@ class Swarm:
         self._tasks.start_soon(self._live, node)
         await service.started.wait()
 
-    def _remember(self, service: SwarmService, other: SimulatedHost, said: Heartbeat) -> None:
+    def _remember(self, service: SwarmService, other: SimulatedHost) -> None:
         """Lets a node of the start have heard another, which has sent as much at once as it may if it is a sybil."""
         notes = service._table.of(other.peer_id)
-        notes.heartbeat, notes.heartbeat_at_seconds = said, self.now_seconds()
+        if other.peer_id not in self._said:
+            claims = claims_of(other.addresses(), other.peer_id)
+            self._said[other.peer_id] = msgspec.structs.replace(heartbeat("before"), addresses=claims)
+        notes.heartbeat, notes.heartbeat_at_seconds = self._said[other.peer_id], self.now_seconds()
         if other.peer_id in self._sybils:
-            may, limits = allowance(self._size, HEARTBEAT_SECONDS), service.gossip._limits
-            for number in range(int(may.messages_at_once)):
-                limits.refusal(other.peer_id, number, 0, self.now_seconds(), forwarder=other.peer_id, allowance=may)
+            may, limits, now_seconds = (
+                allowance(self._size, HEARTBEAT_SECONDS),
+                service.gossip._limits,
+                self.now_seconds(),
+            )
+            for number in range(may.messages_a_slot + RESERVE):
+                limits.refusal(
+                    other.peer_id, number, 0, now_seconds,
+                    signed_seconds=now_seconds, forwarder=other.peer_id, allowance=may,
+                )  # fmt: skip
 
     async def _live(self, node: Node) -> None:
         with node.task, suppress(StarlingError):

@@ -118,6 +118,7 @@ def example_bodies() -> dict[str, Body]:
             24,
             (task,),
             connections_field(("12D3KooWann", "12D3KooWbob")),
+            ("/ip4/203.0.113.7/tcp/4001", "/ip6/2001:db8::7/tcp/4001/p2p/12D3KooWrelay/p2p-circuit"),
         ),
         "rollouts": RolloutAdvert(FAMILY, TOKENIZER, 11, (advert, advert)),
         "goodbye": Goodbye("stopped by its owner"),
