@@ -49,7 +49,7 @@ def test_a_crowd_of_identities_that_claim_one_address_makes_a_node_dial_it_a_few
         at_once: Counter[str] = Counter()
         dials, most = 0, 0
 
-        async def connect(address: str, *, deadline_seconds: float) -> None:
+        async def connect(address: str, *, deadline_seconds: float) -> str:
             nonlocal dials, most
             dials += 1
             at_once[address.split("/")[2]] += 1
