@@ -168,7 +168,8 @@ class Swarm:
             self._tasks = tasks
             tasks.start_soon(self._show_progress)
             hosts = [self._network.host(f"node-{number}") for number in range(self._size)]
-            self._sybils = {host.peer_id for host in hosts[1:] if self._random.random() < self._sybil_share}
+            sybils = self._random.sample(hosts[1:], round(self._sybil_share * self._size))
+            self._sybils = {host.peer_id for host in sybils}
             for number, host in enumerate(hosts):
                 started = hosts[:number]
                 await self._join(host, self._random.sample(started, min(REMEMBERED, number)), hosts)

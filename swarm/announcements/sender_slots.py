@@ -21,7 +21,7 @@ from typing import Final
 from zlib import crc32
 
 RESERVE: Final = 20  # more than a node sends at once before it has heard how large the swarm is
-RESERVE_SECONDS: Final = 1024.0
+RESERVE_SECONDS: Final = 4096.0
 
 
 @dataclass(frozen=True, slots=True)
