@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 1
+PROTOCOL_MINOR: Final = 2
 
 # Announcements
 ANNOUNCEMENT_BYTES: Final = 64 * 1024
@@ -23,6 +23,7 @@ TASKS_PER_HEARTBEAT: Final = 64
 CONNECTION_PREFIX_BYTES: Final = 4
 CONNECTION_PREFIXES: Final = 32  # of a heartbeat, for pictures of the swarm
 CONNECTIONS_BYTES: Final = CONNECTION_PREFIX_BYTES * CONNECTION_PREFIXES
+ADDRESSES_PER_HEARTBEAT: Final = 2
 TASKS_PER_MANIFEST: Final = 1024
 MANIFEST_BYTES: Final = 256 * 1024
 

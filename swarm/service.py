@@ -34,6 +34,7 @@ from swarm.blobs.store import ContentStore
 from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
+from swarm.peers.claimed_addresses import claimed_addresses
 from swarm.peers.connectivity import watch_connectivity
 from swarm.peers.keeping import TRIAL_HEARTBEATS
 from swarm.peers.manifest_answers import ManifestAnswers
@@ -126,6 +127,7 @@ class SwarmService:
             standing=self._conduct.reputation,
             is_of_use=lambda peer: self.reaching.is_relay(peer) or self._conduct.is_of_use(peer),
             trial_seconds=lambda: TRIAL_HEARTBEATS * self._pacing.heartbeat_seconds(),
+            claimed=lambda peer: claimed_addresses(peer, self._table.known(peer).heartbeat),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
         )
         manifest = settings.open_manifest()

@@ -22,6 +22,11 @@ class TokenBucket:
         self._level -= amount
         return True
 
+    def has(self, amount: float, *, now_seconds: float) -> bool:
+        """Whether ``amount`` could be taken."""
+        self._refill(now_seconds)
+        return self._level >= amount
+
     def reserve(self, amount: float, *, now_seconds: float) -> float:
         """Takes ``amount`` even if it is not there yet; returns the seconds until it will be."""
         self._refill(now_seconds)

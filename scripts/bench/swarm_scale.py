@@ -1,13 +1,14 @@
 """A whole swarm of simulated nodes under churn: what arrives, what a node pays, and whether that grows with the swarm.
 
-    python -m scripts.bench.swarm_scale [--nodes 100 1000] [--minutes 10] [--real-minutes N] [--json]
+    python -m scripts.bench.swarm_scale [--nodes 100 1000] [--minutes 10] [--real-minutes N] [--sybils .1]
+        [--json]
 
 Every node is the swarm's own code (``SwarmService``) on a simulated host in virtual time, a random learner beside it:
 each round of ten seconds it shares a group, in every third it fetches one of another node and judges it, and every two
 minutes it seeks a peer to average weights with. Gossip goes through meshes of four, as on our libp2p host. Thirty
 percent of the nodes are replaced every ten minutes, half of them without a goodbye, by newcomers that know three
 addresses. Twice in the second half of the time the network falls into two halves, for a minute or a ninth of a short
-run. One node in ten is a sybil, which announces as much as it may and serves nothing.
+run. One node in ten is a sybil, which announces once a second, more than is accepted of it, and serves nothing.
 
 The nodes at the start are those of a swarm that was there before: each knows addresses of twelve others, has heard
 everybody, and has used up what it may send at once. They start within five seconds. Counted ``SETTLING_SECONDS`` later:
@@ -57,9 +58,12 @@ from protocol.weights.tensor_layout import TensorLayout
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.shared_opening import SharedOpening
 from swarm import api
+from swarm.announcements.gossip import GossipRefusal
 from swarm.announcements.pacing import ADVERTS_AT_ONCE, allowance, heartbeat_seconds
+from swarm.announcements.sender_slots import RESERVE
 from swarm.averaging.weights_difference import Difference, measure_difference
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.claimed_addresses import claims_of
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
 
@@ -107,6 +111,11 @@ class Node:
     def is_there_since(self, seconds: float) -> bool:
         return self.is_of_start or self.began_seconds < seconds
 
+    def announcements(self) -> tuple[int, int]:
+        """Returns how many it accepted, and how many it refused for the rate of their sender."""
+        gossip = self.service.gossip
+        return gossip.accepted.total(), gossip.rejected[GossipRefusal.RATE]
+
 
 @dataclass
 class Sent:
@@ -125,14 +134,18 @@ class Bounds:
 
 
 class Swarm:
-    def __init__(self, nodes: int, bounds: Bounds, folder: Path, clock: MockClock, opening: SharedOpening) -> None:
+    def __init__(
+        self, nodes: int, sybils: float, bounds: Bounds, folder: Path, clock: MockClock, opening: SharedOpening
+    ) -> None:
         self._bounds, self._clock, self._opening = bounds, clock, opening
         self._size, self._minutes, self._folder = nodes, bounds.minutes, folder
         self._random = Random(nodes)
         self._network = SimulatedNetwork(seed=nodes, mesh_degree=MESH_DEGREE)
         self._nodes: list[Node] = []
         self._made = 0
+        self._sybil_share = sybils
         self._sybils: set[str] = set()  # of the start
+        self._said: dict[str, Heartbeat] = {}  # before the start
         self._tasks: TaskGroup
         self._sent: dict[tuple[str, int], Sent] = {}
         self._disturbed_until_seconds = 0.0
@@ -142,7 +155,7 @@ class Swarm:
         self.averaged: Counter[bool] = Counter()
         self.connections, self.resident_bytes = 0.0, 0.0
         self.received_bytes, self.sent_bytes, self.node_seconds = 0, 0, 0.0
-        self.accepted = 0
+        self.accepted, self.refused = 0, 0
         self.cpu_seconds, self.opening_seconds = 0.0, 0.0
         self.observed_seconds = 0.0
 
@@ -155,7 +168,8 @@ class Swarm:
             self._tasks = tasks
             tasks.start_soon(self._show_progress)
             hosts = [self._network.host(f"node-{number}") for number in range(self._size)]
-            self._sybils = {host.peer_id for host in hosts[1:] if self._random.random() < SYBIL_SHARE}
+            sybils = self._random.sample(hosts[1:], round(self._sybil_share * self._size))
+            self._sybils = {host.peer_id for host in sybils}
             for number, host in enumerate(hosts):
                 started = hosts[:number]
                 await self._join(host, self._random.sample(started, min(REMEMBERED, number)), hosts)
@@ -163,7 +177,7 @@ class Swarm:
             print("all nodes have started", file=sys.stderr, flush=True)
             await anyio.sleep(SETTLING_SECONDS)
             gc.freeze()
-            before = {node: (node.host.traffic(), node.service.gossip.accepted.total()) for node in self._nodes}
+            before = {node: (node.host.traffic(), *node.announcements()) for node in self._nodes}
             began_cpu, began, asked = time.process_time(), anyio.current_time(), self._opening.asked
             tasks.start_soon(self._churn)
             tasks.start_soon(self._partition_twice)
@@ -178,10 +192,11 @@ class Swarm:
             self.opening_seconds = (self._opening.asked - asked) * self._opening.seconds_each / node_seconds
             stayed = [node for node in before if node in self._nodes and not node.is_sybil]
             for node in stayed:
-                after, (traffic, accepted) = node.host.traffic(), before[node]
+                after, (traffic, accepted, refused) = node.host.traffic(), before[node]
                 self.received_bytes += after.received_bytes - traffic.received_bytes
                 self.sent_bytes += after.sent_bytes - traffic.sent_bytes
-                self.accepted += node.service.gossip.accepted.total() - accepted
+                self.accepted += node.announcements()[0] - accepted
+                self.refused += node.announcements()[1] - refused
                 self.node_seconds += seconds
                 self.fetched += node.fetched
                 self.averaged += node.averaged
@@ -202,7 +217,7 @@ class Swarm:
     async def _join(self, host: SimulatedHost, known: list[SimulatedHost], heard: Sequence[SimulatedHost]) -> None:
         """Starts a node that remembers the addresses ``known`` and a heartbeat of all ``heard``."""
         name = f"node-{self._made}"
-        is_sybil = host.peer_id in self._sybils or (not heard and self._random.random() < SYBIL_SHARE)
+        is_sybil = host.peer_id in self._sybils or (not heard and self._random.random() < self._sybil_share)
         self._made += 1
         home = self._folder / name
         home.mkdir()
@@ -214,10 +229,9 @@ class Swarm:
         service = SwarmService(
             host, host.key, settings, wall_clock=self.now_seconds, random=Random(name), measure=measured_at_once
         )
-        said = heartbeat("before")
         for other in heard:
             if other is not host:
-                self._remember(service, other, said)
+                self._remember(service, other)
         if heard:
             service._pacing._adverts._bucket.take(
                 ADVERTS_AT_ONCE - self._random.random(), now_seconds=self.now_seconds()
@@ -230,14 +244,24 @@ class Swarm:
         self._tasks.start_soon(self._live, node)
         await service.started.wait()
 
-    def _remember(self, service: SwarmService, other: SimulatedHost, said: Heartbeat) -> None:
+    def _remember(self, service: SwarmService, other: SimulatedHost) -> None:
         """Lets a node of the start have heard another, which has sent as much at once as it may if it is a sybil."""
         notes = service._table.of(other.peer_id)
-        notes.heartbeat, notes.heartbeat_at_seconds = said, self.now_seconds()
+        if other.peer_id not in self._said:
+            claims = claims_of(other.addresses(), other.peer_id)
+            self._said[other.peer_id] = msgspec.structs.replace(heartbeat("before"), addresses=claims)
+        notes.heartbeat, notes.heartbeat_at_seconds = self._said[other.peer_id], self.now_seconds()
         if other.peer_id in self._sybils:
-            may, limits = allowance(self._size, HEARTBEAT_SECONDS), service.gossip._limits
-            for number in range(int(may.messages_at_once)):
-                limits.refusal(other.peer_id, number, 0, self.now_seconds(), forwarder=other.peer_id, allowance=may)
+            may, limits, now_seconds = (
+                allowance(self._size, HEARTBEAT_SECONDS),
+                service.gossip._limits,
+                self.now_seconds(),
+            )
+            for number in range(may.messages_a_slot + RESERVE):
+                limits.refusal(
+                    other.peer_id, number, 0, now_seconds,
+                    signed_seconds=now_seconds, forwarder=other.peer_id, allowance=may,
+                )  # fmt: skip
 
     async def _live(self, node: Node) -> None:
         with node.task, suppress(StarlingError):
@@ -385,14 +409,14 @@ def group(blob: bytes, seed: int) -> GroupAdvert:
     return GroupAdvert(blob, GROUP_BYTES, prompt, (1.0, 0.0, 0.0, 1.0), (5, 5, 6, 4), (-1.5, -0.5, -2.0, -1.0))
 
 
-def measure(nodes: int, bounds: Bounds) -> list[Figure]:
+def measure(nodes: int, sybils: float, bounds: Bounds) -> list[Figure]:
     swarm_of: list[Swarm] = []
     opening, clock = SharedOpening(), MockClock(autojump_threshold=0)
     place = IN_MEMORY if IN_MEMORY.is_dir() else None
 
     async def main() -> None:
         with tempfile.TemporaryDirectory(prefix="scale-", dir=place) as folder:
-            swarm_of.append(Swarm(nodes, bounds, Path(folder), clock, opening))
+            swarm_of.append(Swarm(nodes, sybils, bounds, Path(folder), clock, opening))
             await swarm_of[0].run()
 
     opening.install()
@@ -409,6 +433,9 @@ def measure(nodes: int, bounds: Bounds) -> list[Figure]:
         Figure(name + "receptions that were due", float(found.expected), "", "higher"),
         Figure(name + "delivered", 100 * found.delivered / max(1, found.expected), "%", "higher", ">= 99.9 %"),
         Figure(name + "accepted by a node", found.accepted / of_a_node, "announcements/s", "lower"),
+        Figure(
+            name + "refused by a node for their sender's rate", found.refused / of_a_node, "announcements/s", "lower"
+        ),
         Figure(name + RECEIVED, found.received_bytes / of_a_node / 1e3, "kB/s", "lower"),
         Figure(name + "sent by a node", found.sent_bytes / of_a_node / 1e3, "kB/s", "lower"),
         Figure(name + "fetches that brought the blob", 100 * found.fetched[True] / max(1, fetches), "%", "higher"),
@@ -428,13 +455,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000], help="sizes of the swarm")
     parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after ten seconds of starting")
     parser.add_argument("--real-minutes", type=float, default=math.inf, help="of one size; a longer run is cut short")
+    parser.add_argument("--sybils", type=float, default=SYBIL_SHARE, help="share of the nodes that are sybils")
     add_json_flag(parser)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     gc.set_threshold(*COLLECTING)
     figures: list[Figure] = []
     for nodes in arguments.nodes:
-        figures += measure(nodes, Bounds(arguments.minutes, arguments.real_minutes))
+        figures += measure(nodes, arguments.sybils, Bounds(arguments.minutes, arguments.real_minutes))
     received = [figure.value for figure in figures if figure.name.endswith(RECEIVED)]
     if len(received) > 1:
         name = f"{RECEIVED}: {arguments.nodes[-1]} nodes over {arguments.nodes[0]}"

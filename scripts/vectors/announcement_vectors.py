@@ -118,6 +118,7 @@ def example_bodies() -> dict[str, Body]:
             24,
             (task,),
             connections_field(("12D3KooWann", "12D3KooWbob")),
+            ("/ip4/203.0.113.7/tcp/4001", "/ip6/2001:db8::7/tcp/4001/p2p/12D3KooWrelay/p2p-circuit"),
         ),
         "rollouts": RolloutAdvert(FAMILY, TOKENIZER, 11, (advert, advert)),
         "goodbye": Goodbye("stopped by its owner"),
@@ -174,6 +175,10 @@ def refused_announcements() -> list[Json]:
     def state(anchor: list[Any], diffs: list[Any]) -> bytes:
         return signed([1, 0, SWARM_ID, 1, now, public, ["state", FAMILY, bytes(16), 11, 0, [], anchor, diffs]])
 
+    def heartbeat(addresses: list[str]) -> bytes:
+        body = ["heartbeat", "", "", "", FAMILY, TOKENIZER, 0, 0, "", 0.0, 0, 0, [], b"", addresses]
+        return signed([1, 2, SWARM_ID, 1, now, public, body])
+
     nested: list[Any] = []
     for _ in range(limits.NESTING_DEPTH):
         nested = [nested]
@@ -191,6 +196,10 @@ def refused_announcements() -> list[Json]:
         "malformed: a state with more diffs than allowed": state(
             [bytes(32), 9, bytes(32)], [[bytes(32), 9, bytes(32)]] * (limits.STATE_DIFFS + 1)
         ),
+        "malformed: a heartbeat with more addresses than allowed": heartbeat(
+            ["/ip4/203.0.113.7/tcp/4001"] * (limits.ADDRESSES_PER_HEARTBEAT + 1)
+        ),
+        "malformed: a heartbeat with an address that is too long": heartbeat(["/" * (limits.ADDRESS_CHARACTERS + 1)]),
         "oversized: nested too deeply": signed([1, 0, SWARM_ID, 1, now, public, ["goodbye", nested]]),
         "version: a later major version": signed([2, 0, "laid out otherwise"]),
         "wrong_swarm: another swarm": signed([1, 0, bytes(16), 1, now, public, goodbye]),

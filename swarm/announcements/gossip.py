@@ -35,7 +35,7 @@ from protocol.errors import (
 from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, GroupAdvert, RolloutAdvert
-from swarm.announcements.pacing import SenderAllowance
+from swarm.announcements.sender_slots import SenderAllowance, SenderSlots
 from swarm.host import GossipVerdict, Host, PeerId
 from swarm.token_bucket import TokenBucket
 
@@ -50,7 +50,8 @@ ENVELOPE_BYTES = 512  # more than an announcement takes around its body
 _FORWARDER_FAULTS = (OversizedError, MalformedError, SignatureError, WrongSwarmError, VersionError)
 _OPENED_REMEMBERED = 256
 _OFFSETS_REMEMBERED = 256  # of neighbours
-UNPACED = SenderAllowance()
+UNPACED = SenderAllowance(8.0, 80)
+LEAD = 2.0  # times what is accepted in the long run, that may arrive: a sender that lies about the time gains no more
 
 OnAnnouncement = Callable[[Announcement], None]
 
@@ -90,6 +91,7 @@ class ReplayWindow:
 
 @dataclass(slots=True)
 class _Sender:
+    slots: SenderSlots
     messages: TokenBucket
     message_bytes: TokenBucket
     replay: ReplayWindow = field(default_factory=ReplayWindow)
@@ -112,16 +114,19 @@ class SenderLimits:
         size: int,
         now_seconds: float,
         *,
+        signed_seconds: float,
         forwarder: PeerId,
         allowance: SenderAllowance = UNPACED,
     ) -> GossipRefusal | None:
-        """Counts one verified message. Returns the reason not to accept it, or None."""
+        """Counts one verified message, signed at ``signed_seconds`` of its sender's clock. Returns the reason not to
+        accept it, or None."""
         state = self._senders.get(sender)
         if state is None:
             if sender != forwarder and not self._admits_newcomer(forwarder, now_seconds):
                 return GossipRefusal.NEWCOMERS
             state = self._senders[sender] = _Sender(
-                TokenBucket(allowance.messages_per_second, allowance.messages_at_once, now_seconds=now_seconds),
+                SenderSlots(sender),
+                TokenBucket(LEAD * allowance.messages_per_second, allowance.messages_at_once, now_seconds=now_seconds),
                 TokenBucket(BYTES_PER_SECOND, BYTES_AT_ONCE, now_seconds=now_seconds),
             )
             if len(self._senders) > SENDERS_REMEMBERED:
@@ -129,7 +134,10 @@ class SenderLimits:
         self._senders.move_to_end(sender)
         if not state.replay.admit(sequence):
             return GossipRefusal.REPLAY
-        state.messages.rate, state.messages.burst = allowance.messages_per_second, allowance.messages_at_once
+        if not state.slots.admit(signed_seconds, allowance):
+            return GossipRefusal.RATE
+        state.messages.rate = LEAD * allowance.messages_per_second
+        state.messages.burst = allowance.messages_at_once
         if not state.messages.take(1.0, now_seconds=now_seconds):
             return GossipRefusal.RATE
         return None if state.message_bytes.take(size, now_seconds=now_seconds) else GossipRefusal.RATE
@@ -235,6 +243,7 @@ class Gossip:
             envelope.sequence,
             size,
             now_seconds,
+            signed_seconds=envelope.time_seconds,
             forwarder=forwarder,
             allowance=self._allowance(),
         )

@@ -12,6 +12,7 @@ from protocol.connections import connections_field
 from protocol.messages import RELAYING, Heartbeat
 from swarm.announcements.pacing import COUNT_SECONDS, SwarmPacing
 from swarm.host import Host
+from swarm.peers.claimed_addresses import claims_of
 
 LEARNER_SILENT_SECONDS: Final = 300.0  # after the learner's last beat; heartbeats then say that it is silent
 _UNKNOWN = bytes(16)  # family and tokenizer before the learner's first beat, and of a peer that has no learner
@@ -49,7 +50,7 @@ class OwnHeartbeats:
         self.paused = paused
 
     def said_now(self) -> Heartbeat:
-        """Returns what peers are told at this moment, but for whom we are connected to."""
+        """Returns what peers are told at this moment, but for whom we are connected to and where we can be dialled."""
         if self.paused:
             return msgspec.structs.replace(self._heartbeat, phase="paused", tokens_per_second=0.0)
         if self._has_learner and self._wall_clock() - self._beaten_at_seconds > LEARNER_SILENT_SECONDS:
@@ -59,7 +60,8 @@ class OwnHeartbeats:
     async def run(self, say: Callable[[Heartbeat], Awaitable[None]], *, host: Host, pacing: SwarmPacing) -> None:
         """Announces heartbeats as often as ``pacing`` allows at each moment, until it is cancelled."""
         while True:
-            await say(msgspec.structs.replace(self.said_now(), connected=connections_field(host.peers())))
+            connected, addresses = connections_field(host.peers()), claims_of(host.addresses(), host.peer_id)
+            await say(msgspec.structs.replace(self.said_now(), connected=connected, addresses=addresses))
             said_at_seconds = anyio.current_time()
             while not self._due.is_set():
                 left_seconds = said_at_seconds + pacing.heartbeat_seconds() - anyio.current_time()

@@ -9,16 +9,16 @@ a node then receives about the same, above that heartbeats grow again. Receivers
 learner takes a few foreign groups a round out of all that were announced. Invented identities can make n large; the two
 longest times bound what that does.
 What a sender sends beyond ``ALLOWANCE`` times its due is not accepted, hence not forwarded: so many sybils cost little.
-What it may send at once is bounded by the same measure: 60 messages of each of a hundred new identities would
-otherwise be more than everybody else sends in minutes.
+It is counted in slots that hold at least ``FEWEST_A_SLOT`` messages, whose lengths are powers of two
+(``sender_slots.py``): they are short, since what a new identity may send at once is what a slot holds and a reserve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from swarm.announcements.sender_slots import SenderAllowance
 from swarm.token_bucket import TokenBucket
 
 HEARTBEATS_PER_SECOND: Final = 16.0  # of the whole swarm
@@ -29,18 +29,9 @@ ADVERTS_AT_ONCE: Final = 4.0  # of one node, at most; at least one, and otherwis
 LONGEST_ADVERT_SECONDS: Final = 120.0
 ALLOWANCE: Final = 4.0
 MESSAGES_PER_SECOND: Final = 10.0  # accepted of one sender, however small the swarm is
-AT_ONCE_SECONDS: Final = 60.0  # so many seconds' worth of what is accepted of one sender is accepted at once, ...
-MESSAGES_AT_ONCE: Final = 60.0  # ... at most
-FEWEST_AT_ONCE: Final = 20.0  # ... at least: more than a node sends before it has heard how large the swarm is
+SHORTEST_SLOT_SECONDS: Final = 8.0  # in which what is accepted of one sender is counted; doubled until it holds ...
+FEWEST_A_SLOT: Final = 8.0  # ... so many messages: more than a node sends at once
 COUNT_SECONDS: Final = 5.0  # between two counts of the swarm's nodes
-
-
-@dataclass(frozen=True, slots=True)
-class SenderAllowance:
-    """How many announcements of one sender are accepted."""
-
-    messages_per_second: float = MESSAGES_PER_SECOND
-    messages_at_once: float = MESSAGES_AT_ONCE
 
 
 def heartbeat_seconds(nodes: int, shortest_seconds: float) -> float:
@@ -78,8 +69,10 @@ def messages_per_second(nodes: int, shortest_seconds: float) -> float:
 
 def allowance(nodes: int, shortest_seconds: float) -> SenderAllowance:
     """Returns what is accepted of one sender in a swarm of ``nodes``."""
-    rate = messages_per_second(nodes, shortest_seconds)
-    return SenderAllowance(rate, min(MESSAGES_AT_ONCE, max(FEWEST_AT_ONCE, AT_ONCE_SECONDS * rate)))
+    rate, slot_seconds = messages_per_second(nodes, shortest_seconds), SHORTEST_SLOT_SECONDS
+    while rate * slot_seconds < FEWEST_A_SLOT:
+        slot_seconds *= 2.0
+    return SenderAllowance(slot_seconds, int(rate * slot_seconds))
 
 
 class AdvertPacing:
@@ -107,7 +100,7 @@ class SwarmPacing:
         self._clock = clock
         self._adverts = AdvertPacing(now_seconds=clock())
         self._nodes, self._counted_at_seconds = 1, clock() - COUNT_SECONDS
-        self._allowance = SenderAllowance()
+        self._allowance = allowance(1, shortest_heartbeat_seconds)
         self._listening_since_seconds: float | None = None  # when the first heartbeat came
         self._first, self._again = 0, 0  # heartbeats since the last count: of nodes not heard before, and of others
 

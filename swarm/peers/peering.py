@@ -29,6 +29,7 @@ from protocol.limits import ADDRESSES_PER_ANSWER
 from protocol.meeting_points import dht_key
 from swarm.address_groups import groups_of, spread
 from swarm.host import Host, PeerId
+from swarm.peers.claimed_addresses import ClaimDials
 from swarm.peers.dht_lookups import DhtLookups
 from swarm.peers.discovery import (
     DEPARTED_SECONDS,
@@ -82,11 +83,13 @@ class Peering:
         standing: Callable[[PeerId], float] = lambda peer: STRANGERS_STANDING,
         is_of_use: Callable[[PeerId], bool] = lambda peer: True,
         trial_seconds: Callable[[], float] = lambda: math.inf,
+        claimed: Callable[[PeerId], Sequence[str]] = lambda peer: (),
         on_refused: Callable[[PeerId, RefusedError], None] = lambda peer, error: None,
         config: DiscoveryConfig | None = None,
         further_places: int = 0,
     ) -> None:
         """``is_of_use`` says whether a peer brought anything, which is asked ``trial_seconds`` after it connected.
+        ``claimed`` returns the addresses that a peer claims in its announcements: they are dialled to reach it.
         ``further_places`` is for how many connections more than ``keeping.CONNECTIONS`` there is room."""
         self.failures: Counter[str] = Counter()  # of dials, exchanges and look-ups, by reason
         self.refusals: Counter[str] = Counter()  # of peers that are in another swarm or break the protocol
@@ -101,6 +104,8 @@ class Peering:
         self._is_of_use = is_of_use
         self._trial_seconds = trial_seconds
         self._replaced_at_seconds = -math.inf
+        self._claimed = claimed
+        self._claim_dials = ClaimDials()
         self._on_refused = on_refused  # called when a peer answers and does not let us in
         self._config = config or DiscoveryConfig()
         self._further_places = further_places
@@ -324,11 +329,14 @@ class Peering:
             raise UnreachableError(f"{peer} is banned or has left")
         failure: TransportError = UnreachableError(f"no address of {peer} is known")
         with anyio.move_on_after(deadline_seconds):
+            for address in self._claimed(peer):
+                self._note(address, AddressSource.PEER, teller=peer)
             if not self.book.of(peer):
                 await self._seek(peer)
             for candidate in self.book.of(peer):
                 try:
-                    await self._host.connect(candidate.address, deadline_seconds=deadline_seconds)
+                    async with self._claim_dials.place(candidate):
+                        await self._host.connect(candidate.address, deadline_seconds=deadline_seconds)
                     self._log.note_dialled(peer)
                     return
                 except TransportError as error:

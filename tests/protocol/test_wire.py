@@ -286,9 +286,12 @@ def test_more_adverts_or_completions_than_allowed_are_malformed(key: NodeKey) ->
         opened(forged(key, with_advert_field("rewards", [1.0] * (limits.COMPLETIONS_PER_GROUP + 1))))
 
 
-def test_a_heartbeat_of_protocol_1_0_says_nothing_of_its_connections(key: NodeKey) -> None:
+@pytest.mark.parametrize(("minor", "lacking"), [(0, 2), (1, 1)])
+def test_a_heartbeat_of_an_earlier_protocol_says_nothing_of_its_connections_or_addresses(
+    key: NodeKey, minor: int, lacking: int
+) -> None:
     raw: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(BODIES[2]))
-    assert opened(forged(key, raw[:-1], minor=0)).body == BODIES[2]
+    assert opened(forged(key, raw[:-lacking], minor=minor)).body == BODIES[2]
 
 
 @pytest.mark.parametrize("value", [b"x" * (limits.CONNECTIONS_BYTES + 1), [b"abcd"], "abcd", None])

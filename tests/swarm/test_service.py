@@ -24,6 +24,7 @@ from swarm.announcements.crowding import Standing
 from swarm.announcements.own_heartbeats import LEARNER_SILENT_SECONDS
 from swarm.api import Judgement
 from swarm.hosts.simulated.network import SimulatedHost, SimulatedNetwork
+from swarm.peers.claimed_addresses import claims_of
 from swarm.peers.peer_listing import MAX_BANNED_LISTED, MAX_PEERS_LISTED
 from swarm.peers.peering import Peering
 from swarm.peers.reputation import Conduct
@@ -47,6 +48,11 @@ def content(seed: int, size: int = 2000) -> bytes:
 def only(member: SwarmService) -> bytes:
     """Whom a node says it is connected to where that is ``member`` alone."""
     return connections_field([member.host.peer_id])
+
+
+def at(member: SwarmService) -> tuple[str, ...]:
+    """Where a node says it can be dialled."""
+    return claims_of(member.host.addresses(), member.host.peer_id)
 
 
 def heartbeat(name: str, **changes: object) -> Heartbeat:
@@ -213,6 +219,22 @@ def test_heartbeats_tell_how_far_a_peers_clock_is_from_ours(tmp_path: Path) -> N
     play(story)
 
 
+def test_a_node_whose_address_nobody_gives_is_reached_where_its_heartbeats_say(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("a") as a, swarm.member("b", a) as b:
+            await anyio.sleep(10.0)
+            await share(b, 1)
+            await anyio.sleep(1.0)
+            for address in b.host.addresses():
+                a.peering.book.drop(address)
+            await a.host.disconnect(b.host.peer_id)
+            (fetched,) = await fetch(a, await seen(a))
+            assert fetched.read() == content(1)
+
+    play(story)
+
+
 def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
@@ -226,14 +248,14 @@ def test_heartbeats_tell_peers_what_the_learner_said_last(tmp_path: Path) -> Non
             await anyio.sleep(6.0)
             now = await peer(b, a)
             assert now is not None
-            assert now.heartbeat == heartbeat("a", round=4, connected=only(b))
+            assert now.heartbeat == heartbeat("a", round=4, connected=only(b), addresses=at(a))
             assert 0.0 <= (now.heartbeat_age_seconds or -1.0) <= 6.0
             assert now.connected
             await anyio.sleep(LEARNER_SILENT_SECONDS + 10.0)
             silent = await peer(b, a)
             assert silent is not None
             assert silent.heartbeat == heartbeat(
-                "a", round=4, phase="learner silent", tokens_per_second=0.0, connected=only(b)
+                "a", round=4, phase="learner silent", tokens_per_second=0.0, connected=only(b), addresses=at(a)
             )
 
     play(story)
@@ -247,14 +269,14 @@ def test_a_model_that_has_loaded_is_told_at_once_not_with_the_next_regular_heart
             await a.answer(api.Beat(heartbeat("a", model="wren")))
             await anyio.sleep(1.0)
             now = await peer(b, a)
-            assert now is not None and now.heartbeat == heartbeat("a", model="wren", connected=only(b))
+            assert now is not None and now.heartbeat == heartbeat("a", model="wren", connected=only(b), addresses=at(a))
 
     play(story)
 
 
-def without_connections(peer: api.PeerStatus) -> Heartbeat:
+def without_addresses(peer: api.PeerStatus) -> Heartbeat:
     assert peer.heartbeat is not None
-    return msgspec.structs.replace(peer.heartbeat, connected=b"")
+    return msgspec.structs.replace(peer.heartbeat, connected=b"", addresses=())
 
 
 def test_a_node_that_rests_says_so_at_once_and_for_as_long_as_it_does(tmp_path: Path) -> None:
@@ -270,10 +292,10 @@ def test_a_node_that_rests_says_so_at_once_and_for_as_long_as_it_does(tmp_path: 
                 await anyio.sleep(1.0)
                 now = await peer(b, a)
                 expected = heartbeat("a", phase="paused" if paused else "starting", tokens_per_second=0.0)
-                assert now is not None and now.connected and without_connections(now) == expected
+                assert now is not None and now.connected and without_addresses(now) == expected
                 await anyio.sleep(LEARNER_SILENT_SECONDS + 10.0 if paused else 0.0)
                 later = await peer(b, a)
-                assert later is not None and without_connections(later) == expected
+                assert later is not None and without_addresses(later) == expected
 
     play(story)
 

@@ -33,6 +33,7 @@ class _Message:
     topic: str
     content: bytes
     known: bytearray  # by number of a host: whether it knows the message
+    held: bytearray  # by number of a host: whether it published or accepted the message, and may offer it
     spread_seconds: float  # when it last reached a host that did not know it
     pending: dict[int, _Arrival] = field(default_factory=dict)  # by number of a host: the first copy that will arrive
 
@@ -74,6 +75,7 @@ class GossipFlood:
             self._capacity += NUMBERED_AT_ONCE
             for message in self._messages.values():
                 message.known.extend(bytes(NUMBERED_AT_ONCE))
+                message.held.extend(bytes(NUMBERED_AT_ONCE))
         self._ends[end.peer] = end
         return end
 
@@ -81,6 +83,7 @@ class GossipFlood:
         now_seconds = anyio.current_time()
         message = self._message(topic, content, now_seconds)
         self._learn(message, end, now_seconds)
+        message.held[end.number] = 1
         self._forward(message, end, None, now_seconds)
         if self._mesh.degree is not None:
             self._recent.append((now_seconds, message))
@@ -96,7 +99,7 @@ class GossipFlood:
             del self._messages[oldest]
         message = self._messages.get((topic, content))
         if message is None or now_seconds - message.spread_seconds >= SEEN_SECONDS:
-            message = _Message(topic, content, bytearray(self._capacity), now_seconds)
+            message = _Message(topic, content, bytearray(self._capacity), bytearray(self._capacity), now_seconds)
             self._messages[topic, content] = message
             self._messages.move_to_end((topic, content))
         return message
@@ -169,14 +172,16 @@ class GossipFlood:
         self._beat_next(now_seconds)
 
     def _offer(self, running: list[GossipEnd], now_seconds: float) -> None:
-        """Who has no copy on its way asks the first that has the message: three times over the link, in all.
+        """Who has no copy on its way asks the first that offers the message: three times over the link, in all. A host
+        offers what it accepted and nothing else.
 
         A message younger than a heartbeat is still spreading, and is not asked for yet.
         """
-        conditions, size = self._conditions, OFFERED_ID_BYTES * len(self._recent)
+        conditions = self._conditions
         offers: defaultdict[int, list[tuple[GossipEnd, GossipEnd, Score]]] = defaultdict(list)
         for end in running:
-            for target, _, score in self._mesh.offers(end):
+            size = OFFERED_ID_BYTES * sum(message.held[end.number] for _, message in self._recent)
+            for target, _, score in self._mesh.offers(end) if size else ():
                 if conditions.is_whole or not conditions.is_cut(end.peer, target.peer):
                     end.sent_bytes += size
                     target.received_bytes += size
@@ -185,12 +190,12 @@ class GossipFlood:
         for made_at_seconds, message in self._recent:
             if made_at_seconds > now_seconds - HEARTBEAT_SECONDS:
                 break
-            known, pending, size = message.known, message.pending, len(message.content)
+            known, held, pending, size = message.known, message.held, message.pending, len(message.content)
             for number, offering in offers.items():
                 if known[number] or number in pending:
                     continue
                 for sender, target, score in offering:
-                    if known[sender.number] and message.topic in target.topics:
+                    if held[sender.number] and message.topic in target.topics:
                         pending[number] = arrival = _Arrival(tick, message, sender, target, score)
                         sender.sent_bytes += size
                         self._expect(arrival)
@@ -277,6 +282,7 @@ class GossipFlood:
             score.ignored += 1
         else:
             score.accepted += 1
+            message.held[target.number] = 1
             on_message(forwarder, message.content)
             self._forward(message, target, sender, now_seconds)
 

@@ -23,7 +23,8 @@ const advert = (given) => {
 export const body = union({
   heartbeat: struct(
     name, name, name, hash16, hash16, counter, counter, name, float(0, 1e12), counter, counter,
-    array(taskSuccess, 0, 64), withDefault(bin(0, 128), new Uint8Array())
+    array(taskSuccess, 0, 64), withDefault(bin(0, 128), new Uint8Array()),
+    withDefault(array(str(256), 0, 2), [])
   ),
   rollouts: struct(hash16, hash16, counter, array(advert, 1, 64)),
   state: struct(hash16, hash16, counter, counter, array(taskSuccess, 0, 64), stateBlob, array(stateBlob, 0, 64)),
@@ -36,7 +37,7 @@ const header = struct(u16, u16, hash16, counter, counter, hash32)
 const envelope = struct(bin(0, ANNOUNCEMENT_BYTES), bin(64))
 
 export function seal (key, swarmId, sequence, timeMs, content) {
-  const payload = encoded([1, 1, swarmId, sequence, timeMs, key.public, content])
+  const payload = encoded([1, 2, swarmId, sequence, timeMs, key.public, content])
   return encoded([payload, key.sign(DOMAIN, payload)])
 }
 

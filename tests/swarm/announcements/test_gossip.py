@@ -16,13 +16,14 @@ from protocol.identity import NodeKey
 from protocol.meeting_points import gossip_topic
 from protocol.messages import Announcement, Body, Goodbye, GroupAdvert, Heartbeat, PromptRef, RolloutAdvert
 from swarm.announcements import gossip as gossip_module
-from swarm.announcements.gossip import Gossip, ReplayWindow, SenderLimits, split_adverts
-from swarm.announcements.pacing import MESSAGES_AT_ONCE
+from swarm.announcements.gossip import UNPACED, Gossip, ReplayWindow, SenderLimits, split_adverts
+from swarm.announcements.sender_slots import RESERVE, RESERVE_SECONDS, phase_seconds
 from swarm.host import GossipVerdict, Receiver, Validator
 from swarm.hosts.simulated.network import SimulatedNetwork
 
 SWARM = bytes(range(16))
 NOW = 1_700_000_000.0
+AT_ONCE = UNPACED.messages_a_slot + RESERVE
 
 
 class RecordingHost:
@@ -154,46 +155,62 @@ def test_a_banned_sender_is_ignored() -> None:
 
 def test_a_sender_above_its_rate_is_ignored_until_time_has_passed() -> None:
     setting = Setting()
-    count = int(MESSAGES_AT_ONCE) + 5
+    setting.now_seconds -= (setting.now_seconds + phase_seconds(NodeKey(bytes([2]) * 32).peer_id)) % RESERVE_SECONDS
+    count = AT_ONCE + 5
     verdicts = [setting.host.arrive(setting.sealed(sequence=i)) for i in range(count)]
-    assert verdicts.count(GossipVerdict.ACCEPT) == MESSAGES_AT_ONCE
+    assert verdicts.count(GossipVerdict.ACCEPT) == AT_ONCE
     assert setting.gossip.rejected == {"rate": 5}
     assert setting.host.arrive(setting.sealed(sequence=count, key=3)) is GossipVerdict.ACCEPT
-    setting.now_seconds += 1.0
+    setting.now_seconds += UNPACED.slot_seconds
     assert setting.host.arrive(setting.sealed(sequence=count + 1)) is GossipVerdict.ACCEPT
+
+
+def test_a_sender_that_signs_wrong_times_brings_no_more_at_once_than_two_slots_and_two_reserves() -> None:
+    limits_of_senders = SenderLimits()
+    window = int(limits.CLOCK_WINDOW_SECONDS)
+    times = [NOW + ahead for ahead in range(-window, window) for _ in range(5)]
+    refusals = [
+        limits_of_senders.refusal("liar", number, 100, NOW, signed_seconds=signed, forwarder="liar")
+        for number, signed in enumerate(times)
+    ]
+    assert refusals.count(None) == UNPACED.messages_at_once < len(times) / 10
 
 
 def test_a_sender_is_limited_in_bytes_as_well_as_in_messages() -> None:
     limits_of_senders = SenderLimits()
     size = limits.ANNOUNCEMENT_BYTES
-    refusals = [limits_of_senders.refusal("peer", i, size, NOW, forwarder="forwarder") for i in range(20)]
+    refusals = [
+        limits_of_senders.refusal("peer", i, size, NOW, signed_seconds=NOW, forwarder="forwarder") for i in range(20)
+    ]
     assert refusals == [None] * 16 + ["rate"] * 4
 
 
 def test_strangers_without_number_take_bounded_memory_and_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gossip_module, "SENDERS_REMEMBERED", 100)
     of_senders = SenderLimits()
-    refusals = [of_senders.refusal(f"stranger {i}", 1, 100, NOW, forwarder="forwarder") for i in range(5000)]
+    refusals = [
+        of_senders.refusal(f"stranger {i}", 1, 100, NOW, signed_seconds=NOW, forwarder="forwarder") for i in range(5000)
+    ]
     assert refusals.count(None) == gossip_module.NEWCOMERS_AT_ONCE
     assert set(refusals) == {None, "newcomers"}
     assert len(of_senders) == 100
-    assert of_senders.refusal("another", 1, 100, NOW + 1.0, forwarder="forwarder") is None
+    assert of_senders.refusal("another", 1, 100, NOW + 1.0, signed_seconds=NOW, forwarder="forwarder") is None
 
 
 def test_forwarder_that_invents_senders_keeps_out_neither_itself_nor_those_of_another_forwarder() -> None:
     of_senders = SenderLimits()
     for number in range(5000):
-        of_senders.refusal(f"invented {number}", 1, 100, NOW, forwarder="sybil")
-    assert of_senders.refusal("newcomer", 1, 100, NOW, forwarder="sybil") == "newcomers"
-    assert of_senders.refusal("newcomer", 1, 100, NOW, forwarder="honest") is None
-    assert of_senders.refusal("sybil", 1, 100, NOW, forwarder="sybil") is None
+        of_senders.refusal(f"invented {number}", 1, 100, NOW, signed_seconds=NOW, forwarder="sybil")
+    assert of_senders.refusal("newcomer", 1, 100, NOW, signed_seconds=NOW, forwarder="sybil") == "newcomers"
+    assert of_senders.refusal("newcomer", 1, 100, NOW, signed_seconds=NOW, forwarder="honest") is None
+    assert of_senders.refusal("sybil", 1, 100, NOW, signed_seconds=NOW, forwarder="sybil") is None
 
 
 def test_forwarders_without_number_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gossip_module, "FORWARDERS_REMEMBERED", 100)
     of_senders = SenderLimits()
     for number in range(500):
-        of_senders.refusal(f"sender {number}", 1, 100, NOW, forwarder=f"forwarder {number}")
+        of_senders.refusal(f"sender {number}", 1, 100, NOW, signed_seconds=NOW, forwarder=f"forwarder {number}")
     assert len(of_senders._newcomers_of) == 100
 
 
@@ -207,10 +224,9 @@ def test_body_of_a_sender_above_its_rate_is_not_looked_at(monkeypatch: pytest.Mo
         return open_body(envelope)
 
     monkeypatch.setattr(wire, "open_body", walk)
-    count = int(MESSAGES_AT_ONCE)
-    for sequence in range(2 * count):
+    for sequence in range(2 * AT_ONCE):
         setting.host.arrive(setting.sealed(sequence=sequence))
-    assert len(walked) == count
+    assert len(walked) == AT_ONCE
 
 
 def test_the_replay_window_admits_each_number_once_in_any_order() -> None:

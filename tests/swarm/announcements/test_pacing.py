@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +12,12 @@ from swarm.announcements.pacing import (
     ADVERTS_AT_ONCE,
     ADVERTS_PER_SECOND,
     COUNT_SECONDS,
-    FEWEST_AT_ONCE,
+    FEWEST_A_SLOT,
     HEARTBEATS_PER_SECOND,
     LONGEST_ADVERT_SECONDS,
     LONGEST_HEARTBEAT_SECONDS,
-    MESSAGES_AT_ONCE,
     MESSAGES_PER_SECOND,
+    SHORTEST_SLOT_SECONDS,
     AdvertPacing,
     SwarmPacing,
     adverts_at_once,
@@ -25,6 +27,7 @@ from swarm.announcements.pacing import (
     messages_per_second,
     unheard_factor,
 )
+from swarm.announcements.sender_slots import RESERVE
 
 
 def test_small_swarm_beats_as_configured() -> None:
@@ -60,17 +63,22 @@ def test_adverts_beyond_the_share_of_a_node_are_held_back() -> None:
     assert sent(10**6, every_seconds=1.0, seconds=1200.0) >= 10
 
 
-def test_a_hundred_new_identities_bring_at_once_no_more_than_a_minute_of_what_they_may_send() -> None:
-    assert allowance(10, 5.0).messages_at_once == MESSAGES_AT_ONCE
-    assert FEWEST_AT_ONCE < allowance(100, 5.0).messages_at_once < MESSAGES_AT_ONCE
-    assert allowance(1000, 5.0).messages_at_once == FEWEST_AT_ONCE
+@given(st.integers(1, 10**6), st.floats(0.1, 300.0))
+def test_slots_hold_as_few_messages_as_a_node_may_send_at_once_and_are_equal_in_swarms_of_about_one_size(
+    nodes: int, shortest: float
+) -> None:
+    may = allowance(nodes, shortest)
+    rate = messages_per_second(nodes, shortest)
+    assert FEWEST_A_SLOT <= may.messages_a_slot <= max(2 * FEWEST_A_SLOT, SHORTEST_SLOT_SECONDS * rate)
+    assert rate * (1 - 1 / FEWEST_A_SLOT) < may.messages_a_slot / may.slot_seconds <= rate
+    assert math.log2(may.slot_seconds).is_integer()
 
 
 def test_a_node_that_does_not_know_yet_how_large_the_swarm_is_sends_no_more_at_once_than_is_accepted() -> None:
     seconds = 60.0  # after which it has heard everybody's heartbeat
     of_a_learner = sent(1, every_seconds=10.0, seconds=seconds) + seconds / heartbeat_seconds(1, 5.0)
     may = allowance(1000, 5.0)
-    assert of_a_learner <= may.messages_at_once + seconds * may.messages_per_second
+    assert of_a_learner <= may.messages_a_slot + RESERVE
 
 
 def test_pace_follows_the_number_of_nodes_heard_of_and_counts_what_is_held_back() -> None:

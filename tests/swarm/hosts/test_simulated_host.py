@@ -43,11 +43,11 @@ async def connected(network: SimulatedNetwork, stack: AsyncExitStack, *names: st
     return hosts
 
 
-async def hear(host: SimulatedHost) -> list[bytes]:
+async def hear(host: SimulatedHost, verdict: GossipVerdict = GossipVerdict.ACCEPT) -> list[bytes]:
     heard: list[bytes] = []
 
     def validate(peer: PeerId, message: bytes) -> GossipVerdict:
-        return GossipVerdict.ACCEPT
+        return verdict
 
     await host.subscribe(TOPIC, validate, lambda peer, message: heard.append(message))
     return heard
@@ -401,6 +401,25 @@ def test_what_the_mesh_did_not_bring_is_asked_for_once_it_is_offered() -> None:
             at_once = sum(map(len, heard))
             await trio.sleep(5)
             assert at_once < sum(map(len, heard)) == 11 * 21
+
+    simulate(story)
+
+
+def test_a_message_that_a_host_refused_is_offered_to_none_of_its_neighbours() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(3, mesh_degree=2)
+        async with AsyncExitStack() as stack:
+            middle, first, *others = await connected(network, stack, *map(str, range(10)))
+            for host in others:
+                await host.disconnect(first.peer_id)
+            heard = [await hear(host) for host in (first, *others)]
+            refused = await hear(middle, GossipVerdict.IGNORE)
+            await first.publish(TOPIC, b"refused")
+            await trio.sleep(10)
+            assert not refused
+            assert not any(heard)
+            assert first.traffic().sent_bytes > 0
+            assert [host.traffic().received_bytes for host in others] == [0] * 8
 
     simulate(story)
 
