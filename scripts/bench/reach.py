@@ -1,7 +1,7 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
     python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--json]
-    python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``reach_relay``
+    python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``common.relay_memory``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
 homes that know its address alone. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
@@ -29,7 +29,7 @@ from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
 from scripts.bench.common.swarm_processes import SwarmProcess, group
-from scripts.bench.reach_relay import memory_figures
+from scripts.bench.common.relay_memory import memory_figures
 from swarm import api
 from swarm.client import SwarmClient
 

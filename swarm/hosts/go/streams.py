@@ -69,16 +69,20 @@ class GoStreams:
             raise HostEndedError(f"the daemon p2pd serves no {protocol}: {answer.error}")
 
     async def on_incoming(self, connection: SocketStream) -> None:
-        """Serves one stream that the daemon hands over."""
+        """Serves one stream that the daemon hands over, and closes it in any case."""
+        try:
+            await self._serve(connection)
+        finally:
+            await close(connection)
+
+    async def _serve(self, connection: SocketStream) -> None:
         origin = await self._origin_of(connection)
         if origin is None:
-            await close(connection)
             return
         (peer, network, protocol), left = origin
         handler = self._handlers.get(protocol)
         is_full = self._incoming[peer] >= INCOMING_STREAMS_PER_PEER or self._incoming.total() >= INCOMING_STREAMS
         if handler is None or peer in self._blocked or is_full:
-            await close(connection)
             return
         self._incoming[peer] += 1
         try:
