@@ -26,10 +26,10 @@ from random import Random
 from typing import Final
 
 from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.relay_memory import memory_figures
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
 from scripts.bench.common.swarm_processes import SwarmProcess, group
-from scripts.bench.common.relay_memory import memory_figures
 from swarm import api
 from swarm.client import SwarmClient
 
