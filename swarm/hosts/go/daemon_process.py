@@ -32,6 +32,7 @@ from swarm.hosts.go.control import ControlSocket, close
 
 START_SECONDS = 30.0
 IDLE_SECONDS = 60.0  # longer than a start may take
+NOTICE_SECONDS = 1.0  # in which all connections to a daemon that died have ended
 END_SECONDS = 3.0  # for the daemon to close its connections after ours is closed
 SOCKET_PATH_BYTES = 100  # the kernel's limit is 108, macOS's 104
 WORDS_KEPT = 20  # lines of the daemon's log, for the error if it ends
@@ -66,9 +67,25 @@ class Daemon:
 
     async def wait_until_ended(self) -> HostEndedError:
         """Returns, once the daemon has ended, the error that says so."""
+        await self._lifeline_closed()
+        return await self._end()
+
+    async def end_behind(self, noticed: HostEndedError) -> HostEndedError:
+        """Returns how the daemon ended where that is behind ``noticed``, on whichever connection; else ``noticed``."""
+        ended = noticed
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(NOTICE_SECONDS) as waiting:
+                await self._lifeline_closed()
+            if not waiting.cancelled_caught:
+                ended = await self._end()
+        return ended
+
+    async def _lifeline_closed(self) -> None:
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
             while True:
                 await self.lifeline.receive()
+
+    async def _end(self) -> HostEndedError:
         with anyio.move_on_after(END_SECONDS):
             await self.process.wait()
         words = f"; its last words: {self.last_words[-1]}" if self.last_words else ""

@@ -12,8 +12,8 @@ no py-libp2p, so that the process needs neither its memory nor its time to start
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -95,10 +95,11 @@ class GoHost:
     async def run(self) -> AsyncIterator[None]:
         if self._tasks is not None:
             raise RuntimeError("run() a host once: make another with the same key")
-        with unwrapped(), _as_one_end():
+        with unwrapped():
             async with running_daemon(self._binary, self._key, self._listen, self._home) as daemon:
                 self._running_daemon = daemon
                 async with (
+                    _as_one_end(daemon),
                     await anyio.create_unix_listener(daemon.stream_socket, mode=0o600) as listener,
                     anyio.create_task_group() as self._tasks,
                 ):
@@ -267,9 +268,9 @@ class GoHost:
         return await self._dht.find_providers(key, limit=limit, deadline_seconds=deadline_seconds)
 
 
-@contextmanager
-def _as_one_end() -> Iterator[None]:
-    """Raises once what several tasks noticed: that the daemon ended."""
+@asynccontextmanager
+async def _as_one_end(daemon: Daemon) -> AsyncIterator[None]:
+    """Raises once what several tasks noticed: that the daemon ended, and how."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -279,4 +280,5 @@ def _as_one_end() -> Iterator[None]:
         end: BaseException = ends
         while isinstance(end, BaseExceptionGroup):
             end = end.exceptions[0]
-        raise end from None
+        assert isinstance(end, HostEndedError)
+        raise await daemon.end_behind(end) from None

@@ -175,7 +175,7 @@ def test_daemon_killed_in_a_transfer_ends_the_host_and_a_new_process_would_start
     async def story() -> None:
         one, other = GoHost(NodeKey.generate(), [LISTEN]), GoHost(NodeKey.generate(), [LISTEN])
         other.handle(ECHO, echo)
-        with pytest.raises(HostEndedError, match=r"p2pd (ended|closed)") as ended:
+        with pytest.raises(HostEndedError, match="p2pd ended") as ended:
             async with other.run(), one.run():
                 await one.connect(other.addresses()[0], deadline_seconds=10)
                 stream = await one.open_stream(other.peer_id, ECHO, deadline_seconds=10)
