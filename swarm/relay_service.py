@@ -17,7 +17,7 @@ from typing import Final
 import anyio
 
 from protocol import limits
-from protocol.errors import ConfigurationError, RefusedError, StarlingError, StorageError
+from protocol.errors import ConfigurationError, StarlingError, StorageError
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat
 from swarm import api
@@ -169,11 +169,7 @@ class RelayService:
                     )
                 )
             case api.Decree(kind, document) if self._membership is not None:
-                revoking = kind == "revocations"
-                take = self._membership.take_revocations if revoking else self._membership.take_key_change
-                refused = take(document)
-                if refused is not None:
-                    raise RefusedError(refused.message, refused.reason)
+                self._membership.take(kind, document)
             case api.Leave(reason):
                 self.leave(reason)
             case _:
@@ -204,12 +200,9 @@ class RelayService:
         peer = announcement.sender
         match announcement.body:
             case Heartbeat() as heartbeat:
-                notes = self._table.of(peer)
-                if notes.is_news(announcement.sequence, announcement.time_seconds):
-                    self._pacing.on_heartbeat(is_first=notes.heartbeat is None)
-                    notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, self._wall_clock()
-                    notes.clock_offset_seconds = announcement.time_seconds - notes.heartbeat_at_seconds
-                    notes.heartbeat_sequence, notes.has_left = announcement.sequence, False
+                is_first = self._table.on_heartbeat(announcement, heartbeat, self._wall_clock())
+                if is_first is not None:
+                    self._pacing.on_heartbeat(is_first=is_first)
             case Goodbye(reason):
                 log.info("%s left: %r", peer, reason)
                 self._table.leave(peer, announcement.time_seconds)

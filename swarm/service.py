@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from protocol import limits
-from protocol.errors import ConfigurationError, RefusedError, StarlingError
+from protocol.errors import ConfigurationError, StarlingError
 from protocol.identity import NodeKey
 from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
 from swarm import api
@@ -274,10 +274,7 @@ class SwarmService:
     def _decree(self, request: api.Decree) -> None:
         if self._membership is None:
             raise ConfigurationError("this node is not in a private cluster: the document is for another node")
-        take = self._membership.take_revocations if request.kind == "revocations" else self._membership.take_key_change
-        refused = take(request.document)
-        if refused is not None:
-            raise RefusedError(refused.message, refused.reason)
+        self._membership.take(request.kind, request.document)
 
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
@@ -312,16 +309,13 @@ class SwarmService:
         return peers
 
     def _on_announcement(self, announcement: Announcement) -> None:
-        peer, now_seconds = announcement.sender, self._wall_clock()
+        peer = announcement.sender
         self._states.on_announcement(announcement, family=self._heartbeats.family)
         match announcement.body:
             case Heartbeat() as heartbeat:
-                notes = self._table.of(peer)
-                if notes.is_news(announcement.sequence, announcement.time_seconds):
-                    self._pacing.on_heartbeat(is_first=notes.heartbeat is None)
-                    notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
-                    notes.clock_offset_seconds = announcement.time_seconds - now_seconds
-                    notes.heartbeat_sequence, notes.has_left = announcement.sequence, False
+                is_first = self._table.on_heartbeat(announcement, heartbeat, self._wall_clock())
+                if is_first is not None:
+                    self._pacing.on_heartbeat(is_first=is_first)
             case RolloutAdvert() as advert:
                 self._groups.on_advert(peer, advert)
             case Goodbye(reason):

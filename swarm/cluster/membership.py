@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -203,6 +203,12 @@ class Membership:
     def turned_away(self) -> AdmissionRefused | None:
         """Why no member has admitted us since start: another pre-shared key, or a clock. None once welcomed."""
         return None if self.welcomed else self._turned_away
+
+    def take(self, kind: Literal["revocations", "key_change"], raw: bytes) -> None:
+        """Takes a document that the owner gave this node. Raises ``RefusedError``."""
+        refused = self.take_revocations(raw) if kind == "revocations" else self.take_key_change(raw)
+        if refused is not None:
+            raise RefusedError(refused.message, refused.reason)
 
     def take_revocations(self, raw: bytes) -> AdmissionRefused | None:
         judged = judge_revocations(self.cluster, self.revocations, raw)

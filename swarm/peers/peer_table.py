@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from protocol.messages import Heartbeat
+from protocol.messages import Announcement, Heartbeat
 from swarm.api import ExchangeStatus
 
 PEERS = 4096
@@ -71,6 +71,17 @@ class PeerTable:
             strangers = (other for other, known in self._notes.items() if not known.has_history and other != peer)
             del self._notes[next(strangers, next(iter(self._notes)))]
         return notes
+
+    def on_heartbeat(self, announcement: Announcement, heartbeat: Heartbeat, now_seconds: float) -> bool | None:
+        """Notes a heartbeat that came now; returns whether it is its sender's first, or None if it is no news."""
+        notes = self.of(announcement.sender)
+        if not notes.is_news(announcement.sequence, announcement.time_seconds):
+            return None
+        is_first = notes.heartbeat is None
+        notes.heartbeat, notes.heartbeat_at_seconds = heartbeat, now_seconds
+        notes.clock_offset_seconds = announcement.time_seconds - now_seconds
+        notes.heartbeat_sequence, notes.has_left = announcement.sequence, False
+        return is_first
 
     def known(self, peer: str) -> PeerNotes:
         """Returns the notes on ``peer``, or empty ones that are not kept."""
