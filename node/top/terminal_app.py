@@ -170,6 +170,8 @@ class Top(App[None]):
             self._draw()
 
     def _draw(self) -> None:
+        if not self.is_running:  # Textual ends its screens before the timers that draw on them
+            return
         self._drawn = seen = self._watch.seen
         self._title.update(content([_title(seen, self.size.width)]))
         self._views.update(content([_views(self._view)]))

@@ -236,6 +236,13 @@ async def test_a_terminal_that_changes_its_size_is_filled_anew(home: Home, monke
         await shown(pilot, "reputation")
 
 
+async def test_a_redraw_that_is_due_while_the_interface_ends_draws_nothing(home: Home) -> None:
+    top = Top(Watch(home, Seen(SimulatedNode(NOW).status(), NOW), lambda: NOW))
+    async with top.run_test():
+        pass
+    top._draw()  # Textual's timers of the app end after its last screen
+
+
 async def test_a_node_that_answers_with_an_error_is_shown_with_its_code(home: Home) -> None:
     node = SimulatedNode(NOW, rounds=2)
     before = Seen(node.status(), NOW)
