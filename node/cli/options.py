@@ -10,6 +10,21 @@ import typer
 
 from protocol.errors import ConfigurationError
 
+PeerOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ADDRESS", help="The address of a peer to connect to: /ip4/…/tcp/…/p2p/…. Repeatable."),
+]
+JoinOption = Annotated[
+    str | None,
+    typer.Option(
+        "--join",
+        metavar="INVITE",
+        help="Join a private cluster by an invite, starling://…, or by a file that holds one; needed at the first "
+        "start only. Default: $STARLING_JOIN.",
+    ),
+]
+JsonEventsOption = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")]
+
 
 def keys_that_begin(incomplete: str) -> list[str]:
     """Returns the keys of the configuration that complete a ``--set``, each with its equals sign, for the shell."""

@@ -18,7 +18,7 @@ from protocol import limits
 from protocol.identity import NodeKey
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from swarm.host import GossipVerdict
-from swarm.hosts.libp2p.bandwidth import Bandwidth
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.libp2p.gossipsub import mesh
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
 from swarm.host import Handshake, Host
-from swarm.hosts.libp2p.bandwidth import Bandwidth
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.settings import ServiceSettings
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from node.cli.options import HomeOption, SetOption
+from node.cli.options import HomeOption, JoinOption, JsonEventsOption, PeerOption, SetOption
 from node.cli.verbs.up import flags_of, given_invite, refuse
 
 OPTIONS: Final = {"swarm.peers": "--peer", "swarm.listen": "--listen"}  # each key that has an option of its own
@@ -19,21 +19,10 @@ def relay(
         str | None,
         typer.Option(metavar="ADDRESS", help="The address to listen on. Default: /ip4/0.0.0.0/tcp/4001."),
     ] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ADDRESS", help="The address of a peer to connect to: /ip4/…/tcp/…/p2p/…. Repeatable."),
-    ] = None,
-    join: Annotated[
-        str | None,
-        typer.Option(
-            "--join",
-            metavar="INVITE",
-            help="Join a private cluster by an invite, starling://…, or by a file that holds one; needed at the first "
-            "start only. Default: $STARLING_JOIN.",
-        ),
-    ] = None,
+    peer: PeerOption = None,
+    join: JoinOption = None,
     sets: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")] = False,
+    as_json: JsonEventsOption = False,
 ) -> None:
     """Give a swarm a door: a small peer that only introduces and relays. It trains nothing and keeps no blobs.
 

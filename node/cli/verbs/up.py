@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from node.cli.options import HomeOption, SetOption, assignments, shown_width
+from node.cli.options import HomeOption, JoinOption, JsonEventsOption, PeerOption, SetOption, assignments, shown_width
 from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 
@@ -35,19 +35,8 @@ def up(
         typer.Option(metavar="MODEL", help="builtin:wren, builtin:robin, builtin:finch, a local folder, or a hub id."),
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The name that peers see.")] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ADDRESS", help="The address of a peer to connect to: /ip4/…/tcp/…/p2p/…. Repeatable."),
-    ] = None,
-    join: Annotated[
-        str | None,
-        typer.Option(
-            "--join",
-            metavar="INVITE",
-            help="Join a private cluster by an invite, starling://…, or by a file that holds one; needed at the first "
-            "start only. Default: $STARLING_JOIN.",
-        ),
-    ] = None,
+    peer: PeerOption = None,
+    join: JoinOption = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="The address to listen on, such as /ip4/0.0.0.0/tcp/4001.")
     ] = None,
@@ -62,7 +51,7 @@ def up(
     rounds: Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")] = None,
     tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
     sets: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON for programs.")] = False,
+    as_json: JsonEventsOption = False,
     detach: Annotated[
         bool,
         typer.Option(

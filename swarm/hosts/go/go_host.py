@@ -24,6 +24,7 @@ from protocol import base58, limits
 from protocol.errors import HostEndedError, MalformedError, UnreachableError
 from protocol.identity import NodeKey
 from swarm.host import Address, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.blocked_peers import BlockedPeers
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
@@ -37,7 +38,6 @@ from swarm.hosts.go.publishing import Publishing
 from swarm.hosts.go.round_trips import RoundTrips
 from swarm.hosts.go.streams import GoStreams
 from swarm.hosts.lan import LanDiscovery, discovering
-from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.names import resolve
 from swarm.hosts.unwrapping import unwrapped
 

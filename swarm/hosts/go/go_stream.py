@@ -20,8 +20,8 @@ from anyio.abc import SocketStream
 
 from protocol.errors import UnreachableError
 from swarm.host import PeerId
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.go.control import close
-from swarm.hosts.libp2p.bandwidth import Bandwidth
 
 PIECE_BYTES = 1 << 18  # sent, or received, at a time
 DISCARDED_BYTES = 1 << 16  # at a time

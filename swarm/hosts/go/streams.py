@@ -13,6 +13,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from protocol import base58
 from protocol.errors import HostEndedError, ProtocolError, StarlingError, UnreachableError
 from swarm.host import PeerId, Stream, StreamHandler
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.blocked_peers import BlockedPeers
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
@@ -22,7 +23,6 @@ from swarm.hosts.go.daemon_gossip import PEER_ID_BYTES
 from swarm.hosts.go.daemon_process import Daemon
 from swarm.hosts.go.daemon_view import DaemonView
 from swarm.hosts.go.go_stream import GoStream, StreamTraffic
-from swarm.hosts.libp2p.bandwidth import Bandwidth
 
 INCOMING_STREAMS_PER_PEER = 128
 INCOMING_STREAMS = 1024

@@ -31,10 +31,10 @@ from protocol.errors import UnreachableError
 from protocol.identity import NodeKey
 from protocol.meeting_points import multihash
 from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, StreamHandler, Traffic, Validator
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.blocked_peers import BlockedPeers
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.lan import LanDiscovery, discovering
-from swarm.hosts.libp2p.bandwidth import Bandwidth
 from swarm.hosts.libp2p.connecting.dialling import Dialling
 from swarm.hosts.libp2p.connecting.listening import Listening
 from swarm.hosts.libp2p.connecting.network import IdentifyingHost, new_network

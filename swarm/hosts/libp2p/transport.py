@@ -27,7 +27,7 @@ from libp2p.transport.exceptions import OpenConnectionError
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from swarm.hosts.libp2p.bandwidth import Bandwidth
+from swarm.hosts.bandwidth import Bandwidth
 
 FIRST_BYTES = 16  # of what the other end sends: enough to tell text from a greeting and from a private cluster's nonce
 LEAST_TEXT_BYTES = 5

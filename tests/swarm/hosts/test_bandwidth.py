@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from swarm.blobs.fetch_places import PEERS_AT_MOST, FetchPlace, may_start, peers_within, to_displace
-from swarm.hosts.libp2p.bandwidth import Bandwidth
+from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.libp2p.transport import Meter, MeteredSocket
 
 RATE = 100_000.0
