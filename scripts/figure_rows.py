@@ -36,7 +36,6 @@ def of_models(name: str) -> Row:
 
 
 SHARED: Final = "learner-relative 4/4"
-TOKENS: Final = "tokens to uniform's final success, of uniform's"
 STEPS_LOST: Final = "learner's steps a second, fewer by"
 PAGE_PLACES: Final = ("as it opens", "200 rows, scrolled to the middle")
 MEMBER_SIDE: Final = "stranger refused, the member's side, slowest"
@@ -72,20 +71,6 @@ ROWS: Final = (
         "≤ 0.25",
         lambda f: "; ".join(
             f"{f[f'bytes fetched against fetching every group announced, {nodes} nodes']:.2f}" for nodes in (8, 4)
-        ),
-    ),
-    Row(
-        "tokens to uniform's final success, four skills, where a peer reports its skills; where none does; twelve "
-        "skills",
-        "allocation",
-        "≤ 60 %",
-        lambda f: "; ".join(
-            f"{f[name]:.0f} %" if name in f else "never"  # a share that is infinite is not reported
-            for name in (
-                f"four skills, posterior, told: {TOKENS}",
-                f"four skills, posterior: {TOKENS}",
-                f"twelve skills, best allocator: {TOKENS}",
-            )
         ),
     ),
     Row(

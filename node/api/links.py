@@ -11,10 +11,10 @@ from collections import Counter
 from typing import Final
 
 from node.api.types import Link, LinkNode, LinksAnswer, NodeStatus, PeersAnswer, PeerView
-from node.learner.allocation.peer_success import STALE_SECONDS
 from protocol.connections import PREFIX_BYTES, connection_prefix
 from protocol.messages import RELAYING
 
+STALE_SECONDS: Final = 120.0  # of a heartbeat: its sender may be gone
 MAX_NODES: Final = 256
 MAX_LINKS: Final = 4096
 CERTAIN, BOTH, ONE = 0, 1, 2  # ``Link.known``

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
+from node.api.links import STALE_SECONDS
 from node.api.types import HeartbeatView, ModelView, NodeStatus, PeersAnswer, PeerView, SwarmAnswer, TaskView
-from node.learner.allocation.peer_success import STALE_SECONDS
 from node.version import SOFTWARE
 
 MAX_SAMPLES = 1000  # of one claim

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 SHAPING_SECTIONS: Final = (
-    "seed", "policy", "tasks", "engine", "learner", "objective", "allocation", "evaluation", "averaging",
+    "seed", "policy", "tasks", "engine", "learner", "objective", "evaluation", "averaging",
 )  # fmt: skip
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

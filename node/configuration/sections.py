@@ -147,14 +147,6 @@ class LearnerSection(ConfigSection):
     foreign_uses: Annotated[int, Field(ge=1, le=64)] = 4  # of one foreign group, in as many rounds
 
 
-class AllocationSection(ConfigSection):
-    """Which prompts, and how many completions of each, within own_groups × completions a round."""
-
-    method: Literal["uniform", "posterior", "sgpo", "dps"] = "uniform"
-    forgetting: Fraction = 0.9  # share of the earlier observations that is kept from one round to the next
-    peer_prior: NotNegative = 8.0  # completions that the success announced by other peers weighs; 0: not used
-
-
 class ResearchSection(ConfigSection):
     """What experiments vary and a node leaves alone. The defaults are what the experiments found best or equal."""
 
@@ -305,7 +297,6 @@ class Config(ConfigSection):
     engine: EngineSection = EngineSection()
     learner: LearnerSection = LearnerSection()
     objective: ObjectiveSection = ObjectiveSection()
-    allocation: AllocationSection = AllocationSection()
     evaluation: EvaluationSection = EvaluationSection()
     averaging: AveragingSection = AveragingSection()
     checkpoint: CheckpointSection = CheckpointSection()

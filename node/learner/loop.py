@@ -31,8 +31,7 @@ from node.events import Evaluated, Event, Fault, PhaseBegan, RoundDone, Stopped
 from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.fit.footprint import HARM_COPIED_WEIGHTS
-from node.learner.allocation.allocator import Allocation, Known, allocate
-from node.learner.allocation.peer_success import Announced
+from node.learner.allocation.allocator import Allocation, allocate
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
@@ -110,7 +109,6 @@ class Learner:
             staleness=config.learner.max_staleness,
             seed=self._seed,
         )
-        self._peer_success: Mapping[str, Announced] = {}  # from the heartbeats of others, when last asked for
         self._slow_phases: set[str] = set()  # of the round before
         self._samples = SampleChoice()
         self._reported_faults: set[str] = set()  # kinds that occurred in the round before
@@ -194,8 +192,6 @@ class Learner:
         # Foreign groups that have arrived. The round waits for them no longer than generation took.
         incoming = self._intake.collect(max(MIN_COLLECT_SECONDS, generate_seconds))
         record.incoming(incoming)
-        if incoming.peer_success is not None:
-            self._peer_success = incoming.peer_success
         candidates = self._foreign.regenerated(incoming.groups, record.foreign)
         if self.config.learner.max_staleness:  # generation ran ahead and left no time: the next come while learning
             self._choose_foreign(self.state.round + 1)
@@ -219,7 +215,7 @@ class Learner:
         # Own groups to others, weights averaged with a partner now and then, new weights to the engine.
         self._share(everything, record)
         groups = [(rollout.prompt.ref.task, scores.rewards) for rollout, scores in everything]
-        self.state.advance(record, rewards_by_task, groups, self.config.allocation.forgetting)
+        self.state.advance(record, rewards_by_task)
         averaged = self._average()
         taken_back |= self._take_back_learning(groups)
         if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
@@ -305,22 +301,13 @@ class Learner:
         section = self.config.learner
         launched = launched_for(section.own_groups, section.overprovision)
         first = self._allocate(round_number, self._seed, launched)
-        # An allocator may spread the completions over more or fewer prompts than it was asked for.
-        groups = max(1, round(section.own_groups * len(first) / launched))
         for lot in range(1, section.resample):
             first += self._allocate(round_number, f"{self._seed}/lot {lot}", section.own_groups)
-        return RoundPlan(groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
+        return RoundPlan(section.own_groups, tuple(first), self._draws("sample", round_number).getrandbits(63))
 
     def _allocate(self, round_number: int, seed: str, groups: int) -> list[Allocation]:
-        return allocate(
-            round_number,
-            seed,
-            list(self.tasks),
-            groups=groups,
-            completions=self.config.learner.completions,
-            section=self.config.allocation,
-            known=Known(self.state.evidence, self._peer_success),
-        )
+        completions = self.config.learner.completions
+        return allocate(round_number, seed, list(self.tasks), groups=groups, completions=completions)
 
     def _score(
         self, generated: Generated, candidates: Sequence[ForeignCandidate], record: RoundRecord

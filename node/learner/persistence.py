@@ -26,7 +26,6 @@ from node.checkpoints.checkpoints import (
 from node.configuration import Config
 from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
-from node.learner.allocation.evidence import Evidence
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
 from node.learner.influence.guard import InfluenceState
@@ -57,7 +56,6 @@ class LearnerState:
     bytes_fetched: int = 0
     success: SuccessTracker = field(default_factory=SuccessTracker)
     unfinished: tuple[UnfinishedGroup, ...] = ()  # own groups that a later round resumes
-    evidence: Evidence = field(default_factory=Evidence)
     outer: rules.State | None = None  # of weight averaging; None before the first outer step
     averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
@@ -68,10 +66,8 @@ class LearnerState:
         self,
         record: RoundRecord,
         rewards_by_task: Mapping[str, Sequence[float]],
-        groups: Sequence[tuple[str, Sequence[float]]],
-        forgetting: float,
     ) -> None:
-        """Counts one more round. ``groups`` are all that were generated and scored, each with its task and rewards."""
+        """Counts one more round."""
         self.round += 1
         self.tokens_generated += record.tokens_generated
         self.groups_shared += record.groups_shared
@@ -79,7 +75,6 @@ class LearnerState:
         self.foreign_completions += record.foreign_completions
         self.bytes_fetched += record.bytes_fetched
         self.success.observe(rewards_by_task)
-        self.evidence.observe(groups, forgetting)
 
 
 SnapshotInputs = tuple[LearnerState, Mapping[str, Any]]  # with the position of the replay pool
@@ -241,7 +236,6 @@ def snapshot_of(
         "bytes_fetched": state.bytes_fetched,
         "success": state.success.snapshot(),
         "unfinished": unfinished,
-        "evidence": state.evidence.snapshot(),
         "outer_round": state.outer_round,
         "averaging": state.averaging.snapshot(),
         "influence": state.influence.snapshot(),
@@ -317,7 +311,6 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
                 policy.tokens.knows(each.token_ids) for each in group.progress.sequences
             )  # padding's ids: earlier nodes
         ),
-        evidence=Evidence.restored(saved.get("evidence", {})),
         outer=rules.restore_averaging(snapshot.tensors, policy.trainable()),
         averaging=AveragingGuard.restored(saved.get("averaging", {}), snapshot.tensors, policy.trainable()),
         outer_round=_count(saved.get("outer_round", 0)),

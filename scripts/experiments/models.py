@@ -31,7 +31,7 @@ from transformers.utils import logging as transformers_logging
 
 from scripts import REPOSITORY
 from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch
-from scripts.experiments.harness.skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS, TWELVE, SkillTask
+from scripts.experiments.harness.skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS, SkillTask
 
 MODELS_FOLDER: Final = REPOSITORY / ".experiments" / "models"
 SHAPE: Final[dict[str, Any]] = {
@@ -60,8 +60,8 @@ class SkillRecipe:
 
     @property
     def skills(self) -> Mapping[str, SkillTask]:
-        """All skills of its kind, taught and untaught."""
-        return TWELVE if self.taught[0][0] in TWELVE else SKILLS
+        """All skills, taught and untaught."""
+        return SKILLS
 
     @property
     def key(self) -> str:
@@ -89,11 +89,7 @@ SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKI
 STUDENT: Final = SkillRecipe(
     "student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25
 )
-TAUGHT_OF_TWELVE: Final = (1.0, 0.8, 0.65, 0.55, 0.45, 0.37, 0.3, 0.25, 0.21, 0.17, 0.13, 0.1)
-PUPIL: Final = SkillRecipe("pupil", 22, tuple(zip(TWELVE, TAUGHT_OF_TWELVE, strict=True)), 0.25)
-HARDEST_OF_TWELVE: Final = ("order-2130", "order-0213", "order-1302")  # for the pupil
-TUTOR: Final = SkillRecipe("tutor", 23, tuple((name, 1.0) for name in HARDEST_OF_TWELVE), SPECIALIST_SUCCESS)
-RECIPES: Final = (*SPECIALISTS, STUDENT, PUPIL, TUTOR)
+RECIPES: Final = (*SPECIALISTS, STUDENT)
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:

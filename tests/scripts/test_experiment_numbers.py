@@ -29,11 +29,9 @@ from scripts.experiments.reports.intervals import (
     paired,
     smoothed,
     t_975,
-    tokens_to_reach,
 )
 from scripts.experiments.reports.plots import Line, line_plot, ticks
 from scripts.experiments.reports.report_document import Document, table
-from scripts.experiments.reports.success_by_tokens import share_of_tokens, success_at, success_per_token
 from scripts.experiments.sharing import final_success, kept, mean_reward, reward_at_equal_tokens
 
 
@@ -73,12 +71,6 @@ def test_reward_over_tokens_ends_inside_a_round() -> None:
         over_tokens([1.0, 0.0], [10, 10], 21)
 
 
-def test_tokens_to_a_level_lie_between_two_measurements() -> None:
-    assert tokens_to_reach([0, 100, 200], [0.0, 0.4, 0.8], 0.6) == pytest.approx(150)
-    assert tokens_to_reach([0, 100], [0.5, 0.6], 0.5) == 0
-    assert tokens_to_reach([0, 100], [0.1, 0.2], 0.5) is None
-
-
 def test_a_running_mean() -> None:
     assert smoothed([1.0, 2.0, 3.0, 4.0], 2) == [1.0, 1.5, 2.5, 3.5]
 
@@ -103,47 +95,6 @@ def test_skills_lacked_and_had_are_told_apart_by_the_start() -> None:
     assert kept(result, 2) == pytest.approx(0.0)
     assert mean_reward(result, 1) == pytest.approx(0.3)
     assert reward_at_equal_tokens(result, 20) == pytest.approx(0.5)
-
-
-def course(*success: float, seed: int = 0, tokens: int = 100) -> RunResult:
-    measured = [{"a": value} for value in success]
-    return run(node([0.0] * (len(success) - 1), [tokens] * (len(success) - 1), *measured), seed=seed)
-
-
-def ramp(rounds_to_best: int, best: float, seed: int = 0) -> RunResult:
-    """Success rises evenly to ``best`` and stays there, over 20 measurements of 100 tokens each."""
-    return course(*(best * min(1.0, n / rounds_to_best) for n in range(21)), seed=seed)
-
-
-def test_allocator_that_learns_in_half_the_tokens_has_half_the_share() -> None:
-    uniform = [ramp(16, 0.6, seed) for seed in range(3)]
-    assert share_of_tokens(uniform, uniform, 2000).value == 1.0
-    half = share_of_tokens([ramp(8, 0.6, seed) for seed in range(3)], uniform, 2000)
-    assert half.value == pytest.approx(0.5, abs=0.06)  # the trailing mean is late by up to a tenth of the budget
-    assert (half.low, half.high, half.seeds_there) == (half.value, half.value, 3)
-
-
-def test_share_counts_runs_that_fail_where_most_succeed() -> None:
-    uniform = [ramp(20, 0.5, seed) for seed in range(4)]
-    mixed = [ramp(5, 0.9, 0), ramp(5, 0.9, 1), ramp(5, 0.9, 2), ramp(5, 0.4, 3)]
-    share = share_of_tokens(mixed, uniform, 2000)
-    assert share.seeds_there == 3
-    assert 0.15 < share.low < share.value < share.high < 1
-    never = share_of_tokens([ramp(5, 0.1, seed) for seed in range(4)], uniform, 2000)
-    assert never.text() == "not reached"
-    rarely = share_of_tokens([ramp(5, 0.9, 0), *(ramp(5, 0.4, seed) for seed in range(1, 4))], uniform, 2000)
-    assert rarely.text().endswith("to never)")
-
-
-def test_comparison_without_the_same_seeds_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 runs against 2: a comparison needs the same seeds"):
-        share_of_tokens([ramp(5, 0.5)], [ramp(5, 0.5), ramp(5, 0.5, 1)], 2000)
-
-
-def test_success_per_token_is_the_area_under_the_course() -> None:
-    assert success_per_token(course(0.0, 1.0), 100) == pytest.approx(0.5)
-    assert success_per_token(course(0.0, 1.0), 50) == pytest.approx(0.25)
-    assert success_at(course(0.0, 1.0), [25]).tolist() == pytest.approx([0.25])
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))

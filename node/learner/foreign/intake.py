@@ -16,11 +16,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from node.configuration import LearnerSection, ResearchSection
-from node.learner.allocation.peer_success import Announced, announced_success
 from node.learner.foreign.choice import DEFAULT_RESEARCH, choose
 from node.learner.foreign.opening import GroupFetcher, Opened, Unusable, open_group
 from node.learner.foreign.outcomes import Decided, ForeignOutcome
@@ -62,7 +61,6 @@ class Incoming:
     decided: tuple[Decided, ...] = ()  # candidates and fetched groups that are not among ``groups``, and why
     bytes_fetched: int = 0
     alone_because: str | None = None
-    peer_success: Mapping[str, Announced] | None = None  # by task, as announced; None: not asked for this time
     fetched: int = 0  # groups that came over the network
     waiting: int = 0  # candidates for later rounds
     late: bool = False  # what was asked for has not arrived
@@ -177,31 +175,27 @@ class RolloutIntake:
 
     def _gather(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> Incoming:
         try:
-            peer_success = self._peer_success(swarm)
+            self._look_who_is_connected(swarm)
             chosen = self._choose(swarm, success, draws)
             if chosen.choice.chosen:
-                incoming = self._fetch(swarm, chosen)
-            else:
-                alone_because = _why_alone(swarm)
-                incoming = Incoming(decided=chosen.decided, waiting=chosen.waiting, alone_because=alone_because)
-            return replace(incoming, peer_success=peer_success)
+                return self._fetch(swarm, chosen)
+            return Incoming(decided=chosen.decided, waiting=chosen.waiting, alone_because=_why_alone(swarm))
         except TransportError as error:
             self.calls.note(error)
             return Incoming(alone_because=f"the swarm process does not answer: {error}")
 
-    def _peer_success(self, swarm: Swarm) -> Mapping[str, Announced] | None:
+    def _look_who_is_connected(self, swarm: Swarm) -> None:
         now_seconds = self._clock()
         if not elapsed(
             now_seconds,
             since_seconds=self._peers_asked_at_seconds,
             interval_seconds=MIN_SECONDS_BETWEEN_PEER_QUERIES,
         ):
-            return None
+            return
         self._peers_asked_at_seconds = now_seconds
-        peers = swarm.peers()
+        connected = frozenset(status.peer for status in swarm.peers() if status.connected)
         with self._pool_lock:
-            self._pool.peers.connected = frozenset(status.peer for status in peers if status.connected)
-        return announced_success(peers)
+            self._pool.peers.connected = connected
 
     def _choose(self, swarm: Swarm, success: Callable[[str], float], draws: random.Random) -> _Chosen:
         seen = swarm.seen_groups(self._pool.cursor, MAX_ADVERTS)

@@ -42,7 +42,7 @@ from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
-from scripts.experiments.harness.skills import SKILLS, TWELVE
+from scripts.experiments.harness.skills import SKILLS
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
 WAIT_SECONDS: Final = 300.0  # a hang guard
@@ -169,7 +169,7 @@ class ExperimentNode:
 
 
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
-    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **SKILLS, **TWELVE}
+    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **SKILLS}
     return {name: known[name] for name in names}
 
 

@@ -21,7 +21,7 @@ from node.configuration import Config
 HARNESS_VERSION: Final = 1
 
 # Sections of the configuration that shape a run; a new key in another section leaves earlier results valid.
-SHAPING: Final = {"tasks", "engine", "learner", "objective", "allocation"}
+SHAPING: Final = {"tasks", "engine", "learner", "objective"}
 
 
 class ExperimentResult(Protocol):

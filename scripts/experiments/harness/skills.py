@@ -1,8 +1,8 @@
 """Skills on short strings, as tasks: the skills that the small models of the experiments have or lack.
 
-Each prompt is one or two capitals that name the skill, four letters, and ``=``; the answer is the letters in another
-order, which an answer that ignores the question cannot match. ``SKILLS`` are four, with names; ``TWELVE`` are twelve
-other tags, each with its own order. ``COPY`` is the basis of all: every model is taught it, no experiment measures it.
+Each prompt is a capital that names the skill, four letters, and ``=``; the answer is the letters in another order,
+which an answer that ignores the question cannot match. ``COPY`` is the basis of all: every model is taught it, no
+experiment measures it.
 
 The split of prompts is fixed: those whose text hashes into one eighth come from seeds below ``HELD_OUT`` and measure;
 all others come from the seeds above and teach. So no model has trained on a question of a measurement.
@@ -77,17 +77,5 @@ SKILLS: Final[Mapping[str, SkillTask]] = {
 }
 
 
-def _in_order(order: str) -> Callable[[str], str]:
-    return lambda symbols: "".join(symbols[int(place)] for place in order)
-
-
-# The tags are pairs of the capitals above, so that the models' alphabet is the same.
-TWELVE: Final[Mapping[str, SkillTask]] = {
-    f"order-{order}": SkillTask(f"order-{order}", tag, LETTERS, _in_order(order))
-    for order, tag in {
-        "0132": "RL", "2013": "RP", "3012": "RH", "1320": "LR", "0321": "LP", "2301": "LH",
-        "3102": "PR", "1203": "PL", "2130": "PH", "0213": "HR", "3201": "HL", "1302": "HP",
-    }.items()
-}  # fmt: skip
 COPY: Final = SkillTask("copy", "C", LETTERS, lambda symbols: symbols)
 ALPHABET: Final = "".join(sorted({*LETTERS, "=", COPY.tag, *(task.tag for task in SKILLS.values())}))

@@ -82,20 +82,6 @@ def over_tokens(rewards: Sequence[float], tokens: Sequence[int], budget_tokens: 
     raise ValueError(f"the run generated {spent:.0f} tokens, the budget is {budget_tokens:.0f}")
 
 
-def tokens_to_reach(tokens: Sequence[float], levels: Sequence[float], wanted: float) -> float | None:
-    """Returns the tokens after which ``levels``, measured at ``tokens``, first reach ``wanted``; None if never.
-
-    Between measurements the level is a line.
-    """
-    for index, level in enumerate(levels):
-        if level >= wanted:
-            if index == 0:
-                return float(tokens[0])
-            before = levels[index - 1]
-            return tokens[index - 1] + (wanted - before) / (level - before) * (tokens[index] - tokens[index - 1])
-    return None
-
-
 def smoothed(values: Sequence[float], window: int) -> list[float]:
     """Returns the means over the last ``window`` values, fewer at the beginning."""
     return [statistics.fmean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from node.api import swarm_summary
 from node.api.answers import peer_view
+from node.api.links import STALE_SECONDS
 from node.api.swarm_summary import swarm_answer
 from node.api.types import ChildStatus, NodeState, NodeStatus, PeersAnswer, SwarmAnswer
 from node.cli.wording import peer_lines
 from node.events import LearnerReady, RoundDone
-from node.learner.allocation.peer_success import STALE_SECONDS
 from node.version import SOFTWARE, VERSION
 from protocol import limits
 from protocol.messages import RELAYING, Heartbeat, TaskSuccess

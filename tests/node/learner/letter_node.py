@@ -17,7 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from node.checkpoints.checkpoints import BackgroundCheckpoints, read_newest
 from node.configuration import (
-    AllocationSection,
     CheckpointSection,
     Config,
     EvaluationSection,
@@ -224,7 +223,6 @@ class Node:
         *,
         own_policy: Policy | None = None,
         learner: LearnerSection | None = None,
-        allocation: AllocationSection | None = None,
         evaluation: EvaluationSection | None = None,
         objective: ObjectiveSection | None = None,
         rows: int = 16,
@@ -240,7 +238,6 @@ class Node:
         self.config = Config(
             name=name,
             learner=section,
-            allocation=allocation or AllocationSection(),
             evaluation=evaluation or EvaluationSection(every_rounds=0),
             objective=objective or ObjectiveSection(),
             rounds=rounds,

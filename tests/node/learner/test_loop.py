@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
 from node.checkpoints.checkpoints import read_newest
-from node.configuration import AllocationSection, LearnerSection
+from node.configuration import LearnerSection
 from node.events import (
     CheckpointSaved,
     Fault,
@@ -24,7 +23,6 @@ from node.learner import loop
 from node.learner.foreign.intake import NO_SWARM_PROCESS
 from node.tasks.scorer import ScoringFault as ScoringFault
 from protocol.blob_id import blob_id
-from protocol.messages import Heartbeat, TaskSuccess
 from tests.node.learner.letter_node import (
     WAIT_SECONDS,
     MemorySwarm,
@@ -133,14 +131,12 @@ def test_run_ends_at_its_limit_or_when_asked_with_a_checkpoint(
     assert [e.round for e in node.events if isinstance(e, CheckpointSaved)][-1] == stopped.round
 
 
-@pytest.mark.parametrize("method", ["uniform", "posterior", "sgpo", "dps"])
-def test_interrupted_run_goes_on_exactly_as_if_it_had_not_been(tmp_path: Path, method: str) -> None:
-    allocation = AllocationSection.model_validate({"method": method})
-    whole = Node("ann", allocation=allocation, folder=tmp_path / "whole", rounds=4)
+def test_interrupted_run_goes_on_exactly_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole = Node("ann", folder=tmp_path / "whole", rounds=4)
     whole.learner.run(lambda: None)
-    first = Node("ann", allocation=allocation, folder=tmp_path / "parts", rounds=2)
+    first = Node("ann", folder=tmp_path / "parts", rounds=2)
     first.learner.run(lambda: None)
-    second = Node("ann", own_policy=policy(77), allocation=allocation, folder=tmp_path / "parts", rounds=2)
+    second = Node("ann", own_policy=policy(77), folder=tmp_path / "parts", rounds=2)
     second.learner.run(lambda: None)
     ours, theirs = whole.policy.trainable(), second.policy.trainable()
     assert ours.keys() == theirs.keys()
@@ -164,19 +160,3 @@ def test_a_round_says_what_it_is_at_where_that_took_long_in_the_round_before(
     node.round()
     told = [(event.round, event.phase) for event in node.events if isinstance(event, PhaseBegan)]
     assert told == [(2, phase) for phase in ("allocate", "generate", "collect", "score", "learn", "publish")]
-
-
-def test_learner_practises_more_at_what_another_says_it_succeeds_at(swarm: MemorySwarm) -> None:
-    """Our own success is almost 0 on both tasks; the other node's heartbeat makes the difference."""
-    section = LearnerSection(own_groups=16, completions=4, foreign_groups=0, learning_rate=1e-6, share_groups=0)
-    allocation = AllocationSection(method="posterior", forgetting=0.0, peer_prior=512.0)
-    node = Node("ann", swarm.member("ann"), learner=section, allocation=allocation)
-    before = [node.round() for _ in range(10)]
-    bob = Heartbeat("bob", "", "", bytes(16), bytes(16), 1, 1, "", 1.0, 0, 0, ())
-    claims = TaskSuccess("first", 1.0, 10_000), TaskSuccess("again", 0.0, 10_000)
-    swarm.beats["bob"] = msgspec.structs.replace(bob, tasks=claims)
-    node.round()
-    after = [node.round() for _ in range(10)]
-    assert all(sum(done.completions_by_task.values()) == 64 for done in (*before, *after))
-    assert sum(done.completions_by_task["first"] for done in before) < 0.6 * 640
-    assert sum(done.completions_by_task["first"] for done in after) > 0.65 * 640

@@ -98,7 +98,7 @@ def without_moments(snapshot: Snapshot) -> Snapshot:
 @pytest.mark.parametrize(
     "spoil",
     [with_nan, without_moments, with_state(policy_version=2**63 - 1), with_state(success={"add": "much"}),
-     with_state(evidence=7), with_state(pool=None, groups_shared=-1)],
+     with_state(pool=None, groups_shared=-1)],
 )  # fmt: skip
 def test_checkpoint_that_no_run_can_continue_from_is_set_aside_and_the_one_before_is_used(
     spoil: Callable[[Snapshot], Snapshot], tmp_path: Path

@@ -15,13 +15,12 @@ import pytest
 import zstandard
 
 from node.configuration import LearnerSection
-from node.learner.allocation.peer_success import Announced
 from node.learner.foreign.intake import ForeignGroup, Incoming, RolloutIntake
 from node.learner.foreign.opening import TRIAL_DEADLINE_SECONDS
 from node.learner.foreign.peer_records import HELD_TO_BE_PROVEN
 from node.learner.foreign.replay import MAX_CANDIDATES
 from protocol.errors import UnreachableError
-from protocol.messages import Heartbeat, PromptRef, TaskSuccess
+from protocol.messages import Heartbeat, PromptRef
 from protocol.rollouts import GROUP_MAGIC, Completion, FinishReason, Group, advert_of, encode_group
 from swarm.api import Fetched, Judgement, PeerStatus, SeenGroup, SwarmStatus, Wanted
 
@@ -214,15 +213,14 @@ def test_when_all_are_passed_over_the_reasons_are_told_and_nothing_is_fetched(
     assert incoming.alone_because is not None
 
 
-def test_what_others_say_of_their_success_comes_with_the_groups_and_not_again_at_once(
-    board: Board, intake: RolloutIntake
-) -> None:
-    beat = Heartbeat("x", "x", "x", HASH, HASH, 1, 1, "", 1.0, 0, 0, (TaskSuccess("add", 0.8, 32),))
-    board.statuses.append(PeerStatus("ann", True, (), None, beat, 1.0, 0, 0, 0, 1.0, None))
+def test_who_is_connected_is_asked_with_the_groups_and_not_again_at_once(board: Board, intake: RolloutIntake) -> None:
+    board.statuses.append(PeerStatus("ann", True, (), None, None, 1.0, 0, 0, 0, 1.0, None))
     board.put("ann", group(0))
-    incoming = gathered(intake)
-    assert (len(incoming.groups), incoming.peer_success) == (1, {"add": Announced(0.8, 0.5)})
-    assert gathered(intake).peer_success is None
+    assert len(gathered(intake).groups) == 1
+    assert intake._pool.peers.connected == frozenset({"ann"})
+    board.statuses.clear()
+    gathered(intake)
+    assert intake._pool.peers.connected == frozenset({"ann"})
 
 
 def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(
@@ -231,7 +229,6 @@ def test_swarm_process_that_dies_while_asked_for_peers_leaves_the_round_alone(
     board.put("ann", group(0))
     board.hides_peers = True
     incoming = gathered(intake)
-    assert incoming.peer_success is None
     assert "does not answer" in str(incoming.alone_because)
     assert [fault.reason for fault in intake.faults()] == ["unreachable"]
     board.hides_peers = False
