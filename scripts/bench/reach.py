@@ -1,10 +1,11 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
-    python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--json]
+    python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--host go] [--json]
     python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``common.relay_memory``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
-homes that know its address alone. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
+homes that know its address alone. The homes run on the host of ``--host``, the public one always on ``py``, unless
+``--public-host`` says otherwise. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
 Printed: how they are connected after ``WATCH_SECONDS``, the seconds from the start of home two to the first foreign
 group fetched and to the first direct connection, and in the last ``LAST_SECONDS`` how many adverts home two heard and
 how many bytes the public peer relayed.
@@ -25,7 +26,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.nat_lab import PORT, ROUTABLE, ROUTABLE_IP6, NatPlace, nat_lab
+from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.relay_memory import memory_figures
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
@@ -36,7 +38,13 @@ from swarm.client import SwarmClient
 WATCH_SECONDS: Final = 60.0
 LAST_SECONDS: Final = 10.0
 BAR_SECONDS: Final = 60.0
+HOSTS: Final = ("py", "go")
 KINDS: Final = (RouterKind.FULL_CONE, RouterKind.PORT_RESTRICTED, RouterKind.CARRIER, RouterKind.SYMMETRIC)
+FURTHER: Final = (  # pairs that are tried along with all pairs of ``KINDS``
+    (RouterKind.RESETTING, RouterKind.RESETTING),
+    (RouterKind.PORT_RESTRICTED, RouterKind.RESETTING),
+    (RouterKind.IP6_FIREWALL, RouterKind.IP6_FIREWALL),
+)
 
 
 @dataclass
@@ -56,24 +64,29 @@ class Meeting:
         return " and ".join(kind.value for kind in self.kinds)
 
 
-def meet(kinds: tuple[RouterKind, RouterKind], directory: Path) -> Meeting:
+def meet(kinds: tuple[RouterKind, RouterKind], hosts: Sequence[str], directory: Path) -> Meeting:
+    """``hosts`` are those of the public process and of the homes."""
     meeting = Meeting(kinds)
     with ExitStack() as stack:
-        places = stack.enter_context(nat_lab([RouterKind.NONE, *kinds]))
+        lab = nat_lab([RouterKind.NONE, *kinds], public=ROUTABLE, public_ip6=ROUTABLE_IP6)
+        places = stack.enter_context(lab)
         processes: list[SwarmProcess] = []
-        for number, place in enumerate(places):
+        for number, (place, host) in enumerate(zip(places, hosts, strict=True)):
             began = time.monotonic()
-            processes.append(_start(number, place, processes[:1], directory))
+            processes.append(_start(number, place, host, processes[:1], directory))
             stack.callback(processes[-1].close)
         relay, one, two = processes
         watch(meeting, began, relay.client, one.client, two.client)
     return meeting
 
 
-def _start(number: int, place: NatPlace, known: Sequence[SwarmProcess], directory: Path) -> SwarmProcess:
-    addresses = [address for process in known for address in process.addresses if "/127." not in address]
+def _start(number: int, place: NatPlace, host: str, known: Sequence[SwarmProcess], directory: Path) -> SwarmProcess:
+    family = "/ip6/" if ":" in place.address else "/ip4/"
+    reached = [a for process in known for a in process.addresses if a.startswith(family) or place.kind is RouterKind.NONE]
+    addresses = [address for address in reached if "/127." not in address and "/::1/" not in address]
+    listen = f"/ip4/0.0.0.0/tcp/{PORT}"
     return SwarmProcess(
-        number, directory, addresses, prefix=place.command([]), listen=f"/ip4/0.0.0.0/tcp/{PORT}", heartbeat_seconds=2.0
+        number, directory, addresses, prefix=place.command([]), listen=listen, heartbeat_seconds=2.0, host=host
     )
 
 
@@ -121,6 +134,8 @@ def figures_of(meeting: Meeting) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help='two kinds of router, such as "port-restricted,symmetric"; otherwise all pairs')
+    parser.add_argument("--host", choices=HOSTS, default="py", help="of the two homes")
+    parser.add_argument("--public-host", choices=HOSTS, default="py", help="of the public process")
     parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
     parser.add_argument("--minutes", type=float, default=3.0, help="of --memory, with all reservations")
     add_json_flag(parser)
@@ -131,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except NoSlowNetworkError as error:
             raise SystemExit(f"no namespaces here: {error}") from error
         return
-    pairs = list(combinations_with_replacement(KINDS, 2))
+    pairs = [*combinations_with_replacement(KINDS, 2), *FURTHER]
     if options.only:
         one, _, other = options.only.partition(",")
         pairs = [(RouterKind(one), RouterKind(other or one))]
@@ -139,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kinds in pairs:
         with tempfile.TemporaryDirectory() as directory:
             try:
-                meeting = meet(kinds, Path(directory))
+                meeting = meet(kinds, (options.public_host, options.host, options.host), Path(directory))
             except NoSlowNetworkError as error:
                 raise SystemExit(f"no namespaces here: {error}") from error
         figures.extend(figures_of(meeting))

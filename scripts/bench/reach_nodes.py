@@ -25,7 +25,8 @@ from typing import Final
 
 from node.tasks.registry import default_manifest_tasks
 from protocol.manifest import Manifest
-from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.nat_lab import PORT, NatPlace, nat_lab
+from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.swarm_processes import SwarmProcess
 

@@ -106,6 +106,7 @@ class Reaching:
         return api.ReachStatus(
             reach=verdict.reach.value,
             in_words=in_words(verdict, len(relaying.relays), port, router),
+            is_out_of_reach=verdict.is_out_of_reach,
             relays=tuple(relaying.relays),
             relayed_peers=tuple(p for p in self._host.peers() if self._host.is_relayed(p)),
             serves_as_relay=relaying.serves,
