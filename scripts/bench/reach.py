@@ -26,13 +26,13 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from scripts.bench.common.nat_lab import PORT, ROUTABLE, ROUTABLE_IP6, NatPlace, nat_lab
+from scripts.bench.common.home_processes import connection, fetches_newest, share_one, start_process
+from scripts.bench.common.nat_lab import ROUTABLE, ROUTABLE_IP6, nat_lab
 from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.relay_memory import memory_figures
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
-from scripts.bench.common.swarm_processes import SwarmProcess, group
-from swarm import api
+from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.client import SwarmClient
 
 WATCH_SECONDS: Final = 60.0
@@ -64,41 +64,32 @@ class Meeting:
         return " and ".join(kind.value for kind in self.kinds)
 
 
-def meet(kinds: tuple[RouterKind, RouterKind], hosts: Sequence[str], directory: Path) -> Meeting:
+def meet(
+    kinds: tuple[RouterKind, RouterKind], hosts: Sequence[str], directory: Path, *, delay_seconds: float
+) -> Meeting:
     """``hosts`` are those of the public process and of the homes."""
     meeting = Meeting(kinds)
     with ExitStack() as stack:
-        lab = nat_lab([RouterKind.NONE, *kinds], public=ROUTABLE, public_ip6=ROUTABLE_IP6)
+        lab = nat_lab([RouterKind.NONE, *kinds], public=ROUTABLE, public_ip6=ROUTABLE_IP6, delay_seconds=delay_seconds)
         places = stack.enter_context(lab)
         processes: list[SwarmProcess] = []
         for number, (place, host) in enumerate(zip(places, hosts, strict=True)):
             began = time.monotonic()
-            processes.append(_start(number, place, host, processes[:1], directory))
+            processes.append(start_process(number, place, processes[:1], directory, host=host))
             stack.callback(processes[-1].close)
         relay, one, two = processes
         watch(meeting, began, relay.client, one.client, two.client)
     return meeting
 
 
-def _start(number: int, place: NatPlace, host: str, known: Sequence[SwarmProcess], directory: Path) -> SwarmProcess:
-    family = "/ip6/" if ":" in place.address else "/ip4/"
-    reached = [a for process in known for a in process.addresses if a.startswith(family) or place.kind is RouterKind.NONE]
-    addresses = [address for address in reached if "/127." not in address and "/::1/" not in address]
-    listen = f"/ip4/0.0.0.0/tcp/{PORT}"
-    return SwarmProcess(
-        number, directory, addresses, prefix=place.command([]), listen=listen, heartbeat_seconds=2.0, host=host
-    )
-
-
 def watch(meeting: Meeting, began: float, relay: SwarmClient, one: SwarmClient, two: SwarmClient) -> None:
     first, random, relayed_before, cursor = one.status().peer, Random(0), None, 0
     while (elapsed := time.monotonic() - began) < WATCH_SECONDS:
-        one.share([group(random, 256, 4, 1)])
+        share_one(one, random)
         seen = [each for each in two.seen_groups(cursor, 100) if each.peer == first]
         if seen and meeting.fetched_seconds is None:
             cursor = seen[-1].cursor
-            wanted = [api.Wanted(seen[-1].advert.blob, seen[-1].advert.size, (first,))]
-            if two.fetch(wanted, deadline_seconds=5.0)[0].is_here:
+            if fetches_newest(two, seen):
                 meeting.fetched_seconds = time.monotonic() - began
         meeting.connected = connection(two, first)
         if meeting.connected == "direct" and meeting.direct_seconds is None:
@@ -109,11 +100,6 @@ def watch(meeting: Meeting, began: float, relay: SwarmClient, one: SwarmClient, 
     meeting.relayed_last_bytes = relay.status().reach.relayed_bytes - (relayed_before or 0)
     meeting.heard_last = sum(each.peer == first for each in two.seen_groups(cursor, 100))
     meeting.said = [client.status().reach.in_words for client in (one, two)]
-
-
-def connection(client: SwarmClient, peer: str) -> str:
-    states = [each for each in client.peers() if each.peer == peer and each.connected]
-    return "none" if not states else "relayed" if states[0].relayed else "direct"
 
 
 def figures_of(meeting: Meeting) -> list[Figure]:
@@ -134,6 +120,7 @@ def figures_of(meeting: Meeting) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help='two kinds of router, such as "port-restricted,symmetric"; otherwise all pairs')
+    parser.add_argument("--delay", type=float, default=0.0, metavar="MS", help="of each packet between two routers")
     parser.add_argument("--host", choices=HOSTS, default="py", help="of the two homes")
     parser.add_argument("--public-host", choices=HOSTS, default="py", help="of the public process")
     parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
@@ -154,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kinds in pairs:
         with tempfile.TemporaryDirectory() as directory:
             try:
-                meeting = meet(kinds, (options.public_host, options.host, options.host), Path(directory))
+                hosts = (options.public_host, options.host, options.host)
+                meeting = meet(kinds, hosts, Path(directory), delay_seconds=options.delay / 1000)
             except NoSlowNetworkError as error:
                 raise SystemExit(f"no namespaces here: {error}") from error
         figures.extend(figures_of(meeting))

@@ -129,7 +129,10 @@ def in_words(reachability: Reachability, relays: int, port: int, router: str = "
     """
     through = f"it is reached through {relays} relay{'s' if relays > 1 else ''}" if relays else ""
     did = f"; {router}" if router else ""
-    helps = f"To be dialled: forward TCP port {port} of your router to this machine and set `swarm.listen` to that port"
+    helps = (
+        f"To be dialled: forward TCP port {port} of your router to this machine (with IPv6, open it in the router's "
+        "firewall) and set `swarm.listen` to that port"
+    )
     match reachability.reach:
         case Reach.INTERNET:
             return f"peers can dial this node ({reachability.because}){did}"

@@ -204,8 +204,9 @@ def _addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
         )
     elif needs_owner and is_unreached:
         typer.echo(
-            "No peer that tried can dial this node, and a relay admits nobody to an invite that needs the owner: it works only on "
-            "this node's local network. To use it elsewhere: forward a port of the router to this machine.",
+            "No peer that tried can dial this node, and a relay admits nobody to an invite that needs the owner: it "
+            "works only on this node's local network. To use it elsewhere: forward a port of the router to this "
+            "machine.",
             err=True,
         )
     return addresses

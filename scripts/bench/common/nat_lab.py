@@ -81,9 +81,10 @@ class NatPlace:
 
 @contextmanager
 def nat_lab(
-    kinds: Sequence[RouterKind], *, public: str = PUBLIC, public_ip6: str = PUBLIC_IP6
+    kinds: Sequence[RouterKind], *, public: str = PUBLIC, public_ip6: str = PUBLIC_IP6, delay_seconds: float = 0.0
 ) -> Iterator[list[NatPlace]]:
-    """Yields one machine for each of ``kinds``; ``public`` and ``public_ip6`` begin every public address.
+    """Yields one machine for each of ``kinds``; ``public`` and ``public_ip6`` begin every public address. What crosses
+    the public segment takes ``delay_seconds``.
 
     Raises ``NoSlowNetworkError`` where that is impossible.
     """
@@ -94,8 +95,11 @@ def nat_lab(
         lab.add_segment()
         places = [lab.add_place(number, kind) for number, kind in enumerate(kinds, start=1)]
         lab.join_ip6(places)
+        if delay_seconds:
+            lab.delay(delay_seconds)
         yield places
     finally:
+        lab.close()
         for namespace in lab.made:  # removes its interfaces and rules too
             subprocess.run(["ip", "netns", "delete", namespace], check=False)
         signal.signal(signal.SIGTERM, before)
@@ -108,11 +112,24 @@ class _Lab:
         self._public = public
         self._public_ip6 = public_ip6
         self._segment = f"{prefix}-segment"
+        self._ports: list[str] = []
+        self._switch: subprocess.Popen[bytes] | None = None
 
     def add_segment(self) -> None:
         self._add(self._segment)
         run_tool("ip", "-n", self._segment, "link", "add", "br0", "type", "bridge")
         run_tool("ip", "-n", self._segment, "link", "set", "br0", "up")
+
+    def delay(self, seconds: float) -> None:
+        """Puts a slow switch in the place of the segment's bridge."""
+        run_tool("ip", "-n", self._segment, "link", "delete", "br0")
+        command = [sys.executable, "-m", "scripts.bench.common.delayed_segment", str(seconds), *self._ports]
+        self._switch = subprocess.Popen(["ip", "netns", "exec", self._segment, *command])
+
+    def close(self) -> None:
+        if self._switch is not None:
+            self._switch.terminate()
+            self._switch.wait()
 
     def add_place(self, number: int, kind: RouterKind) -> NatPlace:
         machine, public = f"{self._prefix}-{number}", f"{self._public}.{number}"
@@ -171,6 +188,7 @@ class _Lab:
         ends = ("type", "veth", "peer", "name", port, "netns", self._segment)
         run_tool("ip", "-n", namespace, "link", "add", device, *ends)
         run_tool("ip", "-n", self._segment, "link", "set", port, "master", "br0", "up")
+        self._ports.append(port)
         _give_address(namespace, device, address)
 
     def _cable(self, router: str, inside: str, device: str, network: str, *, separator: str = ".") -> None:

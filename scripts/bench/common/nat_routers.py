@@ -37,6 +37,7 @@ def router_rules(kind: RouterKind, inside: str) -> str:
     source = "masquerade fully-random" if kind is RouterKind.SYMMETRIC else "masquerade"
     cone = kind is RouterKind.FULL_CONE
     used = "iifname lan update @used { tcp sport }" if cone else ""
+    unexpected = "reject with tcp reset" if kind is RouterKind.RESETTING else "drop"
     forwarded = f"iifname wan tcp dport @used dnat to {inside}" if cone else ""
     return f"""
         table ip translation {{
@@ -45,7 +46,7 @@ def router_rules(kind: RouterKind, inside: str) -> str:
             chain after {{ type nat hook postrouting priority srcnat; oifname wan {source}; }}
             chain passing {{ type filter hook forward priority -1; {used}; }}
         }}
-        {_filter("ip", "iifname wan ct status dnat accept", "reject with tcp reset" if kind is RouterKind.RESETTING else "drop")}
+        {_filter("ip", "iifname wan ct status dnat accept", unexpected)}
     """
 
 

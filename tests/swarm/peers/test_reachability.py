@@ -153,9 +153,7 @@ def test_doctor_and_status_say_that_nobody_can_dial_the_node(
     relays: tuple[str, ...], heard: tuple[bool, ...], known: str
 ) -> None:
     verdict = judged(1.0, reports(PUBLIC, *heard))
-    reach = ReachStatus(
-        verdict.reach, in_words(verdict, len(relays), 4001), verdict.is_out_of_reach, relays, ("peer",)
-    )
+    reach = ReachStatus(verdict.reach, in_words(verdict, len(relays), 4001), verdict.is_out_of_reach, relays, ("peer",))
     assert is_known(reach)
     finding = judge_reach(reach)
     assert finding.severity is (Severity.OK if relays else Severity.WARNING)
