@@ -26,6 +26,7 @@ from scripts.bench.common.nat_lab import NatPlace, nat_lab
 from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError, run_tool
+from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.client import SwarmClient
 
 MEET_SECONDS: Final = 60.0  # for the homes to be connected directly before the change
@@ -51,7 +52,7 @@ def changed(change: str, directory: Path) -> list[Figure]:
     with ExitStack() as stack:
         kinds = [RouterKind.NONE, RouterKind.PORT_RESTRICTED, RouterKind.PORT_RESTRICTED]
         places = stack.enter_context(nat_lab(kinds))
-        processes = []
+        processes: list[SwarmProcess] = []
         for number, place in enumerate(places):
             processes.append(start_process(number, place, processes[:1], directory))
             stack.callback(processes[-1].close)

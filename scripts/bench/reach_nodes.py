@@ -7,8 +7,8 @@ smallest built-in model behind routers, which know the public one's address alon
 of a private cluster, to whom the public one sent invites, and a process that has none tries to connect to it. Printed:
 the seconds from the start of the second home to the first group of the first home that it trained on, and to their
 first direct connection; how many such groups it had trained on before that. Where they are connected directly, the
-public peer is then killed, and what the second home does with the first one's groups and weights is counted over
-``AFTER_SECONDS``.
+public peer is then killed, and what the second home does with the first one's groups and weights is counted for
+``AFTER_SECONDS`` and until it has averaged weights, ``ALONE_SECONDS`` at most.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ BAR_SECONDS: Final = 60.0
 GIVE_UP_SECONDS: Final = 150.0
 PUNCH_SECONDS: Final = 30.0  # after the first group, for the hole to be punched
 AFTER_SECONDS: Final = 60.0
+ALONE_SECONDS: Final = 240.0
 SWARM: Final = "starling"
 
 
@@ -73,8 +74,7 @@ def watch(door: WholeNode, one: WholeNode, two: WholeNode) -> list[Figure]:
     used_at = direct_at = None
     relayed = through = 0
     while two.seconds() < GIVE_UP_SECONDS and (used_at is None or two.seconds() < used_at + PUNCH_SECONDS):
-        seen, how = two.other(one.peer), connection(two.client, one.peer)
-        used = seen.groups_used if seen is not None else 0
+        used, how = two.used_of(one.peer), connection(two.client, one.peer)
         if how == "direct" and direct_at is None:
             direct_at = two.seconds()
         if direct_at is None:
@@ -100,16 +100,18 @@ def watch(door: WholeNode, one: WholeNode, two: WholeNode) -> list[Figure]:
 
 
 def alone(one: WholeNode, two: WholeNode) -> list[Figure]:
-    """Counts what the second home does with the first one's work once the public peer is gone."""
-    seen, averaged = two.other(one.peer), two.averaged
-    used = seen.groups_used if seen is not None else 0
-    time.sleep(AFTER_SECONDS)
-    seen = two.other(one.peer)
-    more = (seen.groups_used if seen is not None else 0) - used
-    after = f"in {AFTER_SECONDS:g} s without the public peer"
+    """Counts what the second home does with the first one's work once the public peer is gone, until it has averaged
+    weights with it too, or ``ALONE_SECONDS`` are over."""
+    began, averaged, used = time.monotonic(), two.averaged, two.used_of(one.peer)
+    while (seconds := time.monotonic() - began) < ALONE_SECONDS:
+        if seconds > AFTER_SECONDS and two.averaged > averaged:
+            break
+        time.sleep(0.5)
+    after = f"in {seconds:.0f} s without the public peer"
+    used = two.used_of(one.peer) - used
     return [
-        Figure(f"groups of the other home trained on {after}", float(more), "groups", "higher", "> 0"),
-        Figure(f"outer steps {after}, after {averaged} with it", float(two.averaged - averaged), "steps", "higher"),
+        Figure(f"groups of the other home trained on {after}", float(used), "groups", "higher", "> 0"),
+        Figure(f"outer steps with it {after}", float(two.averaged - averaged), "steps", "higher", "> 0"),
     ]
 
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from scripts.bench.common.nat_lab import PORT, NatPlace
-from swarm.api import PeerStatus
 from swarm.client import SwarmClient
 
 OFFLINE = {"STARLING_SWARM__LAN_DISCOVERY": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -64,9 +63,9 @@ class WholeNode:
         """Returns how long ago the node was started."""
         return time.monotonic() - self.began
 
-    def other(self, peer: str) -> PeerStatus | None:
-        """Returns what the node knows of a peer."""
-        return next((each for each in self.client.peers() if each.peer == peer), None)
+    def used_of(self, peer: str) -> int:
+        """Returns how many groups of a peer the node has trained on."""
+        return next((each.groups_used for each in self.client.peers() if each.peer == peer), 0)
 
     def close(self) -> None:
         self.client.close()

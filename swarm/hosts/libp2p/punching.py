@@ -177,14 +177,14 @@ class Punching:
         dial = self._network.dial_addr_as_responder if is_listener else self._network.dial_addr
         try:
             with deadline(PLAIN_DIAL_SECONDS if is_plain else DIAL_SECONDS, f"dialling {maddr}"):
-                await _until_no_reset(partial(dial, maddr, ID.from_string(peer), source), 0 if is_plain else RESETS)
+                await until_no_reset(partial(dial, maddr, ID.from_string(peer), source), 0 if is_plain else RESETS)
         except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
             self._failures.note("hole punching", error)
             return False
         return True
 
 
-async def _until_no_reset(dial: Callable[[], Awaitable[object]], resets: int) -> None:
+async def until_no_reset(dial: Callable[[], Awaitable[object]], resets: int) -> None:
     """Dials again at once after a reset, ``resets`` times at most; raises what else comes of a dial."""
     for left in reversed(range(resets + 1)):
         try:
