@@ -126,7 +126,7 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
         yield network.judge_listening(listening)
     api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
     yield network.judge_api(api)
-    if swarm is not None and network.is_known(swarm.reach):
+    if swarm is not None and network.is_reach_known(swarm.reach):
         yield network.judge_reach(swarm.reach)
     else:
         yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))

@@ -103,9 +103,9 @@ def judge_addresses(ips: Sequence[str], listen: ListenEndpoint | None, *, dials_
     return warning("nat", message, remedy)
 
 
-def is_known(reach: ReachStatus) -> bool:
+def is_reach_known(reach: ReachStatus) -> bool:
     """Whether anything is known of who reaches the node that runs here."""
-    return reach.reach != Reach.UNKNOWN or reach.is_out_of_reach or bool(reach.relays)
+    return reach.reach != Reach.UNKNOWN or reach.is_out_of_reach
 
 
 def judge_reach(reach: ReachStatus) -> Finding:

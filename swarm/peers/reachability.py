@@ -23,6 +23,7 @@ REPORT_SECONDS: Final = 900.0  # for which a report counts; then the peer is ask
 ASK_AGAIN_SECONDS: Final = 60.0  # after a peer that did not try
 RELAYS_WANTED: Final = 2
 RELAY_BACKOFF_SECONDS: Final = 60.0
+NO_PLACES: Final = 'this host takes no place at a relay, and `swarm.host = "py"` does'
 
 
 class Reach(StrEnum):
@@ -121,13 +122,15 @@ def relays_to_ask(
     return due + free[: max(0, room)]
 
 
-def in_words(reachability: Reachability, relays: int, port: int, router: str = "") -> str:
-    """Returns what a user should know, and what would help. ``router`` is what the router did, in words.
+def in_words(reachability: Reachability, relays: int, port: int, router: str = "", *, takes_places: bool = True) -> str:
+    """Returns what a user should know, and what would help. ``router`` is what the router did, in words;
+    ``takes_places`` whether this host takes places at relays.
 
     One peer that tried, or one relay that holds a place, is enough to say what is known: in a young swarm there may be
     no second one.
     """
     through = f"it is reached through {relays} relay{'s' if relays > 1 else ''}" if relays else ""
+    unreached = "no connected peer relays for it" if takes_places else NO_PLACES
     did = f"; {router}" if router else ""
     helps = (
         f"To be dialled: forward TCP port {port} of your router to this machine (with IPv6, open it in the router's "
@@ -143,6 +146,6 @@ def in_words(reachability: Reachability, relays: int, port: int, router: str = "
         case _:
             known = reachability.because
     if reachability.is_out_of_reach:
-        return f"{known}; {through or 'no connected peer relays for it'}{did}. {helps}"
+        return f"{known}; {through or unreached}{did}. {helps}"
     meanwhile = f"; {through}" if through else ""
     return f"not known yet whether peers can dial this node: {known}{meanwhile}{did}"

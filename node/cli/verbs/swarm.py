@@ -194,7 +194,7 @@ def _addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
         swarm = ask_status(home).swarm
     except TransportError:
         swarm = relay_status(home)
-    is_unreached = swarm is not None and (swarm.reach.is_out_of_reach or bool(swarm.reach.relays))
+    is_unreached = swarm is not None and swarm.reach.is_out_of_reach
     addresses = addresses_to_invite(swarm.addresses, is_dialled=not is_unreached) if swarm else []
     if not addresses:
         typer.echo(

@@ -159,7 +159,7 @@ class GoHost:
     def relaying(self) -> Relaying:
         """Returns at whom the daemon has taken places, which it does once AutoNAT of other daemons has told it that it
         cannot be dialled; it relays for nobody."""
-        return Relaying(relays=self._view.relays())
+        return Relaying(relays=self._view.relays(), takes_places=False)
 
     def announce_also(self, addresses: Sequence[Address]) -> None:
         self._also_at = list(addresses)

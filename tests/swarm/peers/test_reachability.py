@@ -6,7 +6,7 @@ import pytest
 
 from node.cli.wording import reach_lines
 from node.doctor.findings import Severity
-from node.doctor.network import is_known, judge_reach
+from node.doctor.network import is_reach_known, judge_reach
 from swarm.api import ReachStatus, SwarmStatus
 from swarm.peers.discovery import AddressSource, Candidate, DiscoveryConfig, is_dialable, next_dials
 from swarm.peers.reachability import (
@@ -117,6 +117,12 @@ def test_one_peer_that_tried_is_enough_to_say_what_is_known_and_what_would_help(
     assert said.startswith("not known yet") is not helps
 
 
+def test_a_node_on_a_host_that_takes_no_places_is_told_of_the_one_that_does() -> None:
+    said = in_words(judged(1.0, reports(PUBLIC, False)), 0, 4001, takes_places=False)
+    assert 'swarm.host = "py"' in said
+    assert "no connected peer relays" not in said
+
+
 RELAYED = "/ip4/203.0.113.1/tcp/4001/p2p/Relay/p2p-circuit/p2p/Peer"
 
 
@@ -154,7 +160,7 @@ def test_doctor_and_status_say_that_nobody_can_dial_the_node(
 ) -> None:
     verdict = judged(1.0, reports(PUBLIC, *heard))
     reach = ReachStatus(verdict.reach, in_words(verdict, len(relays), 4001), verdict.is_out_of_reach, relays, ("peer",))
-    assert is_known(reach)
+    assert is_reach_known(reach)
     finding = judge_reach(reach)
     assert finding.severity is (Severity.OK if relays else Severity.WARNING)
     assert known in finding.message

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Container
 
 import anyio
-from libp2p.abc import INetConn
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
@@ -60,24 +59,26 @@ class Dialling:
                 await self._dial_relayed(str(maddr).removesuffix(CIRCUIT), peer)
                 return
             self._network.peerstore.add_addrs(peer, [maddr], ADDRESS_SECONDS)
-            self._traversal.note_dialled(str(peer), maddr, await self._dial_direct(maddr, peer))
+            await self._dial_direct(maddr, peer)
         except PEER_FAILURES as error:
             raise dial_failure(f"{maddr}/p2p/{peer}", error) from error
         finally:
             del self._under_way[peer]
             done.set()
 
-    async def _dial_direct(self, maddr: Multiaddr, peer: ID) -> INetConn:
-        source = self._tcp.usual_source(maddr)
+    async def _dial_direct(self, maddr: Multiaddr, peer: ID) -> None:
+        usual_source = self._tcp.usual_source(maddr)
         try:
-            return await self._network.dial_addr(maddr, peer)
+            connection = await self._network.dial_addr(maddr, peer)
         except PEER_FAILURES as error:
-            if source is None or not has_failed_in_handshake(error):
+            if usual_source is None or not has_failed_in_handshake(error):
                 raise
-        if self._network.get_peer_id().to_bytes() > peer.to_bytes():
-            await anyio.sleep(MET_MIDWAY_SECONDS)
-        met = self._network.connection_to(peer)
-        return met if met is not None else await self._network.dial_addr(maddr, peer, (source[0], ANY_PORT))
+            if self._network.get_peer_id().to_bytes() > peer.to_bytes():
+                await anyio.sleep(MET_MIDWAY_SECONDS)
+            if self._network.connection_to(peer) is not None:
+                return
+            connection = await self._network.dial_addr(maddr, peer, (usual_source[0], ANY_PORT))
+        self._traversal.note_dialled(str(peer), maddr, connection)
 
     async def _dial_relayed(self, relay_address: Address, peer: ID) -> None:
         if CIRCUIT in relay_address:
