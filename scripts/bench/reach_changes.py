@@ -40,7 +40,7 @@ def _both_forget(one: NatPlace, two: NatPlace) -> None:
     two.forget()
 
 
-CHANGES: Final[dict[str, Callable[[NatPlace, NatPlace], object]]] = {
+CHANGES: Final[dict[str, Callable[[NatPlace, NatPlace], None]]] = {
     "routers forget": _both_forget,
     "one router forgets": lambda one, two: one.forget(),
     "a provider changes an address": lambda one, two: one.renumber("203.0.113.99"),

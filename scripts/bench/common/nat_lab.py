@@ -26,7 +26,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scripts.bench.common.nat_routers import RouterKind, forget_connections, router_rules
 from scripts.bench.common.slow_network import check_allowed, run_tool
@@ -63,20 +63,18 @@ class NatPlace:
         """The router before this machine forgets every connection, as one that starts anew."""
         forget_connections(self.router)
 
-    def renumber(self, public_address: str) -> NatPlace:
+    def renumber(self, public_address: str) -> None:
         """Gives the router before this machine another public address, as a provider does over night."""
         run_tool("ip", "-n", self.router, "address", "flush", "dev", "wan", "scope", "global")
         _give_address(self.router, "wan", public_address)
         forget_connections(self.router)
-        return replace(self, public_address=public_address)
 
-    def move(self, address: str) -> NatPlace:
+    def move(self, address: str) -> None:
         """Gives this machine another address in its home."""
         run_tool("ip", "-n", self.namespace, "address", "flush", "dev", "eth0", "scope", "global")
         _give_address(self.namespace, "eth0", address)
         gateway = f"{address.rpartition('.')[0]}.1"
         run_tool("ip", "-n", self.namespace, "route", "replace", "default", "via", gateway)
-        return replace(self, address=address)
 
 
 @contextmanager
