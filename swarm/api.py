@@ -81,6 +81,7 @@ class ReachStatus(Struct, frozen=True):
 
     reach: str = "unknown"  # ``swarm.peers.reachability.Reach``
     in_words: str = ""  # the same, and what would help
+    is_out_of_reach: bool = False  # most peers that tried, one at least, failed; or that is unknown, and it has relays
     relays: tuple[str, ...] = ()  # peers through which this node is reached
     relayed_peers: tuple[str, ...] = ()  # connected through a relay only
     serves_as_relay: bool = False

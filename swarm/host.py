@@ -120,6 +120,7 @@ class Relaying:
     circuits: int = 0  # connections of others through here now
     relayed_bytes: int = 0  # since start, for others
     relays: Sequence[PeerId] = ()  # at which this host has a place
+    takes_places: bool = True  # when ``Host.reserve`` is called
 
 
 class Host(Protocol):

@@ -53,7 +53,7 @@ GSPO_CORRECTIONS: Final[frozenset[CorrectionName]] = UNWEIGHTED_CORRECTIONS | {"
 DEFAULT_ROWS: Final = 128
 DEFAULT_BATCH_TOKENS: Final = 8192
 DEFAULT_STORE_BYTES: Final = 2 << 30
-DEFAULT_HOST: Final = "py"  # the one with every defence against strangers: docs/hosts.md
+DEFAULT_HOST: Final = "py"  # with every defence against strangers, and ways to meet behind routers: docs/reach.md
 
 HELD_OUT_PROMPTS: Final = 100_000  # of each task, seeds from 0; built-in models were trained on seeds from here on
 PORTS_TRIED: Final = 10  # the configured one and those after it, so that several nodes of one machine have a page each

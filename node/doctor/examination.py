@@ -33,7 +33,6 @@ from node.supervision.supervisor import LOG_BYTES
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
 from swarm.hosts.network_interfaces import machine_ips
-from swarm.peers.reachability import Reach
 
 PACKAGE = Path(__file__).parents[1]
 LOGS_BYTES = 2 * LOG_BYTES + METRICS_BYTES
@@ -127,7 +126,7 @@ def _network(home: Home, config: Config, running: RunningFacts, peers: tuple[Pee
         yield network.judge_listening(listening)
     api = network_facts.api_facts(config.api.ports, home.api_token, running=running.locked)
     yield network.judge_api(api)
-    if swarm is not None and swarm.reach.reach != Reach.UNKNOWN:
+    if swarm is not None and network.is_reach_known(swarm.reach):
         yield network.judge_reach(swarm.reach)
     else:
         yield network.judge_addresses(machine_ips(), listening.endpoint, dials_out=bool(section.peers))

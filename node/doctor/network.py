@@ -103,12 +103,17 @@ def judge_addresses(ips: Sequence[str], listen: ListenEndpoint | None, *, dials_
     return warning("nat", message, remedy)
 
 
+def is_reach_known(reach: ReachStatus) -> bool:
+    """Whether anything is known of who reaches the node that runs here."""
+    return reach.reach != Reach.UNKNOWN or reach.is_out_of_reach
+
+
 def judge_reach(reach: ReachStatus) -> Finding:
     """Judges from what peers found who dialled the node that runs here."""
-    if reach.reach != Reach.NOWHERE:
+    if reach.relays or not reach.is_out_of_reach:
         return ok("nat", reach.in_words)
     said, _, remedy = reach.in_words.partition(" To be dialled: ")
-    return ok("nat", reach.in_words) if reach.relays else warning("nat", said, remedy)
+    return warning("nat", said, remedy)
 
 
 def judge_peers(peers: Sequence[PeerFacts], *, lan_discovery: bool, connected: int = 0) -> Finding:

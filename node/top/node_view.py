@@ -10,7 +10,6 @@ from node.cli.wording import evaluated_line, fault_line
 from node.events import RoundDone
 from node.quantities import duration, size, times
 from node.top.text import Line, Span, Style, bars, fitted, number, percent, wrapped
-from swarm.peers.reachability import Reach
 
 TITLE_CELLS = 12  # of a fact
 VALUE_CELLS = 7  # of the number before a chart
@@ -65,7 +64,7 @@ def _facts(status: NodeStatus, now_seconds: float, cells: int) -> list[Line]:
     lines += _long("averaged", _averaged(status, now_seconds), cells, "")
     if swarm is not None and swarm.alone_because is not None:
         lines += _long("alone", swarm.alone_because, cells, "warn")
-    if swarm is not None and (swarm.reach.relays or swarm.reach.reach == Reach.NOWHERE):
+    if swarm is not None and (swarm.reach.relays or swarm.reach.is_out_of_reach):
         lines += _long("reach", swarm.reach.in_words, cells, "" if swarm.reach.relays else "warn")
     if status.fault is not None:
         fault = status.fault

@@ -1,10 +1,11 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
-    python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--json]
+    python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--host go] [--json]
     python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``common.relay_memory``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
-homes that know its address alone. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
+homes that know its address alone. The homes run on the host of ``--host``, the public one always on ``py``, unless
+``--public-host`` says otherwise. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
 Printed: how they are connected after ``WATCH_SECONDS``, the seconds from the start of home two to the first foreign
 group fetched and to the first direct connection, and in the last ``LAST_SECONDS`` how many adverts home two heard and
 how many bytes the public peer relayed.
@@ -25,18 +26,25 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.home_processes import connection, fetches_newest, share_one, start_process
+from scripts.bench.common.nat_lab import ROUTABLE, ROUTABLE_IP6, nat_lab
+from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.relay_memory import memory_figures
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
-from scripts.bench.common.swarm_processes import SwarmProcess, group
-from swarm import api
+from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.client import SwarmClient
 
 WATCH_SECONDS: Final = 60.0
 LAST_SECONDS: Final = 10.0
 BAR_SECONDS: Final = 60.0
+HOSTS: Final = ("py", "go")
 KINDS: Final = (RouterKind.FULL_CONE, RouterKind.PORT_RESTRICTED, RouterKind.CARRIER, RouterKind.SYMMETRIC)
+FURTHER: Final = (  # pairs that are tried along with all pairs of ``KINDS``
+    (RouterKind.RESETTING, RouterKind.RESETTING),
+    (RouterKind.PORT_RESTRICTED, RouterKind.RESETTING),
+    (RouterKind.IP6_FIREWALL, RouterKind.IP6_FIREWALL),
+)
 
 
 @dataclass
@@ -56,36 +64,32 @@ class Meeting:
         return " and ".join(kind.value for kind in self.kinds)
 
 
-def meet(kinds: tuple[RouterKind, RouterKind], directory: Path) -> Meeting:
+def meet(
+    kinds: tuple[RouterKind, RouterKind], hosts: Sequence[str], directory: Path, *, delay_seconds: float
+) -> Meeting:
+    """``hosts`` are those of the public process and of the homes."""
     meeting = Meeting(kinds)
     with ExitStack() as stack:
-        places = stack.enter_context(nat_lab([RouterKind.NONE, *kinds]))
+        lab = nat_lab([RouterKind.NONE, *kinds], public=ROUTABLE, public_ip6=ROUTABLE_IP6, delay_seconds=delay_seconds)
+        places = stack.enter_context(lab)
         processes: list[SwarmProcess] = []
-        for number, place in enumerate(places):
+        for number, (place, host) in enumerate(zip(places, hosts, strict=True)):
             began = time.monotonic()
-            processes.append(_start(number, place, processes[:1], directory))
+            processes.append(start_process(number, place, processes[:1], directory, host=host))
             stack.callback(processes[-1].close)
         relay, one, two = processes
         watch(meeting, began, relay.client, one.client, two.client)
     return meeting
 
 
-def _start(number: int, place: NatPlace, known: Sequence[SwarmProcess], directory: Path) -> SwarmProcess:
-    addresses = [address for process in known for address in process.addresses if "/127." not in address]
-    return SwarmProcess(
-        number, directory, addresses, prefix=place.command([]), listen=f"/ip4/0.0.0.0/tcp/{PORT}", heartbeat_seconds=2.0
-    )
-
-
 def watch(meeting: Meeting, began: float, relay: SwarmClient, one: SwarmClient, two: SwarmClient) -> None:
     first, random, relayed_before, cursor = one.status().peer, Random(0), None, 0
     while (elapsed := time.monotonic() - began) < WATCH_SECONDS:
-        one.share([group(random, 256, 4, 1)])
+        share_one(one, random)
         seen = [each for each in two.seen_groups(cursor, 100) if each.peer == first]
         if seen and meeting.fetched_seconds is None:
             cursor = seen[-1].cursor
-            wanted = [api.Wanted(seen[-1].advert.blob, seen[-1].advert.size, (first,))]
-            if two.fetch(wanted, deadline_seconds=5.0)[0].is_here:
+            if fetches_newest(two, seen):
                 meeting.fetched_seconds = time.monotonic() - began
         meeting.connected = connection(two, first)
         if meeting.connected == "direct" and meeting.direct_seconds is None:
@@ -96,11 +100,6 @@ def watch(meeting: Meeting, began: float, relay: SwarmClient, one: SwarmClient, 
     meeting.relayed_last_bytes = relay.status().reach.relayed_bytes - (relayed_before or 0)
     meeting.heard_last = sum(each.peer == first for each in two.seen_groups(cursor, 100))
     meeting.said = [client.status().reach.in_words for client in (one, two)]
-
-
-def connection(client: SwarmClient, peer: str) -> str:
-    states = [each for each in client.peers() if each.peer == peer and each.connected]
-    return "none" if not states else "relayed" if states[0].relayed else "direct"
 
 
 def figures_of(meeting: Meeting) -> list[Figure]:
@@ -121,6 +120,9 @@ def figures_of(meeting: Meeting) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help='two kinds of router, such as "port-restricted,symmetric"; otherwise all pairs')
+    parser.add_argument("--delay", type=float, default=0.0, metavar="MS", help="of each packet between two routers")
+    parser.add_argument("--host", choices=HOSTS, default="py", help="of the two homes")
+    parser.add_argument("--public-host", choices=HOSTS, default="py", help="of the public process")
     parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
     parser.add_argument("--minutes", type=float, default=3.0, help="of --memory, with all reservations")
     add_json_flag(parser)
@@ -131,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except NoSlowNetworkError as error:
             raise SystemExit(f"no namespaces here: {error}") from error
         return
-    pairs = list(combinations_with_replacement(KINDS, 2))
+    pairs = [*combinations_with_replacement(KINDS, 2), *FURTHER]
     if options.only:
         one, _, other = options.only.partition(",")
         pairs = [(RouterKind(one), RouterKind(other or one))]
@@ -139,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kinds in pairs:
         with tempfile.TemporaryDirectory() as directory:
             try:
-                meeting = meet(kinds, Path(directory))
+                hosts = (options.public_host, options.host, options.host)
+                meeting = meet(kinds, hosts, Path(directory), delay_seconds=options.delay / 1000)
             except NoSlowNetworkError as error:
                 raise SystemExit(f"no namespaces here: {error}") from error
         figures.extend(figures_of(meeting))

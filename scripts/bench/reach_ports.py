@@ -21,7 +21,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
+from scripts.bench.common.nat_lab import PORT, NatPlace, nat_lab
+from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError, run_tool
 from scripts.bench.common.swarm_processes import SwarmProcess

@@ -23,6 +23,7 @@ REPORT_SECONDS: Final = 900.0  # for which a report counts; then the peer is ask
 ASK_AGAIN_SECONDS: Final = 60.0  # after a peer that did not try
 RELAYS_WANTED: Final = 2
 RELAY_BACKOFF_SECONDS: Final = 60.0
+NO_PLACES: Final = 'this host takes no place at a relay, and `swarm.host = "py"` does'
 
 
 class Reach(StrEnum):
@@ -52,6 +53,7 @@ class Reachability:
     reach: Reach
     because: str
     needs_relay: bool  # peers cannot dial this node, as far as is known
+    is_out_of_reach: bool = False  # of the peers that tried, most could not dial it; one is enough
     also_at: tuple[str, int] | None = None  # the router's address and port at which peers reached this node
 
 
@@ -68,12 +70,22 @@ def judged(now_seconds: float, reports: Iterable[DialReport], own_ips: Collectio
         return Reachability(reach, because, needs_relay=False, also_at=_router_of(over_internet, own_ips))
     if no >= REPORTS_NEEDED and no >= yes:
         because = f"{no} of {len(counted)} peers that tried did not reach this node"
-        return Reachability(Reach.NOWHERE, because, needs_relay=True)
-    if not counted:
-        return Reachability(Reach.UNKNOWN, "no peer has tried to dial this node yet", needs_relay=False)
-    tried = f"{yes} of {len(counted)} peers that tried reached this node; {REPORTS_NEEDED} must agree"
+        return Reachability(Reach.NOWHERE, because, needs_relay=True, is_out_of_reach=True)
     is_behind_router = any(r.seen_ip not in own_ips for r in over_internet)
-    return Reachability(Reach.UNKNOWN, tried, needs_relay=no > yes or is_behind_router)
+    needs_relay = no > yes or is_behind_router
+    return Reachability(Reach.UNKNOWN, _too_few_in_words(yes, no), needs_relay, is_out_of_reach=no > yes)
+
+
+def _too_few_in_words(yes: int, no: int) -> str:
+    """Returns what is known from fewer peers than must agree."""
+    match yes, no:
+        case 0, 0:
+            return "no peer has tried to dial this node yet"
+        case 0, 1:
+            return "the one peer that tried could not dial this node"
+        case 1, 0:
+            return "the one peer that tried dialled this node"
+    return f"{yes} of {yes + no} peers that tried dialled this node, too few to be sure"
 
 
 def _router_of(reports: Iterable[DialReport], own_ips: Collection[str]) -> tuple[str, int] | None:
@@ -110,20 +122,30 @@ def relays_to_ask(
     return due + free[: max(0, room)]
 
 
-def in_words(reachability: Reachability, relays: int, port: int, router: str = "") -> str:
-    """Returns what a user should know, and what would help. ``router`` is what the router did, in words."""
-    forwarded = f"forward TCP port {port} of your router to this machine and set `swarm.listen` to that port"
+def in_words(reachability: Reachability, relays: int, port: int, router: str = "", *, takes_places: bool = True) -> str:
+    """Returns what a user should know, and what would help. ``router`` is what the router did, in words;
+    ``takes_places`` whether this host takes places at relays.
+
+    One peer that tried, or one relay that holds a place, is enough to say what is known: in a young swarm there may be
+    no second one.
+    """
+    through = f"it is reached through {relays} relay{'s' if relays > 1 else ''}" if relays else ""
+    unreached = "no connected peer relays for it" if takes_places else NO_PLACES
     did = f"; {router}" if router else ""
+    helps = (
+        f"To be dialled: forward TCP port {port} of your router to this machine (with IPv6, open it in the router's "
+        "firewall) and set `swarm.listen` to that port"
+    )
     match reachability.reach:
         case Reach.INTERNET:
             return f"peers can dial this node ({reachability.because}){did}"
         case Reach.LOCAL_NETWORK:
             return f"peers on the local network can dial this node ({reachability.because}); no other has tried{did}"
-        case Reach.NOWHERE if relays:
-            through = f"{relays} relay{'s' if relays > 1 else ''}"
-            return f"no peer can dial this node; it is reached through {through}{did}. To be dialled: {forwarded}"
         case Reach.NOWHERE:
-            return f"no peer can dial this node, and no connected peer relays for it{did}. To be dialled: {forwarded}"
-    if reachability.needs_relay and relays:
-        return f"not known yet ({reachability.because}); meanwhile reached through a relay{did}"
-    return f"not known yet whether peers can dial this node: {reachability.because}{did}"
+            known = "no peer can dial this node"
+        case _:
+            known = reachability.because
+    if reachability.is_out_of_reach:
+        return f"{known}; {through or unreached}{did}. {helps}"
+    meanwhile = f"; {through}" if through else ""
+    return f"not known yet whether peers can dial this node: {known}{meanwhile}{did}"

@@ -105,7 +105,8 @@ class Reaching:
         router = self._opening.in_words() if self._opening is not None else ""
         return api.ReachStatus(
             reach=verdict.reach.value,
-            in_words=in_words(verdict, len(relaying.relays), port, router),
+            in_words=in_words(verdict, len(relaying.relays), port, router, takes_places=relaying.takes_places),
+            is_out_of_reach=verdict.is_out_of_reach or (verdict.reach is Reach.UNKNOWN and bool(relaying.relays)),
             relays=tuple(relaying.relays),
             relayed_peers=tuple(p for p in self._host.peers() if self._host.is_relayed(p)),
             serves_as_relay=relaying.serves,

@@ -197,7 +197,7 @@ export function settings(status) {
 export function join(status) {
   const { join: how, swarm } = status;
   const reach = swarm?.reach;
-  const unreached = reach?.reach === "nowhere" ? element("p", { class: "aside" }, `Reach: ${reach.in_words}`) : null;
+  const unreached = reach?.is_out_of_reach ? element("p", { class: "aside" }, `Reach: ${reach.in_words}`) : null;
   const alone = swarm?.alone_because ? element("p", { class: "warn" }, `Alone: ${swarm.alone_because}`) : null;
   if (!how || !how.commands.length)
     return [alone, unreached, how?.hint ? element("p", { class: "aside" }, how.hint) : null].filter(Boolean);

@@ -194,17 +194,19 @@ def _addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
         swarm = ask_status(home).swarm
     except TransportError:
         swarm = relay_status(home)
-    addresses = addresses_to_invite(swarm.addresses, is_dialled=swarm.reach.reach != "nowhere") if swarm else []
+    is_unreached = swarm is not None and swarm.reach.is_out_of_reach
+    addresses = addresses_to_invite(swarm.addresses, is_dialled=not is_unreached) if swarm else []
     if not addresses:
         typer.echo(
             "This invite has no address, because no node runs here: it works only on the local network of a member. To "
             "use it elsewhere, start the node first, or give a member's address with --address.",
             err=True,
         )
-    elif needs_owner and swarm is not None and swarm.reach.reach == "nowhere":
+    elif needs_owner and is_unreached:
         typer.echo(
-            "No peer can dial this node, and a relay admits nobody to an invite that needs the owner: it works only on "
-            "this node's local network. To use it elsewhere: forward a port of the router to this machine.",
+            "No peer that tried can dial this node, and a relay admits nobody to an invite that needs the owner: it "
+            "works only on this node's local network. To use it elsewhere: forward a port of the router to this "
+            "machine.",
             err=True,
         )
     return addresses

@@ -18,7 +18,8 @@ from typing import Final
 import numpy as np
 
 from scripts.bench.common.light_clients import client_ip
-from scripts.bench.common.nat_lab import NatPlace, RouterKind, nat_lab
+from scripts.bench.common.nat_lab import NatPlace, nat_lab
+from scripts.bench.common.nat_routers import RouterKind
 from scripts.bench.common.process_memory import ProcessMemory, process_memory
 from scripts.bench.common.reporting import Figure
 from scripts.bench.common.slow_network import run_tool

@@ -157,8 +157,9 @@ class GoHost:
         return self._view.connected.get(peer) == ""
 
     def relaying(self) -> Relaying:
-        """Returns at whom the daemon has taken places; it relays for nobody."""
-        return Relaying(relays=self._view.relays())
+        """Returns at whom the daemon has taken places, which it does once AutoNAT of other daemons has told it that it
+        cannot be dialled; it relays for nobody."""
+        return Relaying(relays=self._view.relays(), takes_places=False)
 
     def announce_also(self, addresses: Sequence[Address]) -> None:
         self._also_at = list(addresses)
@@ -167,7 +168,7 @@ class GoHost:
         """Does nothing: the daemon's own service has no limits that suit us."""
 
     async def reserve(self, relay: PeerId, *, deadline_seconds: float) -> float:
-        raise UnreachableError("the daemon p2pd takes places at relays by itself")
+        raise UnreachableError('the Go host takes no place at a relay: behind a router, set swarm.host = "py"')
 
     def heard_on_lan(self) -> Sequence[Address]:
         return self._lan.heard() if self._lan is not None else []

@@ -9,6 +9,9 @@ A dial that failed leaves traces in routers: they let the other's next first pac
 it, and then drop the answer as part of the failed connection. So the plain dial leaves from another port, and both
 sides take fresh ports for every further attempt, which routers that keep ports show unchanged.
 
+Some routers answer a first packet that nobody expects with a reset. The side whose packet came too early then sends
+another one at once: each is under way for half of a round trip, so that one of them meets the other side's.
+
 It fails behind a router that gives every connection another port (symmetric), on either side unless the other side
 takes connections from anywhere; then the two stay connected through the relay.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import anyio
@@ -29,7 +33,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from protocol.errors import StarlingError, UnreachableError
 from swarm.host import PeerId, Stream
 from swarm.hosts.deadlines import deadline
-from swarm.hosts.libp2p.containment import Failures
+from swarm.hosts.libp2p.containment import Failures, innermost_cause
 from swarm.hosts.libp2p.punch_bounds import PunchBounds, SocketAddress, punchable
 from swarm.hosts.libp2p.relaying.circuit_messages import (
     PUNCH_PROTOCOL,
@@ -44,6 +48,7 @@ BETWEEN_SECONDS: Final = 2.0
 MESSAGE_SECONDS: Final = 10.0
 DIAL_SECONDS: Final = 5.0
 PLAIN_DIAL_SECONDS: Final = 2.0  # mostly in vain
+RESETS: Final = 16  # after which a dial is given up: of a router, or of a machine where nobody listens
 SETTLE_SECONDS: Final = 0.3  # for the relayed connection to be in use at both ends
 ANY_PORT: Final = 0
 FRESH_PORTS: Final = range(20_000, 60_000)
@@ -165,14 +170,27 @@ class Punching:
     async def _dial(self, peer: PeerId, address: SocketAddress, source_port: int | None, *, is_listener: bool) -> bool:
         ip, port = address
         maddr = Multiaddr(f"/ip{6 if ':' in ip else 4}/{ip}/tcp/{port}")
+        source = self._source_of(ip)
+        if source is not None and source_port is not None:
+            source = source[0], source_port
+        is_plain = source_port == ANY_PORT
         dial = self._network.dial_addr_as_responder if is_listener else self._network.dial_addr
         try:
-            with deadline(PLAIN_DIAL_SECONDS if source_port == ANY_PORT else DIAL_SECONDS, f"dialling {maddr}"):
-                source = self._source_of(ip)
-                if source is not None and source_port is not None:
-                    source = source[0], source_port
-                await dial(maddr, ID.from_string(peer), source)
+            with deadline(PLAIN_DIAL_SECONDS if is_plain else DIAL_SECONDS, f"dialling {maddr}"):
+                await until_no_reset(partial(dial, maddr, ID.from_string(peer), source), 0 if is_plain else RESETS)
         except Exception as error:  # noqa: BLE001  the library's handshake with a stranger
             self._failures.note("hole punching", error)
             return False
         return True
+
+
+async def until_no_reset(dial: Callable[[], Awaitable[object]], resets: int) -> None:
+    """Dials again at once after a reset, ``resets`` times at most; raises what else comes of a dial."""
+    for left in reversed(range(resets + 1)):
+        try:
+            await dial()
+        except Exception as error:  # the library wraps it, in exceptions of several kinds
+            if not left or not isinstance(innermost_cause(error), ConnectionRefusedError):
+                raise
+        else:
+            return

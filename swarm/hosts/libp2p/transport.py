@@ -146,7 +146,7 @@ class MeteredTcp(TCP):
 
     async def _dial_resolved(self, maddr: Multiaddr, source: tuple[str, int] | None = None) -> IRawConnection:
         ip, port = ip_of(maddr), tcp_port_of(maddr)
-        usual = self._source_of(ip) if source is None else None
+        usual = self.usual_source(maddr) if source is None else None
         try:
             if source is not None:
                 stream = await _open_from(source, ip, port)
@@ -157,6 +157,10 @@ class MeteredTcp(TCP):
         except OSError as error:
             raise OpenConnectionError(str(error)) from error
         return RawConnection(MeteredSocket(stream, self._meter), True)
+
+    def usual_source(self, maddr: Multiaddr) -> tuple[str, int] | None:
+        """Returns the address from which ``maddr`` is dialled; None for any free port."""
+        return self._source_of(ip_of(maddr))
 
     async def dial_anew(self, maddr: Multiaddr) -> IRawConnection:
         """Dials from a free port, whatever ``source_of`` says. Raises ``OSError``, ``OpenConnectionError``."""

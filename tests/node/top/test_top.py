@@ -37,6 +37,7 @@ from node.top.terminal_app import HELP, Top
 from node.top.text import Column, Line, Span, bars, fitted, resampled, table, widths, wrapped
 from node.top.watch import NO_NODE, Seen, View, Watch, polled
 from scripts.bench.common.simulated_node import TASKS, SimulatedNode
+from swarm.api import ReachStatus
 from tests.hang_guard import HANG_SECONDS
 
 NOW = 1_800_000_000.0
@@ -285,6 +286,18 @@ async def test_a_node_before_its_first_round_has_views_too(home: Home) -> None:
     async with watched(home, node) as pilot:
         await pilot.press("2")
         await shown(pilot, NO_PEER)
+
+
+def test_a_node_that_one_peer_could_not_dial_is_shown_as_out_of_reach() -> None:
+    node = SimulatedNode(NOW)
+    swarm = node.status().swarm
+    assert swarm is not None
+    for reach, shown_words in (
+        (ReachStatus("unknown", "the one peer that tried could not dial this node", is_out_of_reach=True), True),
+        (ReachStatus("unknown", "not known yet whether peers can dial this node"), False),
+    ):
+        node.change(swarm=replace(swarm, reach=reach))
+        assert (reach.in_words in text_of(node_lines(node.status(), None, NOW, 79, 21))) is shown_words
 
 
 def test_why_a_node_is_alone_and_its_last_fault_are_shown() -> None:

@@ -15,6 +15,7 @@ from protocol.identity import NodeKey
 from swarm.host import GossipVerdict, Stream
 from swarm.hosts.libp2p import punch_bounds
 from swarm.hosts.libp2p.connecting import listening
+from swarm.hosts.libp2p.connecting.dialling import parse_address
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.libp2p.libp2p_stream import Libp2pStream
 from swarm.hosts.libp2p.relaying import traversal
@@ -209,6 +210,20 @@ def test_a_relay_that_connects_us_to_somebody_else_is_found_out(tell_on_sockets)
 
     async def _open_to(real: Any, target: str, _asked: str, *rest: Any) -> Any:
         return await real(target, *rest)
+
+    tell_on_sockets(story)
+
+
+def test_a_relay_sees_a_peer_where_it_connected_last(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one = await world.start(tasks, 2)
+        await place(relay, one)
+        first = relay._traversal._seen_at(one.peer_id)
+        where, peer = parse_address(relay.addresses()[0])
+        await one._network.dial_addr(where, peer)  # as after a change of address, before the loss is noticed
+        await world.eventually(lambda: relay._traversal._seen_at(one.peer_id) != first)
+        await one.reserve(relay.peer_id, deadline_seconds=10)
+        assert first not in one._traversal._own_addresses()
 
     tell_on_sockets(story)
 

@@ -6,7 +6,7 @@ import pytest
 
 from node.cli.wording import reach_lines
 from node.doctor.findings import Severity
-from node.doctor.network import judge_reach
+from node.doctor.network import is_reach_known, judge_reach
 from swarm.api import ReachStatus, SwarmStatus
 from swarm.peers.discovery import AddressSource, Candidate, DiscoveryConfig, is_dialable, next_dials
 from swarm.peers.reachability import (
@@ -97,6 +97,32 @@ def test_a_node_that_nobody_can_dial_says_what_would_help() -> None:
     assert "can dial this node" in in_words(judged(1.0, reports(PUBLIC, True, True)), 0, 4001)
 
 
+@pytest.mark.parametrize(
+    ("heard", "relays", "words", "helps"),
+    [
+        ((False,), 1, "the one peer that tried could not dial this node; it is reached through 1 relay.", True),
+        ((False,), 0, "the one peer that tried could not dial this node; no connected peer relays for it.", True),
+        ((True, False, False), 2, "no peer can dial this node; it is reached through 2 relays.", True),
+        ((), 1, "no peer has tried to dial this node yet; it is reached through 1 relay", False),
+        ((True,), 1, "the one peer that tried dialled this node; it is reached through 1 relay", False),
+        ((True, False), 1, "1 of 2 peers that tried dialled this node, too few to be sure; it is reached", False),
+    ],
+)
+def test_one_peer_that_tried_is_enough_to_say_what_is_known_and_what_would_help(
+    heard: tuple[bool, ...], relays: int, words: str, helps: bool
+) -> None:
+    said = in_words(judged(1.0, reports(PUBLIC, *heard), {PRIVATE}), relays, 4001)
+    assert words in said
+    assert ("forward TCP port 4001" in said) is helps
+    assert said.startswith("not known yet") is not helps
+
+
+def test_a_node_on_a_host_that_takes_no_places_is_told_of_the_one_that_does() -> None:
+    said = in_words(judged(1.0, reports(PUBLIC, False)), 0, 4001, takes_places=False)
+    assert 'swarm.host = "py"' in said
+    assert "no connected peer relays" not in said
+
+
 RELAYED = "/ip4/203.0.113.1/tcp/4001/p2p/Relay/p2p-circuit/p2p/Peer"
 
 
@@ -125,12 +151,20 @@ def test_an_address_runs_through_one_relay_at_most(address: str, dialable: bool)
 
 
 @pytest.mark.parametrize("relays", [(), ("relay",)])
-def test_doctor_and_status_say_that_nobody_can_dial_the_node(relays: tuple[str, ...]) -> None:
-    nowhere = judged(1.0, reports(PUBLIC, False, False))
-    reach = ReachStatus(Reach.NOWHERE, in_words(nowhere, len(relays), 4001), relays, ("peer",))
+@pytest.mark.parametrize(
+    ("heard", "known"),
+    [((False, False), "no peer can dial this node"), ((False,), "the one peer that tried could not dial this node")],
+)
+def test_doctor_and_status_say_that_nobody_can_dial_the_node(
+    relays: tuple[str, ...], heard: tuple[bool, ...], known: str
+) -> None:
+    verdict = judged(1.0, reports(PUBLIC, *heard))
+    reach = ReachStatus(verdict.reach, in_words(verdict, len(relays), 4001), verdict.is_out_of_reach, relays, ("peer",))
+    assert is_reach_known(reach)
     finding = judge_reach(reach)
     assert finding.severity is (Severity.OK if relays else Severity.WARNING)
-    assert "no peer can dial this node" in finding.message
+    assert known in finding.message
+    assert "forward TCP port 4001" in (finding.message if relays else finding.remedy or "")
     swarm = SwarmStatus("me", "test", "", (), 0.0, 1, None, 0, 0, 0, {}, {}, reach=reach)
     said, relayed = reach_lines(swarm)
     assert "forward TCP port 4001" in said

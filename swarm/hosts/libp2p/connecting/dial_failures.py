@@ -34,6 +34,15 @@ def dial_failure(address: Address, error: BaseException) -> UnreachableError:
     return UnreachableError(f"cannot connect to {address}: {reason_of(error)}{hint}")
 
 
+def has_failed_in_handshake(error: BaseException) -> bool:
+    """Whether a dial reached somebody with whom Noise failed: not one that refuses us, or speaks something else."""
+    refusals = (RefusedError, PrivateNetworkError, OtherProtocolError)
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, SecurityUpgradeFailure):
+        chain = chain.__cause__
+    return chain is not None and not isinstance(innermost_cause(chain), refusals)
+
+
 def reason_of(error: BaseException) -> str:
     """Returns what the innermost cause says, or else its name."""
     cause = innermost_cause(error)

@@ -1,4 +1,10 @@
-"""Dialling: an address of a peer, or one through a relay; and dialling anew, to prove who listens there."""
+"""Dialling: an address of a peer, or one through a relay; and dialling anew, to prove who listens there.
+
+Two hosts that dial each other at the same moment, each from its listening port, open one connection which both have
+dialled (TCP's simultaneous open); its handshake has two initiators and fails. So a dial from the listening port that
+failed in the handshake is repeated once from another port, by the greater peer id only after a moment, in which the
+other one may have come through.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +18,16 @@ from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-
 from protocol.errors import UnreachableError
 from swarm.host import Address, PeerId
 from swarm.hosts.deadlines import deadline
-from swarm.hosts.libp2p.connecting.dial_failures import dial_failure
+from swarm.hosts.libp2p.connecting.dial_failures import dial_failure, has_failed_in_handshake
 from swarm.hosts.libp2p.connecting.network import HANDSHAKE_SECONDS, DoorwayNetwork
 from swarm.hosts.libp2p.containment import PEER_FAILURES
+from swarm.hosts.libp2p.punching import ANY_PORT
 from swarm.hosts.libp2p.relaying.circuit_messages import CIRCUIT
 from swarm.hosts.libp2p.relaying.traversal import Traversal
 from swarm.hosts.libp2p.transport import MeteredTcp
 
 ADDRESS_SECONDS = 3600  # for which the address of a peer that we dialled is kept for the DHT
+MET_MIDWAY_SECONDS = 1.0  # for the smaller peer id to dial again
 
 
 class Dialling:
@@ -51,12 +59,26 @@ class Dialling:
                 await self._dial_relayed(str(maddr).removesuffix(CIRCUIT), peer)
                 return
             self._network.peerstore.add_addrs(peer, [maddr], ADDRESS_SECONDS)
-            self._traversal.note_dialled(str(peer), maddr, await self._network.dial_addr(maddr, peer))
+            await self._dial_direct(maddr, peer)
         except PEER_FAILURES as error:
             raise dial_failure(f"{maddr}/p2p/{peer}", error) from error
         finally:
             del self._under_way[peer]
             done.set()
+
+    async def _dial_direct(self, maddr: Multiaddr, peer: ID) -> None:
+        usual_source = self._tcp.usual_source(maddr)
+        try:
+            connection = await self._network.dial_addr(maddr, peer)
+        except PEER_FAILURES as error:
+            if usual_source is None or not has_failed_in_handshake(error):
+                raise
+            if self._network.get_peer_id().to_bytes() > peer.to_bytes():
+                await anyio.sleep(MET_MIDWAY_SECONDS)
+            if self._network.connection_to(peer) is not None:
+                return
+            connection = await self._network.dial_addr(maddr, peer, (usual_source[0], ANY_PORT))
+        self._traversal.note_dialled(str(peer), maddr, connection)
 
     async def _dial_relayed(self, relay_address: Address, peer: ID) -> None:
         if CIRCUIT in relay_address:

@@ -95,12 +95,13 @@ class DoorwayNetwork(Swarm):
         return connection
 
     def live(self, peer: ID) -> list[INetConn]:
-        """Returns the connections to a peer that stand."""
+        """Returns the connections to a peer that stand, the newest last."""
         return [c for c in self.connections.get(peer, []) if not c.is_closed and not c.muxed_conn.is_closed]
 
     def connection_to(self, peer: ID) -> INetConn | None:
-        """Returns the connection to a peer that is used: a direct one, if there is one. None if none stands."""
-        return min(self.live(peer), key=is_relayed_connection, default=None)
+        """Returns the connection to a peer that is used: a direct one, if there is one, and of these the newest, since
+        a peer that connects again may have lost the others. None if none stands."""
+        return min(reversed(self.live(peer)), key=is_relayed_connection, default=None)
 
 
 class NoAutoConnector(AutoConnector):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from cryptography.exceptions import InvalidTag
 from libp2p.abc import IMuxedConn, IRawConnection, ISecureConn
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
@@ -74,6 +75,8 @@ class Upgrader(TransportUpgrader):
             elif isinstance(socket, MeteredSocket) and socket.has_answered_in_text:
                 raise SecurityUpgradeFailure("no libp2p") from OtherProtocolError(NO_NODE)
             raise
+        except InvalidTag:  # of Noise, which the library does not expect
+            raise SecurityUpgradeFailure("the other end's part of the handshake is wrong") from None
         except ValueError as error:  # the library decodes a greeting as text without a check
             raise SecurityUpgradeFailure("the first bytes are no greeting of libp2p") from error
         peer = connection.get_remote_peer()

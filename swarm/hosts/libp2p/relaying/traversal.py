@@ -79,8 +79,9 @@ class Traversal:
         return bool(live) and all(map(is_relayed_connection, live))
 
     def _seen_at(self, peer: PeerId) -> SocketAddress | None:
+        """Returns where a peer is seen now: its address may have changed since it connected before."""
         direct = [c for c in self._live(peer) if not is_relayed_connection(c)]
-        return cast(Yamux, direct[0].muxed_conn).get_remote_address() if direct else None
+        return cast(Yamux, direct[-1].muxed_conn).get_remote_address() if direct else None
 
     def note_dialled(self, peer: PeerId, maddr: Multiaddr, connection: INetConn) -> None:
         self._dialled = {each: (c, at) for each, (c, at) in self._dialled.items() if not c.is_closed}
