@@ -1,7 +1,7 @@
 """What share of a core a new process gets now, beside whatever else runs: measured, by processes that compute.
 
 Counting does not tell it. The average of runnable processes lags by a minute, and systems divide cores by sessions,
-priorities and quotas: 55 runnable processes on two cores, half of them of one session, left as much as 11 would have.
+priorities and quotas: 55 runnable processes on two cores, some of them of one session, left as much as 11 would have.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ LOAD_CORE_SECONDS: Final = 3.5  # to import and load one model that is measured
 ANSWER_CORE_SECONDS: Final = 0.0006  # to generate and score one answer of a measurement
 NODE_CORE_SECONDS: Final = 6.0  # to start one node, to connect it, and to end it with a checkpoint
 ALONE_SHARE: Final = 0.5  # of the time of learning together, for as many tokens: nothing of peers is learnt from
+OTHERS_WEIGHT: Final = 1.4  # what another process costs, of its share: a node's processes wait for each other, too
 BUSY_FROM: Final = 1.5  # times as slow as without other programs
 SHOWN_SHARE: Final = 0.1  # of a measurement's answers, after which its speed is known: the first ones are slow
 ANSWERS_A_PROMPT: Final = 30  # six tasks, one greedy answer and four sampled ones
@@ -61,7 +62,7 @@ class DemoForecast:
         """``first``: how many models are measured before training. ``others``: how many processes compete with the
         nodes (``core_shares.others_beside``). Without ``learning_seconds``, since tokens are the bound, only
         measurements are estimated."""
-        at_once, first_at_once = (max(1.0, (each + others) / cores) for each in (nodes, first))
+        at_once, first_at_once = (max(1.0, (each + OTHERS_WEIGHT * others) / cores) for each in (nodes, first))
         self._share = at_once / first_at_once  # of a later measurement to the first one
         self._learning_seconds = learning_seconds
         self.is_busy = at_once >= BUSY_FROM * max(1.0, nodes / cores)
