@@ -40,7 +40,7 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
     count, model = len(settings.models), settings.models[0]
     environment = environment_of_members(os.environ, count, os.cpu_count() or 1)
 
-    shown = ShownParts(settings, display, first=1)
+    shown = await ShownParts.planned(settings, display, first=1)
 
     def measured(homes: Sequence[Path]) -> Coroutine[Any, Any, list[Evaluation]]:
         return measure_policies([(home, model) for home in homes], settings.prompts, environment, shown.on_measuring)

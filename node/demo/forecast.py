@@ -1,7 +1,8 @@
 """How long each part of the demonstration takes: by constants before anything ran, then as its parts themselves show.
 
-The constants are those of the built-in models. Processes share the cores with whatever else runs. All of it is
-corrected once the first answers are measured, and after each part.
+The constants are those of the built-in models, from a demonstration of three of them on two quiet AVX-512 cores.
+Processes share the cores with whatever else runs. All of it is corrected once the first answers are measured, and after
+each part.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-LOAD_CORE_SECONDS: Final = 6.0  # to import and load one model that is measured
-ANSWER_CORE_SECONDS: Final = 0.0004  # to generate and score one answer of a measurement
-NODE_CORE_SECONDS: Final = 8.0  # to start one node, to connect it, and to end it with a checkpoint
-OTHERS_SHARE: Final = 0.5  # what a process that also wants a core takes of ours, as a rule: many wait or are nice
+LOAD_CORE_SECONDS: Final = 3.5  # to import and load one model that is measured
+ANSWER_CORE_SECONDS: Final = 0.0006  # to generate and score one answer of a measurement
+NODE_CORE_SECONDS: Final = 6.0  # to start one node, to connect it, and to end it with a checkpoint
+ALONE_SHARE: Final = 0.5  # of the time of learning together, for as many tokens: nothing of peers is learnt from
+OTHERS_WEIGHT: Final = 1.4  # what another process costs, of its share: a node's processes wait for each other, too
+BUSY_FROM: Final = 1.5  # times as slow as without other programs
 SHOWN_SHARE: Final = 0.1  # of a measurement's answers, after which its speed is known: the first ones are slow
 ANSWERS_A_PROMPT: Final = 30  # six tasks, one greedy answer and four sampled ones
 WHOLE_MINUTES_FROM: Final = 90.0
@@ -54,14 +57,15 @@ class DemoForecast:
     """The seconds of each part: an estimate until it has ended, then what it took."""
 
     def __init__(
-        self, *, nodes: int, cores: int, load: float, learning_seconds: float | None, prompts: int, first: int
+        self, *, nodes: int, cores: int, others: float, learning_seconds: float | None, prompts: int, first: int
     ) -> None:
-        """``first``: how many models are measured before training. ``load``: how many other processes want a core.
-        Without ``learning_seconds``, since tokens are the bound, only measurements are estimated."""
-        at_once, first_at_once = (max(1.0, (each + OTHERS_SHARE * load) / cores) for each in (nodes, first))
+        """``first``: how many models are measured before training. ``others``: how many processes compete with the
+        nodes (``core_shares.others_beside``). Without ``learning_seconds``, since tokens are the bound, only
+        measurements are estimated."""
+        at_once, first_at_once = (max(1.0, (each + OTHERS_WEIGHT * others) / cores) for each in (nodes, first))
         self._share = at_once / first_at_once  # of a later measurement to the first one
         self._learning_seconds = learning_seconds
-        self.is_busy = load > cores / 2
+        self.is_busy = at_once >= BUSY_FROM * max(1.0, nodes / cores)
         measuring = LOAD_CORE_SECONDS + prompts * ANSWERS_A_PROMPT * ANSWER_CORE_SECONDS
         self._around_learning = NODE_CORE_SECONDS * at_once
         self._estimated_load = LOAD_CORE_SECONDS * first_at_once
@@ -96,11 +100,11 @@ class DemoForecast:
         return True
 
     def on_end(self, part: DemoPart, seconds: float) -> None:
-        """``part`` took ``seconds``; the later ones of its kind will take as long."""
+        """``part`` took ``seconds``, which corrects the later ones of its kind."""
         if part is DemoPart.BEFORE:
             self._set_measuring(seconds)
         elif part is DemoPart.TOGETHER and self._learning_seconds is not None:
-            self._seconds[DemoPart.ALONE] = seconds
+            self._set_learning(max(0.0, seconds - self._learning_seconds))
         elif part is DemoPart.MEASURED_TOGETHER:
             self._seconds[DemoPart.MEASURED_ALONE] = seconds
         self._seconds[part] = seconds
@@ -112,7 +116,7 @@ class DemoForecast:
     def _set_learning(self, around_seconds: float) -> None:
         learning = self._learning_seconds
         self._seconds[DemoPart.TOGETHER] = None if learning is None else learning + around_seconds
-        self._seconds[DemoPart.ALONE] = self._seconds[DemoPart.TOGETHER]
+        self._seconds[DemoPart.ALONE] = None if learning is None else ALONE_SHARE * learning + around_seconds
 
 
 def plan_lines(forecast: DemoForecast) -> list[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from node.demo.core_shares import measured_core_shares, others_beside
 from node.demo.forecast import DemoForecast, DemoPart, Measuring, about, plan_lines
 from node.demo.measuring import measure_policies
 from node.demo.member import DemoError, DemoNode, MemberPlan, Tally
@@ -102,7 +103,7 @@ def this_machine() -> str:
 
 async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> tuple[ModelResult, ...]:
     environment = environment_of_members(os.environ, len(settings.models), os.cpu_count() or 1)
-    shown = ShownParts(settings, display, first=len(settings.models))
+    shown = await ShownParts.planned(settings, display, first=len(settings.models))
 
     def measured(stage: str) -> Coroutine[Any, Any, list[Evaluation]]:
         homes = [root / stage / str(index) for index in range(len(settings.models))]
@@ -128,20 +129,28 @@ async def _demonstrate(settings: DemoSettings, display: Display, root: Path) -> 
 class ShownParts:
     """Runs the parts of a demonstration one after another, and says of each what is left."""
 
-    def __init__(self, settings: DemoSettings, display: Display, *, first: int) -> None:
-        """``first``: how many models are measured before training."""
+    def __init__(self, settings: DemoSettings, display: Display, forecast: DemoForecast, *, first: int) -> None:
         self._settings, self._display, self._first = settings, display, first
-        self._forecast = DemoForecast(
-            nodes=len(settings.models),
-            cores=os.cpu_count() or 1,
-            load=os.getloadavg()[0],
+        self._forecast = forecast
+        self._now: DemoPart | None = None
+        self._corrected = False
+
+    @classmethod
+    async def planned(cls, settings: DemoSettings, display: Display, *, first: int) -> ShownParts:
+        """Measures how busy the machine is, which takes a second, and shows the plan. ``first``: how many models are
+        measured before training."""
+        nodes, cores = len(settings.models), os.cpu_count() or 1
+        shares = await asyncio.to_thread(measured_core_shares, nodes)
+        forecast = DemoForecast(
+            nodes=nodes,
+            cores=cores,
+            others=others_beside(shares, cores),
             learning_seconds=settings.learning_seconds,
             prompts=settings.prompts,
             first=first,
         )
-        self._now: DemoPart | None = None
-        self._corrected = False
-        display.show_stage("\n".join(plan_lines(self._forecast)))
+        display.show_stage("\n".join(plan_lines(forecast)))
+        return cls(settings, display, forecast, first=first)
 
     async def part(self, part: DemoPart, work: Coroutine[Any, Any, T]) -> T:
         """Awaits ``work``, which is that part."""

@@ -55,18 +55,11 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
     progress.step(f"reading round {source.round}")
     own = trained_weights(source.path)
     found = _replicas(home, source, own, request, progress)
-    weights, warnings = found.weights, list(found.warnings)
-    base, missing = base_folder(source)
+    weights = found.weights
     form: Literal["model", "adapter"] = "model" if request.merge or not adapter_rank(own) else "adapter"
     if request.four_bit and form == "adapter":
         raise ConfigurationError("an adapter alone is not exported in 4 bits: add --merge for a whole model")
-    if base is not None:
-        progress.step(f"checking {printable(source.policy.model)}")
-        check_family(source, weights, base)
-    elif form == "model":
-        raise ConfigurationError(f"{missing}; say where the base model is with --model")
-    else:
-        warnings.append(f"without the base model's tokenizer, and its weights are not checked: {missing}")
+    base, unchecked = _base(source, form, weights, progress)
     write, needed_bytes = _writing(source, form, weights, base, progress, four_bit=request.four_bit)
     with new_folder(request.folder, force=request.force, needed_bytes=needed_bytes) as folder:
         progress.step("writing")
@@ -86,9 +79,24 @@ def export(home: Home, request: Request, progress: Progress) -> Export:
         checkpoint=str(source.path),
         replicas=found.replicas,
         replicas_because=found.because,
-        warnings=tuple(warnings),
+        warnings=(*found.warnings, *unchecked),
         size_bytes=size_bytes,
     )
+
+
+def _base(
+    source: Source, form: str, weights: Mapping[str, Tensor], progress: Progress
+) -> tuple[Path | None, tuple[str, ...]]:
+    """Returns the base model's folder, whose family is that of the weights. An adapter alone does without one: then
+    returns None and what is missing."""
+    base, missing = base_folder(source)
+    if base is not None:
+        progress.step(f"checking {printable(source.policy.model)}")
+        check_family(source, weights, base)
+        return base, ()
+    if form == "model":
+        raise ConfigurationError(f"{missing}; say where the base model is with --model")
+    return None, (f"without the base model's tokenizer, and its weights are not checked: {missing}",)
 
 
 def _writing(

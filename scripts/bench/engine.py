@@ -8,7 +8,7 @@ at temperature 1 from the full distribution, log-probabilities kept:
   group   another Qwen3 shape, whose sizes are flags: 8 prompts of 512 tokens, 8 answers of 64 tokens each; the engine
           with each prompt's keys and values held once, against the engine with a copy of them in every row
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
-With ``--busy N``, N processes that compute without end run beside them.
+With ``--busy N``, N processes that compute without end run beside the counted rounds (of ``group``, beside all).
 
     python -m scripts.bench.engine [--workloads mixed fixed group] [--busy 8] [--against vllm] [--json]
 
@@ -181,14 +181,16 @@ def vllm_round(work: Workload, generate: Callable[[], tuple[float, list[list[int
     return run
 
 
-def measure(contenders: dict[str, GenerateOnce], rounds: int) -> dict[str, float]:
-    """Returns the median tokens a second of each contender; they take turns, after one uncounted round each."""
+def measure(contenders: dict[str, GenerateOnce], rounds: int, busy: int) -> dict[str, float]:
+    """Returns the median tokens a second of each contender; they take turns, after one uncounted round each.
+    ``busy`` other processes compute beside the counted rounds."""
+    for run in contenders.values():
+        run()
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 1):
-        for name, run in contenders.items():
-            speed = run()
-            if turn:
-                speeds[name].append(speed)
+    with busy_processes(busy):
+        for _ in range(rounds):
+            for name, run in contenders.items():
+                speeds[name].append(run())
     return {name: statistics.median(values) for name, values in speeds.items()}
 
 
@@ -224,20 +226,21 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as temporary, busy_processes(arguments.busy):
+    with tempfile.TemporaryDirectory() as temporary:
         works = [work for work in tiny_workloads(Path(temporary)) if work.name in arguments.workloads]
         for work in works:
             contenders = {"starling": starling_round(work), "transformers": transformers_round(work)}
             if arguments.against == "vllm":
                 with vllm_worker(REPOSITORY / ".venv-vllm", work.job(), Path(temporary)) as generate:
                     contenders["vllm"] = vllm_round(work, generate)
-                    figures += figures_of(work, measure(contenders, arguments.rounds))
+                    figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
             else:
-                figures += figures_of(work, measure(contenders, arguments.rounds))
+                figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
         if "group" in arguments.workloads:
             shape = GroupShape(**{field.name: getattr(arguments, field.name) for field in fields(GroupShape)})
             folder = Path(temporary)
-            figures += measure_groups(shape, folder, endless_tokens(folder), CHARACTERS + 2, arguments.rounds)
+            with busy_processes(arguments.busy):
+                figures += measure_groups(shape, folder, endless_tokens(folder), CHARACTERS + 2, arguments.rounds)
     report("engine", figures, as_json=arguments.json)
 
 

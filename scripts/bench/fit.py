@@ -10,7 +10,8 @@ time) and saves, by the classes that a learner uses; the kernel's high-water mar
 limit of ``--round`` is RLIMIT_DATA, which the learner and all other processes of the node inherit and which the plan
 reads: an allocation above it fails.
 
-    python -m scripts.bench.fit [--shape NAME] [--layers N] [--batch-tokens N] [--optimizer KIND] [--round] [--json]
+    python -m scripts.bench.fit [--shape NAME] [--layers N] [--batch-tokens N] [--optimizer KIND] [--json]
+    python -m scripts.bench.fit --round [whole] [LoRA] [--layers N] [--json]
 """
 
 from __future__ import annotations
@@ -191,16 +192,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="use so many layers of each shape")
     parser.add_argument("--batch-tokens", type=int, default=512)
     parser.add_argument("--optimizer", choices=["adamw", "adamw8bit"], default="adamw")
-    parser.add_argument("--round", action="store_true", help="run one round of a node under a limit of memory")
+    parser.add_argument(
+        "--round", nargs="*", choices=list(ROUND_LIMITS), help="rounds of a node under a limit of memory; default: both"
+    )
     add_json_flag(parser)
     arguments = parser.parse_args()
     size = RoundSize(prompt_tokens=64, answer_tokens=64, groups=4, completions=4)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as directory:
-        if arguments.round:
+        if arguments.round is not None:
             folder = write_model(Path(directory) / ROUND_SHAPE, ROUND_SHAPE, layers=arguments.layers)
-            for name, (rank, limit_bytes) in ROUND_LIMITS.items():
-                figures += round_figures(folder, name, rank, limit_bytes)
+            for name in arguments.round or ROUND_LIMITS:
+                figures += round_figures(folder, name, *ROUND_LIMITS[name])
         else:
             for shape in arguments.shape or SHAPES:
                 folder = write_model(Path(directory) / shape, shape, layers=arguments.layers)

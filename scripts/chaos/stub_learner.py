@@ -1,6 +1,6 @@
 """A learner without torch: every round it shares a small group, fetches and judges others', and saves its round.
 
-It speaks the learner's protocol (``node/events.py``) as the real one does. Its checkpoint is one small file, written in
+It speaks the learner's protocol (``node/events``) as the real one does. Its checkpoint is one small file, written in
 the order of ``node/checkpoints/checkpoints.py``: under a temporary name, flushed to disk, renamed, the folder flushed;
 then it is reported.
 """

@@ -10,30 +10,33 @@ import typer
 
 from node.cli.options import CheckpointOption, HomeOption, JsonOption
 
+MergeOption = Annotated[
+    bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
+]
+FourBitOption = Annotated[
+    bool, typer.Option("--four-bit", help="Store a whole model's linear layers in 4 bits (NF4), as bitsandbytes does.")
+]
+MeanOption = Annotated[
+    bool,
+    typer.Option(
+        "--mean-of-family",
+        help="Export the mean of this node's weights and those that peers with the same model announce now; the "
+        "node must run.",
+    ),
+]
+BaseModelOption = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Where the base model is now. Default: as it was when training.")
+]
+
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make.")],
     home: HomeOption = None,
     checkpoint: CheckpointOption = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Merge an adapter into its base model. Default: the adapter alone.")
-    ] = False,
-    four_bit: Annotated[
-        bool,
-        typer.Option("--four-bit", help="Store a whole model's linear layers in 4 bits (NF4), as bitsandbytes does."),
-    ] = False,
-    mean_of_family: Annotated[
-        bool,
-        typer.Option(
-            "--mean-of-family",
-            help="Export the mean of this node's weights and those that peers with the same model announce now; the "
-            "node must run.",
-        ),
-    ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Where the base model is now. Default: as it was when training."),
-    ] = None,
+    merge: MergeOption = False,
+    four_bit: FourBitOption = False,
+    mean_of_family: MeanOption = False,
+    model: BaseModelOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export in FOLDER.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -15,6 +15,7 @@ from protocol.errors import ConfigurationError
 from swarm.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from node.doctor.before_start import StartCheck
     from node.doctor.findings import Finding
     from node.home import Home
 
@@ -28,40 +29,49 @@ OPTIONS: Final = {  # each key that has an option of its own
 }
 
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="builtin:wren, builtin:robin, builtin:finch, a local folder, or a hub id."),
+]
+NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="The name that peers see.")]
+ListenOption = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="The address to listen on, such as /ip4/0.0.0.0/tcp/4001.")
+]
+FromPeersOption = Annotated[
+    bool,
+    typer.Option(
+        "--from-peers",
+        help="Start from the best weights that peers with the same model announce, if they are better than this "
+        "node's own checkpoint. If none are announced within a minute, start from the local checkpoint or model.",
+    ),
+]
+RoundsOption = Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")]
+TokensOption = Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")]
+DetachOption = Annotated[
+    bool,
+    typer.Option(
+        "--detach", help="Run in the background: return once the node is ready, or say why it could not start."
+    ),
+]
+UntilInputEndsOption = Annotated[
+    bool, typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes.")
+]
+
+
 def up(
     home: HomeOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="builtin:wren, builtin:robin, builtin:finch, a local folder, or a hub id."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The name that peers see.")] = None,
+    model: ModelOption = None,
+    name: NameOption = None,
     peer: PeerOption = None,
     join: JoinOption = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="The address to listen on, such as /ip4/0.0.0.0/tcp/4001.")
-    ] = None,
-    from_peers: Annotated[
-        bool,
-        typer.Option(
-            "--from-peers",
-            help="Start from the best weights that peers with the same model announce, if they are better than this "
-            "node's own checkpoint. If none are announced within a minute, start from the local checkpoint or model.",
-        ),
-    ] = False,
-    rounds: Annotated[int | None, typer.Option(min=0, help="Stop after this many rounds; 0: never.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=0, help="Stop after generating this many tokens; 0: never.")] = None,
+    listen: ListenOption = None,
+    from_peers: FromPeersOption = False,
+    rounds: RoundsOption = None,
+    tokens: TokensOption = None,
     sets: SetOption = None,
     as_json: JsonEventsOption = False,
-    detach: Annotated[
-        bool,
-        typer.Option(
-            "--detach", help="Run in the background: return once the node is ready, or say why it could not start."
-        ),
-    ] = False,
-    until_input_ends: Annotated[
-        bool,
-        typer.Option("--until-input-ends", help="Stop when standard input ends, for programs that start nodes."),
-    ] = False,
+    detach: DetachOption = False,
+    until_input_ends: UntilInputEndsOption = False,
 ) -> None:
     """Start a node: it trains, finds peers, shares rollouts with them, and continues from its last checkpoint.
 
@@ -89,7 +99,6 @@ def up(
 
     starling up --join invite.txt --listen /ip4/0.0.0.0/tcp/4001
     """
-    from node.configuration import with_whole_paths
     from node.doctor.before_start import check_start
     from node.home import home_at
 
@@ -106,22 +115,9 @@ def up(
 
     if detach:
         raise typer.Exit(_detached(where, as_json=as_json, until_input_ends=until_input_ends))
-
-    from node.cli.node_log import LoggedObserver, node_log  # after the check, which is to answer at once
-    from node.cli.output_queue import queued_standard_error
-    from node.cli.progress import observer_for
-    from node.supervision.start import run_node
-
-    config = with_whole_paths(checked.resolved.config, Path.cwd())
-    log = node_log(where)
-    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
-        observer = LoggedObserver(shown, log)
-        for each in checked.warnings:
-            observer.on_note(f"Warning, {each.check}: {each.message}. To do: {each.remedy}.")
-        outcome = run_node(where, config, observer, until_input_ends=until_input_ends, invite=invite)
-        observer.on_outcome(outcome)
-    if outcome.exit_code is not ExitCode.DONE:
-        raise typer.Exit(outcome.exit_code)
+    code = _in_the_foreground(where, checked, invite, as_json=as_json, until_input_ends=until_input_ends)
+    if code is not ExitCode.DONE:
+        raise typer.Exit(code)
 
 
 def given_invite(join: str | None) -> tuple[str | None, tuple[Finding, ...]]:
@@ -156,9 +152,29 @@ def refuse(findings: Sequence[Finding], code: int, options: Mapping[str, str], *
     raise typer.Exit(code)
 
 
+def _in_the_foreground(
+    home: Home, checked: StartCheck, invite: str | None, *, as_json: bool, until_input_ends: bool
+) -> ExitCode:
+    """Runs the node and shows it until it stops."""
+    from node.cli.node_log import LoggedObserver, node_log  # after the check, which is to answer at once
+    from node.cli.output_queue import queued_standard_error
+    from node.cli.progress import observer_for
+    from node.configuration import with_whole_paths
+    from node.supervision.start import run_node
+
+    config = with_whole_paths(checked.resolved.config, Path.cwd())
+    log = node_log(home)
+    with queued_standard_error(log.append), observer_for(as_json=as_json) as shown:
+        observer = LoggedObserver(shown, log)
+        for each in checked.warnings:
+            observer.on_note(f"Warning, {each.check}: {each.message}. To do: {each.remedy}.")
+        outcome = run_node(home, config, observer, until_input_ends=until_input_ends, invite=invite)
+        observer.on_outcome(outcome)
+    return outcome.exit_code
+
+
 def _detached(home: Home, *, as_json: bool, until_input_ends: bool) -> int:
     from node.cli.detaching import start_detached
-    from protocol.errors import ConfigurationError
 
     if until_input_ends:
         raise ConfigurationError("--detach and --until-input-ends contradict: a detached node has no standard input")
