@@ -337,6 +337,23 @@ class Fault(_Event, frozen=True, kw_only=True, tag="fault"):
     fatal: bool
 
 
+class EngineChanged(_Event, frozen=True, kw_only=True, tag="engine"):
+    """Which engine generates: reported at the start, and when one in a process of its own is lost, is back, or is given
+    up. No round is lost by it: what was unfinished is generated anew."""
+
+    backend: str  # that generates, or will again: "torch" in the learner's process, "process" in one of its own
+    configured: str  # ``engine.backend``
+    running: bool
+    because: str
+    losses: int = 0  # of the engine, since the learner started
+    retry_seconds: float | None = None  # until it is started again
+
+    @property
+    def is_as_configured(self) -> bool:
+        """Whether the engine that was asked for generates."""
+        return self.running and self.backend == self.configured
+
+
 class OutOfMemory(_Event, frozen=True, kw_only=True, tag="out_of_memory"):
     """Memory ran out in a phase of a round. What the phase had begun was dropped; no round is lost by it."""
 
@@ -426,6 +443,7 @@ Event = (
     | CheckpointSaved
     | NotSaved
     | CheckpointsDamaged
+    | EngineChanged
     | Fault
     | OutOfMemory
     | Samples

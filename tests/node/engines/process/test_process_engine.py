@@ -1,0 +1,328 @@
+"""An engine elsewhere samples what the embedded one would, and nothing that happens to it loses or changes a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from node.engines.engine import GenerationProgress, GenerationRequest, Sampling
+from node.engines.process.losses import MOST_LOSSES, StartAgain, TakeOver, after_loss
+from node.engines.process.process_engine import ProcessEngine
+from node.engines.process.remote_engine import least_sufficient
+from node.engines.torch import TorchEngine
+from node.learner.generation.engine_weights import EngineWeights
+from node.policy.policy import Policy
+from protocol.errors import ConfigurationError
+from protocol.streams.engine_batches import Batch, Sampled
+from protocol.streams.engine_messages import EngineAnswer, Progress, Welcome
+from tests.node.engines.process.hosted import QUICK, Hosted, HostedHere, Runs
+
+Load = Callable[..., Policy]
+ASKED = [GenerationRequest([5, 6, 7], 4, 30), GenerationRequest([9, 8], 3, 12)]
+
+
+@contextmanager
+def learner_with(runs: Runs) -> Iterator[tuple[ProcessEngine, EngineWeights]]:
+    """An engine that holds version 1, and what brings it to the learner's weights."""
+    engine = runs.engine()
+    try:
+        weights = EngineWeights(engine)
+        weights.load(1, runs.policy.trainable())
+        yield engine, weights
+    finally:
+        engine.close()
+
+
+def move(policy: Policy, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype), alpha=0.02)
+
+
+def embedded(policy: Policy, version: int) -> TorchEngine:
+    """The embedded engine, with the policy's weights rounded as those of an engine elsewhere are."""
+    engine = TorchEngine(policy, rows=16, seed=0, owns_weights=True)
+    engine.load_weights(version, {n: p.detach().bfloat16().to(p.dtype) for n, p in policy.trainable().items()})
+    return engine
+
+
+def assert_equal(one: Sequence[GenerationProgress], other: Sequence[GenerationProgress]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert len(a.samples) == len(b.samples) and len(a.partials) == len(b.partials)
+        for x, y in zip(a.sequences, b.sequences, strict=True):
+            assert x.segments == y.segments
+            np.testing.assert_array_equal(x.token_ids, y.token_ids)
+            np.testing.assert_allclose(x.logps, y.logps, atol=1e-6)
+
+
+@pytest.mark.parametrize("section", [{"dtype": "bfloat16"}, {}, {"adapter_rank": 4}])
+def test_it_samples_what_the_embedded_engine_samples_also_after_diffs_and_of_what_was_begun(
+    load_policy: Load, section: dict[str, object], tmp_path: Path
+) -> None:
+    runs = Runs(load_policy("qwen3", **section), files=tmp_path)
+    with learner_with(runs) as (engine, weights):
+        near = embedded(runs.policy, 1)
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), near.advance(ASKED, Sampling(seed=3)))
+        begun = engine.advance(ASKED, Sampling(seed=4), lambda complete: complete >= 1)
+        assert_equal(begun, near.advance(ASKED, Sampling(seed=4), lambda complete: complete >= 1))
+        assert any(progress.partials for progress in begun)
+        move(runs.policy, 1)
+        assert weights.load(2, runs.policy.trainable()).form.kind == "diff"
+        near, going_on = embedded(runs.policy, 2), [replace(a, begun=b) for a, b in zip(ASKED, begun, strict=True)]
+        ended = engine.advance(going_on, Sampling(0.0, seed=5))
+        assert_equal(ended, near.advance(going_on, Sampling(0.0, seed=5)))
+        assert any(len(each.segments) == 2 for progress in ended for each in progress.samples)
+    assert not list(tmp_path.iterdir())
+    assert [change.running for change in runs.told] == [True]
+
+
+def test_a_batch_that_nobody_wants_any_more_ends_before_its_first_token(load_policy: Load) -> None:
+    with learner_with(Runs(load_policy("qwen3"))) as (engine, _):
+        assert [p.tokens for p in engine.advance(ASKED, Sampling(seed=1), lambda complete: True)] == [0, 0]
+
+
+def test_it_is_interrupted_in_the_middle_of_a_completion(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3"))
+    looks: list[int] = []
+
+    def halted(complete: int) -> bool:
+        looks.append(complete)
+        return len(looks) > 5
+
+    def slow(run: HostedHere) -> None:
+        def sample(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+            return Hosted.sample(other, batch, lambda complete: enough(complete) or stopped.wait(0.02))
+
+        other = Hosted(run.engine._policy, merge_adapters=True)
+        run.engine.samples = sample
+        run.engine.load = other.load  # type: ignore[method-assign]
+
+    stopped = threading.Event()
+    runs.on_start = slow
+    with learner_with(runs) as (engine, _):
+        reached = engine.advance([GenerationRequest([5], 8, 80)], Sampling(seed=1), halted)
+    assert 0 < reached[0].tokens < 8 * 80
+    assert runs.reasons == []
+
+
+def test_killed_before_in_and_after_a_batch_the_batch_is_the_same(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+    with learner_with(runs) as (engine, weights):
+        wanted = embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3))
+        runs.started[-1].die()
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
+
+        runs.started[-1].engine.samples = dies_in_the_middle(runs.started[-1])
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
+
+        move(runs.policy, 1)
+        assert weights.load(2, runs.policy.trainable()).form.kind == "diff"
+        runs.started[-1].die()
+        engine.release()  # which notices it, and raises nothing
+        wanted = embedded(runs.policy, 2).advance(ASKED, Sampling(seed=3))
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
+    assert [change.losses for change in runs.told] == [0, 1, 1, 2, 2, 3, 3]
+    assert runs.slept == [after_loss(1).after_seconds] * 3  # type: ignore[union-attr]
+
+
+def dies_in_the_middle(run: HostedHere) -> Callable[..., list[Sampled]]:
+    def sample(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+        run.die()
+        return []
+
+    return sample
+
+
+def test_killed_in_an_update_it_ends_with_the_new_weights(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+    with learner_with(runs) as (engine, weights):
+        move(runs.policy, 1)
+        run = runs.started[-1]
+        load = run.engine.load
+        run.engine.load = lambda version, encoded: (load(version, encoded), run.die())  # type: ignore[method-assign]
+        sent = weights.load(2, runs.policy.trainable())
+        assert (sent.form.kind, engine.version, len(runs.started)) == ("dense", 2, 2)
+        held = weights._held
+        assert held is not None and runs.started[-1].engine.measured_hash() == held.target
+
+
+def nan(sampled: list[Sampled]) -> list[Sampled]:
+    return [(tokens, np.where(np.arange(len(logps)) == 1, np.nan, logps)) for tokens, logps in sampled]
+
+
+def certain(sampled: list[Sampled]) -> list[Sampled]:
+    return [(tokens, np.full_like(logps, 0.5)) for tokens, logps in sampled]
+
+
+def longer(sampled: list[Sampled]) -> list[Sampled]:
+    return [(np.resize(tokens, 31), np.resize(logps, 31)) for tokens, logps in sampled]
+
+
+def shorter(sampled: list[Sampled]) -> list[Sampled]:
+    return [(np.full(3, 7), logps[:3]) for _, logps in sampled]
+
+
+def beyond(sampled: list[Sampled]) -> list[Sampled]:
+    return [(np.full_like(tokens, 40), logps) for tokens, logps in sampled]
+
+
+def more(sampled: list[Sampled]) -> list[Sampled]:
+    return [*sampled, sampled[0]]
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (nan, "log-probability that is none"),
+        (certain, "log-probability that is none"),
+        (longer, "31 tokens"),
+        (shorter, "have not ended"),
+        (beyond, "token 40: there are 40"),
+        (more, "completion 7 of 7"),
+    ],
+)
+def test_an_engine_that_samples_what_cannot_be_is_replaced_and_the_batch_is_sampled_anew(
+    load_policy: Load, lie: Callable[[list[Sampled]], list[Sampled]], words: str
+) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+    with learner_with(runs) as (engine, _):
+        wanted = embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3))
+        run = runs.started[-1]
+        run.engine.samples = lambda batch, enough: lie(super(Hosted, run.engine).sample(batch, enough))
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
+    assert len(runs.reasons) == 1 and words in runs.reasons[0]
+
+
+@pytest.mark.parametrize(("field", "value"), [("version", 0), ("weights", bytes(range(32)))])
+def test_old_weights_as_new_are_noticed(load_policy: Load, field: str, value: object) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+    with learner_with(runs) as (engine, _):
+        runs.alter = once(Progress, lambda answer: msgspec.structs.replace(answer, **{field: value}))
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
+    assert len(runs.reasons) == 1 and "it was given version 1" in runs.reasons[0]
+
+
+def once(kind: type[Any], change: Callable[[Any], EngineAnswer]) -> Callable[[EngineAnswer], EngineAnswer]:
+    left = [1]
+
+    def alter(answer: EngineAnswer) -> EngineAnswer:
+        if isinstance(answer, kind) and left:
+            left.pop()
+            return change(answer)
+        return answer
+
+    return alter
+
+
+@pytest.mark.parametrize("change", [{"family": bytes(16)}, {"layout": bytes(16)}, {"vocabulary": 41}, {"major": 2}])
+def test_another_model_or_protocol_is_refused_and_after_several_the_embedded_engine_takes_over(
+    load_policy: Load, change: dict[str, object]
+) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+    runs.alter = lambda answer: msgspec.structs.replace(answer, **change) if isinstance(answer, Welcome) else answer
+    with learner_with(runs) as (engine, weights):
+        assert len(runs.started) == MOST_LOSSES
+        assert [change.embedded for change in runs.told] == [False] * (MOST_LOSSES - 1) + [True]
+        assert f"lost {MOST_LOSSES} times in a row" in runs.reasons[-1]
+        assert runs.slept == [0.5, 1.0]
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
+        move(runs.policy, 1)
+        weights.load(2, runs.policy.trainable())
+        near = embedded(runs.policy, 2)
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), near.advance(ASKED, Sampling(seed=3)))
+        engine.release()
+        assert engine.version == 2
+
+
+def test_an_engine_that_dies_in_every_batch_is_given_up_with_the_weights_that_it_had(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+
+    def mortal(run: HostedHere) -> None:
+        run.engine.samples = dies_in_the_middle(run)
+
+    runs.on_start = mortal
+    with learner_with(runs) as (engine, _):
+        wanted = embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3))
+        move(runs.policy, 1)  # the learner goes on, which must not reach the engine that takes over
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
+        assert runs.told[-1].embedded
+
+
+def test_an_engine_that_answers_and_samples_nothing_is_replaced(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"), patience=replace(QUICK, stall=180.0, poll=0.001))
+    ended = threading.Event()
+
+    def hang(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+        ended.wait(60.0)
+        return []
+
+    def passing(answer: EngineAnswer) -> EngineAnswer:
+        runs.now += 50.0 * isinstance(answer, Progress)
+        return answer
+
+    runs.alter = passing
+    with learner_with(runs) as (engine, _):
+        runs.started[-1].engine.samples = hang
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
+        ended.set()
+    assert runs.reasons == ["the engine sampled nothing for 180 s"]
+    assert runs.now < 400.0
+
+
+def test_an_engine_that_does_not_answer_is_replaced(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"), patience=replace(QUICK, answer=0.5))
+    ended = threading.Event()
+
+    def silent(answer: EngineAnswer) -> EngineAnswer:
+        ended.wait(60.0)
+        return answer
+
+    with learner_with(runs) as (engine, _):
+        runs.alter = once(Progress, silent)
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
+        ended.set()
+    assert "hangs" in runs.reasons[0]
+
+
+def test_memory_that_runs_out_is_told_as_such_and_the_engine_lives(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+
+    def full(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+        runs.started[-1].engine.samples = None
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with learner_with(runs) as (engine, _):
+        runs.started[-1].engine.samples = full
+        with pytest.raises(MemoryError, match="out of memory"):
+            engine.advance(ASKED, Sampling(seed=3))
+        engine.rows = 8
+        assert len(engine.advance(ASKED, Sampling(seed=3))[0].samples) == 4
+    assert runs.reasons == []
+
+
+def test_a_prompt_that_fills_the_context_is_refused_before_it_is_sent(load_policy: Load) -> None:
+    with learner_with(Runs(load_policy("qwen3"))) as (engine, _):
+        with pytest.raises(ConfigurationError, match="leaves no room"):
+            engine.advance([GenerationRequest([5] * 96, 1, 4)], Sampling(seed=1))
+        with pytest.raises(ValueError, match="rows is 0"):
+            engine.rows = 0
+        with pytest.raises(ValueError, match="encoded"):
+            engine.load_weights(2, {})
+
+
+def test_what_follows_losses_in_a_row() -> None:
+    assert [after_loss(losses) for losses in (1, 2, 3, 4)] == [StartAgain(0.5), StartAgain(1.0), TakeOver(), TakeOver()]
+
+
+def test_the_least_number_of_groups_that_suffices() -> None:
+    assert [least_sufficient(lambda n, k=k: n >= k, 4) for k in (0, 2, 4, 5)] == [0, 2, 4, None]
