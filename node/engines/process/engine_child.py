@@ -26,6 +26,31 @@ END_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.02  # between two attempts to connect, or to see it end
 
 
+def connected(path: Path, pid: int, ended: Callable[[], str | None], seconds: float) -> SocketChannel:
+    """Returns a connection to process ``pid`` at ``path``, where it listens before its model is loaded. ``ended``
+    returns how the process ended, once it has.
+
+    Raises ``EngineLostError`` where the process ends or stays silent, and where another one holds the socket.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        cause = ended()
+        if cause is not None:
+            raise EngineLostError(f"the engine process ended at its start: {cause}", Loss.NOT_STARTED)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            connection.close()
+            time.sleep(_LOOK_SECONDS)
+            continue
+        if is_process(connection, pid):
+            return SocketChannel(connection)
+        connection.close()
+        raise EngineLostError(f"the socket {path} is held by another process or user: end that one", Loss.NOT_STARTED)
+    raise EngineLostError(f"the engine process did not answer within {seconds:g} s", Loss.NOT_STARTED)
+
+
 class EngineChild:
     """A process that was started a moment ago. It ends when this process does, however that ends."""
 
@@ -50,35 +75,13 @@ class EngineChild:
         """None while it runs; negative: the signal that ended it."""
         return self._process.poll()
 
-    def connect(self, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> SocketChannel:
-        """Returns a connection to the process, whose socket answers before the model is loaded.
-
-        Raises ``EngineLostError`` where the process ends or stays silent, and where another one holds the socket.
-        """
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self.exit_code is not None:
-                raise EngineLostError(f"the engine process ended at its start: {self.cause()}", Loss.NOT_STARTED)
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.connect(str(self._path))
-            except OSError:
-                connection.close()
-                sleep(_LOOK_SECONDS)
-                continue
-            if is_process(connection, self.pid):
-                return SocketChannel(connection)
-            connection.close()
-            raise EngineLostError(
-                f"the socket {self._path} is held by another process or user: end that one", Loss.NOT_STARTED
-            )
-        raise EngineLostError(f"the engine process did not answer within {seconds:g} s", Loss.NOT_STARTED)
+    def connect(self, seconds: float) -> SocketChannel:
+        """Returns a connection to the process. Raises as ``connected``."""
+        return connected(self._path, self.pid, lambda: self.cause() if self.exit_code is not None else None, seconds)
 
     def cause(self) -> str:
-        """Returns how the process ended, in words."""
-        code = self.exit_code
-        if code is None:
-            return "it still runs"
+        """Returns how the process has ended, in words."""
+        code = self.exit_code or 0
         return f"signal {-code}" if code < 0 else f"exit code {code}; the learner's log has its last lines"
 
     def end(self, seconds: float = END_SECONDS) -> None:

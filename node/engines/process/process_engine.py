@@ -103,6 +103,18 @@ class ProcessEngine:
         return self._version
 
     @property
+    def losses(self) -> int:
+        """How many engines were lost so far."""
+        return self._losses
+
+    def measured_weights(self) -> tuple[int, bytes] | None:
+        """Returns version and hash of the weights that the process holds, as it reads them now; None without one."""
+        if self._remote is None:
+            return None
+        health = self._remote.health(measure=True)
+        return health.version, health.weights or b""
+
+    @property
     def owns_weights(self) -> bool:
         return True
 

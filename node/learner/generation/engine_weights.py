@@ -77,7 +77,7 @@ class EngineWeights:
         self._held: _Held | None = None  # what the engine has taken last
         self._spare: list[Tensor] | None = None
         self._logged: str | None = None  # the kind of form
-        engine.restores_from(self._whole)
+        engine.restores_from(self.whole)
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         """Loads ``weights``, which may be changed as soon as this returns.
@@ -94,7 +94,7 @@ class EngineWeights:
             log.info("version %d goes to the engine as %s: %s", version, sent.form.kind, sent.form.reason)
         return sent
 
-    def _whole(self) -> EncodedWeights:
+    def whole(self) -> EncodedWeights:
         """Returns all weights that the engine has taken last. Raises ``RuntimeError`` where it has taken none."""
         held = self._held
         if held is None:
