@@ -47,6 +47,7 @@ from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineWeights
 from node.learner.optimizer import MasterAdamW
 from node.policy.policy import Policy
+from protocol.errors import EngineLostError
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 
 MODEL: Final = PolicySection(model="builtin:wren", device="cpu", dtype="float32", adapter_rank=0, four_bit=False)
@@ -159,6 +160,8 @@ class Bench:
             engine.advance(self._requests, Sampling(seed=0))
             while tally.kills < kills and not tally.embedded:
                 self._trial(engine, weights, tally)
+                if tally.kills % 100 == 0:
+                    print(f"{tally.kills} kills, {tally.wrong} wrong", file=sys.stderr, flush=True)
                 tally.embedded += changes[-1].embedded
         finally:
             engine.close()
@@ -175,10 +178,16 @@ class Bench:
         self._most_seconds *= LATER if in_the_update else EARLIER
         sampling = Sampling(seed=self._version)
         sampled = engine.advance(self._requests, sampling)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         tally.seconds.append(time.perf_counter() - began)
         tally.in_the_update += in_the_update
         whole = weights.whole()
-        tally.new_by_hash += engine.measured_weights() == (self._version, whole.target)
+        try:
+            held = engine.measured_weights()
+        except EngineLostError:  # killed after the batch
+            sampled = engine.advance(self._requests, sampling)
+            held = engine.measured_weights()
+        tally.new_by_hash += held == (self._version, whole.target)
         self._near.load_weights(self._version, whole)
         tally.batches_equal += equal(sampled, self._near.advance(self._requests, sampling))
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import torch
 
+from node.engines.engine import GenerationProgress, GenerationRequest
 from node.engines.process.channel import SocketChannel
 from node.engines.process.hosted_engine import HostedTorchEngine
 from node.engines.process.process_engine import EngineChange, ProcessEngine
 from node.engines.process.remote_engine import Patience
 from node.engines.process.serving import EngineSession
 from node.engines.torch import TorchEngine
+from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
 from protocol.streams.engine_batches import Batch, Sampled
 from protocol.streams.engine_messages import EngineAnswer, decode_engine_answer
 
 QUICK = Patience(start=20.0, answer=20.0, stall=20.0, poll=0.05, poll_asked=0.002, load=20.0)
+Load = Callable[..., Policy]
+ASKED = [GenerationRequest([5, 6, 7], 4, 30), GenerationRequest([9, 8], 3, 12)]
 Alter = Callable[[EngineAnswer], EngineAnswer]
 Sample = Callable[[Batch, Callable[[int], bool]], list[Sampled]]
 
@@ -113,3 +120,38 @@ class Runs:
     @property
     def reasons(self) -> list[str]:
         return [change.because for change in self.told if not change.running or change.embedded]
+
+
+@contextmanager
+def learner_with(runs: Runs) -> Iterator[tuple[ProcessEngine, EngineWeights]]:
+    """An engine that holds version 1, and what brings it to the learner's weights."""
+    engine = runs.engine()
+    try:
+        weights = EngineWeights(engine)
+        weights.load(1, runs.policy.trainable())
+        yield engine, weights
+    finally:
+        engine.close()
+
+
+def move(policy: Policy, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype), alpha=0.02)
+
+
+def embedded(policy: Policy, version: int) -> TorchEngine:
+    """The embedded engine, with the policy's weights rounded as those of an engine elsewhere are."""
+    engine = TorchEngine(policy, rows=16, seed=0, owns_weights=True)
+    engine.load_weights(version, {n: p.detach().bfloat16().to(p.dtype) for n, p in policy.trainable().items()})
+    return engine
+
+
+def assert_equal(one: Sequence[GenerationProgress], other: Sequence[GenerationProgress]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert len(a.samples) == len(b.samples) and len(a.partials) == len(b.partials)
+        for x, y in zip(a.sequences, b.sequences, strict=True):
+            assert x.segments == y.segments
+            np.testing.assert_array_equal(x.token_ids, y.token_ids)
+            np.testing.assert_allclose(x.logps, y.logps, atol=1e-6)

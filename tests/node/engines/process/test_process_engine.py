@@ -3,66 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 
-from node.engines.engine import GenerationProgress, GenerationRequest, Sampling
+from node.engines.engine import GenerationRequest, Sampling
 from node.engines.process.losses import MOST_LOSSES, StartAgain, TakeOver, after_loss
-from node.engines.process.process_engine import ProcessEngine
 from node.engines.process.remote_engine import least_sufficient
-from node.engines.torch import TorchEngine
-from node.learner.generation.engine_weights import EngineWeights
-from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 from protocol.streams.engine_batches import Batch, Sampled
-from protocol.streams.engine_messages import EngineAnswer, Progress, Welcome
-from tests.node.engines.process.hosted import QUICK, Hosted, HostedHere, Runs
-
-Load = Callable[..., Policy]
-ASKED = [GenerationRequest([5, 6, 7], 4, 30), GenerationRequest([9, 8], 3, 12)]
-
-
-@contextmanager
-def learner_with(runs: Runs) -> Iterator[tuple[ProcessEngine, EngineWeights]]:
-    """An engine that holds version 1, and what brings it to the learner's weights."""
-    engine = runs.engine()
-    try:
-        weights = EngineWeights(engine)
-        weights.load(1, runs.policy.trainable())
-        yield engine, weights
-    finally:
-        engine.close()
-
-
-def move(policy: Policy, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.trainable().values():
-            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype), alpha=0.02)
-
-
-def embedded(policy: Policy, version: int) -> TorchEngine:
-    """The embedded engine, with the policy's weights rounded as those of an engine elsewhere are."""
-    engine = TorchEngine(policy, rows=16, seed=0, owns_weights=True)
-    engine.load_weights(version, {n: p.detach().bfloat16().to(p.dtype) for n, p in policy.trainable().items()})
-    return engine
-
-
-def assert_equal(one: Sequence[GenerationProgress], other: Sequence[GenerationProgress]) -> None:
-    for a, b in zip(one, other, strict=True):
-        assert len(a.samples) == len(b.samples) and len(a.partials) == len(b.partials)
-        for x, y in zip(a.sequences, b.sequences, strict=True):
-            assert x.segments == y.segments
-            np.testing.assert_array_equal(x.token_ids, y.token_ids)
-            np.testing.assert_allclose(x.logps, y.logps, atol=1e-6)
+from protocol.streams.engine_messages import Welcome
+from tests.node.engines.process.hosted import (
+    ASKED,
+    Hosted,
+    HostedHere,
+    Load,
+    Runs,
+    assert_equal,
+    embedded,
+    learner_with,
+    move,
+)
 
 
 @pytest.mark.parametrize("section", [{"dtype": "bfloat16"}, {}, {"adapter_rank": 4}])
@@ -158,74 +123,6 @@ def test_killed_in_an_update_it_ends_with_the_new_weights(load_policy: Load) -> 
         assert held is not None and runs.started[-1].engine.measured_hash() == held.target
 
 
-def nan(sampled: list[Sampled]) -> list[Sampled]:
-    return [(tokens, np.where(np.arange(len(logps)) == 1, np.nan, logps)) for tokens, logps in sampled]
-
-
-def certain(sampled: list[Sampled]) -> list[Sampled]:
-    return [(tokens, np.full_like(logps, 0.5)) for tokens, logps in sampled]
-
-
-def longer(sampled: list[Sampled]) -> list[Sampled]:
-    return [(np.resize(tokens, 31), np.resize(logps, 31)) for tokens, logps in sampled]
-
-
-def shorter(sampled: list[Sampled]) -> list[Sampled]:
-    return [(np.full(1, 7), logps[:1]) for _, logps in sampled]
-
-
-def beyond(sampled: list[Sampled]) -> list[Sampled]:
-    return [(np.full_like(tokens, 40), logps) for tokens, logps in sampled]
-
-
-def more(sampled: list[Sampled]) -> list[Sampled]:
-    return [*sampled, sampled[0]]
-
-
-@pytest.mark.parametrize(
-    ("lie", "words"),
-    [
-        (nan, "log-probability that is none"),
-        (certain, "log-probability that is none"),
-        (longer, "31 tokens"),
-        (shorter, "have not ended"),
-        (beyond, "token 40: there are 40"),
-        (more, "completion 7 of 7"),
-    ],
-)
-def test_an_engine_that_samples_what_cannot_be_is_replaced_and_the_batch_is_sampled_anew(
-    load_policy: Load, lie: Callable[[list[Sampled]], list[Sampled]], words: str
-) -> None:
-    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
-    with learner_with(runs) as (engine, _):
-        wanted = embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3))
-        run = runs.started[-1]
-        run.engine.samples = lambda batch, enough: lie(super(Hosted, run.engine).sample(batch, enough))
-        assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
-    assert len(runs.reasons) == 1 and words in runs.reasons[0]
-
-
-@pytest.mark.parametrize(("field", "value"), [("version", 0), ("weights", bytes(range(32)))])
-def test_old_weights_as_new_are_noticed(load_policy: Load, field: str, value: object) -> None:
-    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
-    with learner_with(runs) as (engine, _):
-        runs.alter = once(Progress, lambda answer: msgspec.structs.replace(answer, **{field: value}))
-        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
-    assert len(runs.reasons) == 1 and "it was given version 1" in runs.reasons[0]
-
-
-def once(kind: type[Any], change: Callable[[Any], EngineAnswer]) -> Callable[[EngineAnswer], EngineAnswer]:
-    left = [1]
-
-    def alter(answer: EngineAnswer) -> EngineAnswer:
-        if isinstance(answer, kind) and left:
-            left.pop()
-            return change(answer)
-        return answer
-
-    return alter
-
-
 @pytest.mark.parametrize("change", [{"family": bytes(16)}, {"layout": bytes(16)}, {"vocabulary": 41}, {"major": 2}])
 def test_another_model_or_protocol_is_refused_and_after_several_the_embedded_engine_takes_over(
     load_policy: Load, change: dict[str, object]
@@ -258,42 +155,6 @@ def test_an_engine_that_dies_in_every_batch_is_given_up_with_the_weights_that_it
         move(runs.policy, 1)  # the learner goes on, which must not reach the engine that takes over
         assert_equal(engine.advance(ASKED, Sampling(seed=3)), wanted)
         assert runs.told[-1].embedded
-
-
-def test_an_engine_that_answers_and_samples_nothing_is_replaced(load_policy: Load) -> None:
-    runs = Runs(load_policy("qwen3", dtype="bfloat16"), patience=replace(QUICK, stall=180.0, poll=0.001))
-    ended = threading.Event()
-
-    def hang(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
-        ended.wait(60.0)
-        return []
-
-    def passing(answer: EngineAnswer) -> EngineAnswer:
-        runs.now += 50.0 * (isinstance(answer, Progress) and len(runs.started) == 1)
-        return answer
-
-    runs.alter = passing
-    with learner_with(runs) as (engine, _):
-        runs.started[-1].engine.samples = hang
-        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
-        ended.set()
-    assert runs.reasons == ["the engine sampled nothing for 180 s"]
-    assert runs.now < 400.0
-
-
-def test_an_engine_that_does_not_answer_is_replaced(load_policy: Load) -> None:
-    runs = Runs(load_policy("qwen3", dtype="bfloat16"), patience=replace(QUICK, answer=0.5))
-    ended = threading.Event()
-
-    def silent(answer: EngineAnswer) -> EngineAnswer:
-        ended.wait(60.0)
-        return answer
-
-    with learner_with(runs) as (engine, _):
-        runs.alter = once(Progress, silent)
-        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
-        ended.set()
-    assert "hangs" in runs.reasons[0]
 
 
 def test_memory_that_runs_out_is_told_as_such_and_the_engine_lives(load_policy: Load) -> None:
