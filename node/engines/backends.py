@@ -13,6 +13,7 @@ from node.engines.engine import Engine
 from node.engines.process.engine_child import EngineChild
 from node.engines.process.engine_process import EngineSetup
 from node.engines.process.process_engine import EngineChange, ProcessEngine
+from node.engines.process.remote_engine import patience_with
 from node.engines.torch import TorchEngine
 from node.events import EngineChanged, Event
 from node.home import Home
@@ -64,6 +65,7 @@ def _in_its_own_process(parts: EngineParts, stack: ExitStack) -> Engine:
         seed=config.seed,
         files=home.engine_files,
         report=lambda change: parts.report(_event(parts, change)),
+        patience=patience_with(parts.policy.parameters, on_cpu=parts.policy.device.type == "cpu"),
     )
     stack.callback(engine.close)
     return engine

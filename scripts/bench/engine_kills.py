@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import random
 import signal
@@ -142,7 +143,9 @@ class Bench:
             GenerationRequest(self.policy.tokens.prompt_ids(f"{i}+{i}="), 2, TOKENS) for i in range(REQUESTS)
         ]
 
-    def run(self, kills: int, start: Callable[[], StartedEngine]) -> Tally:
+    def run(self, kills: int, seconds: float, start: Callable[[], StartedEngine]) -> Tally:
+        """Kills as often as asked, or as ``seconds`` allow."""
+        until = time.monotonic() + seconds
         tally, changes = Tally(), list[EngineChange]()
         engine = KilledEngine(
             self.policy,
@@ -158,9 +161,9 @@ class Bench:
         try:
             weights.load(self._version, self.policy.trainable())
             engine.advance(self._requests, Sampling(seed=0))
-            while tally.kills < kills and not tally.embedded:
+            while tally.kills < kills and not tally.embedded and time.monotonic() < until:
                 self._trial(engine, weights, tally)
-                if tally.kills % 100 == 0:
+                if tally.kills % 50 == 0:
                     print(f"{tally.kills} kills, {tally.wrong} wrong", file=sys.stderr, flush=True)
                 tally.embedded += changes[-1].embedded
         finally:
@@ -224,6 +227,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000, help="of processes that were forked")
     parser.add_argument("--started", type=int, default=5, help="kills of processes that were started as a node does")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no further one is forked")
     parser.add_argument("--seed", type=int, default=0)
     add_json_flag(parser)
     options = parser.parse_args()
@@ -233,9 +237,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="engine-kills-") as folder:
         bench = Bench(Path(folder), options.seed)
         if options.kills:
-            tallies["forked"] = bench.run(options.kills, lambda: ForkedEngine(bench.setup, bench.stored))
+            tallies["forked"] = bench.run(
+                options.kills, options.seconds, lambda: ForkedEngine(bench.setup, bench.stored)
+            )
         if options.started:
-            tallies["started"] = bench.run(options.started, lambda: EngineChild(bench.setup))
+            tallies["started"] = bench.run(options.started, math.inf, lambda: EngineChild(bench.setup))
     figures = [figure for name, tally in tallies.items() for figure in figures_of(name, tally)]
     report("engine_kills", figures, as_json=options.json)
     return 1 if any(tally.wrong for tally in tallies.values()) else 0

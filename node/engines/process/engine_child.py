@@ -55,12 +55,16 @@ class EngineChild:
     """A process that was started a moment ago. It ends when this process does, however that ends."""
 
     def __init__(self, setup: EngineSetup, command: Sequence[str] = COMMAND) -> None:
+        """Raises ``EngineLostError`` where the system has no room for a process now."""
         self._path = Path(setup.socket)
-        self._path.unlink(missing_ok=True)  # of one that was killed
-        # No session of its own: whoever ends the learner's ends this too. Output goes to the learner's log.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=2, env=compute_environment(os.environ), bufsize=0
-        )
+        try:
+            self._path.unlink(missing_ok=True)  # of one that was killed
+            # No session of its own: whoever ends the learner's ends this too. Output goes to the learner's log.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=2, env=compute_environment(os.environ), bufsize=0
+            )
+        except OSError as error:
+            raise EngineLostError(f"the engine process could not be started ({error})", Loss.NOT_STARTED) from error
         assert self._process.stdin is not None
         self._stdin = self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has ended, which ``connect`` tells

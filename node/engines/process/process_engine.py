@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -79,8 +80,9 @@ class ProcessEngine:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``start`` starts a process; ``embedded`` makes the engine that takes over, one that owns its weights.
-        ``files``: a directory that the process sees too. ``sleep`` and ``clock`` are of one time."""
+        """``start`` starts a process, or raises ``EngineLostError``; ``embedded`` makes the engine that takes over, one
+        that owns its weights. ``files``: a directory that the process sees too. ``sleep`` and ``clock`` are of one
+        time."""
         self._policy, self._start, self._make_embedded = policy, start, embedded
         self._expected = ModelExpected(
             policy.family, layout_of(policy.trainable()).digest, policy.tokens.vocabulary, policy.tokens.eos_ids
@@ -96,7 +98,9 @@ class ProcessEngine:
         self._up_to_date = False  # the engine that runs holds the weights of ``version``
         self._losses = self._losses_in_a_row = 0
         self._retry_seconds = 0.0
-        self._child: StartedEngine | None = self._start()  # it loads while the learner does
+        self._child: StartedEngine | None = None
+        with suppress(EngineLostError):  # the first use tries again, and counts it
+            self._child = self._start()  # it loads while the learner does
 
     @property
     def version(self) -> int:

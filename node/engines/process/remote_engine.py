@@ -11,13 +11,14 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final, TypeVar
 
 import msgspec
 
+from node.engines.batch import PREFILL_TOKENS
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Enough
 from node.engines.process.channel import Channel
@@ -38,6 +39,9 @@ from protocol.streams.engine_batches import Batch, Received, Sampled, generate_m
 from protocol.streams.engine_messages import EngineAnswer, EngineRefusal, EngineRequest
 
 A = TypeVar("A", bound=EngineAnswer)
+
+SLOWEST_READING: Final = 50e6  # bytes a second
+SLOWEST_OPERATIONS: Final = 10e9  # a second, of a CPU
 
 _ERRORS: Final[dict[str, type[Exception]]] = {
     EngineRefusal.STALE_BASE: StaleBaseError,
@@ -69,6 +73,14 @@ class Patience:
     poll_asked: float = 0.1  # likewise, where somebody may want the generation to end early
     load: float = 60.0  # for weights, and besides
     load_bytes_a_second: float = 20e6  # at least
+
+
+def patience_with(parameters: int, *, on_cpu: bool) -> Patience:
+    """Returns the patience with an engine whose model has so many parameters: what a slow disk takes to read them, and
+    a slow CPU to compute a pass over prompts, which is one step."""
+    usual = Patience()
+    prompt_seconds = 2 * parameters * PREFILL_TOKENS / SLOWEST_OPERATIONS if on_cpu else 0.0
+    return replace(usual, start=usual.start + 4 * parameters / SLOWEST_READING, stall=usual.stall + prompt_seconds)
 
 
 class RemoteEngine:

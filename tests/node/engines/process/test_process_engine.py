@@ -11,10 +11,11 @@ import msgspec
 import pytest
 import torch
 
+from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import GenerationRequest, Sampling
-from node.engines.process.losses import MOST_LOSSES, StartAgain, TakeOver, after_loss
-from node.engines.process.remote_engine import least_sufficient
-from protocol.errors import ConfigurationError
+from node.engines.process.losses import MOST_LOSSES, Loss, StartAgain, TakeOver, after_loss
+from node.engines.process.remote_engine import Patience, least_sufficient, patience_with
+from protocol.errors import ConfigurationError, EngineLostError
 from protocol.streams.engine_batches import Batch, Sampled
 from protocol.streams.engine_messages import Welcome
 from tests.node.engines.process.hosted import (
@@ -116,7 +117,12 @@ def test_killed_in_an_update_it_ends_with_the_new_weights(load_policy: Load) -> 
         move(runs.policy, 2)
         run = runs.started[-1]
         load = run.engine.load
-        run.engine.load = lambda version, encoded: (load(version, encoded), run.die())  # type: ignore[method-assign]
+
+        def load_and_die(version: int, encoded: EncodedWeights) -> None:
+            load(version, encoded)
+            run.die()
+
+        run.engine.load = load_and_die  # type: ignore[method-assign]
         sent = weights.load(3, runs.policy.trainable())
         assert (sent.form.kind, engine.version, len(runs.started)) == ("dense", 3, 2)
         held = weights._held
@@ -183,9 +189,30 @@ def test_a_prompt_that_fills_the_context_is_refused_before_it_is_sent(load_polic
             engine.load_weights(2, {})
 
 
+def test_a_machine_without_room_for_a_process_generates_in_the_learners_own(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3", dtype="bfloat16"))
+
+    def no_room(run: HostedHere) -> None:
+        raise EngineLostError("the engine process could not be started", Loss.NOT_STARTED)
+
+    runs.on_start = no_room
+    with learner_with(runs) as (engine, _):
+        assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
+    assert len(runs.reasons) == MOST_LOSSES and runs.told[-1].embedded
+
+
+def test_patience_grows_with_the_model_and_is_never_below_the_usual() -> None:
+    small, large, on_gpu = (
+        patience_with(size, on_cpu=cpu) for size, cpu in ((10**6, True), (10**9, True), (10**9, False))
+    )
+    assert Patience().stall < small.stall < 200 < large.stall < 3600
+    assert on_gpu.stall == Patience().stall
+    assert Patience().start < small.start < large.start == on_gpu.start < 600
+
+
 def test_what_follows_losses_in_a_row() -> None:
     assert [after_loss(losses) for losses in (1, 2, 3, 4)] == [StartAgain(0.5), StartAgain(1.0), TakeOver(), TakeOver()]
 
 
 def test_the_least_number_of_groups_that_suffices() -> None:
-    assert [least_sufficient(lambda n, k=k: n >= k, 4) for k in (0, 2, 4, 5)] == [0, 2, 4, None]
+    assert [least_sufficient(k.__le__, 4) for k in (0, 2, 4, 5)] == [0, 2, 4, None]
