@@ -91,7 +91,7 @@ PEERS_SOUGHT: Final = 8
 AVERAGING_MESSAGE_BYTES: Final = 1024
 
 # An engine in another process or on another machine
-ENGINE_REQUEST_BYTES: Final = 64 * 1024 * 1024  # the prompts of one generation, and what was begun of them
+ENGINE_REQUEST_BYTES: Final = 16 * 1024 * 1024  # the prompts of one generation, and what was begun of them
 ENGINE_ANSWER_BYTES: Final = 16 * 1024 * 1024
 ENGINE_PROGRESS_BYTES: Final = 4 * 1024 * 1024  # of completions in one answer, unless a single one is longer
 ENGINE_PART_BYTES: Final = 1024 * 1024

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from node.configuration import BackendName, Config
@@ -48,7 +50,7 @@ def _in_this_process(parts: EngineParts, stack: ExitStack) -> Engine:
 
 def _in_its_own_process(parts: EngineParts, stack: ExitStack) -> Engine:
     home, config = parts.home, parts.config
-    home.engine_files.mkdir(mode=0o700, exist_ok=True)
+    make_empty(home.engine_files)
     setup = EngineSetup(
         socket=str(home.engine_socket),
         files=str(home.engine_files),
@@ -69,6 +71,12 @@ def _in_its_own_process(parts: EngineParts, stack: ExitStack) -> Engine:
     )
     stack.callback(engine.close)
     return engine
+
+
+def make_empty(folder: Path) -> None:
+    """Makes ``folder``, for its owner alone. What a learner left there that was killed is deleted: whole weights."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _embedded(parts: EngineParts, *, owns_weights: bool) -> TorchEngine:

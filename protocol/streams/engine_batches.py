@@ -123,8 +123,11 @@ def progress_message(
 
 
 def opened_completions(message: Progress) -> list[tuple[int, Sampled]]:
-    """The completions that an answer hands over. Raises ``MalformedError`` where its columns disagree."""
+    """The completions that an answer hands over. Raises ``MalformedError`` where its columns disagree,
+    ``OversizedError`` for more than a generation has."""
     which, lengths = _numbers(message.which, "completions"), _numbers(message.lengths, "lengths")
+    if len(lengths) > limits.ENGINE_COMPLETIONS:
+        raise OversizedError(f"{len(lengths)} completions; a generation has {limits.ENGINE_COMPLETIONS} at most")
     token_ids = _numbers(message.token_ids, "tokens")
     if len(message.logps) % 4:
         raise MalformedError(f"a column of {len(message.logps)} bytes for log-probabilities of 4 bytes")
