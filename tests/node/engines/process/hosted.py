@@ -74,6 +74,8 @@ class HostedHere:
         with contextlib.suppress(OSError):
             self.die()
         self._ours.close()
+        if self._thread.ident is None:  # nobody connected; otherwise the thread closes its end
+            self._theirs.close()
 
     def end(self) -> None:
         self.kill()
@@ -94,6 +96,7 @@ class Runs:
         self.told: list[EngineChange] = []
         self.slept: list[float] = []
         self.now = 0.0
+        self.before_start: Callable[[], None] = lambda: None
         self.on_start: Callable[[HostedHere], None] = lambda run: None
         self.alter: Alter = lambda answer: answer
 
@@ -112,6 +115,7 @@ class Runs:
         )
 
     def _start(self) -> HostedHere:
+        self.before_start()
         run = HostedHere(self._stored, files=self.files, alter=lambda answer: self.alter(answer))
         self.on_start(run)
         self.started.append(run)

@@ -118,8 +118,8 @@ def test_killed_in_an_update_it_ends_with_the_new_weights(load_policy: Load) -> 
         run = runs.started[-1]
         load = run.engine.load
 
-        def load_and_die(version: int, encoded: EncodedWeights) -> None:
-            load(version, encoded)
+        def load_and_die(version: int, weights: EncodedWeights) -> None:
+            load(version, weights)
             run.die()
 
         run.engine.load = load_and_die  # type: ignore[method-assign]
@@ -192,10 +192,10 @@ def test_a_prompt_that_fills_the_context_is_refused_before_it_is_sent(load_polic
 def test_a_machine_without_room_for_a_process_generates_in_the_learners_own(load_policy: Load) -> None:
     runs = Runs(load_policy("qwen3", dtype="bfloat16"))
 
-    def no_room(run: HostedHere) -> None:
+    def no_room() -> None:
         raise EngineLostError("the engine process could not be started", Loss.NOT_STARTED)
 
-    runs.on_start = no_room
+    runs.before_start = no_room
     with learner_with(runs) as (engine, _):
         assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
     assert len(runs.reasons) == MOST_LOSSES and runs.told[-1].embedded
