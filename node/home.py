@@ -41,6 +41,15 @@ class Home:
         return self.path / "swarm.sock"
 
     @property
+    def engine_socket(self) -> Path:
+        return self.path / "engine.sock"
+
+    @property
+    def engine_files(self) -> Path:
+        """Where the learner puts whole weights for an engine in a process of its own, while that loads them."""
+        return self.path / "engine"
+
+    @property
     def api_token(self) -> Path:
         return self.path / "api.token"
 

@@ -18,6 +18,7 @@
     │   └── HostEndedError         the program that carries our connections ended; a new process starts it again
     ├── StorageError             the data directory: full, unreadable, damaged
     ├── AcceleratorError         the GPU vanished or failed; a new process may find it well
+    ├── EngineLostError          an engine elsewhere ended, hung, or sent what cannot be; another one is started
     ├── HalfWrittenError         memory ran out in the middle of changing weights; a new process has whole ones
     ├── IdentityError            the key file: missing where it must exist, unreadable, not ours
     └── ConfigurationError       the user's configuration is not possible
@@ -121,6 +122,14 @@ class AcceleratorError(StarlingError):
     """The GPU vanished or failed. Nothing on it can be used by this process again."""
 
     reason = "accelerator"
+
+
+class EngineLostError(StarlingError):
+    """An engine elsewhere cannot be used any more; ``why`` is a ``node.engines.process.losses.Loss``."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.reason = why
 
 
 class HalfWrittenError(StarlingError):

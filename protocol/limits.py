@@ -89,3 +89,15 @@ PEERS_SOUGHT: Final = 8
 
 # Averaging with one peer
 AVERAGING_MESSAGE_BYTES: Final = 1024
+
+# An engine in another process or on another machine
+ENGINE_REQUEST_BYTES: Final = 16 * 1024 * 1024  # the prompts of one generation, and what was begun of them
+ENGINE_ANSWER_BYTES: Final = 16 * 1024 * 1024
+ENGINE_PROGRESS_BYTES: Final = 4 * 1024 * 1024  # of completions in one answer, unless a single one is longer
+ENGINE_PART_BYTES: Final = 1024 * 1024
+ENGINE_COMPLETIONS: Final = 65_536  # of one generation
+ENGINE_COMPLETION_TOKENS: Final = 1_048_576
+ENGINE_POLL_MILLISECONDS: Final = 60_000
+ENGINE_TEMPERATURE: Final = 100.0
+ENGINE_PATH_CHARACTERS: Final = 4096
+ENGINE_REASON_CHARACTERS: Final = 2000

@@ -29,6 +29,7 @@ from scripts.vectors.announcement_vectors import (
     refused_groups,
 )
 from scripts.vectors.cluster_vectors import membership
+from scripts.vectors.engine_vectors import engine_messages
 from scripts.vectors.fingerprint_vectors import fingerprints
 from scripts.vectors.gossip_vectors import gossip_messages
 from scripts.vectors.plain_values import SEED, Json, pattern, plain
@@ -127,6 +128,7 @@ def all_vectors() -> dict[str, list[Json]]:
         "peer_messages.json": peer_messages(),
         "handshake_messages.json": handshake_messages(),
         "member_messages.json": member_messages(),
+        "engine_messages.json": engine_messages(),
         "refused_stream_messages.json": refused_stream_messages(),
     }
 

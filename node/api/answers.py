@@ -7,9 +7,19 @@ from collections.abc import Sequence
 import msgspec
 
 from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, Paused, PeersAnswer, PeerView
-from node.events import CheckpointsDamaged, Event, Fault, Loading, NotSaved, OutOfMemory, PhaseBegan, RoundDone
+from node.events import (
+    CheckpointsDamaged,
+    EngineChanged,
+    Event,
+    Fault,
+    Loading,
+    NotSaved,
+    OutOfMemory,
+    PhaseBegan,
+    RoundDone,
+)
 from node.printable import one_line, printable
-from node.quantities import local_time, size
+from node.quantities import counted, local_time, size
 from protocol.limits import NAME_BYTES
 from protocol.messages import Heartbeat
 from swarm.api import ExchangeStatus, PeerStatus, SwarmStatus
@@ -119,6 +129,20 @@ def _unsaved(event: NotSaved, verb: str = "are in memory alone") -> str:
     return f"{which} {verb} ({last}): {because}"
 
 
+def engine_line(event: EngineChanged) -> str:
+    """Describes in one line which engine generates, what happened to it and what follows."""
+    because = printable(event.because, MAX_REASON_CHARACTERS)
+    if event.backend != event.configured:
+        return (
+            f"ENGINE: {because}. The engine in the learner's process generates instead, until the next start; "
+            "HOME/logs/learner.log tells more."
+        )
+    if not event.running:
+        return f"The engine is started again in {event.retry_seconds or 0:g} s: {because}. No round is lost."
+    lost = f"; it was lost {counted(event.losses, 'time')}" if event.losses else ""
+    return f"The engine ({event.backend}) runs: {because}{lost}."
+
+
 def out_of_memory_line(event: OutOfMemory) -> str:
     """Describes in one line where memory ran out and what follows."""
     follows = {
@@ -138,6 +162,8 @@ def out_of_memory_line(event: OutOfMemory) -> str:
 def escaped_event(event: Event) -> Event:
     """Returns the event with every text that may quote a peer escaped and bounded."""
     match event:
+        case EngineChanged(because=because):
+            return msgspec.structs.replace(event, because=one_line(because, MAX_DETAIL_CHARACTERS))
         case Fault(detail=detail) | OutOfMemory(detail=detail):
             return msgspec.structs.replace(event, detail=one_line(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):

@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from node.api.answers import damaged_line, loading_line, not_saved_line
+from node.api.answers import damaged_line, engine_line, loading_line, not_saved_line
 from node.api.types import NodeStatus, PeersAnswer
 from node.cli import wording
 from node.cli.output_queue import QueuedText, dropped_line, queued
@@ -261,6 +261,7 @@ def panel(status: NodeStatus, peers: PeersAnswer) -> Panel:
     for name, text in (
         ("not saved", not_saved_line(status.not_saved) if status.not_saved else None),
         ("damaged", damaged_line(status.damaged) if status.damaged else None),
+        ("engine", engine_line(status.engine) if status.engine and not status.engine.is_as_configured else None),
         ("clock", status.clock),
     ):
         if text is not None:

@@ -38,6 +38,7 @@ CorrectionName = Literal[
     "decoupled_ppo",
     "ppo_ewma",
 ]
+BackendName = Literal["torch", "process"]
 HostName = Literal["py", "go", "auto"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 DivergenceEstimator = Literal["k3", "log_ratio"]
@@ -121,6 +122,7 @@ class TasksSection(ConfigSection):
 class EngineSection(ConfigSection):
     """Generation."""
 
+    backend: BackendName = "torch"  # in the learner's process, or in one of its own: docs/engines.md
     rows: AtLeastOne | Auto = "auto"  # sequences decoded side by side
     temperature: Positive = 1.0
 

@@ -17,6 +17,7 @@ from node.doctor import data_directory, machine, machine_facts, network, network
 from node.doctor.addresses import judge_listen
 from node.doctor.before_start import configuration_findings
 from node.doctor.data_directory import RunningFacts
+from node.doctor.engine import judge_engine
 from node.doctor.findings import Finding, Report, error, ok, report_of
 from node.doctor.room import first_checkpoint_bytes
 from node.doctor.settings_in_use import differing_keys, running_settings, some_of
@@ -51,6 +52,7 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
     fit = _fit(home, config, torch.probe, wrong)
     findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
+    findings.append(judge_engine(config, running))
     findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
     return report_of(tuple(findings))

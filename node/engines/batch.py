@@ -20,8 +20,9 @@ from torch import Tensor
 from node.engines.decoder import Decoder, Prefilled
 from node.engines.draws import Draws
 from node.engines.engine import Enough
-from node.engines.resumption import Sampled, SamplingStart
+from node.engines.resumption import SamplingStart
 from node.engines.step_threads import StepThreads
+from protocol.streams.engine_batches import Sampled
 
 PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass; bounds its activations
 

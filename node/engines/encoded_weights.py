@@ -29,7 +29,7 @@ from protocol.weights.weight_diff import DIFF_MAGIC, Patterns, hash_of_digests, 
 
 
 class EncodedWeights(Struct, frozen=True, array_like=True):
-    """The trained weights of one version. Its MessagePack form is sent over a pipe or a network."""
+    """The trained weights of one version, as ``docs/engines.md`` sends them."""
 
     target: Hash32  # ``weights_hash`` of the weights that the engine must hold afterwards
     blob: bytes  # diff or dense: its first four bytes say which

@@ -95,7 +95,9 @@ class Sampling:
 
 
 Weights = Mapping[str, torch.Tensor] | EncodedWeights  # the trained weights, by name or as bytes
-Enough = Callable[[int], bool]  # whether so many complete groups suffice; called before the first and after each token
+# Whether so many complete groups suffice; once it says so, it says so for more. Called before the first token and after
+# each, or by an engine elsewhere several times a second: that one asks beforehand for the least number that suffices.
+Enough = Callable[[int], bool]
 
 
 class Engine(Protocol):
@@ -118,6 +120,9 @@ class Engine(Protocol):
     @rows.setter
     def rows(self, rows: int) -> None:
         """Counts from the next call on. Raises ``ValueError`` below 1."""
+
+    def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:
+        """Tells an engine that may lose its weights where it gets all of those that it has taken last."""
 
     def release(self) -> None:
         """Gives back the memory of keys and values, also after a call that failed; the next call takes it again.

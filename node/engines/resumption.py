@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.engines.engine import GenerationProgress, GenerationRequest, Partial, Sample, Segment
+from protocol.errors import ConfigurationError
 from protocol.rollouts import FinishReason
+from protocol.streams.engine_batches import Sampled
 
-Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities, (T,) each, T >= 0
 _NOTHING = GenerationProgress()
 
 
@@ -28,6 +29,28 @@ class SamplingStart:
     completions: int
     limit: int  # new tokens of each, at least 1
     begun: Partial | None
+
+
+def token_limit(request: GenerationRequest, *, vocabulary: int, context: int | None) -> int:
+    """Returns the number of new tokens that a completion may have, within the model's ``context``.
+
+    Raises ``ValueError`` for a request that no engine can serve, ``ConfigurationError`` for a prompt that fills the
+    context.
+    """
+    length = len(request.prompt_ids)
+    if length < 1 or request.max_new_tokens < 1 or request.completions < 0:
+        raise ValueError(
+            f"a request of {request.completions} completions of up to {request.max_new_tokens} tokens after a "
+            f"prompt of {length} tokens: at least 0, 1 and 1"
+        )
+    if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocabulary:
+        raise ValueError(f"a prompt has token ids outside the model's {vocabulary}")
+    if context is not None and length >= context:
+        raise ConfigurationError(
+            f"a prompt of {length} tokens leaves no room in the model's context of {context}: use shorter prompts, "
+            "or a model with a longer context"
+        )
+    return request.max_new_tokens if context is None else min(request.max_new_tokens, context - length)
 
 
 def starts_of(requests: Sequence[GenerationRequest], limits: Sequence[int]) -> list[SamplingStart]:

@@ -11,7 +11,7 @@ weights are never read under new ones.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,10 +27,10 @@ from node.engines.engine import Enough, GenerationProgress, GenerationRequest, S
 from node.engines.generic import GenericDecoder
 from node.engines.lean.architectures import architecture_of
 from node.engines.lean.decoder import LeanDecoder
-from node.engines.resumption import progress_of, starts_of
+from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.engines.step_threads import StepThreads
 from node.policy.policy import Policy
-from protocol.errors import ConfigurationError
+from protocol.streams.engine_batches import Sampled
 
 LOOK_EVERY: Final = {"cpu": 1}  # tokens between two looks of the host, by device
 LOOK_EVERY_ELSEWHERE: Final = 16  # a completion computes up to 15 tokens after its end
@@ -45,8 +45,9 @@ class TorchEngine:
     That holds for the lean decoder; the generic one copies no weights, and keeps each row's prompt in the row.
 
     With ``owns_weights`` the engine samples from a copy of the policy that has trained weights of its own, which is one
-    more copy of those. Without it, the engine shares the policy's modules: it must not run while the learner changes
-    them, nor between a change and ``load_weights``.
+    more copy of those; with ``takes_policy`` it takes the policy itself, which nothing else may use. Without either,
+    the engine shares the policy's modules: it must not run while the learner changes them, nor between a change and
+    ``load_weights``.
 
     ``shared_prompts``: whether a prompt's keys and values are held once for its completions or in each row, by default
     what is faster (``cache_size.plan_cache``). ``adaptive_threads``: in float32 on a CPU, use at most the threads that
@@ -61,6 +62,7 @@ class TorchEngine:
         rows: int,
         seed: int,
         owns_weights: bool = False,
+        takes_policy: bool = False,
         merge_adapters: bool = True,
         shared_prompts: bool | None = None,
         adaptive_threads: bool = True,
@@ -68,8 +70,8 @@ class TorchEngine:
     ) -> None:
         if look_every is not None and not 1 <= look_every <= SPARE_SLOTS:
             raise ValueError(f"look_every is {look_every}: 1 to {SPARE_SLOTS}")
-        self.owns_weights: Final = owns_weights
-        self._policy = policy = policy.separate() if owns_weights else policy
+        self.owns_weights: Final = owns_weights or takes_policy
+        self._policy = policy = policy.separate() if owns_weights and not takes_policy else policy
         self.rows = rows
         self._random = random.Random(seed)  # of calls without a seed
         self._decoder = decoder_for(policy, merge_adapters=merge_adapters, shared_prompts=shared_prompts)
@@ -119,16 +121,22 @@ class TorchEngine:
         """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
         limits = [self._limit(request) for request in requests]
         starts = starts_of(requests, limits)
-        eos_ids = self._policy.tokens.eos_ids
+        sequences = self.sample(starts, len(requests), sampling, enough)
+        return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_ids)
+
+    def sample(
+        self, starts: Sequence[SamplingStart], groups: int, sampling: Sampling, enough: Enough | None = None
+    ) -> list[Sampled]:
+        """Returns what was sampled of each completion, in the order of the starts, of which each belongs to the group
+        ``request`` of ``groups``; ``enough`` as of ``advance``."""
         if not starts:
-            return progress_of(requests, starts, [], limits, self._version, eos_ids)
-        stop = None if enough is None else Stop(enough, starts, len(requests))
+            return []
+        stop = None if enough is None else Stop(enough, starts, groups)
         batch = Batch(self._decoder, starts, self._rows, stop, look_every=self._look_every, threads=self._threads)
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
         with torch.inference_mode(), _evaluating(self._policy.model):
-            sequences = batch.run(draws, eos_ids)
-        return progress_of(requests, starts, sequences, limits, self._version, eos_ids)
+            return batch.run(draws, self._policy.tokens.eos_ids)
 
     @property
     def rows(self) -> int:
@@ -146,26 +154,14 @@ class TorchEngine:
         """Bytes of keys and values held now, by rows, prompts and their masks."""
         return self._decoder.cache_bytes
 
+    def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:
+        """Nothing to do: what is in the learner's process is lost with it."""
+
     def release(self) -> None:
         self._decoder.release()
 
     def _limit(self, request: GenerationRequest) -> int:
-        """Returns the number of new tokens that a completion may have, within the model's context."""
-        length = len(request.prompt_ids)
-        if length < 1 or request.max_new_tokens < 1 or request.completions < 0:
-            raise ValueError(
-                f"a request of {request.completions} completions of up to {request.max_new_tokens} tokens after a "
-                f"prompt of {length} tokens: at least 0, 1 and 1"
-            )
-        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._policy.vocabulary:
-            raise ValueError(f"a prompt has token ids outside the model's {self._policy.vocabulary}")
-        context: int | None = getattr(self._policy.base.config, "max_position_embeddings", None)
-        if context is not None and length >= context:
-            raise ConfigurationError(
-                f"a prompt of {length} tokens leaves no room in the model's context of {context}: use shorter prompts, "
-                "or a model with a longer context"
-            )
-        return request.max_new_tokens if context is None else min(request.max_new_tokens, context - length)
+        return token_limit(request, vocabulary=self._policy.vocabulary, context=self._policy.context)
 
 
 @torch.no_grad()

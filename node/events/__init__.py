@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from node.events.engines import EngineChanged
 from node.events.faults import Fault, OutOfMemory
 from node.events.input_lines import PAUSE_LINE, STOP_LINE, LearnerStart
 from node.events.loading import LearnerReady, Loading, Planned, Stage, StateSyncing
@@ -31,6 +32,7 @@ __all__ = [
     "CheckpointsDamaged",
     "DamagedCheckpoint",
     "DeviceUsage",
+    "EngineChanged",
     "Evaluated",
     "Event",
     "Fault",
@@ -75,6 +77,7 @@ Event = (
     | CheckpointSaved
     | NotSaved
     | CheckpointsDamaged
+    | EngineChanged
     | Fault
     | OutOfMemory
     | Samples

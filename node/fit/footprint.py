@@ -10,6 +10,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
     optimizer      8 T for moments in float32, 2 T in 8 bits with two scales for every 256, and 4 T for a float32 master
                    of weights in bfloat16; on the host all of these
     engine         queries, keys and values packed, w; with merged adapters also a copy of each matrix that they adapt
+    elsewhere      an engine in a process of its own: that process, with all weights once more, and two copies of what
+                   is trained in bfloat16, those that it holds and those that it gets
     keys, values   2 k w a token and layer; a prompt's once for the rows that continue it
     activations    ``node.fit.activations``
     checkpoint     a copy of what is trained, of moments, masters and the state of averaging, in main memory; where
@@ -53,6 +55,7 @@ Place = Literal["device", "host"]
 LEARNER_BYTES: Final = 520_000_000  # its process with torch and all libraries, before a model; on Linux x86-64
 GENERATING_BYTES: Final = 40_000_000  # what the process grows by when it generates: compiled kernels, stacks
 LEARNING_BYTES: Final = 160_000_000  # and when it learns: those of the backward pass, and gaps in the heap
+ENGINE_PROCESS_BYTES: Final = 480_000_000  # with torch and all libraries, before a model; on Linux x86-64
 CUDA_LEARNER_BYTES: Final = 2_500_000_000  # the same with CUDA's libraries; not measured yet
 CUDA_CONTEXT_BYTES: Final = 600_000_000  # on the device; not measured yet
 OTHER_PROCESSES_BYTES: Final = 200_000_000  # supervisor, swarm process and one scoring worker
@@ -168,7 +171,10 @@ def _resident(
         "reference": workload.reference_copies * FLOAT_BYTES * trained,
         "optimizer": _optimizer_bytes(settings, trained).device,
     }
+    if workload.engine_elsewhere:
+        on_device["weights in the engine's process"] = weight_bytes(sizes, settings)
     on_host = {
+        "engine process": _engine_process_bytes(workload, device, trained),
         "optimizer": _optimizer_bytes(settings, trained).host,
         "averaging's state": _averaging_state_bytes(settings, workload, trained),
         "copies against harm": _bytes_against_harm(settings, workload, trained),
@@ -177,7 +183,14 @@ def _resident(
         "other processes": OTHER_PROCESSES_BYTES,
     }
     parts = [*_parts(on_device, "device", device), *_parts(on_host, "host", device)]
-    return [*parts, Part("CUDA", CUDA_CONTEXT_BYTES, "device")] if device == "cuda" else parts
+    contexts = 1 + workload.engine_elsewhere
+    return [*parts, Part("CUDA", contexts * CUDA_CONTEXT_BYTES, "device")] if device == "cuda" else parts
+
+
+def _engine_process_bytes(workload: Workload, device: DeviceKind, trained: int) -> int:
+    if not workload.engine_elsewhere:
+        return 0
+    return (CUDA_LEARNER_BYTES if device == "cuda" else ENGINE_PROCESS_BYTES) + 2 * 2 * trained
 
 
 def _background(settings: MemorySettings, workload: Workload, device: DeviceKind, trained: int) -> list[Part]:

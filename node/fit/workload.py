@@ -27,7 +27,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     own_groups: int  # of all that a round may generate at once
     foreign_groups: int
     completions: int  # of a group
-    engine_copies: int = 0  # of the trained weights: the engine's own, and those that wait for it
+    engine_copies: int = 0  # of the trained weights: the embedded engine's own, and those that wait for an engine
+    engine_elsewhere: bool = False  # in a process of its own, which holds another copy of the model
     generates_ahead: bool = False  # while learning
     reference_copies: int = 0  # of the trained weights: reference and proximal policy
     averages_proximal: bool = False  # the proximal policy is an average of past weights
@@ -53,6 +54,8 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
     prompt = min(prompt, max(1, sizes.context - 1))
     behind = objective.research.weights_behind
     runs_ahead = learner.max_staleness > 0
+    waiting = 1 + behind if runs_ahead or behind else 0
+    elsewhere = config.engine.backend == "process"
     averages_proximal = objective.correction in AVERAGING_CORRECTIONS
     return Workload(
         prompt_tokens=prompt,
@@ -60,7 +63,8 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
         own_groups=max(1, round(learner.own_groups * (1 + learner.overprovision))) * max(1, learner.resample),
         foreign_groups=learner.foreign_groups,
         completions=learner.completions,
-        engine_copies=2 + behind if runs_ahead or behind else 0,
+        engine_copies=waiting if elsewhere else waiting + (waiting > 0),
+        engine_elsewhere=elsewhere,
         generates_ahead=runs_ahead,
         reference_copies=(objective.kl_weight > 0) + averages_proximal,
         averages_proximal=averages_proximal,

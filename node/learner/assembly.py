@@ -19,6 +19,8 @@ from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints
 from node.configuration import Config
+from node.engines.backends import EngineParts, engine_of
+from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
@@ -191,13 +193,10 @@ def _learner(
 ) -> Learner:
     """Returns the learner; ``stack`` ends its threads and those of its parts, its own first."""
     config, settings, optimizer = sized.config, sized.settings, restored.optimizer
-    engine = TorchEngine(
-        policy,
-        rows=settings.rows,
-        seed=config.seed,
-        owns_weights=needs_own_weights(config),
-        merge_adapters=settings.merge_adapters,
+    parts = EngineParts(
+        home, config, policy, settings.rows, settings.merge_adapters, needs_own_weights(config), report, time.time
     )
+    engine = engine_of(parts, stack)
     checkpoints = BackgroundCheckpoints(home.checkpoints, keep=config.checkpoint.keep)
     stack.callback(checkpoints.close)
     weight_averager = _weight_averager(SwarmClient(home.swarm_socket), optimizer, policy, config, report)
@@ -230,12 +229,12 @@ def _learner(
 
 
 def _evaluation(
-    config: Config, policy: Policy, engine: TorchEngine, scorer: RewardScorer, tasks: Mapping[str, Task]
+    config: Config, policy: Policy, engine: Engine, scorer: RewardScorer, tasks: Mapping[str, Task]
 ) -> EvaluationWhileTraining:
     """Evaluates with the learner's own engine. One that owns its weights may hold older ones, and generate meanwhile:
     then each evaluation has an engine of its own, which needs memory as the learner's does, and is dropped after it."""
 
-    def idle_engine() -> TorchEngine:
+    def idle_engine() -> Engine:
         return TorchEngine(policy, rows=engine.rows, seed=config.seed) if engine.owns_weights else engine
 
     context = Network.of(policy.model).context

@@ -52,6 +52,12 @@ class Policy:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     @property
+    def context(self) -> int | None:
+        """Returns how many positions the model has; None where its configuration does not say."""
+        positions: int | None = getattr(self.base.config, "max_position_embeddings", None)
+        return positions
+
+    @property
     def parameters(self) -> int:
         """How many parameters the model has, an adapter's included; tied weights count once."""
         return sum(weights_of(p) for p in self.model.parameters())

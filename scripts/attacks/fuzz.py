@@ -22,6 +22,7 @@ from random import Random
 
 from scripts.attacks.fuzzing.blobs import blob_targets
 from scripts.attacks.fuzzing.carried import carried_targets
+from scripts.attacks.fuzzing.engine import engine_targets
 from scripts.attacks.fuzzing.library import library_targets
 from scripts.attacks.fuzzing.measuring import InputWatch, Record
 from scripts.attacks.fuzzing.messages import message_targets
@@ -35,7 +36,7 @@ MIB = 2**20
 
 
 def all_targets() -> list[Target]:
-    return [*message_targets(), *blob_targets(), *library_targets(), *carried_targets()]
+    return [*message_targets(), *blob_targets(), *library_targets(), *carried_targets(), *engine_targets()]
 
 
 def blocks(targets: Sequence[Target], mutations: int, structured: int) -> Iterator[tuple[Target, bool, int]]:

@@ -42,6 +42,7 @@ from scripts.vectors.cluster_vectors import (
     example_cluster,
     example_invitation,
 )
+from scripts.vectors.engine_vectors import refused_engine_requests
 from scripts.vectors.plain_values import FAMILY, SWARM_ID, Json, pattern, plain
 
 EXCHANGE = bytes(range(16))
@@ -212,6 +213,7 @@ def refused_stream_messages() -> list[Json]:
             [[b""] * (limits.CREDENTIALS_PER_NEWS + 1), b"", b""]
         ),
         ("members", "answer", "malformed: no news"): packed([[b"", 0, 0], None]),
+        **refused_engine_requests(),
     }
     return [
         {"protocol": protocol, "expected": kind, "name": name, "reason": name.split(":")[0], "frame": frame.hex()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from node.tasks.default_swarm import DEFAULT_TASKS
 from protocol import limits
@@ -11,13 +12,24 @@ from protocol.cluster.refusal import RefusalReason
 from protocol.streams.averaging_messages import AVERAGING_PROTOCOL, DeclineReason
 from protocol.streams.blob_messages import BLOB_PROTOCOL
 from protocol.streams.dial_back_messages import DIAL_BACK_PROTOCOL
+from protocol.streams.engine_messages import (
+    ENGINE_MAJOR,
+    ENGINE_MINOR,
+    ENGINE_PROTOCOL,
+    EngineAnswer,
+    EngineRefusal,
+    EngineRequest,
+    Phase,
+)
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
 from protocol.streams.peer_messages import PEER_PROTOCOL
 from scripts.make_vectors import FOLDER
 
 STREAMS = (AVERAGING_PROTOCOL, BLOB_PROTOCOL, DIAL_BACK_PROTOCOL, MANIFEST_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL)
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
+ENGINES = (DOCS / "engines.md").read_text(encoding="utf-8")
 
 
 def test_every_bound_is_listed_with_its_value() -> None:
@@ -32,6 +44,16 @@ def test_every_bound_is_listed_with_its_value() -> None:
 def test_every_stream_protocol_and_every_reason_is_specified() -> None:
     for name in (*STREAMS, *DeclineReason, *RefusalReason):
         assert f"`{name}`" in PAGE
+
+
+def test_the_engines_protocol_is_specified_with_every_message_field_and_reason() -> None:
+    assert f"`{ENGINE_PROTOCOL}`, version **{ENGINE_MAJOR}.{ENGINE_MINOR}**" in ENGINES
+    for name in (*EngineRefusal, *Phase):
+        assert f"`{name}`" in ENGINES
+    for kind in (*get_args(EngineRequest), *get_args(EngineAnswer)):
+        fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__) or "–"
+        assert f'| `"{kind.__struct_config__.tag}"` | {fields} |' in ENGINES
+    assert all(hasattr(limits, name) for name in re.findall(r"`(ENGINE_[A-Z_]+)`", ENGINES))
 
 
 def test_every_task_of_the_default_swarm_is_specified_with_its_template_and_limit() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -34,6 +34,14 @@ from protocol.streams.blob_messages import (
     ChunkRange,
     decode_answer_header,
     decode_blob_request,
+)
+from protocol.streams.engine_batches import opened_batch
+from protocol.streams.engine_messages import (
+    EngineAnswer,
+    EngineRequest,
+    Generate,
+    decode_engine_answer,
+    decode_engine_request,
 )
 from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed_message
 from protocol.streams.handshake_messages import (
@@ -61,11 +69,26 @@ STREAM_KINDS: dict[str, dict[str, type[msgspec.Struct]]] = {
     "averaging": {kind.__struct_config__.tag: kind for kind in get_args(AveragingMessage)},
     "peer": {"question": PeerExchangeQuestion, "answer": PeerExchangeAnswer},
     "handshake": {"greeting": HandshakeGreeting, "answer": HandshakeAnswer, "conclusion": HandshakeConclusion},
+    "engine": {f"request {kind.__struct_config__.tag}": kind for kind in get_args(EngineRequest)}
+    | {f"answer {kind.__struct_config__.tag}": kind for kind in get_args(EngineAnswer)},
     "member": {"question": MembersQuestion, "answer": MembersAnswer, "news": MembersNews},
 }
+
+
+def decode_engine_message(raw: bytes, kind: type[msgspec.Struct] | None) -> msgspec.Struct:
+    """An answer where one is expected, and otherwise a request with columns that make a batch."""
+    if kind in get_args(EngineAnswer):
+        return decode_engine_answer(raw)
+    request = decode_engine_request(raw)
+    if isinstance(request, Generate):
+        opened_batch(request)
+    return request
+
+
 STREAM_DECODERS: dict[str, Callable[[bytes, Any], msgspec.Struct]] = {
     "averaging": lambda raw, kind: decode_averaging_message(raw),
     "peer": decode_peer_message,
+    "engine": decode_engine_message,
     "handshake": decode_handshake,
     "member": decode_members_message,
 }
@@ -84,7 +107,7 @@ def built(type_: Any, value: Any) -> Any:
         inner = get_args(type_)
         types = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(built(one, item) for one, item in zip(types, value, strict=True))
-    if get_origin(type_) is UnionType:
+    if get_origin(type_) in (UnionType, Union):  # the latter is what ``X | None`` makes of an annotated X
         return None if value is None else built(get_args(type_)[0], value)
     if type_ is bytes:
         return bytes.fromhex(value)
@@ -334,6 +357,7 @@ def test_refused_stream_message(vector: Any) -> None:
     max_bytes = {
         "averaging": limits.AVERAGING_MESSAGE_BYTES,
         "blob": limits.BLOB_REQUEST_BYTES,
+        "engine": limits.ENGINE_REQUEST_BYTES,
         "peer": limits.PEER_MESSAGE_BYTES,
         "handshake": limits.HANDSHAKE_MESSAGE_BYTES,
         "member": limits.MEMBERS_MESSAGE_BYTES,

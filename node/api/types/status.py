@@ -11,6 +11,7 @@ from node.events import (
     Averaged,
     CheckpointSaved,
     CheckpointsDamaged,
+    EngineChanged,
     Evaluated,
     Fault,
     LearnerReady,
@@ -89,6 +90,7 @@ class NodeStatus(Struct, frozen=True):
     damaged: CheckpointsDamaged | None = None  # checkpoints that this start found damaged and keeps aside
     clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
     paused: Paused | None = None  # None while the node trains
+    engine: EngineChanged | None = None  # which engine generates, and why; None until the learner has one
 
 
 class HealthAnswer(Struct, frozen=True):

@@ -46,6 +46,15 @@ class EngineUpdate:
     size_bytes: int | None  # of the blob; None for tensors
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """Weights in bf16, in the layout's order, and their hash."""
+
+    layout: TensorLayout
+    target: bytes
+    tensors: list[Tensor]
+
+
 def form_of(*, in_process: bool, dense_bytes: int = 0, diff_bytes: int | None = None) -> Form:
     """Returns the form to send. ``diff_bytes`` is the size of the diff from what the engine holds, None if unknown."""
     if in_process:
@@ -65,9 +74,10 @@ class EngineWeights:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._held: tuple[bytes, list[Tensor]] | None = None  # what the engine has taken last, with its hash
+        self._held: _Held | None = None  # what the engine has taken last
         self._spare: list[Tensor] | None = None
         self._logged: str | None = None  # the kind of form
+        engine.restores_from(self.whole)
 
     def load(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         """Loads ``weights``, which may be changed as soon as this returns.
@@ -84,6 +94,13 @@ class EngineWeights:
             log.info("version %d goes to the engine as %s: %s", version, sent.form.kind, sent.form.reason)
         return sent
 
+    def whole(self) -> EncodedWeights:
+        """Returns all weights that the engine has taken last. Raises ``RuntimeError`` where it has taken none."""
+        held = self._held
+        if held is None:
+            raise RuntimeError("the engine has taken no weights yet")
+        return EncodedWeights(held.target, encode_dense(held.layout, patterns_of(held.tensors)))
+
     def _send(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
         present = self._rounded(layout, weights)
@@ -91,7 +108,7 @@ class EngineWeights:
         held, self._held = self._held, None  # until the engine has taken this, nothing is known
         blob = b""
         if held is not None:
-            blob = encode_diff_fast(layout, held[1], present, base_hash=held[0], target_hash=target)
+            blob = encode_diff_fast(layout, held.tensors, present, base_hash=held.target, target_hash=target)
         form = form_of(in_process=False, dense_bytes=dense_bytes(layout), diff_bytes=len(blob) if held else None)
         if form.kind == "diff":
             try:
@@ -102,7 +119,7 @@ class EngineWeights:
         if form.kind == "dense":
             blob = encode_dense(layout, patterns_of(present))
             self._engine.load_weights(version, EncodedWeights(target, blob))
-        self._held, self._spare = (target, present), held[1] if held is not None else None
+        self._held, self._spare = _Held(layout, target, present), held.tensors if held is not None else None
         return EngineUpdate(form, len(blob))
 
     def _rounded(self, layout: TensorLayout, weights: Mapping[str, Tensor]) -> list[Tensor]:

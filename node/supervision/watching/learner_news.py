@@ -1,5 +1,5 @@
 """The learner's newest events, and what the owner must be told because of them: rounds that no checkpoint holds,
-checkpoints that are damaged, memory that ran out.
+checkpoints that are damaged, memory that ran out, an engine that was lost.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from node.api.answers import damaged_line, not_saved_line, out_of_memory_line
+from node.api.answers import damaged_line, engine_line, not_saved_line, out_of_memory_line
 from node.events import (
     Averaged,
     CheckpointSaved,
     CheckpointsDamaged,
+    EngineChanged,
     Evaluated,
     Event,
     LearnerReady,
@@ -67,6 +68,8 @@ class LearnerNews:
                 self._newest.pop(PhaseBegan, None)  # the evaluation that it announced is over
             case CheckpointsDamaged():
                 return [damaged_line(event)]
+            case EngineChanged() if event.losses:
+                return [engine_line(event)]
             case OutOfMemory():
                 return [out_of_memory_line(event)]
             case NotSaved() if event.ends_in_seconds is not None or self._unsaved_note_is_due():

@@ -8,9 +8,7 @@ host started. What the daemon sends is bounded and decoded; anything else ends t
 from __future__ import annotations
 
 import math
-import os
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,17 +18,10 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from protocol.errors import HostEndedError, ProtocolError
 from swarm.hosts.go import daemon_messages as messages
+from swarm.socket_peer import is_process
 
 RECEIVE_BYTES = 1 << 16
 LOCAL_SECONDS = 5.0  # for an answer that needs nobody but the daemon
-
-
-def is_process(connection: socket.socket, pid: int) -> bool:
-    """Whether the process at the other end of a Unix socket is ``pid`` and runs as this user."""
-    peer_credentials = struct.Struct("3i")
-    content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, peer_credentials.size)
-    other_pid, other_user, _ = peer_credentials.unpack(content)
-    return bool(other_pid == pid and other_user == os.geteuid())
 
 
 class Frames:

@@ -17,12 +17,13 @@ from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.blocked_peers import BlockedPeers
 from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
-from swarm.hosts.go.control import LOCAL_SECONDS, Frames, close, is_process, one_line, whole_seconds
+from swarm.hosts.go.control import LOCAL_SECONDS, Frames, close, one_line, whole_seconds
 from swarm.hosts.go.daemon_addresses import network_of
 from swarm.hosts.go.daemon_gossip import PEER_ID_BYTES
 from swarm.hosts.go.daemon_process import Daemon
 from swarm.hosts.go.daemon_view import DaemonView
 from swarm.hosts.go.go_stream import GoStream, StreamTraffic
+from swarm.socket_peer import is_process
 
 INCOMING_STREAMS_PER_PEER = 128
 INCOMING_STREAMS = 1024

@@ -9,7 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from node.fit.footprint import checkpoint_tensor_bytes, footprint_of, trained_parameters, weight_bytes
+from node.fit.footprint import (
+    ENGINE_PROCESS_BYTES,
+    checkpoint_tensor_bytes,
+    footprint_of,
+    trained_parameters,
+    weight_bytes,
+)
 from node.fit.settings import MemorySettings
 from node.fit.workload import Workload
 from scripts.bench.common.published_shapes import SHAPES
@@ -148,3 +154,16 @@ def test_a_prompt_is_held_once_for_its_completions() -> None:
     parts = {part.name: part.bytes for part in footprint_of(QWEN, PLAIN, long_prompts).phase("generating").parts}
     every_row_with_its_prompt = 8 * (512 + 64) * 2 * QWEN.layers * QWEN.keys * 4
     assert parts["keys and values"] <= every_row_with_its_prompt / 4 * 1.05
+
+
+@pytest.mark.parametrize("rank", [0, 16])
+def test_an_engine_in_its_own_process_takes_the_model_once_more_and_two_copies_of_what_is_trained(
+    rank: int,
+) -> None:
+    chosen = replace(PLAIN, adapter_rank=rank)
+    beside, here = (
+        footprint_of(QWEN, chosen, replace(ROUND, engine_elsewhere=elsewhere)).peak_bytes("host")
+        for elsewhere in (True, False)
+    )
+    copies = 4 * trained_parameters(QWEN, chosen)
+    assert beside - here == weight_bytes(QWEN, chosen) + copies + ENGINE_PROCESS_BYTES

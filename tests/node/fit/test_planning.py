@@ -35,6 +35,8 @@ def test_lengths_are_those_of_the_tasks() -> None:
         ({}, 0, False, 0),
         ({"learner": {"max_staleness": 2}}, 2, True, 0),
         ({"objective": {"research": {"weights_behind": 3}}}, 5, False, 0),
+        ({"engine": {"backend": "process"}}, 0, False, 0),
+        ({"engine": {"backend": "process"}, "learner": {"max_staleness": 2}}, 1, True, 0),
         ({"objective": {"kl_weight": 0.1}}, 0, False, 1),
         ({"objective": {"correction": "ppo_ewma"}}, 0, False, 1),
     ],

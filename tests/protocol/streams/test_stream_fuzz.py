@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from protocol.streams.blob_messages import (
     encode_answer_header,
 )
 from protocol.streams.dial_back_messages import DialBackAnswer, DialBackQuestion, decode_dial_back_message
+from protocol.streams.engine_batches import generate_message, opened_batch, opened_completions
+from protocol.streams.engine_messages import Generate, Progress, decode_engine_answer, decode_engine_request
 from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed, framed_message
 from protocol.streams.handshake_messages import (
     HandshakeAnswer,
@@ -89,6 +92,25 @@ def test_answer_header(raw: bytes) -> None:
     assert 0 <= size_bytes < 2**64
     if status in list(BlobStatus):
         assert encode_answer_header(BlobStatus(status), size_bytes) == raw
+
+
+@given(received("engine"))
+@examples(300)
+def test_engine_message(raw: bytes) -> None:
+    for decode in (decode_engine_request, decode_engine_answer):
+        try:
+            message = decode(raw)
+        except ProtocolError:
+            continue
+        check(message, decode)
+        if isinstance(message, Generate):
+            with suppress(ProtocolError):
+                batch = opened_batch(message)
+                assert generate_message(batch) == message
+                assert len(batch.owners) <= limits.ENGINE_COMPLETIONS
+        elif isinstance(message, Progress):
+            with suppress(ProtocolError):
+                assert all(len(ids) == len(logps) for _, (ids, logps) in opened_completions(message))
 
 
 @given(received("peer"))

@@ -1,0 +1,67 @@
+"""Frames of the engine's protocol over a stream: here a Unix socket, whose calls wait no longer than they are told."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Protocol
+
+from protocol.errors import DeadlineError, UnreachableError
+from protocol.streams.engine_messages import ENGINE_PROTOCOL
+from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed
+
+_READ_BYTES = 1 << 20
+
+
+class Channel(Protocol):
+    """Carries whole frames, both ways. A call raises ``UnreachableError`` where the other end is gone, and
+    ``DeadlineError`` where it does nothing for ``seconds``; None: it may take as long as it likes."""
+
+    def send(self, body: bytes, *, seconds: float | None) -> None: ...
+
+    def receive(self, *, max_bytes: int, seconds: float | None) -> bytes:
+        """Returns the body of the next frame. Raises ``OversizedError`` before it reads one over ``max_bytes``."""
+
+    def close(self) -> None: ...
+
+
+class SocketChannel:
+    """``Channel`` on a connected stream socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def send(self, body: bytes, *, seconds: float | None) -> None:
+        try:
+            self._socket.settimeout(seconds)
+            self._socket.sendall(framed(body))
+        except TimeoutError as error:
+            raise DeadlineError(f"the other end took nothing for {seconds} s") from error
+        except OSError as error:
+            raise UnreachableError(f"the connection is closed ({error})") from error
+
+    def receive(self, *, max_bytes: int, seconds: float | None) -> bytes:
+        until = None if seconds is None else time.monotonic() + seconds
+        try:
+            prefix = self._exactly(LENGTH_BYTES, until)
+            return self._exactly(checked_body_length(prefix, max_bytes=max_bytes, what=ENGINE_PROTOCOL), until)
+        except TimeoutError as error:
+            raise DeadlineError(f"the other end said nothing for {seconds} s") from error
+        except OSError as error:
+            raise UnreachableError(f"the connection is closed ({error})") from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, size: int, until: float | None) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            left_seconds = None if until is None else until - time.monotonic()
+            if left_seconds is not None and left_seconds <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left_seconds)
+            part = self._socket.recv(min(size - len(received), _READ_BYTES))
+            if not part:
+                raise UnreachableError("the connection was closed")
+            received += part
+        return bytes(received)

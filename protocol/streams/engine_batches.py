@@ -1,0 +1,205 @@
+"""What a generation samples, and what came of it, as values: the columns of ``Generate`` and ``Progress``.
+
+A *start* is a sequence of tokens that completions continue: a prompt, or a prompt with the tokens of a completion that
+was begun earlier. Completions are numbered from 0 in the order of the starts. An engine sends only tokens that it
+sampled itself; what was begun before stays with the client, so that no engine can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol import limits
+from protocol.errors import MalformedError, OversizedError
+from protocol.streams.engine_messages import Generate, Progress
+
+Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities of one completion, (T,) each
+LOGP_ROUNDING = 1e-3  # nats above 0 that rounding may give a certain token
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    group: int
+    prefix_ids: tuple[int, ...]  # at least one
+    completions: int  # at least one
+    limit: int  # new tokens of each completion, at least one
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one generation samples."""
+
+    starts: tuple[Start, ...]
+    groups: int  # some of which may have no start: they are complete from the beginning
+    temperature: float
+    seed: int
+    rows: int
+    enough: int | None  # complete groups that suffice
+
+    @property
+    def owners(self) -> list[Start]:
+        """The start of each completion."""
+        return [start for start in self.starts for _ in range(start.completions)]
+
+
+def generate_message(batch: Batch) -> Generate:
+    """Raises ``ValueError`` for what every engine would refuse: that is our own bug."""
+    starts = batch.starts
+    message = Generate(
+        temperature=batch.temperature,
+        seed=batch.seed,
+        rows=batch.rows,
+        groups=batch.groups,
+        enough=batch.enough,
+        group_of=_column([start.group for start in starts]),
+        completions=_column([start.completions for start in starts]),
+        limits=_column([start.limit for start in starts]),
+        prefix_lengths=_column([len(start.prefix_ids) for start in starts]),
+        prefix_ids=_column([token for start in starts for token in start.prefix_ids]),
+    )
+    try:
+        opened_batch(message)
+    except (MalformedError, OversizedError) as error:
+        raise ValueError(f"this generation must not be asked for: {error}") from error
+    return message
+
+
+def opened_batch(message: Generate) -> Batch:
+    """Raises ``MalformedError`` or ``OversizedError`` for columns that do not make a batch."""
+    group_of, completions = _numbers(message.group_of, "groups"), _numbers(message.completions, "completions")
+    most, lengths = _numbers(message.limits, "limits"), _numbers(message.prefix_lengths, "prefix lengths")
+    prefix_ids = _numbers(message.prefix_ids, "prefix ids")
+    counts = {len(column) for column in (group_of, completions, most, lengths)}
+    if len(counts) != 1 or not len(group_of):
+        raise MalformedError(f"columns of {sorted(counts)} starts: each needs one number for each start, at least one")
+    if completions.sum() > limits.ENGINE_COMPLETIONS or most.max() > limits.ENGINE_COMPLETION_TOKENS:
+        raise OversizedError(
+            f"{completions.sum()} completions of up to {most.max()} tokens; at most {limits.ENGINE_COMPLETIONS} of "
+            f"{limits.ENGINE_COMPLETION_TOKENS} are allowed"
+        )
+    if min(completions.min(), most.min(), lengths.min()) < 1 or lengths.sum() != len(prefix_ids):
+        raise MalformedError("a start without tokens, completions or room, or tokens that belong to no start")
+    if group_of.max() >= message.groups or prefix_ids.max() > limits.TOKEN_ID:
+        raise MalformedError("a group or a token beyond the highest that there can be")
+    ends = [0, *np.cumsum(lengths).tolist()]
+    ids = prefix_ids.tolist()
+    starts = tuple(
+        Start(group, tuple(ids[begin:end]), count, limit)
+        for (begin, end), group, count, limit in zip(
+            pairwise(ends), group_of.tolist(), completions.tolist(), most.tolist(), strict=True
+        )
+    )
+    return Batch(starts, message.groups, message.temperature, message.seed, message.rows, message.enough)
+
+
+def progress_message(
+    completions: Sequence[tuple[int, Sampled]],
+    *,
+    version: int,
+    weights: bytes,
+    running: bool,
+    steps: int,
+    complete: int,
+    left: int,
+) -> Progress:
+    """``completions``: the number of each one that is handed over, and what was sampled of it."""
+    return Progress(
+        version=version,
+        weights=weights,
+        running=running,
+        steps=steps,
+        complete=complete,
+        left=left,
+        which=_column([number for number, _ in completions]),
+        lengths=_column([len(token_ids) for _, (token_ids, _) in completions]),
+        token_ids=b"".join(token_ids.astype("<u4").tobytes() for _, (token_ids, _) in completions),
+        logps=b"".join(logps.astype("<f4").tobytes() for _, (_, logps) in completions),
+    )
+
+
+def opened_completions(message: Progress) -> list[tuple[int, Sampled]]:
+    """The completions that an answer hands over. Raises ``MalformedError`` where its columns disagree,
+    ``OversizedError`` for more than a generation has."""
+    which, lengths = _numbers(message.which, "completions"), _numbers(message.lengths, "lengths")
+    if len(lengths) > limits.ENGINE_COMPLETIONS:
+        raise OversizedError(f"{len(lengths)} completions; a generation has {limits.ENGINE_COMPLETIONS} at most")
+    token_ids = _numbers(message.token_ids, "tokens")
+    if len(message.logps) % 4:
+        raise MalformedError(f"a column of {len(message.logps)} bytes for log-probabilities of 4 bytes")
+    logps = np.frombuffer(message.logps, "<f4").astype(np.float32)
+    if len(which) != len(lengths) or not lengths.sum() == len(token_ids) == len(logps):
+        raise MalformedError(
+            f"{len(which)} completions with {len(lengths)} lengths, {lengths.sum()} tokens by these, {len(token_ids)} "
+            f"tokens and {len(logps)} log-probabilities"
+        )
+    ends = np.cumsum(lengths)[:-1]
+    return list(
+        zip(which.tolist(), zip(np.split(token_ids, ends), np.split(logps, ends), strict=True), strict=True)
+        if len(which)
+        else ()
+    )
+
+
+class Received:
+    """The completions of one generation as they come from its engine, each checked before it counts."""
+
+    def __init__(self, batch: Batch, *, vocabulary: int, end_ids: Collection[int]) -> None:
+        self._batch, self._owners, self._vocabulary = batch, batch.owners, vocabulary
+        self._end_ids = np.array(sorted(end_ids), np.int64)
+        self._came: dict[int, Sampled] = {}
+
+    def take(self, message: Progress) -> None:
+        """Raises ``MalformedError`` for completions that nobody asked for, or that cannot have been sampled."""
+        came = opened_completions(message)
+        if not came and message.left and not message.running:
+            raise MalformedError(f"{message.left} completions are left, and none is handed over")
+        for number, sampled in came:
+            if number >= len(self._owners) or number in self._came:
+                raise MalformedError(f"completion {number} of {len(self._owners)}, or one handed over twice")
+            self._check(number, *sampled)
+            self._came[number] = sampled
+
+    def all(self, *, interrupted: bool) -> list[Sampled]:
+        """Tokens and log-probabilities of every completion; those never begun have none.
+
+        Raises ``MalformedError`` where some have not ended, and the generation was neither interrupted nor had reached
+        the number of groups that suffices.
+        """
+        nothing = np.empty(0, np.int64), np.empty(0, np.float32)
+        sequences = [self._came.get(number, nothing) for number in range(len(self._owners))]
+        ended = [self._has_ended(s, tokens) for s, (tokens, _) in zip(self._owners, sequences, strict=True)]
+        open_groups = {start.group for start, done in zip(self._owners, ended, strict=True) if not done}
+        enough = self._batch.enough
+        suffices = enough is not None and self._batch.groups - len(open_groups) >= enough
+        if open_groups and not interrupted and not suffices:
+            raise MalformedError(f"{ended.count(False)} completions have not ended, and nothing interrupted them")
+        return sequences
+
+    def _check(self, number: int, token_ids: NDArray[np.int64], logps: NDArray[np.float32]) -> None:
+        limit = self._owners[number].limit
+        if not 1 <= len(token_ids) <= limit:
+            raise MalformedError(f"completion {number} has {len(token_ids)} tokens: 1 to {limit} were asked for")
+        if token_ids.max() >= self._vocabulary:
+            raise MalformedError(f"completion {number} has token {token_ids.max()}: there are {self._vocabulary}")
+        if not (logps <= LOGP_ROUNDING).all() or not np.isfinite(logps).all():
+            raise MalformedError(f"completion {number} has a log-probability that is none")
+        if np.isin(token_ids[:-1], self._end_ids).any():
+            raise MalformedError(f"completion {number} goes on after its end")
+
+    def _has_ended(self, start: Start, token_ids: NDArray[np.int64]) -> bool:
+        return len(token_ids) == start.limit or bool(len(token_ids) and token_ids[-1] in self._end_ids)
+
+
+def _column(numbers: Sequence[int]) -> bytes:
+    return np.array(numbers, dtype=np.int64).astype("<u4").tobytes()
+
+
+def _numbers(column: bytes, what: str) -> NDArray[np.int64]:
+    if len(column) % 4:
+        raise MalformedError(f"a column of {len(column)} bytes for {what} of 4 bytes")
+    return np.frombuffer(column, "<u4").astype(np.int64)

@@ -1,0 +1,46 @@
+"""The table of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from node.configuration import BackendName, Config, EngineSection
+from node.engines.backend_choice import WHERE
+from node.engines.backends import BACKENDS, EngineParts, engine_of, make_empty
+from node.engines.torch import TorchEngine
+from node.events import EngineChanged, Event
+from node.home import Home
+from node.policy.policy import Policy
+
+
+def test_every_configurable_backend_has_a_row_and_a_place() -> None:
+    assert set(BACKENDS) == set(WHERE) == set(get_args(BackendName))
+    with pytest.raises(ValidationError, match=r"'torch' or 'process'"):
+        EngineSection.model_validate({"backend": "steam"})
+
+
+@pytest.mark.parametrize("owns_weights", [False, True])
+def test_the_embedded_engine_is_made_as_it_was_and_said_to_be_the_one(
+    load_policy: Callable[..., Policy], tmp_path: Path, owns_weights: bool
+) -> None:
+    told: list[Event] = []
+    parts = EngineParts(Home(tmp_path), Config(), load_policy("qwen3"), 8, True, owns_weights, told.append, lambda: 5.0)
+    with ExitStack() as stack:
+        engine = engine_of(parts, stack)
+    assert isinstance(engine, TorchEngine) and (engine.rows, engine.owns_weights) == (8, owns_weights)
+    (event,) = told
+    assert isinstance(event, EngineChanged) and event.is_as_configured and event.backend == "torch"
+
+
+def test_what_a_killed_learner_left_for_its_engine_is_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"whole")
+    make_empty(folder)
+    assert not list(folder.iterdir()) and folder.stat().st_mode & 0o777 == 0o700
