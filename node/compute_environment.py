@@ -58,6 +58,17 @@ def compute_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**COMPUTE_DEFAULTS, **environment}
 
 
+def without_compute_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns ``environment`` without our defaults and without thread counts: for another program that computes, which
+    chooses its own."""
+    dropped = {*COMPUTE_DEFAULTS.items()}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in THREAD_VARIABLES and (name, value) not in dropped
+    }
+
+
 def thread_limit(threads: int | None, environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that hold torch, MKL and numba to ``threads``, or to fewer where ``environment`` says so;
     none without a limit."""

@@ -45,6 +45,11 @@ class Home:
         return self.path / "engine.sock"
 
     @property
+    def engine_code(self) -> Path:
+        """Links to our own packages, for an engine that another Python environment runs."""
+        return self.path / "engine-code"
+
+    @property
     def engine_files(self) -> Path:
         """Where the learner puts whole weights for an engine in a process of its own, while that loads them."""
         return self.path / "engine"

@@ -16,6 +16,7 @@ from node.cli.verbs import (
     demo,
     doctor,
     down,
+    engine,
     eval,
     export,
     fit,
@@ -81,6 +82,7 @@ swarm.app.command("rotate-key")(owner.rotate_key)
 swarm.app.command("apply")(owner.apply_document)
 app.add_typer(swarm.app, name="swarm")
 app.add_typer(config.app, name="config")
+app.add_typer(engine.app, name="engine")
 
 
 def main() -> None:

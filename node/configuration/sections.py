@@ -38,7 +38,7 @@ CorrectionName = Literal[
     "decoupled_ppo",
     "ppo_ewma",
 ]
-BackendName = Literal["torch", "process"]
+BackendName = Literal["torch", "process", "vllm"]
 HostName = Literal["py", "go", "auto"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 DivergenceEstimator = Literal["k3", "log_ratio"]
@@ -122,7 +122,8 @@ class TasksSection(ConfigSection):
 class EngineSection(ConfigSection):
     """Generation."""
 
-    backend: BackendName = "torch"  # in the learner's process, or in one of its own: docs/engines.md
+    backend: BackendName | Auto = "auto"  # what generates, and in which process: docs/engines.md
+    memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.45  # of the card, for vLLM
     rows: AtLeastOne | Auto = "auto"  # sequences decoded side by side
     temperature: Positive = 1.0
 

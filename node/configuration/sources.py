@@ -29,7 +29,15 @@ ENVIRONMENT_PREFIX: Final = "STARLING_"
 OPEN_TABLES: Final = ("tasks.reasoning_gym.",)  # the keys below them are checked where they are read
 # Read elsewhere: the data directory, an invite, and what scripts/environment.sh and install.sh ask for.
 NOT_KEYS: Final = frozenset(
-    {"STARLING_HOME", "STARLING_JOIN", "STARLING_PYTHON", "STARLING_UV", "STARLING_PREFIX", "STARLING_BIN"}
+    {
+        "STARLING_HOME",
+        "STARLING_JOIN",
+        "STARLING_PYTHON",
+        "STARLING_UV",
+        "STARLING_PREFIX",
+        "STARLING_BIN",
+        "STARLING_ENGINES",
+    }
 )
 
 NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})

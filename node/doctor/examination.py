@@ -21,6 +21,8 @@ from node.doctor.engine import judge_engine
 from node.doctor.findings import Finding, Report, error, ok, report_of
 from node.doctor.room import first_checkpoint_bytes
 from node.doctor.settings_in_use import differing_keys, running_settings, some_of
+from node.engines.backend_choice import EngineFacts
+from node.engines.vllm_backend.environment import environment_at
 from node.fit.machine_probe import machine_of
 from node.fit.planning import sizes_of, trained_here
 from node.fit.table import FitReport, fit_report
@@ -52,7 +54,10 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     torch = machine_facts.torch_facts(config.policy.device, config.policy.dtype)
     fit = _fit(home, config, torch.probe, wrong)
     findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
-    findings.append(judge_engine(config, running))
+    on_card = torch.probe is not None and torch.probe.device == "cuda"
+    four_bit = config.policy.four_bit is True
+    facts = EngineFacts(environment_at(environment).installed(), on_card, four_bit)
+    findings.append(judge_engine(config, running, facts))
     findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))
     return report_of(tuple(findings))

@@ -7,18 +7,50 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.configuration import BackendName, EngineSection
+from node.engines.vllm_backend.environment import Installed
 
 WHERE: Final[Mapping[BackendName, str]] = {
     "torch": "the embedded engine, in the learner's process",
     "process": "the embedded engine, in a process of its own that may die without harm to the run",
+    "vllm": "vLLM, in a process and an environment of its own",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the choice depends on, beside the settings."""
+
+    vllm: Installed | None
+    on_card: bool  # the learner computes on an NVIDIA GPU
+    four_bit: bool  # the base model is in 4 bits
 
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
     backend: BackendName
     because: str  # where it runs, and who chose it
+    wanted: BackendName  # differs where what is set cannot be had
 
 
-def choose_backend(section: EngineSection) -> BackendChoice:
-    return BackendChoice(section.backend, f'{WHERE[section.backend]} (engine.backend = "{section.backend}")')
+def choose_backend(section: EngineSection, facts: EngineFacts) -> BackendChoice:
+    """Returns what is set, if it can be had; for "auto" vLLM where it was installed for the card that the learner
+    uses."""
+    unfit = _unfit_for_vllm(facts)
+    if section.backend == "auto":
+        chosen: BackendName = "vllm" if unfit is None and facts.vllm is not None and _is_for_card(facts) else "torch"
+        return BackendChoice(chosen, f'{WHERE[chosen]} (engine.backend = "auto")', chosen)
+    if section.backend == "vllm" and unfit is not None:
+        return BackendChoice("torch", f'{unfit} (engine.backend = "vllm")', "vllm")
+    return BackendChoice(
+        section.backend, f'{WHERE[section.backend]} (engine.backend = "{section.backend}")', section.backend
+    )
+
+
+def _unfit_for_vllm(facts: EngineFacts) -> str | None:
+    if facts.vllm is None:
+        return "vLLM is not installed (starling engine install vllm)"
+    return "vLLM is not given a base model in 4 bits" if facts.four_bit else None
+
+
+def _is_for_card(facts: EngineFacts) -> bool:
+    return facts.on_card and facts.vllm is not None and facts.vllm.build == "cuda"

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from node.compute_environment import without_compute_settings
 from node.configuration import BackendName, Config
-from node.engines.backend_choice import choose_backend
+from node.engines.backend_choice import BackendChoice, EngineFacts, choose_backend
 from node.engines.engine import Engine
 from node.engines.process.engine_child import EngineChild
 from node.engines.process.engine_process import EngineSetup
 from node.engines.process.process_engine import EngineChange, ProcessEngine
-from node.engines.process.remote_engine import patience_with
+from node.engines.process.remote_engine import Patience, patience_with
 from node.engines.torch import TorchEngine
+from node.engines.vllm_backend.environment import environment_at, linked_packages
+from node.engines.vllm_backend.vllm_setup import VllmSetup
 from node.events import EngineChanged, Event
 from node.home import Home
+from node.policy.adapter import adapter_configuration
+from node.policy.model_files import model_folder
 from node.policy.policy import Policy
+from node.policy.weight_layout import layout_of
+
+VLLM_COMPILING_SECONDS: Final = 1200.0  # for the model, before it says hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +46,80 @@ class EngineParts:
 
 
 def engine_of(parts: EngineParts, stack: ExitStack) -> Engine:
-    """Returns the engine that is configured; ``stack`` ends what it starts."""
-    return BACKENDS[choose_backend(parts.config.engine).backend](parts, stack)
+    """Returns the engine that is configured, or the embedded one in its place; ``stack`` ends what it starts."""
+    policy = parts.policy
+    facts = EngineFacts(environment_at(os.environ).installed(), policy.device.type == "cuda", policy.four_bit)
+    choice = choose_backend(parts.config.engine, facts)
+    return BACKENDS[choice.backend](parts, choice, stack)
 
 
-def _in_this_process(parts: EngineParts, stack: ExitStack) -> Engine:
+def _in_this_process(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:
     engine = _embedded(parts, owns_weights=parts.owns_weights)
-    because = choose_backend(parts.config.engine).because
-    parts.report(_event(parts, EngineChange(embedded=True, running=True, because=because, losses=0)))
+    parts.report(_event(parts, choice, EngineChange(embedded=True, running=True, because=choice.because, losses=0)))
     return engine
 
 
-def _in_its_own_process(parts: EngineParts, stack: ExitStack) -> Engine:
-    home, config = parts.home, parts.config
-    make_empty(home.engine_files)
+def _in_its_own_process(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:
     setup = EngineSetup(
-        socket=str(home.engine_socket),
-        files=str(home.engine_files),
-        policy=config.policy.model_dump(mode="json"),
-        seed=config.seed,
+        **_process_settings(parts),
+        policy=parts.config.policy.model_dump(mode="json"),
+        seed=parts.config.seed,
         merge_adapters=parts.merge_adapters,
-        log_level=config.log_level.upper(),
     )
-    engine = ProcessEngine(
-        parts.policy,
-        lambda: EngineChild(setup),
-        lambda: _embedded(parts, owns_weights=True),
+    return _process_engine(parts, choice, stack, lambda: EngineChild(setup), _patience(parts))
+
+
+def _on_vllm(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:
+    policy, config, environment = parts.policy, parts.config, environment_at(os.environ)
+    setup = VllmSetup(
+        **_process_settings(parts),
+        model=str(model_folder(config.policy.model)),
+        dtype=str(policy.dtype).removeprefix("torch."),
+        family=policy.family.hex(),
+        trained=tuple(layout_of(policy.trainable()).tensors),
+        end_ids=policy.tokens.eos_ids,
+        vocabulary=policy.tokens.vocabulary,
+        width=policy.vocabulary,
         rows=parts.rows,
         seed=config.seed,
-        files=home.engine_files,
-        report=lambda change: parts.report(_event(parts, change)),
-        patience=patience_with(parts.policy.parameters, on_cpu=parts.policy.device.type == "cpu"),
+        memory_share=config.engine.memory_share,
+        adapter=adapter_configuration(policy.model),
+    )
+    command = (str(environment.python), "-P", "-m", "node.engines.vllm_backend.vllm_process")
+    code = {"PYTHONPATH": str(linked_packages(parts.home.engine_code))}
+    patience = replace(_patience(parts), start=_patience(parts).start + VLLM_COMPILING_SECONDS)
+    variables = without_compute_settings(os.environ) | code
+    return _process_engine(parts, choice, stack, lambda: EngineChild(setup, command, variables), patience)
+
+
+def _patience(parts: EngineParts) -> Patience:
+    return patience_with(parts.policy.parameters, on_cpu=parts.policy.device.type == "cpu")
+
+
+def _process_settings(parts: EngineParts) -> dict[str, str]:
+    """What every ``ProcessSetup`` has."""
+    home = parts.home
+    make_empty(home.engine_files)
+    level = parts.config.log_level.upper()
+    return {"socket": str(home.engine_socket), "files": str(home.engine_files), "log_level": level}
+
+
+def _process_engine(
+    parts: EngineParts,
+    choice: BackendChoice,
+    stack: ExitStack,
+    start: Callable[[], EngineChild],
+    patience: Patience,
+) -> Engine:
+    engine = ProcessEngine(
+        parts.policy,
+        start,
+        lambda: _embedded(parts, owns_weights=True),
+        rows=parts.rows,
+        seed=parts.config.seed,
+        files=parts.home.engine_files,
+        report=lambda change: parts.report(_event(parts, choice, change)),
+        patience=patience,
     )
     stack.callback(engine.close)
     return engine
@@ -89,12 +141,11 @@ def _embedded(parts: EngineParts, *, owns_weights: bool) -> TorchEngine:
     )
 
 
-def _event(parts: EngineParts, change: EngineChange) -> EngineChanged:
-    configured = parts.config.engine.backend
+def _event(parts: EngineParts, choice: BackendChoice, change: EngineChange) -> EngineChanged:
     return EngineChanged(
         time_seconds=parts.clock(),
-        backend="torch" if change.embedded else configured,
-        configured=configured,
+        backend="torch" if change.embedded else choice.backend,
+        configured=choice.wanted,
         running=change.running,
         because=change.because,
         losses=change.losses,
@@ -102,7 +153,8 @@ def _event(parts: EngineParts, change: EngineChange) -> EngineChanged:
     )
 
 
-BACKENDS: Final[Mapping[BackendName, Callable[[EngineParts, ExitStack], Engine]]] = {
+BACKENDS: Final[Mapping[BackendName, Callable[[EngineParts, BackendChoice, ExitStack], Engine]]] = {
     "torch": _in_this_process,
     "process": _in_its_own_process,
+    "vllm": _on_vllm,
 }

@@ -55,7 +55,7 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
     behind = objective.research.weights_behind
     runs_ahead = learner.max_staleness > 0
     waiting = 1 + behind if runs_ahead or behind else 0
-    elsewhere = config.engine.backend == "process"
+    elsewhere = config.engine.backend in ("process", "vllm")
     averages_proximal = objective.correction in AVERAGING_CORRECTIONS
     return Workload(
         prompt_tokens=prompt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -21,3 +22,21 @@ def with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
 
 def adapter_config(rank: int) -> LoraConfig:
     return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def adapter_configuration(model: PreTrainedModel | PeftModel) -> dict[str, Any] | None:
+    """Returns what another program must know of the adapter that ``model`` has, as peft's files name it; None without
+    one."""
+    if not isinstance(model, PeftModel):
+        return None
+    config = model.peft_config[model.active_adapter]
+    assert isinstance(config, LoraConfig)
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(config.target_modules or ()),
+    }

@@ -41,7 +41,7 @@ from node.engines.engine import GenerationProgress, GenerationRequest, Sampling,
 from node.engines.process.channel import SocketChannel
 from node.engines.process.engine_child import EngineChild, connected
 from node.engines.process.engine_process import EngineSetup, accepted
-from node.engines.process.hosted_engine import HostedTorchEngine
+from node.engines.process.hosted_torch import HostedTorchEngine
 from node.engines.process.process_engine import EngineChange, ProcessEngine, StartedEngine
 from node.engines.process.serving import EngineSession
 from node.engines.torch import TorchEngine
@@ -131,7 +131,12 @@ class Bench:
         self.policy = Policy.load(MODEL, seed=0)
         self.stored = self.policy.separate()
         self.setup = EngineSetup(
-            str(folder / "engine.sock"), str(folder), MODEL.model_dump(mode="json"), 0, True, log_level="ERROR"
+            socket=str(folder / "engine.sock"),
+            files=str(folder),
+            policy=MODEL.model_dump(mode="json"),
+            seed=0,
+            merge_adapters=True,
+            log_level="ERROR",
         )
         self._near = TorchEngine(self.policy, rows=8, seed=0, owns_weights=True)
         self._optimizer = MasterAdamW(self.policy.trainable(), LearnerSection(learning_rate=1e-4))

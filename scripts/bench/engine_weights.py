@@ -88,7 +88,14 @@ def section_of(model: str, dtype: str, folder: Path) -> PolicySection:
 
 
 def engine_elsewhere(policy: Policy, section: PolicySection, folder: Path) -> EngineElsewhere:
-    setup = EngineSetup(str(folder / "engine.sock"), str(folder), section.model_dump(mode="json"), 0, True, "ERROR")
+    setup = EngineSetup(
+        socket=str(folder / "engine.sock"),
+        files=str(folder),
+        policy=section.model_dump(mode="json"),
+        seed=0,
+        merge_adapters=True,
+        log_level="ERROR",
+    )
     return EngineElsewhere(
         policy,
         lambda: EngineChild(setup),

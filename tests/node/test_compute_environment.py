@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from node.compute_environment import COMPUTE_DEFAULTS, compute_environment, importing_libraries
+from node.compute_environment import (
+    COMPUTE_DEFAULTS,
+    compute_environment,
+    importing_libraries,
+    thread_limit,
+    without_compute_settings,
+)
 
 
 def test_variables_of_the_user_take_precedence() -> None:
     environment = compute_environment({"GOMP_SPINCOUNT": "7", "HOME": "/home/ann"})
     assert environment == COMPUTE_DEFAULTS | {"GOMP_SPINCOUNT": "7", "HOME": "/home/ann"}
+
+
+def test_another_program_gets_what_the_user_set_and_nothing_of_ours() -> None:
+    own = {"GOMP_SPINCOUNT": "7", "HOME": "/home/ann"}
+    assert without_compute_settings(compute_environment(own) | thread_limit(1, own)) == own
 
 
 def test_package_that_downloads_code_is_hidden_from_the_libraries_and_from_nobody_else(

@@ -39,7 +39,14 @@ sys.stdin.read()
 
 
 def setup_in(folder: Path) -> EngineSetup:
-    return EngineSetup(str(folder / "engine.sock"), str(folder), SECTION.model_dump(mode="json"), 0, True, "ERROR")
+    return EngineSetup(
+        socket=str(folder / "engine.sock"),
+        files=str(folder),
+        policy=SECTION.model_dump(mode="json"),
+        seed=0,
+        merge_adapters=True,
+        log_level="ERROR",
+    )
 
 
 def test_killed_in_a_batch_it_is_started_again_and_samples_the_same(tmp_path: Path) -> None:

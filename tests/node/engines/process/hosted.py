@@ -15,7 +15,7 @@ import torch
 
 from node.engines.engine import GenerationProgress, GenerationRequest
 from node.engines.process.channel import SocketChannel
-from node.engines.process.hosted_engine import HostedTorchEngine
+from node.engines.process.hosted_torch import HostedTorchEngine
 from node.engines.process.process_engine import EngineChange, ProcessEngine
 from node.engines.process.remote_engine import Patience
 from node.engines.process.serving import EngineSession

@@ -194,7 +194,7 @@ def test_a_refused_whole_update_reaches_the_learner_as_an_integrity_error(run: H
 
 
 def setup_in(folder: Path) -> EngineSetup:
-    return EngineSetup(str(folder / "engine.sock"), str(folder), {}, 0, True)
+    return EngineSetup(socket=str(folder / "engine.sock"), files=str(folder), policy={}, seed=0, merge_adapters=True)
 
 
 def stand_in(code: str) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""``starling engine install|list|remove``: engines that need an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from node.cli.options import JsonOption
+
+app = typer.Typer(help="Install an engine in an environment of its own, list what there is, or remove one.")
+EngineArgument = Annotated[Literal["vllm"], typer.Argument(metavar="ENGINE", help="vllm")]
+
+
+@app.command("install")
+def install_engine(
+    engine: EngineArgument,
+    build: Annotated[
+        Literal["cuda", "cpu"] | None,
+        typer.Option(help="Default: cuda where there is an NVIDIA GPU, else cpu."),
+    ] = None,
+) -> None:
+    """Install vLLM beside starling, for all nodes of this user. 10 GiB for a GPU, 3.5 GiB for a processor.
+
+    Ctrl-C leaves nothing that counts as installed; the next run begins anew.
+    Afterwards: starling up --set engine.backend=vllm.
+
+    Example: starling engine install vllm
+    """
+    from node.doctor.machine_facts import NVIDIA_DEVICE
+    from node.engines.vllm_backend.environment import BUILDS, environment_at, install
+
+    chosen = build or ("cuda" if NVIDIA_DEVICE.exists() else "cpu")
+    environment = environment_at(os.environ)
+    on_terminal = sys.stderr.isatty()
+    shown = ""
+
+    def say(line: str) -> None:
+        nonlocal shown
+        if on_terminal:
+            typer.echo(f"\r\x1b[K{line}", nl=False, err=True)
+        elif (step := line.partition(":")[0]) != shown:
+            shown = step
+            typer.echo(step, err=True)
+
+    try:
+        installed = install(environment, BUILDS[chosen], say)
+    finally:
+        if on_terminal:
+            typer.echo("", err=True)
+    typer.echo(f"vLLM {installed.vllm} ({installed.build}) is in {environment.folder}")
+
+
+@app.command("list")
+def list_engines(as_json: JsonOption = False) -> None:
+    """Show which engines there are, and where."""
+    import msgspec
+
+    from node.engines.vllm_backend.environment import environment_at
+
+    environment = environment_at(os.environ)
+    found = environment.installed()
+    if as_json:
+        typer.echo(msgspec.json.encode({"torch": True, "vllm": found, "folder": str(environment.folder)}))
+        return
+    typer.echo("torch   comes with starling; in the learner's process, or in one of its own (engine.backend)")
+    if found is None:
+        typer.echo("vllm    not installed: starling engine install vllm")
+    else:
+        typer.echo(f"vllm    {found.vllm} ({found.build}) in {environment.folder}")
+
+
+@app.command("remove")
+def remove_engine(engine: EngineArgument) -> None:
+    """Delete an engine's environment. A node that uses it then generates with the embedded engine.
+
+    Example: starling engine remove vllm
+    """
+    from node.engines.vllm_backend.environment import environment_at, remove
+
+    environment = environment_at(os.environ)
+    was_there = remove(environment)
+    typer.echo(f"removed {environment.folder}" if was_there else f"there is nothing in {environment.folder}")

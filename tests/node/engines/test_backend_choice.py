@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from node.configuration import EngineSection
+from node.engines.backend_choice import EngineFacts, choose_backend
+from node.engines.vllm_backend.environment import Installed
+
+NOTHING = EngineFacts(vllm=None, on_card=True, four_bit=False)
+FOR_CARDS = EngineFacts(Installed("cuda", "0.32.0"), on_card=True, four_bit=False)
+FOR_PROCESSORS = EngineFacts(Installed("cpu", "0.32.0"), on_card=False, four_bit=False)
+
+
+@pytest.mark.parametrize("facts", [NOTHING, FOR_CARDS, FOR_PROCESSORS])
+@pytest.mark.parametrize("backend", ["torch", "process"])
+def test_an_engine_that_needs_nothing_is_the_one_that_is_set(backend: str, facts: EngineFacts) -> None:
+    choice = choose_backend(EngineSection.model_validate({"backend": backend}), facts)
+    assert (choice.backend, choice.wanted) == (backend, backend)
+    assert f'engine.backend = "{backend}"' in choice.because
+
+
+@pytest.mark.parametrize(
+    ("facts", "backend"),
+    [
+        (FOR_CARDS, "vllm"),
+        (NOTHING, "torch"),
+        (FOR_PROCESSORS, "torch"),
+        (EngineFacts(FOR_CARDS.vllm, on_card=False, four_bit=False), "torch"),
+        (EngineFacts(FOR_PROCESSORS.vllm, on_card=True, four_bit=False), "torch"),
+        (EngineFacts(FOR_CARDS.vllm, on_card=True, four_bit=True), "torch"),
+    ],
+)
+def test_auto_takes_vllm_where_it_was_installed_for_the_card_that_is_used(facts: EngineFacts, backend: str) -> None:
+    choice = choose_backend(EngineSection(), facts)
+    assert (choice.backend, choice.wanted) == (backend, backend)
+
+
+def test_vllm_that_cannot_be_had_is_replaced_and_the_remedy_told() -> None:
+    section = EngineSection(backend="vllm")
+    assert choose_backend(section, FOR_PROCESSORS).backend == "vllm"
+    missing = choose_backend(section, NOTHING)
+    assert (missing.backend, missing.wanted) == ("torch", "vllm")
+    assert "starling engine install vllm" in missing.because
+    four_bit = choose_backend(section, EngineFacts(FOR_CARDS.vllm, on_card=True, four_bit=True))
+    assert four_bit.backend == "torch" and "4 bits" in four_bit.because
