@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from typing import ClassVar
 from weakref import WeakSet
@@ -25,6 +26,7 @@ import trio
 from libp2p.abc import ISecureConn
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, Yamux, YamuxStream
 
 from swarm.hosts.libp2p.containment import PEER_FAILURES
@@ -49,6 +51,39 @@ class SteadyStream(YamuxStream):
     The window is ``target_recv_window``: 256 KiB at first, doubled while half of it takes less than four round trips,
     ``WINDOW_BYTES`` at most.
     """
+
+    _has_window: trio.Event | None = None  # of whoever waits for it
+    _send_window_bytes: int
+
+    @property
+    def send_window(self) -> int:
+        """How many bytes the peer accepts now."""
+        return self._send_window_bytes
+
+    @send_window.setter
+    def send_window(self, size_bytes: int) -> None:  # the library assigns it as an attribute
+        self._send_window_bytes = size_bytes
+        if size_bytes > 0 and self._has_window is not None:
+            self._has_window.set()
+
+    async def wait_for_window(self) -> None:
+        """Returns once the peer accepts at least a byte. The end of the stream does not end it."""
+        while self._send_window_bytes <= 0:
+            self._has_window = trio.Event()
+            await self._has_window.wait()
+
+    async def send_frame(self, payload: memoryview) -> None:
+        """Writes one frame, for which the peer's window must have room, of ``PAYLOAD_BYTES`` at most.
+
+        ``write`` of the library looks at the window under three locks, each of which is a turn of the loop. Nothing
+        comes between looking and taking here, so that none is needed. Raises ``MuxedStreamError`` where this end is
+        closed.
+        """
+        if self.send_closed or self.closed:
+            raise MuxedStreamError("the stream is closed for sending")
+        self.send_window -= len(payload)
+        header = struct.pack(library.YAMUX_HEADER_FORMAT, 0, library.TYPE_DATA, 0, self.stream_id, len(payload))
+        await self.conn._write_frame(b"".join((header, payload)))
 
     async def _auto_tune_and_send_window_update(self, *, bytes_read: int = 0) -> None:
         """Called after every read. Grants the peer the whole window again once half of it is free, as go-yamux does."""
@@ -128,9 +163,15 @@ class SteadyYamux(Yamux):
         if len(data) == HEADER_SIZE:
             await self._drop()
             raise ConnectionClosedError(f"{self.peer_id} reads none of {QUEUED_FRAMES} frames", transport="tcp")
-        async with self._write_lock:
+        if self._write_lock.locked():
+            await self._write_lock.acquire()
+        else:
+            self._write_lock.acquire_nowait()  # without a turn of the loop
+        try:
             await self._write(self._take_queued() + data)
-        await trio.lowlevel.checkpoint()
+        finally:
+            self._write_lock.release()
+        await trio.lowlevel.checkpoint_if_cancelled()  # writing was a turn of the loop
 
     async def _write_queued(self) -> None:
         try:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -32,7 +32,7 @@ optional = Animal | None
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A module that was imported while the package that it uses was deferred."""
     package = tmp_path / DEFERRED
     (package / "below").mkdir(parents=True)
@@ -48,7 +48,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
         del sys.modules[name]
 
 
-def test_deferred_package_is_not_imported_by_the_import_of_what_uses_it(user: ModuleType, capsys) -> None:
+def test_deferred_package_is_not_imported_by_the_import_of_what_uses_it(user: Any, capsys) -> None:
     assert not [name for name in sys.modules if name.startswith(DEFERRED)]
     assert capsys.readouterr().out == ""
     assert user.double(4) == 8
@@ -57,7 +57,7 @@ def test_deferred_package_is_not_imported_by_the_import_of_what_uses_it(user: Mo
     assert capsys.readouterr().out == "", "once"
 
 
-def test_names_of_a_deferred_package_behave_like_what_they_stand_for(user: ModuleType) -> None:
+def test_names_of_a_deferred_package_behave_like_what_they_stand_for(user: Any) -> None:
     class Cat(user.Animal):
         pass
 
@@ -73,7 +73,7 @@ def test_names_of_a_deferred_package_behave_like_what_they_stand_for(user: Modul
         _ = user.slow_package.missing
 
 
-def test_package_used_while_it_is_deferred_is_imported_then(tmp_path: Path, user: ModuleType, capsys) -> None:
+def test_package_used_while_it_is_deferred_is_imported_then(tmp_path: Path, user: Any, capsys) -> None:
     del sys.modules[USER]
     (tmp_path / f"{USER}.py").write_text("import slow_package\nclass Cat(slow_package.Animal): pass")
     sys.path_importer_cache.clear()
@@ -85,7 +85,7 @@ def test_package_used_while_it_is_deferred_is_imported_then(tmp_path: Path, user
     assert sys.modules[DEFERRED] is using.slow_package, "from then on it is the real one"
 
 
-def test_package_that_is_imported_already_stays_as_it_is(user: ModuleType) -> None:
+def test_package_that_is_imported_already_stays_as_it_is(user: Any) -> None:
     import slow_package as real
 
     with deferred([DEFERRED]):

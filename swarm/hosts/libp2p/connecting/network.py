@@ -111,7 +111,7 @@ class NoNames:
         return []
 
 
-library.DNSResolver = NoNames  # type: ignore[misc]  # every network makes one
+library.DNSResolver = NoNames  # type: ignore[attr-defined]  # every network makes one
 
 
 class NoAutoConnector(AutoConnector):
