@@ -58,7 +58,7 @@ def test_deferred_package_is_not_imported_by_the_import_of_what_uses_it(user: An
 
 
 def test_names_of_a_deferred_package_behave_like_what_they_stand_for(user: Any) -> None:
-    class Cat(user.Animal):
+    class Cat(user.Animal):  # type: ignore[misc]
         pass
 
     import slow_package as real  # type: ignore[import-not-found]

@@ -1,12 +1,14 @@
-"""What a stream costs its sender: turns of the loop for a frame, and the wait for a window that was used up."""
+"""What a stream costs: turns of the loop for a frame, a short wait for a window, and nothing once it has ended."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 import trio.abc
 
+from protocol.errors import UnreachableError
 from swarm.host import Stream
 from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
 
@@ -72,5 +74,34 @@ def test_a_sender_without_a_window_goes_on_as_soon_as_it_is_granted_one(tell_on_
         await stream._yamux.wait_for_window()
         assert stream._yamux.send_window > 0
         await stream.reset()
+
+    tell_on_sockets(story)
+
+
+def test_streams_that_ended_leave_nothing_behind_on_their_connection(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        receiver, sender = await world.start(tasks, 2)
+        waiting = 0
+
+        async def wait_for_more(stream: Stream) -> None:
+            nonlocal waiting
+            await stream.receive(10)
+            waiting += 1
+            with pytest.raises(UnreachableError):
+                await stream.receive(10)
+            await stream.reset()
+            waiting -= 1
+
+        receiver.handle("/wait/1", wait_for_more)
+        peer = await sender.connect(receiver.addresses()[0], deadline_seconds=10)
+        for _ in range(5):
+            stream = await sender.open_stream(peer, "/wait/1", deadline_seconds=10)
+            await stream.send(b"some")
+            await world.eventually(lambda: waiting == 1)
+            await stream.reset()
+            await world.eventually(lambda: waiting == 0)
+        for host in (receiver, sender):
+            (connection,) = [each.muxed_conn for each in host._network.get_connections()]
+            assert connection.stream_events.keys() == connection.stream_buffers.keys() == connection.streams.keys()
 
     tell_on_sockets(story)
