@@ -1,7 +1,7 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
     python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--json]
-    python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``common.relay_memory``
+    python -m scripts.bench.reach --memory [--minutes 3] [--reservations 200] [--json]     # ``common.relay_memory``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
 homes that know its address alone. Home one shares a rollout group a second; home two fetches one as soon as it sees it.
@@ -26,7 +26,7 @@ from random import Random
 from typing import Final
 
 from scripts.bench.common.nat_lab import PORT, NatPlace, RouterKind, nat_lab
-from scripts.bench.common.relay_memory import memory_figures
+from scripts.bench.common.relay_memory import RESERVATIONS, memory_figures
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
 from scripts.bench.common.swarm_processes import SwarmProcess, group
@@ -123,11 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", help='two kinds of router, such as "port-restricted,symmetric"; otherwise all pairs')
     parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
     parser.add_argument("--minutes", type=float, default=3.0, help="of --memory, with all reservations")
+    parser.add_argument("--reservations", type=int, default=RESERVATIONS, help="of --memory")
     add_json_flag(parser)
     options = parser.parse_args(arguments)
     if options.memory:
         try:
-            report("reach", memory_figures(options.minutes), as_json=options.json)
+            report("reach", memory_figures(options.minutes, options.reservations), as_json=options.json)
         except NoSlowNetworkError as error:
             raise SystemExit(f"no namespaces here: {error}") from error
         return

@@ -29,7 +29,7 @@ SETTLE_SECONDS: Final = 30.0  # after the last place was given; in it caches fil
 BAR: Final = "≤ 100"
 
 
-def memory_figures(minutes: float, reservations: int = RESERVATIONS) -> list[Figure]:
+def memory_figures(minutes: float, reservations: int) -> list[Figure]:
     """Raises ``NoSlowNetworkError`` where namespaces are impossible."""
     with ExitStack() as stack:
         (place,) = stack.enter_context(nat_lab([RouterKind.NONE]))
