@@ -15,11 +15,10 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from protocol.errors import ConfigurationError, RefusedError, StarlingError, TransportError, UnreachableError
+from protocol.errors import ConfigurationError, RefusedError, StarlingError
 from protocol.meeting_points import dht_key
 from swarm.address_groups import groups_of, spread
 from swarm.host import Host, PeerId
-from swarm.peers.claimed_addresses import ClaimDials
 from swarm.peers.dht_lookups import DhtLookups
 from swarm.peers.discovery import (
     SIMULTANEOUS_DIAL_SECONDS,
@@ -45,6 +44,7 @@ from swarm.peers.keeping import (
 )
 from swarm.peers.name_lookups import NameLookups, is_name
 from swarm.peers.remembered_addresses import RememberedAddresses
+from swarm.peers.requested_dials import RequestedDials
 from swarm.peers.swarm_members import QUESTION_SECONDS, SwarmMembers
 
 TICK_SECONDS = 0.5
@@ -84,14 +84,12 @@ class Peering:
         self._is_of_use = is_of_use
         self._trial_seconds = trial_seconds
         self._replaced_at_seconds = -math.inf
-        self._claimed = claimed
-        self._claim_dials = ClaimDials()
         self._config = config or DiscoveryConfig()
         self._further_places = further_places
         self._dialling: set[PeerId] = set()
         self._members = SwarmMembers(
             host, swarm_id, self.book, random=random, busy=self._dialling, is_banned=is_banned,
-            on_address=lambda address, teller: self._note(address, AddressSource.PEER, teller=teller),
+            on_address=self._note_told,
             on_refused=on_refused, recommended=self._recommended,
         )  # fmt: skip
         self.failures, self.refusals = self._members.failures, self._members.refusals
@@ -100,11 +98,19 @@ class Peering:
             on_failure=lambda error: self.failures.update([error.reason]),
         )  # fmt: skip
         self._log = ConnectionLog()
+        self._requested = RequestedDials(
+            host, self.book, self._members, self._log, claimed=claimed, on_address=self._note_told,
+            on_failure=self._note_failure,
+        )  # fmt: skip
         self._names = NameLookups(
             host, (address for address in configured if is_name(address)), on_addresses=self._on_name,
             on_failure=lambda error: self.failures.update([error.reason]),
         )  # fmt: skip
         self._of_name: dict[str, Sequence[str]] = {}
+        self._add_known(configured)
+
+    def _add_known(self, configured: Sequence[str]) -> None:
+        """Raises ``ConfigurationError`` for what is no address of a peer."""
         for address in configured:
             if not is_name(address) and not self.book.add(address, AddressSource.CONFIGURED):
                 raise ConfigurationError(f"{address!r} is no peer's address: expected /ip4/…/tcp/…/p2p/<peer id>")
@@ -231,6 +237,9 @@ class Peering:
         waits_seconds = SIMULTANEOUS_DIAL_SECONDS if self._host.peer_id > Candidate(address, source).peer else 0.0
         self.book.add(address, source, not_before_seconds=anyio.current_time() + waits_seconds, teller=teller)
 
+    def _note_told(self, address: str, teller: PeerId) -> None:
+        self._note(address, AddressSource.PEER, teller=teller)
+
     def _on_name(self, name: str, addresses: Sequence[str]) -> None:
         """Takes what a configured name leads to as configured, and no longer what it led to before."""
         for address in set(self._of_name.get(name, ())) - set(addresses):
@@ -251,26 +260,7 @@ class Peering:
 
     async def reach(self, peer: PeerId, deadline_seconds: float) -> None:
         """Connects to ``peer`` unless it is connected. Raises ``TransportError``."""
-        if peer in self._host.peers():
-            return
-        if self._members.is_refused(peer):
-            raise UnreachableError(f"{peer} is banned or has left")
-        failure: TransportError = UnreachableError(f"no address of {peer} is known")
-        with anyio.move_on_after(deadline_seconds):
-            for address in self._claimed(peer):
-                self._note(address, AddressSource.PEER, teller=peer)
-            if not self.book.of(peer):
-                await self._members.seek(peer)
-            for candidate in self.book.of(peer):
-                try:
-                    async with self._claim_dials.place(candidate):
-                        await self._host.connect(candidate.address, deadline_seconds=deadline_seconds)
-                    self._log.note_dialled(peer)
-                    return
-                except TransportError as error:
-                    failure = error
-                    self._note_failure(peer, candidate.address, error)
-        raise failure
+        await self._requested.reach(peer, deadline_seconds)
 
     async def depart(self, peer: PeerId) -> None:
         """Disconnects a peer that said goodbye, and does not dial it for a while."""
