@@ -29,6 +29,11 @@ from slow_package.below.deepest import SlowError
 def annotated(animal: Animal | None) -> "None | Animal": return None
 optional = Animal | None
 """
+USING_AT_ONCE = """
+from slow_package import Animal
+class Cat(Animal): pass
+import slow_package
+"""
 
 
 @pytest.fixture
@@ -75,7 +80,7 @@ def test_names_of_a_deferred_package_behave_like_what_they_stand_for(user: Any) 
 
 def test_package_used_while_it_is_deferred_is_imported_then(tmp_path: Path, user: Any, capsys) -> None:
     del sys.modules[USER]
-    (tmp_path / f"{USER}.py").write_text("import slow_package\nclass Cat(slow_package.Animal): pass")
+    (tmp_path / f"{USER}.py").write_text(USING_AT_ONCE)
     sys.path_importer_cache.clear()
     with deferred([DEFERRED]):
         import package_that_uses_it as using
