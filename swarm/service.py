@@ -7,55 +7,33 @@ randomness are passed in, so that all of it runs in virtual time on the simulate
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from random import Random
 
-import anyio
-from anyio.abc import TaskGroup
+import msgspec
 
-from protocol import limits
-from protocol.errors import ConfigurationError, StarlingError
 from protocol.identity import NodeKey
-from protocol.messages import Announcement, Goodbye, Heartbeat, RolloutAdvert, StateAdvert
+from protocol.messages import Announcement, Goodbye, RolloutAdvert
 from swarm import api
-from swarm.announcements.gossip import Gossip
 from swarm.announcements.group_sharing import GROUP_BLOB_SECONDS, GroupSharing
-from swarm.announcements.own_heartbeats import OwnHeartbeats
-from swarm.announcements.pacing import SwarmPacing
 from swarm.announcements.state_sharing import StateSharing
 from swarm.averaging.weight_averaging import Measure, WeightAveraging, measure_in_thread
 from swarm.blobs.blob_server import BlobServer
 from swarm.blobs.fetch import Fetcher
 from swarm.blobs.fetch_places import peers_within
 from swarm.blobs.store import ContentStore
-from swarm.cluster.member_exchange import MemberExchange
 from swarm.cluster.membership import Membership
 from swarm.host import Host, PeerId
-from swarm.peers.claimed_addresses import claimed_addresses
-from swarm.peers.connectivity import watch_connectivity
-from swarm.peers.keeping import TRIAL_HEARTBEATS
-from swarm.peers.manifest_answers import ManifestAnswers
-from swarm.peers.peer_conduct import PeerConduct
-from swarm.peers.peer_listing import listed_peers
-from swarm.peers.peer_table import PeerTable
-from swarm.peers.peering import Peering
-from swarm.peers.reaching import Reaching
-from swarm.peers.reputation import ReputationBook
+from swarm.participant import Emit, Participant
 from swarm.router import Router
 from swarm.settings import ServiceSettings
 from swarm.upkeep import Upkeep
 
-log = logging.getLogger(__name__)
-
-GOODBYE_SEND_SECONDS = 0.5  # for the goodbye to leave the machine
 HEARTBEATS_MISSED = 6  # after so many a connected peer is no longer asked to average weights
 MAX_FETCH_SECONDS = 3600.0
 BLOB_SHARE = 0.9  # of an upload limit, so that announcements and requests do not wait behind blobs
-
-Emit = Callable[[str, Mapping[str, object]], None]  # (event, its fields)
 
 
 class SwarmService:
@@ -74,175 +52,100 @@ class SwarmService:
         membership: Membership | None = None,
         router: Router | None = None,
     ) -> None:
-        home = settings.home_path
-        self.started = anyio.Event()
         self.host = host
         self.store = ContentStore(
-            home / "blobs",
+            settings.home_path / "blobs",
             budget_bytes=settings.store_bytes,
             expire_seconds=GROUP_BLOB_SECONDS,
             wall_clock=wall_clock,
         )
-        self.reputations = ReputationBook(home / "trust.json")  # another name would lift the bans kept on disk
-        self._settings = settings
-        self._wall_clock = wall_clock
-        self._emit = emit
-        self._table = PeerTable()
-        self._conduct = PeerConduct(
-            host, self._table, self.reputations, membership, on_banned=self._on_banned, wall_clock=wall_clock
-        )
-        self._pacing = SwarmPacing(settings.heartbeat_seconds, heard_since=self._table.heard_since, clock=wall_clock)
-        self._heartbeats = OwnHeartbeats(settings.name, settings.software, wall_clock=wall_clock)
-        self._started_at_seconds = wall_clock()
-        self._leaving = anyio.Event()
-        self._goodbye = "left"
-        self._tasks: TaskGroup | None = None
-        self._membership = membership
-        self.gossip = Gossip(
+        self._settings, self._wall_clock, self._emit = settings, wall_clock, emit
+        self._participant = participant = Participant(
             host,
             key,
-            settings.swarm_id_bytes,
+            settings,
             wall_clock=wall_clock,
-            is_banned=self._conduct.is_banned,
-            is_member=None if membership is None else lambda peer: membership.refusal(peer) is None,
-            allowance=self._pacing.allowance,
+            random=random,
+            emit=emit,
+            membership=membership,
+            on_banned=self._forget,
+            relays=settings.relay,
+            router=router,
         )
+        self.started, self.leave = participant.started, participant.leave
+        self.gossip, self.peering, self.reaching = participant.gossip, participant.peering, participant.reaching
+        self.reputations = participant.reputations
+        self._table, self._conduct, self._pacing = participant.table, participant.conduct, participant.pacing
+        self._heartbeats = participant.heartbeats
         self.gossip.listen(self._on_announcement)
-        self._groups = GroupSharing(
+        self._groups, self._states = self._new_groups(), self._new_states()
+        self._upkeep = Upkeep(self.store, self._groups, wall_clock=wall_clock)
+        self.server, self._fetcher = self._new_server(), self._new_fetcher()
+        self._averaging = self._new_averaging(random, measure)
+
+    def _new_groups(self) -> GroupSharing:
+        return GroupSharing(
             self.store,
             self._table,
             self.gossip.announce,
             pacing=self._pacing,
             standing=self._conduct.standing,
-            wall_clock=wall_clock,
+            wall_clock=self._wall_clock,
         )
-        self.peering = Peering(
-            host,
-            settings.swarm_id_bytes,
-            configured=settings.peers,
-            remembered=home / "peers.json",
-            random=random,
-            on_lan=settings.lan_discovery,
-            is_banned=self._conduct.is_banned,
-            standing=self._conduct.reputation,
-            is_of_use=lambda peer: self.reaching.is_relay(peer) or self._conduct.is_of_use(peer),
-            trial_seconds=lambda: TRIAL_HEARTBEATS * self._pacing.heartbeat_seconds(),
-            claimed=lambda peer: claimed_addresses(peer, self._table.known(peer).heartbeat),
-            on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
-        )
-        manifest = settings.open_manifest()
-        self._manifest = ManifestAnswers(host, manifest) if manifest is not None else None
-        self.reaching = Reaching(
-            host,
-            members=self.peering.members,
-            is_dialled=self.peering.is_dialled,
-            on_place=self.peering.tell_soon,
-            relays=settings.relay,
-            router=router,
-        )
-        self._upkeep = Upkeep(self.store, self._groups, self.reputations, self.peering, wall_clock=wall_clock)
-        self._members = (
-            MemberExchange(host, membership, random=random, is_trying=self.peering.is_trying)
-            if membership is not None
-            else None
-        )
-        self.server = BlobServer(
-            host,
+
+    def _new_states(self) -> StateSharing:
+        say = self._participant.say
+        return StateSharing(self.store, say, wall_clock=self._wall_clock, reputation=self.reputations.of)
+
+    def _new_server(self) -> BlobServer:
+        return BlobServer(
+            self.host,
             self.store,
-            upload_bytes_per_second=BLOB_SHARE * settings.upload_bytes_per_second,
+            upload_bytes_per_second=BLOB_SHARE * self._settings.upload_bytes_per_second,
             report=self._conduct.report,
             on_sent=self._on_blob_given,
             standing=self._conduct.reputation,
         )
-        self._states = StateSharing(self.store, self._say, wall_clock=wall_clock, reputation=self.reputations.of)
-        download = settings.download_bytes_per_second
-        self._fetcher = Fetcher(
-            host,
+
+    def _new_fetcher(self) -> Fetcher:
+        download = self._settings.download_bytes_per_second
+        return Fetcher(
+            self.host,
             self.store,
             reach=self.peering.reach,
             report=self._conduct.report if not download else self._conduct.report_under_limit,
             most_peers=peers_within(download),
         )
-        self._averaging = WeightAveraging(
-            host,
+
+    def _new_averaging(self, random: Random, measure: Measure) -> WeightAveraging:
+        return WeightAveraging(
+            self.host,
             self.store,
             self._fetcher,
             self._table,
             report=self._conduct.report,
             candidates=self._averaging_candidates,
             connected_seconds=self.peering.connected_seconds,
-            store_bytes=settings.store_bytes,
-            wall_clock=wall_clock,
+            store_bytes=self._settings.store_bytes,
+            wall_clock=self._wall_clock,
             random=random,
             measure=measure,
         )
 
     async def run(self) -> None:
-        """Runs until ``leave``, or cancelled.
-
-        Raises ``TransportError`` if the port is in use, ``RefusedError`` once this node is no longer a member of its
-        private cluster.
-        """
+        """Runs until ``leave``, or cancelled. Raises the errors of ``Participant.run``."""
         with closing(self.store):
-            await self._run_on_host()
-        self._emit("left", {"reason": self._goodbye})
-
-    async def _run_on_host(self) -> None:
-        async with self.host.run():
-            for peer in self.reputations.banned(self._wall_clock()):
-                self.host.block(peer)
-            await self.gossip.start()
-            async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
-                try:
-                    await self._run_duties(tasks)
-                finally:
-                    self._tasks = None  # before it closes: other nodes' goodbyes may arrive until the host is down
-                tasks.cancel_scope.cancel()
-        self._upkeep.save()
-
-    async def _run_duties(self, tasks: TaskGroup) -> None:
-        """Starts everything that a node does by itself, and returns once it has left and said goodbye."""
-        duties = (
-            self.peering.run,
-            self.reaching.run,
-            partial(self._heartbeats.run, self._say, host=self.host, pacing=self._pacing),
-            self._states.run,
-            partial(watch_connectivity, self.host, self.peering.alone_because, self._emit),
-            self._upkeep.run,
-            self._upkeep.clear_flat_folder,
-        )
-        for duty in duties:
-            tasks.start_soon(duty)
-        if self._members is not None:
-            tasks.start_soon(self._members.run)
-        self._emit("ready", {"peer": self.host.peer_id, "addresses": list(self.host.addresses())})
-        self.started.set()
-        await self._leaving.wait()
-        await self._say(Goodbye(self._goodbye))
-        await anyio.sleep(GOODBYE_SEND_SECONDS)
-
-    def leave(self, reason: str) -> None:
-        """Says goodbye and ends ``run``."""
-        self._goodbye = reason[: limits.REASON_BYTES]
-        self._leaving.set()
+            await self._participant.run(self._states.run, self._upkeep.run, self._upkeep.clear_flat_folder)
+        self._emit("left", {"reason": self._participant.goodbye})
 
     async def answer(self, request: api.Request) -> api.Reply:
         """Returns the reply to one request of a client. Raises ``StarlingError`` if it cannot be served."""
+        reply = self._participant.answer(request)
+        if reply is not None:
+            return reply
         match request:
             case api.AskStatus():
                 return self._status()
-            case api.AskPeers():
-                return api.PeerList(
-                    listed_peers(
-                        self.host,
-                        self._table,
-                        self.reputations,
-                        self.peering.book,
-                        refused_offsets=self.gossip.refused_offsets,
-                        now_seconds=self._wall_clock(),
-                    )
-                )
             case api.Share():
                 await self._groups.share(request)
             case api.AskSeenGroups():
@@ -265,16 +168,7 @@ class SwarmService:
                 self.store.raise_budget(store_bytes)
             case api.Judge(peer, _, judgement, detail):
                 self._conduct.judge(peer, judgement, detail)
-            case api.Decree():
-                self._decree(request)
-            case api.Leave(reason):
-                self.leave(reason)
         return api.Done()
-
-    def _decree(self, request: api.Decree) -> None:
-        if self._membership is None:
-            raise ConfigurationError("this node is not in a private cluster: the document is for another node")
-        self._membership.take(request.kind, request.document)
 
     async def _fetch(self, request: api.Fetch) -> api.FetchedList:
         wanted = []
@@ -289,12 +183,9 @@ class SwarmService:
         self._averaging.on_given(peer, blob)
         self._groups.on_given(peer, blob)
 
-    def _on_banned(self, peer: PeerId, because: str) -> None:
+    def _forget(self, peer: PeerId) -> None:
         self._groups.forget(peer)
         self._states.forget(peer)
-        self.peering.ban(peer)
-        self._emit("banned", {"peer": peer, "reason": because})
-        self._upkeep.save()
 
     def _averaging_candidates(self, family: bytes) -> list[PeerId]:
         """Returns the peers, connected directly, whose latest heartbeat is fresh and names this family."""
@@ -309,47 +200,19 @@ class SwarmService:
         return peers
 
     def _on_announcement(self, announcement: Announcement) -> None:
-        peer = announcement.sender
         self._states.on_announcement(announcement, family=self._heartbeats.family)
         match announcement.body:
-            case Heartbeat() as heartbeat:
-                is_first = self._table.on_heartbeat(announcement, heartbeat, self._wall_clock())
-                if is_first is not None:
-                    self._pacing.on_heartbeat(is_first=is_first)
             case RolloutAdvert() as advert:
-                self._groups.on_advert(peer, advert)
-            case Goodbye(reason):
-                log.info("%s left: %r", peer, reason)
-                self._groups.forget(peer)
-                self._states.forget(peer)
-                self._table.leave(peer, announcement.time_seconds)
-                if self._tasks is not None:
-                    self._tasks.start_soon(self.peering.depart, peer)
-
-    async def _say(self, body: Heartbeat | StateAdvert | Goodbye) -> None:
-        try:
-            await self.gossip.announce(body)
-        except StarlingError as error:
-            log.warning("could not announce: %s", error)
+                self._groups.on_advert(announcement.sender, advert)
+            case Goodbye():
+                self._forget(announcement.sender)
 
     def _status(self) -> api.SwarmStatus:
-        traffic = self.host.traffic()
-        return api.SwarmStatus(
-            peer=self.host.peer_id,
-            swarm=self._settings.swarm_name,
-            swarm_id=self._settings.swarm_id,
-            addresses=tuple(self.host.addresses()),
-            uptime_seconds=self._wall_clock() - self._started_at_seconds,
-            connected_peers=len(self.host.peers()),
-            alone_because=self.peering.alone_because(),
-            sent_bytes=traffic.sent_bytes,
-            received_bytes=traffic.received_bytes,
+        status = self._participant.status()
+        return msgspec.structs.replace(
+            status,
             store_bytes=self.store.total_bytes(),
-            accepted=dict(self.gossip.accepted),
-            rejected=dict(self.gossip.rejected + self.server.refused + self.peering.refusals),
+            rejected=dict(Counter(status.rejected) + self.server.refused),
             adverts_held_back=self._pacing.adverts_held_back,
             averaging=self._averaging.status(),
-            private=self._settings.private,
-            paused=self._heartbeats.paused,
-            reach=self.reaching.status(),
         )

@@ -1,8 +1,7 @@
-"""What a node does for its own disk and memory: it drops what is old, and saves what it knows of peers."""
+"""What a node does for its own disk and memory: it drops what is old."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -11,30 +10,16 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from protocol.errors import StorageError
 from swarm.announcements.group_sharing import GROUP_BLOB_SECONDS, GroupSharing
 from swarm.blobs.incoming import clear_flat_folder, flat_folder
 from swarm.blobs.store import ContentStore
-from swarm.peers.peering import Peering
-from swarm.peers.reputation import ReputationBook
-
-log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS: Final = 30.0
 
 
 class Upkeep:
-    def __init__(
-        self,
-        store: ContentStore,
-        groups: GroupSharing,
-        reputations: ReputationBook,
-        peering: Peering,
-        *,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self._store, self._groups, self._reputations, self._peering = store, groups, reputations, peering
-        self._wall_clock = wall_clock
+    def __init__(self, store: ContentStore, groups: GroupSharing, *, wall_clock: Callable[[], float]) -> None:
+        self._store, self._groups, self._wall_clock = store, groups, wall_clock
 
     async def run(self) -> None:
         """Tends everything every ``MAINTENANCE_SECONDS``, until it is cancelled."""
@@ -43,7 +28,6 @@ class Upkeep:
             while self._store.tend():
                 await anyio.lowlevel.checkpoint()
             self._groups.tend()
-            self.save()
 
     async def clear_flat_folder(self) -> None:
         """Empties what an older version left: up to a million files, which takes minutes."""
@@ -51,11 +35,3 @@ class Upkeep:
             before_seconds = self._wall_clock() - GROUP_BLOB_SECONDS
             clear = partial(clear_flat_folder, self._store.directory, before_seconds=before_seconds)
             await anyio.to_thread.run_sync(clear, abandon_on_cancel=True)
-
-    def save(self) -> None:
-        """Writes reputations and addresses; a disk that does not take them is logged."""
-        try:
-            self._reputations.save()
-            self._peering.save()
-        except StorageError as error:
-            log.error("%s", error)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from protocol.errors import TransportError
 from swarm.hosts.lan import hear
+from swarm.hosts.names import resolve
 from swarm.hosts.network_interfaces import machine_ips
 
 DIAL_SECONDS = 5.0  # for a configured peer to answer
@@ -138,8 +139,6 @@ async def _dial_all(addresses: Sequence[str], connected: frozenset[str]) -> list
 async def _dial(address: str, connected: frozenset[str]) -> str | None:
     """Returns why no libp2p peer answers at ``address``; None where one does."""
     if address.startswith("/dnsaddr/"):
-        from swarm.hosts.names import resolve  # it brings every kind of DNS along, which few need
-
         try:
             leads_to = await resolve(address, deadline_seconds=DIAL_SECONDS)
         except TransportError as error:

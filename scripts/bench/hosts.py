@@ -4,7 +4,8 @@
 
 Every host is a process of its own; ``py`` is ``Libp2pHost`` and ``go`` is ``GoHost``, which needs the extra ``go``.
 Rates: one process sends ``--megabytes`` on one stream of a protocol as plain as can be, another receives and discards
-it, ``--rounds`` times on one connection; the figure is the median, beside the best. Over the link (network namespaces,
+it, ``--rounds`` times on one connection; the figure is the median, beside the best. Where ``py`` sends, its rate per
+second of processor is printed too, which other programs on the machine hardly change. Over the link (namespaces,
 shaped by ``tc tbf``, root alone) the figure is the payload's rate over the link's. Swarm: ``--peers`` hosts, half of
 each kind, each connected to ``NEIGHBOURS`` that are drawn, publish ``MESSAGE_BYTES`` every ``EVERY_SECONDS``; the
 figure is the part of all (message, other host) pairs that arrived.
@@ -68,18 +69,22 @@ async def next_line() -> dict[str, Any]:
 
 
 async def serve(kind: str, ip: str) -> None:
-    """Sends as many bytes as a stream's first eight say."""
+    """Sends as many bytes as a stream's first eight say; at the end says how many seconds of processor each took."""
+    worked_seconds = []
 
     async def send(stream: Stream) -> None:
         size = int.from_bytes(await exactly(stream, 8), "big")
         piece = bytes(PIECE_BYTES)
+        began_seconds = time.process_time()
         for start in range(0, size, PIECE_BYTES):
             await stream.send(piece[: min(PIECE_BYTES, size - start)])
+        worked_seconds.append(time.process_time() - began_seconds)
 
     async with running(kind, ip) as host:
         host.handle(PROTOCOL, send)
         say(address=host.addresses()[0])
         await next_line()
+        say(worked_seconds=worked_seconds)
 
 
 async def fetch(kind: str, ip: str) -> None:
@@ -194,12 +199,18 @@ def rates(server: Worker, client: Worker, megabytes: int, rounds: int) -> list[f
 def on_loopback(sender: str, receiver: str, megabytes: int, rounds: int) -> list[Figure]:
     with Worker("serve", sender) as server, Worker("fetch", receiver) as client:
         found = rates(server, client, megabytes, rounds)
+        server.ask(end=True)
+        worked = [megabytes / seconds for seconds in server.answer()["worked_seconds"]]
     name = f"{sender} to {receiver}"
     bar = BARS.get((sender, receiver))
-    return [
+    figures = [
         Figure(f"stream, {name}, median", statistics.median(found), "MB/s", "higher", bar),
         Figure(f"stream, {name}, best", max(found), "MB/s", "higher"),
     ]
+    if sender == "py":  # the Go daemon works in another process
+        rate = statistics.median(worked)
+        figures.append(Figure(f"stream, {name}, sender", rate, "MB per s of processor", "higher"))
+    return figures
 
 
 def over_link(sender: str, receiver: str, megabits: float) -> Figure:
@@ -239,6 +250,7 @@ def mixed_swarm(peers: int, minutes: float) -> list[Figure]:
     figures = [
         Figure(f"{peers} hosts, delivered", 100 * arrived.total() / expected, "%", "higher", ">= 99.9"),
         Figure(f"{peers} hosts, expected", expected, "deliveries", "higher"),
+        Figure(f"{peers} hosts, fewest connections at the end", min(end["peers"] for end in ends), "", "higher"),
         Figure(f"{peers} hosts, delivered twice", sum(end["repeated"] for end in ends), "deliveries", "lower"),
     ]
     kinds = Counter[str]()

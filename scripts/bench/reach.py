@@ -1,7 +1,7 @@
 """Two homes meet: swarm processes behind routers of each kind, one public peer that relays. Linux and root only.
 
     python -m scripts.bench.reach [--only "port-restricted,symmetric"] [--host go] [--json]
-    python -m scripts.bench.reach --memory [--minutes 3] [--json]     # of ``starling relay``: ``common.relay_memory``
+    python -m scripts.bench.reach --memory [--minutes 3] [--reservations 200] [--json]     # ``common.relay_memory``
 
 For every two kinds of router, three swarm processes in network namespaces (``common.nat_lab``): a public one, and two
 homes that know its address alone. The homes run on the host of ``--host``, the public one always on ``py``, unless
@@ -29,7 +29,7 @@ from typing import Final
 from scripts.bench.common.home_processes import connection, fetches_newest, share_one, start_process
 from scripts.bench.common.nat_lab import ROUTABLE, ROUTABLE_IP6, nat_lab
 from scripts.bench.common.nat_routers import RouterKind
-from scripts.bench.common.relay_memory import memory_figures
+from scripts.bench.common.relay_memory import RESERVATIONS, memory_figures
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.slow_network import NoSlowNetworkError
 from scripts.bench.common.swarm_processes import SwarmProcess
@@ -125,11 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--public-host", choices=HOSTS, default="py", help="of the public process")
     parser.add_argument("--memory", action="store_true", help="measure the memory of starling relay instead")
     parser.add_argument("--minutes", type=float, default=3.0, help="of --memory, with all reservations")
+    parser.add_argument("--reservations", type=int, default=RESERVATIONS, help="of --memory")
     add_json_flag(parser)
     options = parser.parse_args(arguments)
     if options.memory:
         try:
-            report("reach", memory_figures(options.minutes), as_json=options.json)
+            report("reach", memory_figures(options.minutes, options.reservations), as_json=options.json)
         except NoSlowNetworkError as error:
             raise SystemExit(f"no namespaces here: {error}") from error
         return

@@ -12,11 +12,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-import anyio
-import anyio.to_thread
 from zeroconf import IPVersion, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
 
 from swarm.host import Address
@@ -78,23 +75,6 @@ class LanDiscovery(ServiceListener):
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         with self._lock:
             self._heard.pop(name, None)
-
-
-@asynccontextmanager
-async def discovering(peer_id: str, addresses: Sequence[Address]) -> AsyncIterator[LanDiscovery]:
-    """Announces a host from entry to exit at those of its ``addresses`` that the local network can dial."""
-    dialled_there = [a for a in addresses if a.startswith("/ip4/") and not is_loopback(a) and "/p2p-circuit" not in a]
-    discovery = LanDiscovery(peer_id, dialled_there)
-    await anyio.to_thread.run_sync(discovery.start)
-    try:
-        yield discovery
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(discovery.stop)
-
-
-def is_loopback(address: Address) -> bool:
-    return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
 def hear(seconds: float, *, ourselves: str) -> list[Address]:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
-from dns.asyncresolver import Resolver
-from dns.exception import DNSException
 
 from protocol.errors import UnreachableError
 from swarm.host import Address
 from swarm.hosts.deadlines import deadline
+
+if TYPE_CHECKING:
+    from dns.asyncresolver import Resolver
 
 ADDRESSES_PER_NAME: Final = 16
 _DEPTH: Final = 4  # of names that lead to names
@@ -64,6 +65,9 @@ async def _ips(name: Address, host: str, family: socket.AddressFamily) -> list[s
 
 
 async def _text_records(name: Address, host: str, resolver: Resolver | None) -> list[Address]:
+    from dns.asyncresolver import Resolver  # it brings every kind of DNS along, which few need
+    from dns.exception import DNSException
+
     try:
         answer = await (resolver or Resolver()).resolve(f"_dnsaddr.{host}", "TXT")
     except (DNSException, OSError) as error:

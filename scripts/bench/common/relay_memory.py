@@ -28,9 +28,15 @@ from swarm.client import SwarmClient
 RESERVATIONS: Final = 200
 SETTLE_SECONDS: Final = 30.0  # after the last place was given; in it caches fill and the mesh forms
 BAR: Final = "≤ 100"
+HOST: Final = "swarm.hosts.libp2p.libp2p_host"
+IMPORTS: Final = {
+    "all of libp2p": "libp2p",
+    "a relay": f"node.relay.running, {HOST}",
+    "a swarm process": f"swarm.swarm_process, {HOST}",
+}
 
 
-def memory_figures(minutes: float, reservations: int = RESERVATIONS) -> list[Figure]:
+def memory_figures(minutes: float, reservations: int) -> list[Figure]:
     """Raises ``NoSlowNetworkError`` where namespaces are impossible."""
     with ExitStack() as stack:
         (place,) = stack.enter_context(nat_lab([RouterKind.NONE]))
@@ -46,7 +52,12 @@ def memory_figures(minutes: float, reservations: int = RESERVATIONS) -> list[Fig
     growth = float(np.polyfit(seconds, resident, 1)[0])
     what = f"relay with {reservations} reservations"
     return [
-        Figure("a process that has imported libp2p and does nothing: resident", _library_mb(), "MB", "lower"),
+        *(
+            Figure(
+                f"a process that has imported {what} and does nothing: resident", _imported_mb(modules), "MB", "lower"
+            )
+            for what, modules in IMPORTS.items()
+        ),
         *_figures("relay alone", alone),
         *_figures(what, full),
         Figure(f"{what}: growth", growth * 60.0 / 1e6, "MB/minute", "lower", "flat"),
@@ -62,8 +73,8 @@ def _figures(what: str, memory: ProcessMemory) -> Iterator[Figure]:
     yield Figure(f"{what}: peak", _mb(memory.peak), "MB", "lower")
 
 
-def _library_mb() -> float:
-    code = "import libp2p; from scripts.bench.common.process_memory import process_memory as m; print(m().resident)"
+def _imported_mb(modules: str) -> float:
+    code = f"import {modules}; from scripts.bench.common.process_memory import process_memory as m; print(m().resident)"
     return _mb(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
 
 

@@ -11,7 +11,7 @@ from swarm.address_groups import groups_of
 from swarm.host import Address, PeerId
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.daemon_gossip import PEER_ID_BYTES
-from swarm.hosts.lan import is_loopback
+from swarm.hosts.lan_neighbours import is_loopback
 
 
 def dialable_addresses(peer: messages.DaemonPeer) -> list[Address]:

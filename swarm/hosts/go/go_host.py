@@ -37,7 +37,7 @@ from swarm.hosts.go.daemon_view import DaemonView
 from swarm.hosts.go.publishing import Publishing
 from swarm.hosts.go.round_trips import RoundTrips
 from swarm.hosts.go.streams import GoStreams
-from swarm.hosts.lan import LanDiscovery, discovering
+from swarm.hosts.lan_neighbours import LanNeighbours
 from swarm.hosts.names import resolve
 from swarm.hosts.unwrapping import unwrapped
 
@@ -69,8 +69,7 @@ class GoHost:
         self._listen = tuple(listen)
         self._home = home
         self._binary = binary or find_daemon()
-        self._lan_discovery = lan_discovery
-        self._lan: LanDiscovery | None = None
+        self._lan = LanNeighbours(wanted=lan_discovery)
         self._also_at: list[Address] = []
         self._tasks: TaskGroup | None = None
         self._running_daemon: Daemon | None = None
@@ -105,7 +104,7 @@ class GoHost:
                 ):
                     try:
                         await self._serve(daemon, listener, self._tasks)
-                        async with self._on_lan():
+                        async with self._lan.discovering(self.peer_id, self.addresses()):
                             yield
                             await self._publishing.flush(FLUSH_SECONDS)
                             await anyio.sleep(LEAVING_SECONDS)
@@ -124,14 +123,6 @@ class GoHost:
 
     async def _end_with_daemon(self, daemon: Daemon) -> None:
         raise await daemon.wait_until_ended()
-
-    @asynccontextmanager
-    async def _on_lan(self) -> AsyncIterator[None]:
-        if not self._lan_discovery:
-            yield
-            return
-        async with discovering(self.peer_id, self.addresses()) as self._lan:
-            yield
 
     def daemon_pid(self) -> int:
         """Returns the process id of the running daemon."""
@@ -171,7 +162,7 @@ class GoHost:
         raise UnreachableError('the Go host takes no place at a relay: behind a router, set swarm.host = "py"')
 
     def heard_on_lan(self) -> Sequence[Address]:
-        return self._lan.heard() if self._lan is not None else []
+        return self._lan.heard()
 
     def traffic(self) -> Traffic:
         """Returns the bytes of streams and announcements; what the daemon sends of its own accord is not among them."""

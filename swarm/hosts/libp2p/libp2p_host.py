@@ -34,7 +34,7 @@ from swarm.host import Address, Handshake, PeerId, Receiver, Relaying, Stream, S
 from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.blocked_peers import BlockedPeers
 from swarm.hosts.deadlines import deadline
-from swarm.hosts.lan import LanDiscovery, discovering
+from swarm.hosts.lan_neighbours import LanNeighbours
 from swarm.hosts.libp2p.connecting.dialling import Dialling
 from swarm.hosts.libp2p.connecting.listening import Listening
 from swarm.hosts.libp2p.connecting.network import IdentifyingHost, new_network
@@ -79,8 +79,7 @@ class Libp2pHost:
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.failures = Failures()
-        self._lan_discovery = lan_discovery
-        self._lan: LanDiscovery | None = None
+        self._lan = LanNeighbours(wanted=lan_discovery)
         self._tasks: TaskGroup | None = None
         self._blocked: BlockedPeers[ID] = BlockedPeers()
         self._meter = Meter(bandwidth=bandwidth or Bandwidth())
@@ -124,7 +123,7 @@ class Libp2pHost:
         with unwrapped():
             async with anyio.create_task_group() as self._tasks:
                 try:
-                    async with self._services(), self._on_lan():
+                    async with self._services(), self._lan.discovering(self.peer_id, self.addresses()):
                         yield
                 finally:
                     self._tasks.cancel_scope.cancel()
@@ -148,14 +147,6 @@ class Libp2pHost:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._meter.close_all()
-
-    @asynccontextmanager
-    async def _on_lan(self) -> AsyncIterator[None]:
-        if not self._lan_discovery:
-            yield
-            return
-        async with discovering(self.peer_id, self.addresses()) as self._lan:
-            yield
 
     def _running(self) -> TaskGroup:
         if self._tasks is None:
@@ -199,7 +190,7 @@ class Libp2pHost:
         return self._traversal.is_relayed(peer)
 
     def heard_on_lan(self) -> Sequence[Address]:
-        return self._lan.heard() if self._lan is not None else []
+        return self._lan.heard()
 
     def traffic(self) -> Traffic:
         return Traffic(self._meter.sent_bytes, self._meter.received_bytes)

@@ -19,10 +19,10 @@ from protocol.errors import UnreachableError
 from swarm.address_groups import groups_of
 from swarm.host import PeerId
 from swarm.hosts.libp2p.containment import PEER_FAILURES
-from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
+from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES, SteadyStream
 
 DISCARDED_BYTES = 1 << 16  # at a time
-POLL_SECONDS = (0.001, 0.02)  # first and longest wait for the peer's window; the library has no event for it
+LOOK_SECONDS = 0.02  # between two looks whether a stream that waits for its peer's window is dead
 
 
 class Libp2pStream:
@@ -31,7 +31,7 @@ class Libp2pStream:
     def __init__(self, stream: NetStream, peer: PeerId) -> None:
         self.peer = peer
         self._stream = stream
-        self._yamux = cast(YamuxStream, stream.muxed_stream)
+        self._yamux = cast(SteadyStream, stream.muxed_stream)
         self.network = _network_of(self._yamux)
         self._sent_all = False
         self._received_all = False
@@ -39,23 +39,22 @@ class Libp2pStream:
     async def send(self, payload: bytes) -> None:
         if self._sent_all:
             raise RuntimeError("send after close: this end of the stream is closed")
-        start = 0
-        while start < len(payload):
-            piece = payload[start : start + min(await self._window(), PAYLOAD_BYTES)]
+        left = memoryview(payload)
+        while left:
+            frame = left[: min(await self._window(), PAYLOAD_BYTES)]
             try:
-                await self._stream.write(piece)
+                await self._yamux.send_frame(frame)
             except PEER_FAILURES as error:
                 raise self._gone() from error
-            start += len(piece)
+            left = left[len(frame) :]
 
     async def _window(self) -> int:
         """Returns how many bytes the peer accepts now; waits until it is at least one, or the stream is dead."""
-        wait_seconds, max_seconds = POLL_SECONDS
         while self._yamux.send_window <= 0:
             if self._yamux.closed or self._yamux.reset_received or self._is_connection_down():
                 raise self._gone()
-            await anyio.sleep(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, max_seconds)
+            with anyio.move_on_after(LOOK_SECONDS):
+                await self._yamux.wait_for_window()
         return self._yamux.send_window
 
     async def receive(self, max_bytes: int) -> bytes:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import anyio
-from Crypto.Cipher import Salsa20
 from libp2p.abc import IRawConnection
 from libp2p.io.exceptions import IOException
 from libp2p.network.connection.exceptions import RawConnError
@@ -73,6 +72,8 @@ class PrivateConnection(PskConn):
         return await super().read(n)
 
     async def _await_proof(self) -> None:
+        from Crypto.Cipher import Salsa20  # 2 MB, in private clusters alone
+
         with anyio.move_on_after(PROOF_SECONDS):
             nonce = b""
             while len(nonce) < _NONCE_BYTES:

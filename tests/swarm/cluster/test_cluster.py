@@ -600,7 +600,7 @@ def test_announcement_of_a_peer_that_is_no_member_is_ignored_and_counted(tmp_pat
             await lab.join("robin", lab.invite(founder))
             async with lab.member("wren") as wren, lab.member("robin") as robin:
                 await anyio.sleep(SETTLE_SECONDS)
-                membership = wren._membership
+                membership = wren._participant.membership
                 assert membership is not None
                 membership.take_revocations(lab.revocations(1, "robin"))  # and founder has not heard of it yet
                 lab.network.partition([wren.host], [founder.host, robin.host])  # type: ignore[list-item]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import anyio
 import pytest
 
 from protocol.errors import StarlingError
-from protocol.streams.dial_back_messages import DIAL_BACK_PROTOCOL, DialBackAnswer, DialBackQuestion
-from protocol.streams.framing import framed_message
 from swarm import api
 from swarm.blobs.fetch_round import RELAYED_BLOB_BYTES
-from swarm.host import Stream
-from swarm.peers.dial_back import QUESTIONS, DialBack, ports_of
-from swarm.peers.reachability import REPORT_SECONDS, Reach
+from swarm.peers.reachability import Reach
 from swarm.service import SwarmService
 from tests.swarm.test_service import Swarm, content, fetch, play, seen, share, status
 
@@ -23,14 +20,17 @@ def reach(service: SwarmService) -> api.ReachStatus:
     return service.reaching.status()
 
 
+def behind_router(swarm: Swarm, name: str, *known: SwarmService) -> AbstractAsyncContextManager[SwarmService]:
+    return swarm.member(name, *known, host=swarm.network.host(name, can_be_dialled=False))
+
+
 def test_two_nodes_behind_routers_meet_through_a_public_one_and_learn_from_each_other(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
-        one_host, two_host = (swarm.network.host(name, can_be_dialled=False) for name in ("one", "two"))
         async with (
             swarm.member("public") as public,
-            swarm.member("one", public, host=one_host) as one,
-            swarm.member("two", public, host=two_host) as two,
+            behind_router(swarm, "one", public) as one,
+            behind_router(swarm, "two", public) as two,
         ):
             await anyio.sleep(60.0)
             assert two.host.is_relayed(one.host.peer_id)
@@ -59,11 +59,10 @@ def test_two_nodes_behind_routers_meet_through_a_public_one_and_learn_from_each_
 def test_a_node_that_two_peers_cannot_dial_says_so_and_takes_two_places(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
-        inside = swarm.network.host("inside", can_be_dialled=False)
         async with (
             swarm.member("a") as a,
             swarm.member("b", a) as b,
-            swarm.member("inside", a, b, host=inside) as node,
+            behind_router(swarm, "inside", a, b) as node,
         ):
             await anyio.sleep(60.0)
             assert reach(node).reach == Reach.NOWHERE
@@ -77,12 +76,11 @@ def test_a_node_that_two_peers_cannot_dial_says_so_and_takes_two_places(tmp_path
 def test_when_the_relay_leaves_another_takes_its_place(tmp_path: Path) -> None:
     async def story() -> None:
         swarm = Swarm(tmp_path)
-        inside = swarm.network.host("inside", can_be_dialled=False)
         async with (
             swarm.member("a") as a,
             swarm.member("b", a) as b,
             swarm.member("c", a) as c,
-            swarm.member("inside", a, b, c, host=inside) as node,
+            behind_router(swarm, "inside", a, b, c) as node,
         ):
             await anyio.sleep(60.0)
             first = reach(node).relays
@@ -105,53 +103,5 @@ def test_an_open_swarm_relays_for_its_members_alone(tmp_path: Path) -> None:
             await anyio.sleep(2.0)
             with pytest.raises(StarlingError):
                 await stranger.reserve(a.host.peer_id, deadline_seconds=5)
-
-    play(story)
-
-
-def test_a_peer_that_asks_again_and_again_to_be_dialled_is_dialled_seldom(tmp_path: Path) -> None:
-    async def story() -> None:
-        swarm = Swarm(tmp_path)
-        one, other = swarm.network.host("one"), swarm.network.host("other")
-        async with one.run(), other.run():
-            DialBack(one)
-            asking = DialBack(other)
-            await other.connect(one.addresses()[0], deadline_seconds=5)
-            ports = ports_of(other.addresses())
-            assert ports == (4001,)
-            reached = [(await asking.ask(one.peer_id, ports)).reached for _ in range(3 * QUESTIONS)]
-            assert reached == [True] * QUESTIONS + [None] * 2 * QUESTIONS
-            await anyio.sleep(REPORT_SECONDS)
-            assert (await asking.ask(one.peer_id, ports)).reached
-
-    play(story)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        framed_message(DialBackAnswer(True, "203.0.113.9" * 50, (4001,))),
-        framed_message(DialBackAnswer(True, "203.0.113.9", (0,))),
-        framed_message(DialBackQuestion((4001,))),
-        b"\xff\xff\xff\xff",
-        b"\x00\x00\x00\x02\xc1\xc1",
-        b"",
-    ],
-)
-def test_rubbish_for_an_answer_is_a_failure_of_the_peer(tmp_path: Path, answer: bytes) -> None:
-    async def story() -> None:
-        swarm = Swarm(tmp_path)
-        one, other = swarm.network.host("one"), swarm.network.host("other")
-
-        async def answer_rubbish(stream: Stream) -> None:
-            await stream.receive(1000)
-            await stream.send(answer or b"\x00")
-
-        async with one.run(), other.run():
-            asking = DialBack(other)
-            one.handle(DIAL_BACK_PROTOCOL, answer_rubbish)
-            await other.connect(one.addresses()[0], deadline_seconds=5)
-            with pytest.raises(StarlingError):
-                await asking.ask(one.peer_id, (4001,))
 
     play(story)

@@ -1,0 +1,107 @@
+"""What a stream costs: turns of the loop for a frame, a short wait for a window, and nothing once it has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.abc
+
+from protocol.errors import UnreachableError
+from swarm.host import Stream
+from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
+
+FRAMES = 64
+TURNS_PER_FRAME = 4  # the socket's lock, the socket, and a window now and then; the library takes seven
+
+
+class TurnsOfThisTask(trio.abc.Instrument):
+    """Counts how often the task that made it has its turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._task = trio.lowlevel.current_task()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task is self._task
+
+
+def test_a_frame_costs_its_sender_few_turns_of_the_loop(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        receiver, sender = await world.start(tasks, 2)
+        received = trio.Event()
+
+        async def receive_all(stream: Stream) -> None:
+            left = FRAMES * PAYLOAD_BYTES
+            while left:
+                left -= len(await stream.receive(left))
+            received.set()
+
+        receiver.handle("/all/1", receive_all)
+        peer = await sender.connect(receiver.addresses()[0], deadline_seconds=10)
+        stream = await sender.open_stream(peer, "/all/1", deadline_seconds=10)
+        turns = TurnsOfThisTask()
+        trio.lowlevel.add_instrument(turns)
+        try:
+            await stream.send(bytes(FRAMES * PAYLOAD_BYTES))
+        finally:
+            trio.lowlevel.remove_instrument(turns)
+        await received.wait()
+        assert turns.count <= TURNS_PER_FRAME * FRAMES
+        await stream.reset()
+
+    tell_on_sockets(story)
+
+
+def test_a_sender_without_a_window_goes_on_as_soon_as_it_is_granted_one(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        receiver, sender = await world.start(tasks, 2)
+        may_read = trio.Event()
+
+        async def receive_late(stream: Stream) -> None:
+            await may_read.wait()
+            while await stream.receive(1 << 20):
+                pass
+
+        receiver.handle("/late/1", receive_late)
+        peer = await sender.connect(receiver.addresses()[0], deadline_seconds=10)
+        stream = await sender.open_stream(peer, "/late/1", deadline_seconds=10)
+        with trio.move_on_after(0.5):
+            await stream.send(bytes(16 << 20))
+        assert stream._yamux.send_window == 0
+        may_read.set()
+        await stream._yamux.wait_for_window()
+        assert stream._yamux.send_window > 0
+        await stream.reset()
+
+    tell_on_sockets(story)
+
+
+def test_streams_that_ended_leave_nothing_behind_on_their_connection(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        receiver, sender = await world.start(tasks, 2)
+        waiting = 0
+
+        async def wait_for_more(stream: Stream) -> None:
+            nonlocal waiting
+            await stream.receive(10)
+            waiting += 1
+            with pytest.raises(UnreachableError):
+                await stream.receive(10)
+            await stream.reset()
+            waiting -= 1
+
+        receiver.handle("/wait/1", wait_for_more)
+        peer = await sender.connect(receiver.addresses()[0], deadline_seconds=10)
+        for _ in range(5):
+            stream = await sender.open_stream(peer, "/wait/1", deadline_seconds=10)
+            await stream.send(b"some")
+            await world.eventually(lambda: waiting == 1)
+            await stream.reset()
+            await world.eventually(lambda: waiting == 0)
+        for host in (receiver, sender):
+            (connection,) = [each.muxed_conn for each in host._network.get_connections()]
+            assert connection.stream_events.keys() == connection.stream_buffers.keys() == connection.streams.keys()
+
+    tell_on_sockets(story)
