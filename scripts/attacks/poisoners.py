@@ -13,6 +13,8 @@ What the guards cost where nobody attacks is the mean reward of ``clean`` and ``
 seed by seed:
 
     python -m scripts.attacks.poisoners --kinds unguarded,friends,clean --seeds 12
+
+``one:KIND`` is the same beside one honest peer alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scripts.attacks.poisoning.kinds import KINDS
-from scripts.attacks.poisoning.learning import TASKS, Learnt, learnt_beside
+from scripts.attacks.poisoning.learning import HONEST, IDENTITIES, TASKS, Learnt, learnt_beside
 from scripts.attacks.poisoning.lenient import lenient
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.experiments.reports.intervals import Estimate, estimate
@@ -36,12 +38,12 @@ FRIENDS = "friends"  # without poisoners, in a private cluster, whose members ha
 UNGUARDED = "unguarded"  # without poisoners, and without any guard
 WITHOUT_POISONERS = (CLEAN, FRIENDS, UNGUARDED)
 HARM_ROUNDS = 10  # over which own reward is compared with clean's: fewer are mostly noise
-LENIENT = "lenient:"
+LENIENT, ONE = "lenient:", "one:"
 LATE_ROUND = 21  # in which poisoners come where nothing but the guard helps: success has to be there to fall
 
 
 def run(name: str, seed: int, rounds: int, *, log: bool) -> Learnt:
-    kind = name.removeprefix(LENIENT)
+    kind = name.removeprefix(LENIENT).removeprefix(ONE)
     tasks = {task: lenient(each) for task, each in TASKS.items()} if name.startswith(LENIENT) else TASKS
     began = time.process_time()
     learnt = learnt_beside(
@@ -50,9 +52,11 @@ def run(name: str, seed: int, rounds: int, *, log: bool) -> Learnt:
         rounds=rounds,
         poisoners=POISONERS,
         tasks=tasks,
-        trusting=name == FRIENDS,
-        guarded=name != UNGUARDED,
+        trusting=kind == FRIENDS,
+        guarded=kind != UNGUARDED,
         from_round=LATE_ROUND if name.startswith(LENIENT) else 1,
+        honest=HONEST[:1] if name.startswith(ONE) else HONEST,
+        identities=1 if name.startswith(ONE) else IDENTITIES,
     )
     if log:
         print(f"{name} seed {seed}: {time.process_time() - began:.0f} s of CPU; {described(learnt)}", file=sys.stderr)
@@ -122,14 +126,16 @@ def figures(results: Mapping[str, Sequence[Learnt]]) -> list[Figure]:
     for name, runs in results.items():
         found.append(Figure(f"{name}, success at the end", success(runs), "", "higher"))
         found.append(Figure(f"{name}, mean reward of all rounds", rewards(runs), "", "higher"))
-        free = results.get(UNGUARDED)
-        if free is not None and name in (CLEAN, FRIENDS):
+        prefix, _, kind = name.rpartition(":")
+        beside = f"{prefix}:" if prefix else ""
+        free = results.get(beside + UNGUARDED)
+        if free is not None and kind in (CLEAN, FRIENDS):
             lost = cost(runs, free)
             found.append(Figure(f"{name}, reward that the guards cost", 100 * lost.mean, "%", "lower", "≤ 2"))
             half = f"{name}, reward that the guards cost, half of its 95 % interval"
             found.append(Figure(half, 100 * lost.half_width, "%", "lower"))
-        clean = results.get(f"{LENIENT}{CLEAN}" if name.startswith(LENIENT) else CLEAN)
-        if name.removeprefix(LENIENT) in WITHOUT_POISONERS or clean is None:
+        clean = results.get(beside + CLEAN)
+        if kind in WITHOUT_POISONERS or clean is None:
             continue
         found.append(Figure(f"{name}, success / clean", success(runs) / success(clean), "", "higher", "≥ .95"))
         least = least_reward(runs, clean)
@@ -146,7 +152,7 @@ def main() -> None:
     parser.add_argument(
         "--kinds",
         default=",".join([*WITHOUT_POISONERS, *KINDS]),
-        help=f"of {', '.join([*WITHOUT_POISONERS, *KINDS])}; {LENIENT}KIND",
+        help=f"of {', '.join([*WITHOUT_POISONERS, *KINDS])}; {LENIENT}KIND, {ONE}KIND",
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)

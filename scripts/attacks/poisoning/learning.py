@@ -7,7 +7,7 @@ depend on the victim: it is recorded once for each seed and played back, each mo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +131,8 @@ def learnt_beside(
     trusting: bool = False,
     guarded: bool = True,
     from_round: int = 1,
+    honest: Sequence[str] = HONEST,
+    identities: int = IDENTITIES,
 ) -> Learnt:
     """Runs the victim beside the honest peers and ``poisoners`` of ``kind`` (None: without), from ``from_round`` on.
 
@@ -155,7 +157,7 @@ def learnt_beside(
             for reason, count in event.foreign_rejected.items():
                 rejected[reason] = rejected.get(reason, 0) + count
 
-    peers = {model: recorded(model, 100 + seed, rounds) for model in HONEST}
+    peers = {model: recorded(model, 100 + seed, rounds) for model in honest}
     with tempfile.TemporaryDirectory() as folder:
         board = Board(Path(folder))
         with _learner(VICTIM, board, tasks, seed, GROUPS, note, trusting, guarded) as (learner, intake, policy):
@@ -164,7 +166,7 @@ def learnt_beside(
             for number in range(1, rounds + 1):
                 for model, announced in peers.items():
                     for index, group in enumerate(announced[number - 1]):
-                        board.announce(f"{model}-{index % IDENTITIES}", group)
+                        board.announce(f"{model}-{index % identities}", group)
                 for index in range(poisoners if kind is not None and number >= from_round else 0):
                     for group in crowd.poisoner(str(kind))(
                         number - from_round + 1, Random(f"{kind} {seed} {index} {number}")
