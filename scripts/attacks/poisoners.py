@@ -12,7 +12,7 @@ but the caps and the guard on its own success protect the learner; then they com
 What the guards cost where nobody attacks is the mean reward of ``clean`` and ``friends`` over that of ``unguarded``,
 seed by seed:
 
-    python -m scripts.attacks.poisoners --kinds unguarded,friends,clean --seeds 12
+    python -m scripts.attacks.poisoners --kinds unguarded,friends,clean --seeds 5
 
 ``one:KIND`` is the same beside one honest peer alone.
 """

@@ -5,10 +5,10 @@
                            known what own success is
     back to 0              with harm: set aside for SET_ASIDE_ROUNDS, twice as long each time, then a newcomer again
 
-Peers below 1 are newcomers. Few of them are learnt from at a time (``PLACES``), and harm is put down to the newcomers of
-the rounds in which success fell. Where there was none, or hardly any, the peers with influence are all suspected: they
+Peers below 1 are newcomers. Few of them teach at a time (``PLACES``), and harm is put down to the newcomers of the
+rounds in which success fell. Where there was none, or hardly any, the peers with influence are all suspected: they
 become newcomers again, the one that taught least first, and the next fall shows which of them it was. After harm there
-is one place for a while: a newcomer that is learnt from alone is known to be the cause of the next fall.
+is one place for a while: a newcomer that teaches alone is known to be the cause of the next fall.
 
 A stranger has any number of names. Each name has to wait for a place, and what all newcomers may do together is halved
 with each harm (``caution``), down to ``LEAST_CAUTION``, and comes back slowly. Who is pushed out: of the peers that are
