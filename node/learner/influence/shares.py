@@ -23,7 +23,7 @@ from typing import Final
 from node.learner.objective.batch import TrainingGroup
 
 ONE_PEER: Final = 1.0  # a peer that is proven may do as much as our own groups: half of a step where it is the only one
-NEWCOMERS: Final = 0.5
+NEWCOMERS: Final = 1.0  # half of it, with two places, cost a learner among strangers 5 % of its first reward
 LEAST_MASS_PER_TOKEN: Final = 0.25
 
 

@@ -5,10 +5,10 @@
                            known what own success is
     back to 0              with harm: set aside for SET_ASIDE_ROUNDS, twice as long each time, then a newcomer again
 
-Peers below 1 are newcomers. Few of them are learnt from at a time (``PLACES``), since a peer that is learnt from alone
-is known to be the cause when success falls. So harm is put down to the newcomers of the rounds in which success fell.
-Where there was none, or hardly any, the peers with influence are all suspected: they become newcomers again, the one
-that taught least first, and the next fall shows which of them it was. After harm there is one place for a while.
+Peers below 1 are newcomers. Few of them teach at a time (``PLACES``), and harm is put down to the newcomers of the
+rounds in which success fell. Where there was none, or hardly any, the peers with influence are all suspected: they
+become newcomers again, the one that taught least first, and the next fall shows which of them it was. After harm there
+is one place for a while: a newcomer that teaches alone is known to be the cause of the next fall.
 
 A stranger has any number of names. Each name has to wait for a place, and what all newcomers may do together is halved
 with each harm (``caution``), down to ``LEAST_CAUTION``, and comes back slowly. Who is pushed out: of the peers that are
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 PROBATION_ROUNDS: Final = 4  # what a fall by half takes to be seen (``watch``); longer costs newcomers and the learner
-PLACES: Final = 2
+PLACES: Final = 4  # each begins with a quarter of its influence: together they do what newcomers may (``shares``)
 PLACES_AFTER_HARM: Final = 1
 WARY_ROUNDS: Final = 50  # after harm
 AWAY_ROUNDS: Final = 5  # without anything from a newcomer, after which its place is free
@@ -32,7 +32,7 @@ MOST_SET_ASIDE_ROUNDS: Final = 20 << 10
 USELESS_ROUNDS: Final = 3  # one after another, without anything worth copying: set aside, for a shorter time
 USELESS_SET_ASIDE_ROUNDS: Final = 5  # a policy that is still poor may write better soon
 NEWCOMERS_SHARE: Final = 0.05  # of what was learnt from others while success fell, from which on they are the cause
-LEAST_CAUTION: Final = 1 / 16
+LEAST_CAUTION: Final = 1 / 32
 CAUTION_GROWTH: Final = 1.05  # a round: halved caution is back after 14
 MOST_PEERS: Final = 1024
 

@@ -7,12 +7,13 @@ depend on the victim: it is recorded once for each seed and played back, each mo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
+from unittest.mock import patch
 
 import msgspec
 import torch
@@ -21,6 +22,7 @@ from node.configuration import Config, PolicySection
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Event, Fault, ForeignGroups, RoundDone
+from node.learner import loop
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
@@ -35,6 +37,7 @@ from protocol.rollouts import Group, decode_group, encode_group
 from scripts import REPOSITORY
 from scripts.attacks.poisoning.board import Board
 from scripts.attacks.poisoning.kinds import Crowd
+from scripts.attacks.poisoning.unguarded import NoGuard
 from scripts.experiments.harness.nodes_run import ROUND_SECONDS, WAIT_SECONDS, OwnProcessScorer, WaitingIntake
 
 VICTIM: Final = "wren"
@@ -67,23 +70,29 @@ def _learner(
     foreign: int,
     report: Callable[[Event], None],
     trusting: bool,
+    guarded: bool = True,
 ) -> Iterator[tuple[Learner, RolloutIntake, Policy]]:
     policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"), seed=seed)
     sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS}
+    if not guarded:
+        sizes["peer_share"] = 1
     config = Config.model_validate({"name": model, "seed": seed, "learner": sizes, "evaluation": {"every_rounds": 0}})
     intake = WaitingIntake(board, tasks, config.learner, lambda: board.now_seconds)
-    learner = Learner(
-        config,
-        policy,
-        tasks,
-        TorchEngine(policy, rows=GROUPS * 4, seed=seed),
-        OwnProcessScorer(tasks),
-        intake,
-        MasterAdamW(policy.trainable(), config.learner),
-        LearnerState(influence=InfluenceState(standings=Standings(trusting))),
-        report=report,
-        clock=lambda: board.now_seconds,
-    )
+    with ExitStack() as stack:
+        if not guarded:
+            stack.enter_context(patch.object(loop, "Guard", NoGuard))
+        learner = Learner(
+            config,
+            policy,
+            tasks,
+            TorchEngine(policy, rows=GROUPS * 4, seed=seed),
+            OwnProcessScorer(tasks),
+            intake,
+            MasterAdamW(policy.trainable(), config.learner),
+            LearnerState(influence=InfluenceState(standings=Standings(trusting))),
+            report=report,
+            clock=lambda: board.now_seconds,
+        )
     try:
         yield learner, intake, policy
     finally:
@@ -120,9 +129,15 @@ def learnt_beside(
     poisoners: int,
     tasks: Mapping[str, Task] = TASKS,
     trusting: bool = False,
+    guarded: bool = True,
     from_round: int = 1,
+    honest: Sequence[str] = HONEST,
+    identities: int = IDENTITIES,
 ) -> Learnt:
-    """Runs the victim beside the honest peers and ``poisoners`` of ``kind`` (None: without), from ``from_round`` on."""
+    """Runs the victim beside the honest peers and ``poisoners`` of ``kind`` (None: without), from ``from_round`` on.
+
+    Not ``guarded``: whatever is right is learnt from, as much as comes.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     result = Learnt()
@@ -142,16 +157,16 @@ def learnt_beside(
             for reason, count in event.foreign_rejected.items():
                 rejected[reason] = rejected.get(reason, 0) + count
 
-    peers = {model: recorded(model, 100 + seed, rounds) for model in HONEST}
+    peers = {model: recorded(model, 100 + seed, rounds) for model in honest}
     with tempfile.TemporaryDirectory() as folder:
         board = Board(Path(folder))
-        with _learner(VICTIM, board, tasks, seed, GROUPS, note, trusting) as (learner, intake, policy):
+        with _learner(VICTIM, board, tasks, seed, GROUPS, note, trusting, guarded) as (learner, intake, policy):
             context = Network.of(policy.model).context
             crowd = Crowd(TASKS, policy.tokens, context=context)
             for number in range(1, rounds + 1):
                 for model, announced in peers.items():
                     for index, group in enumerate(announced[number - 1]):
-                        board.announce(f"{model}-{index % IDENTITIES}", group)
+                        board.announce(f"{model}-{index % identities}", group)
                 for index in range(poisoners if kind is not None and number >= from_round else 0):
                     for group in crowd.poisoner(str(kind))(
                         number - from_round + 1, Random(f"{kind} {seed} {index} {number}")

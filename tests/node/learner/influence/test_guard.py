@@ -5,8 +5,10 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
+import pytest
 
 from node.learner.influence.guard import Guard, Harm, InfluenceState
+from node.learner.influence.shares import masses_by_peer, own_mass
 from node.learner.influence.standing import PROBATION_ROUNDS, Standings
 from node.learner.memory.undo import Undo
 from node.learner.objective.alignment import text_alignment
@@ -61,6 +63,15 @@ def test_newcomers_teach_from_the_first_round_and_gain_influence_once_own_succes
     assert run.guard.state.standings.influence("bob", 2) == 1 / PROBATION_ROUNDS
     run.rounds(10, 0.5, group("bob"))
     assert run.guard.state.standings.of("bob").proven
+
+
+def test_newcomers_together_do_as_much_as_our_own_groups_from_the_first_round() -> None:
+    run, own = Run(), [group("self")[1]]
+    newcomers = [group(f"newcomer-{n}") for n in range(6)]
+    shaped = run.guard.shaped(1, own, newcomers)
+    masses = masses_by_peer([(peer, each) for (peer, _), each in zip(newcomers, shaped, strict=True)])
+    assert sum(masses.values()) == pytest.approx(own_mass(own))
+    assert max(masses.values()) == pytest.approx(own_mass(own) / PROBATION_ROUNDS)
 
 
 def test_poisoner_that_is_there_from_the_first_round_is_found_and_the_weights_go_back() -> None:
