@@ -23,9 +23,11 @@ from random import Random
 from scripts.attacks.fuzzing.blobs import blob_targets
 from scripts.attacks.fuzzing.carried import carried_targets
 from scripts.attacks.fuzzing.library import library_targets
+from scripts.attacks.fuzzing.machines import machine_targets
 from scripts.attacks.fuzzing.measuring import InputWatch, Record
 from scripts.attacks.fuzzing.messages import message_targets
 from scripts.attacks.fuzzing.mutation import mutated
+from scripts.attacks.fuzzing.reaching import reaching_targets
 from scripts.attacks.fuzzing.targets import Target, blocks_in
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 
@@ -35,7 +37,14 @@ MIB = 2**20
 
 
 def all_targets() -> list[Target]:
-    return [*message_targets(), *blob_targets(), *library_targets(), *carried_targets()]
+    return [
+        *message_targets(),
+        *blob_targets(),
+        *library_targets(),
+        *reaching_targets(),
+        *machine_targets(),
+        *carried_targets(),
+    ]
 
 
 def blocks(targets: Sequence[Target], mutations: int, structured: int) -> Iterator[tuple[Target, bool, int]]:
