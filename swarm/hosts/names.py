@@ -45,14 +45,13 @@ async def resolve(name: Address, *, deadline_seconds: float, resolver: Resolver 
 async def _resolved(name: Address, resolver: Resolver | None, depth: int, asked: set[Address]) -> list[Address]:
     """Looks up each name once, and no more than ``LOOKUPS``; ``asked`` are those that were."""
     _, kind, host, rest = [*name.split("/", 3), "", "", ""][:4]
-    if kind in (*_FAMILIES, "dnsaddr"):
-        if name in asked or len(asked) >= LOOKUPS:
-            return []
-        asked.add(name)
+    if kind not in (*_FAMILIES, "dnsaddr") or not depth:
+        return [name]
+    if name in asked or len(asked) >= LOOKUPS:
+        return []
+    asked.add(name)
     if kind in _FAMILIES:
         return [f"{ip}/{rest}" for ip in await _ips(name, host, _FAMILIES[kind])]
-    if kind != "dnsaddr" or not depth:
-        return [name]
     found: list[Address] = []
     for record in (await _text_records(name, host, resolver))[:ADDRESSES_PER_NAME]:
         if record.endswith(rest):  # the id of the one peer that is wanted
