@@ -7,8 +7,8 @@ members that it finds is that of one look-up at the mean, and of all of them tog
 
     python -m scripts.attacks.provider_slots [--sybils 300] [--honest 5] [--lookups 8] [--stay] [--store] [--known]
 
-With ``--store`` only the attacked host's store of records is played, without sockets and in virtual time, since hundreds
-of hosts in one process miss their deadlines on a busy machine: identities and members are connected from one address
+With ``--store`` only the attacked host's store of records is played, without sockets and in virtual time: hundreds of
+hosts in one process miss their deadlines on a busy machine; identities and members are connected from one address
 and provide anew every ten minutes. Figures are of one look-up, of all at one time, and of all in an hour.
 
 With ``--known`` the attacked host would not give up its connections to the members for others, as a node that learnt

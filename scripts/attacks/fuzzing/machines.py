@@ -12,7 +12,7 @@ from typing import Any
 from Crypto.Cipher import Salsa20
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from protocol.errors import UnreachableError
+from protocol.errors import MalformedError, UnreachableError
 from protocol.identity import NodeKey
 from scripts.attacks.fuzzing.byte_streams import DrawnConnection, DrawnStream, in_virtual_time
 from scripts.attacks.fuzzing.measuring import Act
@@ -76,7 +76,9 @@ def _datagrams() -> list[bytes]:
 
 
 def _extreme_datagram(random: Random) -> bytes:
-    number = lambda bits: random.choice((0, 1, 2**bits - 1, 2 ** (bits - 1)))  # noqa: E731
+    def number(bits: int) -> int:
+        return random.choice((0, 1, 2**bits - 1, 2 ** (bits - 1)))
+
     ip = random.choice((_MAPPED + bytes(4), _MAPPED + b"\xff" * 4, bytes(16), b"\xff" * 16))
     match random.randrange(3):
         case 0:
@@ -206,7 +208,7 @@ class _Control:
         message = await frames.next()
         try:
             answer = daemon.read_answer(message)
-        except daemon.MalformedError as error:
+        except MalformedError as error:
             raise rubbish(error) from error
         yield connection, answer, frames
 

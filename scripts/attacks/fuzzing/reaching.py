@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
+from socket import AddressFamily
 from types import SimpleNamespace
 from typing import Any
 
@@ -261,11 +262,11 @@ def _full_punch(random: Random) -> bytes:
 # Names
 
 
-class _NameServer(dns.nameserver.Nameserver):  # type: ignore[misc]
+class _NameServer(dns.nameserver.Nameserver):
     """One that answers every question with the same bytes, but for the number of the question."""
 
     def __init__(self, content: bytes) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._content = content
 
     def __str__(self) -> str:
@@ -286,7 +287,7 @@ class _NameServer(dns.nameserver.Nameserver):  # type: ignore[misc]
     async def async_query(self, request: Any, *_: Any, **__: Any) -> Any:
         answer = dns.message.from_wire(request.id.to_bytes(2, "big") + self._content[2:])
         if not request.is_response(answer):
-            raise dns.exception.FormError("an answer to another question")
+            raise dns.exception.FormError("an answer to another question")  # type: ignore[no-untyped-call]
         return answer
 
 
@@ -342,7 +343,7 @@ class _Names:
 def _without_machines(act: Callable[[], None]) -> None:
     """Runs it where no name of a machine is known; it would be asked of this machine's own resolver."""
 
-    async def unknown(name: str, *_: Any) -> list[str]:
+    async def unknown(name: str, host: str, family: AddressFamily) -> list[str]:
         raise UnreachableError(f"{name} is not looked up here")
 
     known = names._ips
