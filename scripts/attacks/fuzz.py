@@ -27,6 +27,7 @@ from scripts.attacks.fuzzing.machines import machine_targets
 from scripts.attacks.fuzzing.measuring import InputWatch, Record
 from scripts.attacks.fuzzing.messages import message_targets
 from scripts.attacks.fuzzing.mutation import mutated
+from scripts.attacks.fuzzing.name_servers import name_targets
 from scripts.attacks.fuzzing.reaching import reaching_targets
 from scripts.attacks.fuzzing.targets import Target, blocks_in
 from scripts.bench.common.reporting import Figure, add_json_flag, report
@@ -42,6 +43,7 @@ def all_targets() -> list[Target]:
         *blob_targets(),
         *library_targets(),
         *reaching_targets(),
+        *name_targets(),
         *machine_targets(),
         *carried_targets(),
     ]

@@ -171,11 +171,13 @@ def main() -> None:
         report_store(arguments)
         return
     calm, _, _ = trio.run(play, 0, arguments)
+    if not calm:
+        raise SystemExit("no member was found in calm: there is nothing to compare with")
     in_one, in_all, cpu_seconds = trio.run(play, arguments.sybils, arguments)
     figures = [
         Figure("honest members found, calm", calm, "share", "higher"),
-        Figure("honest members found among the identities", in_one / max(calm, 1e-9), "of calm", "higher", ">= .9"),
-        Figure(f"found in {arguments.lookups} look-ups", in_all / max(calm, 1e-9), "of calm", "higher"),
+        Figure("honest members found among the identities", in_one / calm, "of calm", "higher", ">= .9"),
+        Figure(f"found in {arguments.lookups} look-ups", in_all / calm, "of calm", "higher"),
         Figure("CPU of everybody", cpu_seconds, "s", "lower"),
     ]
     kind = "that stay" if arguments.stay else "that leave"

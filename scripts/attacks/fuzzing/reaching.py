@@ -1,21 +1,15 @@
-"""How nodes are found and reached: dialling back, the manifest of a swarm, claimed addresses, relays, names."""
+"""How nodes are found and reached: dialling back, the manifest of a swarm, claimed addresses, relays and punches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from socket import AddressFamily
 from types import SimpleNamespace
 from typing import Any
 
-import dns.exception
-import dns.message
-import dns.nameserver
-import dns.rrset
 import msgspec
-from dns.asyncresolver import Resolver
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Reservation, Status, StopMessage
@@ -33,7 +27,6 @@ from scripts.attacks.fuzzing.extremes import Extremes
 from scripts.attacks.fuzzing.measuring import Act
 from scripts.attacks.fuzzing.messages import one_of
 from scripts.attacks.fuzzing.targets import Target, all_of, direct, length_prefixed
-from swarm.hosts import names
 from swarm.hosts.libp2p.connecting.dialling import parse_address
 from swarm.hosts.libp2p.containment import Failures
 from swarm.hosts.libp2p.punching import Punching
@@ -41,7 +34,7 @@ from swarm.hosts.libp2p.relaying.circuit_messages import MESSAGE_BYTES, packed
 from swarm.hosts.libp2p.relaying.circuits import Circuits, RelayPlace
 from swarm.hosts.libp2p.relaying.relay import Relay
 from swarm.peers.claimed_addresses import claimed_addresses, claims_of
-from swarm.peers.discovery import AddressBook, AddressSource, is_dialable
+from swarm.peers.discovery import AddressBook, AddressSource
 from swarm.peers.reachability import DialReport, judged
 
 RELAY = NodeKey(bytes(31) + b"\x07").peer_id
@@ -54,7 +47,7 @@ _CIRCUIT_FIELDS = 40  # bytes of a circuit message beside its id and addresses
 
 
 def reaching_targets() -> list[Target]:
-    hop, stop, punch, names_ = _Relayed().hop, _Relayed().stop, _Relayed().punch, _Names()
+    hop, stop, punch = _Relayed().hop, _Relayed().stop, _Relayed().punch
     kinds = (DialBackQuestion, DialBackAnswer)
     dial_backs = [
         DialBackQuestion((4001, 1)),
@@ -73,7 +66,6 @@ def reaching_targets() -> list[Target]:
         Target("answer or offer of a relay", stop, [m.SerializeToString() for m in (*_hops(), *_stops())], 0.5,
                _full_stop, 0.5),
         Target("agreement on a punch", punch, [m.SerializeToString() for m in _punches()], 0.5, _full_punch, 0.5),
-        Target("answer of a name server", names_.prepare, names_.answers(), 0.5, names_.extreme, 0.3),
     ]  # fmt: skip
 
 
@@ -257,98 +249,3 @@ def _full_stop(random: Random) -> bytes:
 def _full_punch(random: Random) -> bytes:
     kind = random.choice((HolePunch.CONNECT, HolePunch.SYNC))
     return HolePunch(type=kind, ObsAddrs=_addresses(random, MESSAGE_BYTES - _CIRCUIT_FIELDS)).SerializeToString()
-
-
-# Names
-
-
-class _NameServer(dns.nameserver.Nameserver):
-    """One that answers every question with the same bytes, but for the number of the question."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._content = content
-
-    def __str__(self) -> str:
-        return "drawn"
-
-    def kind(self) -> str:
-        return "drawn"
-
-    def is_always_max_size(self) -> bool:
-        return True
-
-    def answer_nameserver(self) -> str:
-        return "198.51.100.1"
-
-    def answer_port(self) -> int:
-        return 53
-
-    async def async_query(self, request: Any, *_: Any, **__: Any) -> Any:
-        answer = dns.message.from_wire(request.id.to_bytes(2, "big") + self._content[2:])
-        if not request.is_response(answer):
-            raise dns.exception.FormError("an answer to another question")  # type: ignore[no-untyped-call]
-        return answer
-
-
-class _Names:
-    """/dnsaddr of one name, of which the records may name further names; no machine is looked up."""
-
-    NAME = "_dnsaddr.example.org."
-
-    def answers(self) -> list[bytes]:
-        text = f"dnsaddr=/ip4/9.9.9.9/tcp/4001/p2p/{OTHER}"
-        return [
-            self._answer([text]),
-            self._answer([text, "dnsaddr=/dnsaddr/example.org", f"dnsaddr=/dns4/example.org/tcp/1/p2p/{OTHER}"]),
-            self._answer([]),
-        ]
-
-    def extreme(self, random: Random) -> bytes:
-        """As many records as a datagram holds, or as an answer may lead to again and again."""
-        kind, length = random.randrange(5), random.randrange(80)
-        count = random.choice((1, 16, 250))
-
-        def record(number: int) -> str:
-            addresses = (
-                "/dnsaddr/example.org",
-                f"/ip4/9.9.9.9/tcp/{random.randrange(70000)}/p2p/{OTHER}",
-                f"/dnsaddr/{'a.' * length}example.org",
-                "/" * (2 * length),
-                f"/dnsaddr/{'é' * (length // 2)}",
-            )
-            return f"dnsaddr={addresses[kind]}{number if kind != 1 else ''}"
-
-        return self._answer([record(number) for number in range(count)])
-
-    def _answer(self, texts: list[str]) -> bytes:
-        answer = dns.message.make_response(dns.message.make_query(self.NAME, "TXT"))
-        if texts:
-            quoted = [" ".join(f'"{text[at : at + 100]}"' for at in range(0, len(text), 100)) for text in texts]
-            answer.answer.append(dns.rrset.from_text(self.NAME, 60, "IN", "TXT", *quoted))
-        return bytes(answer.to_wire(max_size=65535))
-
-    def prepare(self, raw: bytes) -> Act:
-        async def looked_up() -> None:
-            resolver = Resolver(configure=False)
-            resolver.nameservers = [_NameServer(raw)]
-            found = await names.resolve("/dnsaddr/example.org", deadline_seconds=10.0, resolver=resolver)
-            for address in found:
-                if is_dialable(address):
-                    parse_address(address)
-
-        return lambda: _without_machines(partial(in_virtual_time, looked_up))
-
-
-def _without_machines(act: Callable[[], None]) -> None:
-    """Runs it where no name of a machine is known; it would be asked of this machine's own resolver."""
-
-    async def unknown(name: str, host: str, family: AddressFamily) -> list[str]:
-        raise UnreachableError(f"{name} is not looked up here")
-
-    known = names._ips
-    names._ips = unknown
-    try:
-        act()
-    finally:
-        names._ips = known
