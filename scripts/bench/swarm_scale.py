@@ -86,6 +86,7 @@ def figures(name: str, nodes: int, swarm: Swarm, seconds_of_an_opening: float) -
     fetches, of_a_node = found.fetched.total(), max(1e-9, found.node_seconds)
     due = sum(delivery.due[phase] for phase in CALM)
     shares = [(phase, 100 * delivery.share(phase)) for phase in (*HEALING, Phase.AFTER) if delivery.due[phase]]
+    searched = [100 * committed_share(found.searches)] if found.searches else []
     per_second = "announcements/s"
     return [
         Figure(name + "observed, of virtual time", found.seconds / 60.0, "min", "higher"),
@@ -97,7 +98,7 @@ def figures(name: str, nodes: int, swarm: Swarm, seconds_of_an_opening: float) -
         Figure(name + RECEIVED, found.received_bytes / of_a_node / 1e3, "kB/s", "lower"),
         Figure(name + "sent by a node", found.sent_bytes / of_a_node / 1e3, "kB/s", "lower"),
         Figure(name + "fetches that brought the blob", 100 * found.fetched[True] / max(1, fetches), "%", "higher"),
-        Figure(name + "searches that ended in averaging", 100 * committed_share(found.searches), "%", "higher"),
+        *(Figure(f"{name}searches that ended in averaging", share, "%", "higher") for share in searched),
         Figure(name + "fetches of groups", float(fetches), "", "higher"),
         Figure(name + "searches for a partner", float(len(found.searches)), "", "higher"),
         Figure(name + "connections of a node", found.connections, "", "lower"),
