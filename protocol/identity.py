@@ -25,6 +25,7 @@ from protocol.errors import IdentityError, MalformedError, SignatureError, Stora
 PUBLIC_KEY_BYTES: Final = 32
 PEER_ID_PREFIX: Final = bytes.fromhex("0024 08011220")  # of the binary form; the public key follows it
 
+PEER_ID_BYTES: Final = 64  # at most, of any kind of key: base58 of a longer id takes time in the square of its length
 _PEER_ID_CHARACTERS: Final = 52  # of every Ed25519 peer id: the prefix fixes the magnitude of the number
 _KEY_FILE_BYTES: Final = 4096  # more than any key file has; bounds how much of a wrong file is read
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO

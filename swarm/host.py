@@ -7,7 +7,7 @@ The interface is written for anyio; every call that waits for a peer has a deadl
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -215,6 +215,10 @@ class Host(Protocol):
 
         The record's key is the multihash of it, so that any libp2p finds it by CID. Raises ``DeadlineError``.
         """
+
+    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
+        """From now on the provider records of the peers that ``known`` returns are kept, and named to those who ask,
+        before those of others."""
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         """Returns addresses of at most ``limit`` providers, each ending in /p2p/<peer id>."""

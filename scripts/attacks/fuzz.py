@@ -24,9 +24,12 @@ from scripts.attacks.fuzzing.blobs import blob_targets
 from scripts.attacks.fuzzing.carried import carried_targets
 from scripts.attacks.fuzzing.engine import engine_targets
 from scripts.attacks.fuzzing.library import library_targets
+from scripts.attacks.fuzzing.machines import machine_targets
 from scripts.attacks.fuzzing.measuring import InputWatch, Record
 from scripts.attacks.fuzzing.messages import message_targets
 from scripts.attacks.fuzzing.mutation import mutated
+from scripts.attacks.fuzzing.name_servers import name_targets
+from scripts.attacks.fuzzing.reaching import reaching_targets
 from scripts.attacks.fuzzing.targets import Target, blocks_in
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 
@@ -36,7 +39,16 @@ MIB = 2**20
 
 
 def all_targets() -> list[Target]:
-    return [*message_targets(), *blob_targets(), *library_targets(), *carried_targets(), *engine_targets()]
+    return [
+        *message_targets(),
+        *blob_targets(),
+        *library_targets(),
+        *reaching_targets(),
+        *name_targets(),
+        *machine_targets(),
+        *carried_targets(),
+        *engine_targets(),
+    ]
 
 
 def blocks(targets: Sequence[Target], mutations: int, structured: int) -> Iterator[tuple[Target, bool, int]]:

@@ -6,10 +6,11 @@ serves nothing. Then ``--joiners`` honest nodes join, each with the address of o
 fetches 1 MiB from every honest node. The same is played without the stranger first; figures are shares of that.
 Honest nodes send heartbeats; identities do so with ``--announce`` only.
 
-    python -m scripts.attacks.sybils [--sybils 300] [--networks 2] [--announce] [--seed 1] [--json]
+    python -m scripts.attacks.sybils [--sybils 300] [--networks 2] [--announce] [--dht] [--seed 1] [--json]
 
 ``--networks`` is the number of /24 networks among which the identities are spread; 0 puts everybody, honest nodes
-included, into one, as on a local network. Honest nodes have a network each otherwise.
+included, into one, as on a local network. Honest nodes have a network each otherwise. With ``--dht`` the DHT is lost: a
+joiner's look-ups find identities alone, others each time.
 """
 
 from __future__ import annotations
@@ -145,6 +146,15 @@ def count_dials(host: SimulatedHost) -> list[str]:
     return dialled
 
 
+def capture_lookups(host: SimulatedHost, addresses: Sequence[str], random: Random) -> None:
+    """From now on the host's look-ups in the DHT find none but ``addresses``."""
+
+    async def captured(key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[str]:
+        return random.sample(addresses, min(limit, len(addresses)))
+
+    host.find_providers = captured  # type: ignore[method-assign]
+
+
 async def fetch(host: SimulatedHost, peering: Peering, peer: str) -> bool:
     with suppress(StarlingError), anyio.move_on_after(FETCH_SECONDS):
         await peering.reach(peer, FETCH_SECONDS)
@@ -182,6 +192,8 @@ async def play(sybils: int, arguments: argparse.Namespace) -> Outcome:
         kept = sum(other.peer_id in one.peers() for one, other in pairs) / len(pairs)
         peerings = []
         for joiner in joiners:
+            if arguments.dht and addresses:
+                capture_lookups(joiner, addresses, random)
             known = random.choice(hosts).addresses()
             peerings.append(await stack.enter_async_context(node(joiner, known)))
         dials = [count_dials(joiner) for joiner in joiners]
@@ -210,6 +222,7 @@ def main() -> None:
     parser.add_argument("--honest", type=int, default=8)
     parser.add_argument("--joiners", type=int, default=10)
     parser.add_argument("--announce", action="store_true", help="the identities send heartbeats as honest nodes do")
+    parser.add_argument("--dht", action="store_true", help="look-ups of joiners find identities alone")
     parser.add_argument("--seed", type=int, default=1)
     add_json_flag(parser)
     arguments = parser.parse_args()
@@ -228,7 +241,7 @@ def main() -> None:
         Figure("connections of a joiner after it, among the identities", siege.connections, "", "lower"),
         Figure("CPU of everybody under siege", siege.cpu_seconds, "s", "lower"),
     ]
-    kind = "sybils that announce" if arguments.announce else "sybils"
+    kind = ("sybils that announce" if arguments.announce else "sybils") + (" and hold the DHT" if arguments.dht else "")
     report(f"{arguments.sybils} {kind} from {arguments.networks} networks", figures, as_json=arguments.json)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
 
 ADDRESSES_PER_NAME: Final = 16
+LOOKUPS: Final = 32  # of one name and of those that it leads to: records that name names would multiply with each step
 _DEPTH: Final = 4  # of names that lead to names
 _FAMILIES: Final = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 _RECORD: Final = "dnsaddr="
@@ -35,24 +36,28 @@ async def resolve(name: Address, *, deadline_seconds: float, resolver: Resolver 
     a name that leads to no such address, ``DeadlineError`` where nobody answers.
     """
     with deadline(deadline_seconds, f"looking up {name}"):
-        found = await _resolved(name, resolver, _DEPTH)
+        found = await _resolved(name, resolver, _DEPTH, set())
     usable = [a for a in dict.fromkeys(found) if a.startswith(("/ip4/", "/ip6/")) and "/tcp/" in a and "/p2p/" in a]
     if not usable:
         raise UnreachableError(f"{name} leads to no address of a peer")
     return usable[:ADDRESSES_PER_NAME]
 
 
-async def _resolved(name: Address, resolver: Resolver | None, depth: int) -> list[Address]:
+async def _resolved(name: Address, resolver: Resolver | None, depth: int, asked: set[Address]) -> list[Address]:
+    """Looks up each name once, and no more than ``LOOKUPS``; ``asked`` are those that were."""
     _, kind, host, rest = [*name.split("/", 3), "", "", ""][:4]
+    if kind not in (*_FAMILIES, "dnsaddr") or not depth:
+        return [name]
+    if name in asked or len(asked) >= LOOKUPS:
+        return []
+    asked.add(name)
     if kind in _FAMILIES:
         return [f"{ip}/{rest}" for ip in await _ips(name, host, _FAMILIES[kind])]
-    if kind != "dnsaddr" or not depth:
-        return [name]
     found: list[Address] = []
     for record in (await _text_records(name, host, resolver))[:ADDRESSES_PER_NAME]:
         if record.endswith(rest):  # the id of the one peer that is wanted
             with suppress(UnreachableError):  # where one record leads nowhere, others do
-                found += await _resolved(record, resolver, depth - 1)
+                found += await _resolved(record, resolver, depth - 1, asked)
     return found
 
 

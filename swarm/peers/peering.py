@@ -38,6 +38,7 @@ from swarm.peers.keeping import (
     STRANGERS_STANDING,
     Connection,
     ConnectionLog,
+    kept_for_certain,
     recommended,
     superfluous,
     to_replace,
@@ -97,6 +98,7 @@ class Peering:
             host, dht_key(swarm_id), on_address=self._note_provider, is_short=lambda: self._is_short,
             on_failure=lambda error: self.failures.update([error.reason]),
         )  # fmt: skip
+        host.prefer_providers(self._kept_for_certain)
         self._log = ConnectionLog()
         self._requested = RequestedDials(
             host, self.book, self._members, self._log, claimed=claimed, on_address=self._note_told,
@@ -201,6 +203,9 @@ class Peering:
                 )
             )
         return connections
+
+    def _kept_for_certain(self) -> set[PeerId]:
+        return kept_for_certain(self._connections(set(self._host.peers()), anyio.current_time()))
 
     def _put_off(self, peer: PeerId, now_seconds: float) -> None:
         """Dials a peer that closed the connection at once later, and later each time: it is full."""

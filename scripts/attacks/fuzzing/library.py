@@ -21,7 +21,7 @@ from protocol.identity import NodeKey
 from protocol.meeting_points import dht_key, gossip_topic
 from scripts.attacks.fuzzing.extremes import Extremes
 from scripts.attacks.fuzzing.measuring import Act
-from scripts.attacks.fuzzing.targets import Target, direct, driven
+from scripts.attacks.fuzzing.targets import Target, direct, driven, length_prefixed
 from swarm.address_groups import groups_of
 from swarm.host import GossipVerdict
 from swarm.hosts.libp2p.connecting.dialling import parse_address
@@ -145,8 +145,9 @@ class _Stream:
     """A stream of the DHT that gives these bytes, framed, and takes whatever is written."""
 
     def __init__(self, raw: bytes) -> None:
-        self._left = _framed(raw)
+        self._left = length_prefixed(raw)
         self.muxed_conn = SimpleNamespace(peer_id=_PEER)
+        self.metric_send_channel = None  # of the library's statistics
 
     async def read(self, n: int | None = None) -> bytes:
         piece, self._left = self._left[:n], self._left[n:] if n is not None else b""
@@ -160,14 +161,6 @@ class _Stream:
 
     async def reset(self) -> None:
         return
-
-
-def _framed(raw: bytes) -> bytes:
-    length, prefix = len(raw), bytearray()
-    while length > 0x7F:
-        prefix.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*prefix, length]) + raw
 
 
 class _Dht:
@@ -190,10 +183,7 @@ class _Dht:
         """The search for providers, where the peer that is asked answers this."""
         self._dht.provider_store = store = BoundedProviders(self._dht.host, self._dht.peer_routing)
 
-        async def new_stream(peer: ID, protocols: Iterable[str]) -> _Stream:
-            return _Stream(raw)
-
-        store.host = cast(Any, SimpleNamespace(new_stream=new_stream, **_borrowed(self._host._host)))
+        store.host = self._peers_that_answer(raw)
         return lambda: trio.run(partial(find_providers, self._dht, KEY, limit=32))
 
     def requested(self, raw: bytes) -> Act:
@@ -202,18 +192,18 @@ class _Dht:
 
         async def act() -> None:
             await self._dht._do_handle_stream(cast(Any, _Stream(raw)))
-            self._dht.provider_store.host = cast(Any, _Silent())
+            self._dht.provider_store.host = self._peers_that_answer(b"")
             await find_providers(self._dht, KEY, limit=32)
 
         return lambda: trio.run(act)
 
+    def _peers_that_answer(self, raw: bytes) -> Any:
+        """As the host, but whoever is asked answers this."""
 
-class _Silent:
-    def get_network(self) -> Any:
-        return SimpleNamespace(get_connections=lambda peer: [])
+        async def new_stream(peer: ID, protocols: Iterable[str]) -> _Stream:
+            return _Stream(raw)
 
-    async def new_stream(self, peer: ID, protocols: Iterable[str]) -> _Stream:
-        return _Stream(b"")
+        return SimpleNamespace(new_stream=new_stream, **_borrowed(self._host._host))
 
 
 def _borrowed(host: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from protocol.errors import StarlingError
 from scripts.attacks.fuzzing.measuring import Prepare
 
 Make = Callable[[Random], bytes]
@@ -34,6 +35,18 @@ def direct(decode: Callable[[bytes], object]) -> Prepare:
     return lambda raw: lambda: decode(raw)
 
 
+def all_of(*steps: Callable[[], object]) -> None:
+    """Runs every step. Raises the last refusal if all of them refused, and any other exception at once."""
+    refusals = []
+    for step in steps:
+        try:
+            step()
+        except StarlingError as refusal:
+            refusals.append(refusal)
+    if len(refusals) == len(steps):
+        raise refusals[-1]
+
+
 def driven(work: Coroutine[Any, Any, Any]) -> None:
     """Runs what is asynchronous and waits for nothing. Raises what it raises."""
     try:
@@ -42,6 +55,15 @@ def driven(work: Coroutine[Any, Any, Any]) -> None:
         return
     work.close()
     raise RuntimeError("it waits for something")
+
+
+def length_prefixed(raw: bytes) -> bytes:
+    """Returns the bytes behind a varint of their length, as libp2p frames messages."""
+    length, prefix = len(raw), bytearray()
+    while length > 0x7F:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*prefix, length]) + raw
 
 
 def blocks_in(share: float, turn: int) -> int:

@@ -7,10 +7,10 @@ from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-
 
 from protocol import base58
 from protocol.errors import MalformedError, UnreachableError
+from protocol.identity import PEER_ID_BYTES
 from swarm.address_groups import groups_of
 from swarm.host import Address, PeerId
 from swarm.hosts.go import daemon_messages as messages
-from swarm.hosts.go.daemon_gossip import PEER_ID_BYTES
 from swarm.hosts.lan_neighbours import is_loopback
 
 

@@ -21,6 +21,7 @@ import anyio.lowlevel
 
 from protocol import base58, limits
 from protocol.errors import ProtocolError
+from protocol.identity import PEER_ID_BYTES
 from swarm.host import GossipVerdict, PeerId, Receiver, Validator
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import Frames, rubbish
@@ -32,7 +33,6 @@ REJECTIONS = 8
 AUTHORS_REMEMBERED = 1024  # that signed a rejected message; the one that did so longest ago is dropped first
 CONTENTS_REMEMBERED = 8192
 WAITING_BYTES = 8 << 20  # received and not yet judged; the oldest are dropped above it
-PEER_ID_BYTES = 64
 
 
 class DaemonGossip:

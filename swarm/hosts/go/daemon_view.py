@@ -9,11 +9,11 @@ import anyio
 
 from protocol import base58
 from protocol.errors import MalformedError
+from protocol.identity import PEER_ID_BYTES
 from swarm.host import Address, PeerId
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import rubbish
 from swarm.hosts.go.daemon_addresses import dialable_addresses, ip_of
-from swarm.hosts.go.daemon_gossip import PEER_ID_BYTES
 from swarm.hosts.go.daemon_process import Daemon
 
 LOOK_SECONDS = 0.25  # between looks at who is connected

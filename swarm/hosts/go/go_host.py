@@ -12,7 +12,7 @@ no py-libp2p, so that the process needs neither its memory nor its time to start
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -255,6 +255,9 @@ class GoHost:
 
     async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
         await self._dht.provide(key, deadline_seconds=deadline_seconds)
+
+    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
+        """Does nothing: the daemon keeps the records."""
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         return await self._dht.find_providers(key, limit=limit, deadline_seconds=deadline_seconds)

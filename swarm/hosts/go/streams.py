@@ -12,6 +12,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from protocol import base58
 from protocol.errors import HostEndedError, ProtocolError, StarlingError, UnreachableError
+from protocol.identity import PEER_ID_BYTES
 from swarm.host import PeerId, Stream, StreamHandler
 from swarm.hosts.bandwidth import Bandwidth
 from swarm.hosts.blocked_peers import BlockedPeers
@@ -19,7 +20,6 @@ from swarm.hosts.deadlines import deadline
 from swarm.hosts.go import daemon_messages as messages
 from swarm.hosts.go.control import LOCAL_SECONDS, Frames, close, one_line, whole_seconds
 from swarm.hosts.go.daemon_addresses import network_of
-from swarm.hosts.go.daemon_gossip import PEER_ID_BYTES
 from swarm.hosts.go.daemon_process import Daemon
 from swarm.hosts.go.daemon_view import DaemonView
 from swarm.hosts.go.go_stream import GoStream, StreamTraffic

@@ -22,7 +22,8 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import Error as MultiaddrError  # type: ignore[import-untyped]
 
-PEER_ID_BYTES = 64  # of an Ed25519 key 38, of a hash 34
+from protocol.identity import PEER_ID_BYTES
+
 PEERS = 32  # of either list: an answer of ours has as many providers and twenty closer peers
 ADDRESSES = 8  # of one peer
 ADDRESS_BYTES = 256

@@ -106,7 +106,7 @@ class BoundedDht(KadDHT):
         self._requests = WaitingRoom(REQUESTS, "DHT request", failures)
         super().__init__(cast(IHost, SparingHost(host)), DHTMode.SERVER, enable_values=False)
         self._inbound_limiter = trio.CapacityLimiter(2 * REQUESTS)  # those that end among them
-        self.provider_store = BoundedProviders(self.host, self.peer_routing)
+        self.provider_store: BoundedProviders = BoundedProviders(self.host, self.peer_routing)
 
     async def handle_stream(self, stream: INetStream) -> None:
         request = BoundedRequest(stream)

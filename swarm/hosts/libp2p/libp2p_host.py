@@ -16,7 +16,7 @@ changes of the library and why.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -258,6 +258,9 @@ class Libp2pHost:
         self._running()
         with deadline(deadline_seconds, f"providing {key.hex()[:16]}"):
             await self._dht.provider_store.provide(multihash(key))
+
+    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
+        self._dht.provider_store.known = known
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         self._running()

@@ -2,13 +2,16 @@
 
 A record is bound to the peer that sent it (the library takes none for others), and to the address from which that peer
 was connected. When a key is full, a record of the most crowded address leaves, of peers that are not connected any more
-first. So strangers at a few addresses cannot take the records of others, however many identities they have.
+first. So strangers at a few addresses cannot take the records of others, however many identities they have. Records of
+peers that ``known`` returns, which this node would not give up for others (``swarm/peers/keeping.py``), stay as long as
+there are others.
 
 Among the records of one address, a quarter of the places are those of the oldest; who has the others is drawn by lot,
 again every ``LOT_SECONDS``. The lot of a peer is a keyed hash of its id: providing again does not better it. So a
 member that comes after hundreds of identities of its own address has the chance of one of them, and a new one with each
-lot. An answer holds ``ANSWERED`` records: of connected providers first, of as many networks as there are, a quarter of
-them the oldest and the others by chance, so that who asks again is told of others.
+lot. An answer holds ``ANSWERED`` records: three quarters of known providers, if there are so many, so that a crowd does
+not hide them; then of connected ones, of as many networks as there are, a quarter of them the oldest and the others by
+chance, so that who asks again is told of others.
 
 Keys that nobody here provides are bounded in number; the youngest of those leaves that have the fewest records.
 """
@@ -16,6 +19,7 @@ Keys that nobody here provides are bounded in number; the youngest of those leav
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from random import Random, SystemRandom
 from typing import Any
@@ -29,7 +33,8 @@ from swarm.address_groups import Groups, groups_of, most_crowded, spread
 
 RECORDS_PER_KEY = 128
 ANSWERED = 32
-OLDEST_SHARE = 1 / 4  # of the records of one address, and of an answer
+OLDEST_SHARE = 1 / 4  # of the records of one address, and of what an answer holds beside known providers
+KNOWN_SHARE = 3 / 4  # of an answer, at most: newcomers are found in the rest
 LOT_SECONDS = 600.0  # as often as a member provides a key again
 KEYS = 256
 KEYS_PER_PROVIDER = 8
@@ -54,6 +59,7 @@ class BoundedProviders(ProviderStore):
         super().__init__(host, peer_routing)
         self._random = random or SystemRandom()
         self._lot_key = self._random.randbytes(16)
+        self.known: Callable[[], Collection[str]] = tuple  # by default nobody
 
     def add_provider(self, key: bytes, provider: PeerInfo) -> None:
         """Keeps a record, unless its address is the most crowded one and there is no room."""
@@ -79,9 +85,12 @@ class BoundedProviders(ProviderStore):
             self.providers.pop(key, None)
             return []
         by_age = sorted(records.values(), key=lambda record: record.first_seconds)
-        here = [record for record in by_age if self._is_connected(record.peer_id)]
-        away = [record for record in by_age if not self._is_connected(record.peer_id)]
-        apart = [r for part in (here, away) for r in self._spread(part)]
+        peers = set(self.known())
+        known = self._spread([record for record in by_age if str(record.peer_id) in peers])
+        known, rest = known[: int(ANSWERED * KNOWN_SHARE)], known[int(ANSWERED * KNOWN_SHARE) :]
+        here = [r for r in by_age if str(r.peer_id) not in peers and self._is_connected(r.peer_id)]
+        away = [r for r in by_age if str(r.peer_id) not in peers and not self._is_connected(r.peer_id)]
+        apart = [*known, *self._spread(here), *self._spread(away), *rest]
         return [record.provider_info for record in apart[:ANSWERED]]
 
     def _spread(self, by_age: list[BoundedRecord]) -> list[BoundedRecord]:
@@ -96,9 +105,13 @@ class BoundedProviders(ProviderStore):
         return spread(mixed, [r.groups for r in mixed])
 
     def _make_room(self, records: dict[str, BoundedRecord]) -> None:
+        if len(records) <= RECORDS_PER_KEY:
+            return
+        known = set(self.known())
         while len(records) > RECORDS_PER_KEY:
             by_age = sorted(records.values(), key=lambda record: record.first_seconds)
-            strangers = [r for r in by_age if r.peer_id != self.local_peer_id]
+            others = [r for r in by_age if r.peer_id != self.local_peer_id]
+            strangers = [r for r in others if str(r.peer_id) not in known] or others
             away = [r for r in strangers if not self._is_connected(r.peer_id)]
             droppable = away or strangers
             crowded = most_crowded(droppable, [r.groups for r in droppable])

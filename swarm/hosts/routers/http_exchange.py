@@ -24,21 +24,29 @@ async def exchange(
 
     Raises ``UnreachableError``, ``DeadlineError``, ``MalformedError``, and ``OversizedError`` above ``ANSWER_BYTES``.
     """
-    sent = {"Host": f"{url.ip}:{url.port}", "Connection": "close", **(headers or {})}
-    if body:
-        sent |= {"Content-Length": str(len(body)), "Content-Type": 'text/xml; charset="utf-8"'}
     try:
         with anyio.fail_after(EXCHANGE_SECONDS):
             async with await anyio.connect_tcp(url.ip, url.port) as stream:
-                connection = h11.Connection(h11.CLIENT)
-                request = h11.Request(method=method, target=url.path, headers=list(sent.items()))
-                out = [connection.send(request), connection.send(h11.Data(body)), connection.send(h11.EndOfMessage())]
-                await stream.send(b"".join(part for part in out if part))
-                return await _receive(connection, stream)
+                return await exchange_over(stream, url, method, headers, body)
     except TimeoutError as error:
         raise DeadlineError(f"the router did not answer by HTTP within {EXCHANGE_SECONDS:g} s") from error
     except (OSError, anyio.BrokenResourceError) as error:
         raise UnreachableError(f"the router does not answer by HTTP at port {url.port}") from error
+
+
+async def exchange_over(
+    stream: ByteStream, url: RouterUrl, method: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> tuple[int, bytes]:
+    """As ``exchange``, on a connection that stands, for as long as it takes."""
+    sent = {"Host": f"{url.ip}:{url.port}", "Connection": "close", **(headers or {})}
+    if body:
+        sent |= {"Content-Length": str(len(body)), "Content-Type": 'text/xml; charset="utf-8"'}
+    try:
+        connection = h11.Connection(h11.CLIENT)
+        request = h11.Request(method=method, target=url.path, headers=list(sent.items()))
+        out = [connection.send(request), connection.send(h11.Data(body)), connection.send(h11.EndOfMessage())]
+        await stream.send(b"".join(part for part in out if part))
+        return await _receive(connection, stream)
     except h11.ProtocolError as error:
         raise MalformedError("the router's answer is not HTTP") from error
 

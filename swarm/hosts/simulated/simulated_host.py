@@ -6,7 +6,7 @@ Every call on a host that has crashed or left raises ``UnreachableError``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -245,6 +245,9 @@ class SimulatedHost:
     async def provide(self, key: bytes, *, deadline_seconds: float) -> None:
         self.require_running()
         await self.dht.provide(key, deadline_seconds)
+
+    def prefer_providers(self, known: Callable[[], Collection[PeerId]]) -> None:
+        """Does nothing: a simulated host keeps all records."""
 
     async def find_providers(self, key: bytes, *, limit: int, deadline_seconds: float) -> Sequence[Address]:
         self.require_running()

@@ -11,8 +11,8 @@ from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from protocol.identity import NodeKey
-from swarm.hosts.libp2p.dht_messages import ADDRESSES, PEER_ID_BYTES, PEERS, bounded
+from protocol.identity import PEER_ID_BYTES, NodeKey
+from swarm.hosts.libp2p.dht_messages import ADDRESSES, PEERS, bounded
 from swarm.hosts.libp2p.kad_dht import find_providers
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 

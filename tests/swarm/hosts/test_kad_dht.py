@@ -125,6 +125,25 @@ def test_member_that_comes_after_hundreds_of_its_address_is_found_sooner_or_late
     assert any(found)
 
 
+def test_known_members_are_found_at_once_beside_hundreds_of_their_address_that_stay() -> None:
+    store, members = Store(), [peer(number) for number in range(1000, 1005)]
+    store.records.known = lambda: [str(member) for member in members]
+    for number in [*range(300), *range(1000, 1005), *range(300, 600)]:
+        store.add(number, stays=True)
+    assert set(store.answered()[:5]) == set(members)
+    assert len(store.answered()) == ANSWERED
+
+
+def test_newcomers_are_found_beside_as_many_known_members_as_an_answer_holds() -> None:
+    store = Store()
+    store.records.known = lambda: [str(peer(number)) for number in range(100)]
+    for number in range(100):
+        store.add(number, stays=True)
+    store.add(1000, stays=True)
+    assert peer(1000) in store.answered()
+    assert len(store.answered()) == ANSWERED
+
+
 def test_keys_and_addresses_of_one_provider_are_bounded_and_our_own_key_is_never_forgotten() -> None:
     store = Store()
     store.records.providing_keys.add(KEY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import dns.message
 import dns.rrset
@@ -11,7 +11,7 @@ import trio
 from dns.asyncresolver import Resolver
 
 from protocol.errors import DeadlineError, UnreachableError
-from swarm.hosts.names import ADDRESSES_PER_NAME, resolve
+from swarm.hosts.names import ADDRESSES_PER_NAME, LOOKUPS, resolve
 
 PEER = "12D3KooWKJkUUGsSvgomZdd7M5ZhHQXdD7mJBHCfCcKeTQ9ZZuLn"
 OTHER = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
@@ -108,3 +108,28 @@ def test_the_hosts_file_is_asked_for_names_of_machines() -> None:
         assert await resolve(name, deadline_seconds=10) == [f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"]
 
     trio.run(main)
+
+
+def test_names_that_lead_to_ever_more_names_are_looked_up_a_bounded_number_of_times() -> None:
+    asked: list[str] = []
+
+    class Multiplying(Mapping[str, Sequence[str]]):
+        """Every name leads to sixteen further ones."""
+
+        def __getitem__(self, name: str) -> Sequence[str]:
+            asked.append(name)
+            host = name.removeprefix("_dnsaddr.")
+            return [f"dnsaddr=/dnsaddr/{number}.{host}" for number in range(ADDRESSES_PER_NAME)]
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(())
+
+        def __len__(self) -> int:
+            return 0
+
+    async def story(resolver: Resolver) -> None:
+        with pytest.raises(UnreachableError):
+            await resolve("/dnsaddr/door.example", deadline_seconds=60, resolver=resolver)
+        assert len(set(asked)) == len(asked) == LOOKUPS
+
+    ask(Multiplying(), story)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
+import trio
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Status
 
+from protocol.identity import PEER_ID_BYTES
 from swarm.address_groups import is_public
 from swarm.hosts.libp2p.punch_bounds import ADDRESSES, DIALS, DIALS_PER_IP, PunchBounds, punchable
 from swarm.hosts.libp2p.relaying.circuit_messages import ADDRESSES_READ, packed, unpacked
+from swarm.hosts.libp2p.relaying.relay import Relay
 from swarm.hosts.libp2p.relaying.relay_book import (
     CIRCUIT_BYTES,
     CIRCUIT_SECONDS,
@@ -114,3 +119,39 @@ def test_rubbish_for_addresses_is_ignored_and_thousands_are_cut_off() -> None:
     assert len(unpacked(rubbish)) <= ADDRESSES_READ
     assert unpacked(packed([SEEN, ("2001:db8::1", 1)])) == [SEEN, ("2001:db8::1", 1)]
     assert len(unpacked(packed([SEEN]) * 5000)) == ADDRESSES_READ
+
+
+class Asking:
+    """The stream of a peer that sends one message, and what it is answered."""
+
+    peer, network = "asker", "198.51.100.7"
+
+    def __init__(self, message: bytes) -> None:
+        self._left = message
+        self.answered = b""
+
+    async def receive(self, max_bytes: int) -> bytes:
+        piece, self._left = self._left[:max_bytes], self._left[max_bytes:]
+        return piece
+
+    async def send(self, payload: bytes) -> None:
+        self.answered += payload
+
+
+def test_an_id_longer_than_any_peers_is_refused_before_it_is_written_as_text() -> None:
+    looked_up: list[str] = []
+
+    def seen_at(peer: str) -> tuple[str, int]:
+        looked_up.append(peer)
+        return SEEN
+
+    async def opened(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody is to be reached")
+
+    relay = Relay(opened, seen_at)
+    relay.admits = lambda peer: True
+    body = HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=bytes(PEER_ID_BYTES + 1))).SerializeToString()
+    asking = Asking(bytes([len(body)]) + body)
+    trio.run(relay.on_stream, asking)
+    assert HopMessage.FromString(asking.answered[1:]).status == Status.NO_RESERVATION
+    assert looked_up == [asking.peer]

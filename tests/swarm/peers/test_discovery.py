@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -412,6 +412,26 @@ def test_strangers_that_were_reached_push_no_useful_peer_out_of_what_is_remember
     friend = networked("friend", 1, reached_at_seconds=1.0)
     kept = to_remember([*reached, friend], lambda peer: peer == "friend")
     assert len(kept) == REMEMBERED and kept[:2] == [friend.address, reached[-1].address]
+
+
+def test_provider_records_are_preferred_of_a_member_and_not_of_the_silent_crowd_that_dialled() -> None:
+    async def story() -> None:
+        network = SimulatedNetwork(seed=1)
+        asked, friend, *crowd = (network.host(f"host {n}") for n in range(26))
+        preferred: list[Callable[[], Collection[str]]] = []
+        asked.prefer_providers = preferred.append  # type: ignore[method-assign, assignment]
+        async with AsyncExitStack() as stack:
+            for stranger in crowd:
+                await stack.enter_async_context(stranger.run())
+            await stack.enter_async_context(living(friend))
+            await stack.enter_async_context(living(asked, friend))
+            for stranger in crowd:
+                await stranger.connect(asked.addresses()[0], deadline_seconds=5.0)
+            await anyio.sleep(20.0)
+            assert len(asked.peers()) == len(crowd) + 1
+            assert [set(known()) for known in preferred] == [{friend.peer_id}]
+
+    play(story)
 
 
 def test_a_damaged_file_of_peers_names_the_remedy(tmp_path: Path) -> None:

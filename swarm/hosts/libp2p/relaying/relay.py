@@ -19,6 +19,7 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, PeerId, Reservation, Status, StopMessage
 
 from protocol.errors import StarlingError
+from protocol.identity import PEER_ID_BYTES
 from swarm.host import PeerId as PeerName
 from swarm.host import Stream
 from swarm.hosts.deadlines import deadline
@@ -94,6 +95,9 @@ class Relay:
 
     async def _connect(self, stream: Stream, seen_at: SocketAddress, asked: HopMessage) -> None:
         now_seconds = anyio.current_time()
+        if len(asked.peer.id) > PEER_ID_BYTES:
+            await _refuse(stream, Status.NO_RESERVATION)
+            return
         target = str(ID(asked.peer.id))
         target_at = self._seen_at(target)
         if not self.book.is_reserved(target, now_seconds) or target_at is None:
