@@ -21,7 +21,7 @@ from node.policy.policy import Policy
 
 def test_every_configurable_backend_has_a_row_and_a_place() -> None:
     assert set(BACKENDS) == set(WHERE) == set(get_args(BackendName))
-    with pytest.raises(ValidationError, match=r"'torch' or 'process'"):
+    with pytest.raises(ValidationError, match=r"'torch', 'process' or 'vllm'"):
         EngineSection.model_validate({"backend": "steam"})
 
 
