@@ -55,7 +55,10 @@ def install_engine(
 
 @app.command("list")
 def list_engines(as_json: JsonOption = False) -> None:
-    """Show which engines there are, and where."""
+    """Show which engines there are, and where.
+
+    Example: starling engine list --json
+    """
     import msgspec
 
     from node.engines.vllm_backend.environment import environment_at
