@@ -87,7 +87,8 @@ def _on_vllm(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Eng
     )
     command = (str(environment.python), "-P", "-m", "node.engines.vllm_backend.vllm_process")
     code = {"PYTHONPATH": str(linked_packages(parts.home.engine_code))}
-    patience = replace(_patience(parts), start=_patience(parts).start + VLLM_COMPILING_SECONDS)
+    patience = _patience(parts)
+    patience = replace(patience, start=patience.start + VLLM_COMPILING_SECONDS)
     variables = without_compute_settings(os.environ) | code
     return _process_engine(parts, choice, stack, lambda: EngineChild(setup, command, variables), patience)
 

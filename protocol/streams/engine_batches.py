@@ -1,4 +1,4 @@
-"""What a generation samples, and what came of it, as values: the columns of ``Generate`` and ``Progress``.
+"""What a generation samples, and what came of it, as values: the columns of ``Generate`` and ``EngineProgress``.
 
 A *start* is a sequence of tokens that completions continue: a prompt, or a prompt with the tokens of a completion that
 was begun earlier. Completions are numbered from 0 in the order of the starts. An engine sends only tokens that it
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from protocol import limits
 from protocol.errors import MalformedError, OversizedError
-from protocol.streams.engine_messages import Generate, Progress
+from protocol.streams.engine_messages import EngineProgress, Generate
 
 Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities of one completion, (T,) each
 LOGP_ROUNDING = 1e-3  # nats above 0 that rounding may give a certain token
@@ -31,7 +31,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SamplingBatch:
     """What one generation samples."""
 
     starts: tuple[Start, ...]
@@ -47,7 +47,7 @@ class Batch:
         return [start for start in self.starts for _ in range(start.completions)]
 
 
-def generate_message(batch: Batch) -> Generate:
+def generate_message(batch: SamplingBatch) -> Generate:
     """Raises ``ValueError`` for what every engine would refuse: that is our own bug."""
     starts = batch.starts
     message = Generate(
@@ -69,7 +69,7 @@ def generate_message(batch: Batch) -> Generate:
     return message
 
 
-def opened_batch(message: Generate) -> Batch:
+def opened_batch(message: Generate) -> SamplingBatch:
     """Raises ``MalformedError`` or ``OversizedError`` for columns that do not make a batch."""
     group_of, completions = _numbers(message.group_of, "groups"), _numbers(message.completions, "completions")
     most, lengths = _numbers(message.limits, "limits"), _numbers(message.prefix_lengths, "prefix lengths")
@@ -94,7 +94,7 @@ def opened_batch(message: Generate) -> Batch:
             pairwise(ends), group_of.tolist(), completions.tolist(), most.tolist(), strict=True
         )
     )
-    return Batch(starts, message.groups, message.temperature, message.seed, message.rows, message.enough)
+    return SamplingBatch(starts, message.groups, message.temperature, message.seed, message.rows, message.enough)
 
 
 def progress_message(
@@ -106,9 +106,9 @@ def progress_message(
     steps: int,
     complete: int,
     left: int,
-) -> Progress:
+) -> EngineProgress:
     """``completions``: the number of each one that is handed over, and what was sampled of it."""
-    return Progress(
+    return EngineProgress(
         version=version,
         weights=weights,
         running=running,
@@ -122,7 +122,7 @@ def progress_message(
     )
 
 
-def opened_completions(message: Progress) -> list[tuple[int, Sampled]]:
+def opened_completions(message: EngineProgress) -> list[tuple[int, Sampled]]:
     """The completions that an answer hands over. Raises ``MalformedError`` where its columns disagree,
     ``OversizedError`` for more than a generation has."""
     which, lengths = _numbers(message.which, "completions"), _numbers(message.lengths, "lengths")
@@ -148,12 +148,12 @@ def opened_completions(message: Progress) -> list[tuple[int, Sampled]]:
 class Received:
     """The completions of one generation as they come from its engine, each checked before it counts."""
 
-    def __init__(self, batch: Batch, *, vocabulary: int, end_ids: Collection[int]) -> None:
+    def __init__(self, batch: SamplingBatch, *, vocabulary: int, end_ids: Collection[int]) -> None:
         self._batch, self._owners, self._vocabulary = batch, batch.owners, vocabulary
         self._end_ids = np.array(sorted(end_ids), np.int64)
         self._came: dict[int, Sampled] = {}
 
-    def take(self, message: Progress) -> None:
+    def take(self, message: EngineProgress) -> None:
         """Raises ``MalformedError`` for completions that nobody asked for, or that cannot have been sampled."""
         came = opened_completions(message)
         if not came and message.left and not message.running:

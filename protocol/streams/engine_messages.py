@@ -2,9 +2,9 @@
 
     client → request;  engine → one answer, in turn
 
-Each is one frame of ``protocol.streams.framing``. A client begins with ``Hello``. Weights follow ``Load`` as ``Part``
-messages, which have no answer of their own. One generation runs at a time: ``Generate`` begins it, ``Poll`` takes what
-has ended, ``Interrupt`` ends it early. ``protocol.streams.engine_batches`` has what the columns hold;
+Each is one frame of ``protocol.streams.framing``. A client begins with ``Hello``. Weights follow ``Load`` as
+``WeightsPart`` messages, which have no answer of their own. One generation runs at a time: ``Generate`` begins it,
+``Poll`` takes what has ended, ``Interrupt`` ends it early. ``protocol.streams.engine_batches`` has what columns hold;
 ``docs/engines.md`` specifies when an engine refuses what.
 """
 
@@ -37,15 +37,15 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Load(Struct, frozen=True, array_like=True, tag="load"):
-    """New weights as a blob of ``size`` bytes, in the ``Part`` messages that follow. Answered after the last of them,
-    by ``Done`` once the weights are those of ``target``; ``Refused`` means that they are as they were."""
+    """New weights as a blob of ``size`` bytes, in the ``WeightsPart`` messages that follow. Answered after the last of
+    them, by ``EngineDone`` once the weights are those of ``target``; ``Refused`` means that they are as they were."""
 
     version: Counter  # that they are called from now on
     target: Hash32  # ``weight_diff.weights_hash`` of the result
     size: Annotated[int, Meta(ge=1, le=limits.BLOB_BYTES)]  # bytes, of a diff or of dense weights
 
 
-class Part(Struct, frozen=True, array_like=True, tag="part"):
+class WeightsPart(Struct, frozen=True, array_like=True, tag="part"):
     """The next bytes of a blob."""
 
     content: Annotated[bytes, Meta(min_length=1, max_length=limits.ENGINE_PART_BYTES)]
@@ -60,8 +60,8 @@ class LoadFile(Struct, frozen=True, array_like=True, tag="load_file"):
 
 
 class Generate(Struct, frozen=True, array_like=True, tag="generate"):
-    """Begins a generation. Answered by ``Done``. The columns are u32 (little-endian), one number for each start, and
-    ``prefix_ids`` has all their tokens after each other."""
+    """Begins a generation. Answered by ``EngineDone``. The columns are u32 (little-endian), one number for each start,
+    and ``prefix_ids`` has all their tokens after each other."""
 
     temperature: Temperature
     seed: Counter
@@ -76,22 +76,22 @@ class Generate(Struct, frozen=True, array_like=True, tag="generate"):
 
 
 class Poll(Struct, frozen=True, array_like=True, tag="poll"):
-    """Answered by ``Progress``: at once where there is something to hand over or the generation has ended, otherwise
-    after ``wait_milliseconds``."""
+    """Answered by ``EngineProgress``: at once where there is something to hand over or the generation has ended,
+    otherwise after ``wait_milliseconds``."""
 
     wait_milliseconds: Annotated[int, Meta(ge=0, le=limits.ENGINE_POLL_MILLISECONDS)]
 
 
 class Interrupt(Struct, frozen=True, array_like=True, tag="interrupt"):
-    """Ends the generation after the token that is being sampled, if one runs. Answered by ``Done``."""
+    """Ends the generation after the token that is being sampled, if one runs. Answered by ``EngineDone``."""
 
 
 class Sleep(Struct, frozen=True, array_like=True, tag="sleep"):
-    """Gives back memory that can be taken again, keys and values at least. Answered by ``Done``."""
+    """Gives back memory that can be taken again, keys and values at least. Answered by ``EngineDone``."""
 
 
 class Wake(Struct, frozen=True, array_like=True, tag="wake"):
-    """Ends sleep, where the engine sleeps. Answered by ``Done``."""
+    """Ends sleep, where the engine sleeps. Answered by ``EngineDone``."""
 
 
 class AskHealth(Struct, frozen=True, array_like=True, tag="health"):
@@ -102,10 +102,10 @@ class AskHealth(Struct, frozen=True, array_like=True, tag="health"):
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):
-    """Answered by ``Done``; then the engine ends."""
+    """Answered by ``EngineDone``; then the engine ends."""
 
 
-EngineRequest = Hello | Load | Part | LoadFile | Generate | Poll | Interrupt | Sleep | Wake | AskHealth | Stop
+EngineRequest = Hello | Load | WeightsPart | LoadFile | Generate | Poll | Interrupt | Sleep | Wake | AskHealth | Stop
 
 
 class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
@@ -118,11 +118,11 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
     context: Count32  # positions that the model has
 
 
-class Done(Struct, frozen=True, array_like=True, tag="done"):
+class EngineDone(Struct, frozen=True, array_like=True, tag="done"):
     """The request was carried out."""
 
 
-class Progress(Struct, frozen=True, array_like=True, tag="progress"):
+class EngineProgress(Struct, frozen=True, array_like=True, tag="progress"):
     """What has happened in a generation. ``which``, ``lengths`` and ``token_ids`` are u32 columns, ``logps`` float32
     (little-endian): completions that were not handed over before, those of no token left out."""
 
@@ -138,7 +138,7 @@ class Progress(Struct, frozen=True, array_like=True, tag="progress"):
     logps: bytes
 
 
-class Phase(StrEnum):
+class EnginePhase(StrEnum):
     """What an engine does."""
 
     IDLE = "idle"
@@ -149,7 +149,7 @@ class Phase(StrEnum):
 class Health(Struct, frozen=True, array_like=True, tag="health"):
     version: Counter
     weights: Hash32 | None  # None: none were loaded, and none were measured
-    phase: Name  # a ``Phase``, or one that a later minor version adds
+    phase: Name  # a ``EnginePhase``, or one that a later minor version adds
     steps: Counter  # of the generation under way, or of the last one
 
 
@@ -160,7 +160,7 @@ class Refused(Struct, frozen=True, array_like=True, tag="refused"):
     message: _Reason  # for people; shown escaped
 
 
-EngineAnswer = Welcome | Done | Progress | Health | Refused
+EngineAnswer = Welcome | EngineDone | EngineProgress | Health | Refused
 
 
 class EngineRefusal(StrEnum):

@@ -9,13 +9,13 @@ import numpy as np
 
 from protocol import limits
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import Batch, Start, generate_message, progress_message
-from protocol.streams.engine_messages import EngineRefusal, Phase
+from protocol.streams.engine_batches import SamplingBatch, Start, generate_message, progress_message
+from protocol.streams.engine_messages import EnginePhase, EngineRefusal
 from protocol.streams.framing import framed, framed_message
 from scripts.vectors.plain_values import FAMILY, Json, pattern, plain
 
 TARGET: Final = bytes(range(32))
-BATCH: Final = Batch(
+BATCH: Final = SamplingBatch(
     starts=(Start(0, (5, 6, 7), 2, 24), Start(2, (5, 6, 7, 9, 11), 1, 22)),
     groups=3,
     temperature=1.0,
@@ -35,7 +35,7 @@ def engine_messages() -> list[Json]:
     requests = {
         "hello": messages.Hello(messages.ENGINE_MAJOR, messages.ENGINE_MINOR),
         "load": messages.Load(2**63 - 1, TARGET, limits.BLOB_BYTES),
-        "part": messages.Part(pattern(300)),
+        "part": messages.WeightsPart(pattern(300)),
         "load from a file": messages.LoadFile(7, TARGET, "/home/ann/…/engine/weights"),
         "generate": generate_message(BATCH),
         "poll": messages.Poll(1000),
@@ -47,10 +47,10 @@ def engine_messages() -> list[Json]:
     }
     answers = {
         "welcome": messages.Welcome(1, 0, "torch", FAMILY, b"\x22" * 16, 40, 96),
-        "done": messages.Done(),
+        "done": messages.EngineDone(),
         "progress": progress,
-        "health of a new engine": messages.Health(0, None, Phase.IDLE, 0),
-        "health": messages.Health(7, TARGET, Phase.ASLEEP, 31),
+        "health of a new engine": messages.Health(0, None, EnginePhase.IDLE, 0),
+        "health": messages.Health(7, TARGET, EnginePhase.ASLEEP, 31),
         **{f"refused: {reason}": messages.Refused(reason, "½ of it") for reason in EngineRefusal},
     }
     sides = {"request": requests, "answer": answers}

@@ -17,9 +17,9 @@ from protocol.streams.engine_messages import (
     ENGINE_MINOR,
     ENGINE_PROTOCOL,
     EngineAnswer,
+    EnginePhase,
     EngineRefusal,
     EngineRequest,
-    Phase,
 )
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
@@ -48,7 +48,7 @@ def test_every_stream_protocol_and_every_reason_is_specified() -> None:
 
 def test_the_engines_protocol_is_specified_with_every_message_field_and_reason() -> None:
     assert f"`{ENGINE_PROTOCOL}`, version **{ENGINE_MAJOR}.{ENGINE_MINOR}**" in ENGINES
-    for name in (*EngineRefusal, *Phase):
+    for name in (*EngineRefusal, *EnginePhase):
         assert f"`{name}`" in ENGINES
     for kind in (*get_args(EngineRequest), *get_args(EngineAnswer)):
         fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__) or "–"

@@ -17,7 +17,7 @@ import msgspec
 from node.compute_environment import compute_environment
 from node.engines.process.channel import SocketChannel
 from node.engines.process.engine_process import ProcessSetup
-from node.engines.process.losses import Loss
+from node.engines.process.losses import EngineLoss
 from protocol.errors import EngineLostError
 from swarm.socket_peer import is_process
 
@@ -36,7 +36,7 @@ def connected(path: Path, pid: int, ended: Callable[[], str | None], seconds: fl
     while time.monotonic() < until:
         cause = ended()
         if cause is not None:
-            raise EngineLostError(f"the engine process ended at its start: {cause}", Loss.NOT_STARTED)
+            raise EngineLostError(f"the engine process ended at its start: {cause}", EngineLoss.NOT_STARTED)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(str(path))
@@ -47,8 +47,10 @@ def connected(path: Path, pid: int, ended: Callable[[], str | None], seconds: fl
         if is_process(connection, pid):
             return SocketChannel(connection)
         connection.close()
-        raise EngineLostError(f"the socket {path} is held by another process or user: end that one", Loss.NOT_STARTED)
-    raise EngineLostError(f"the engine process did not answer within {seconds:g} s", Loss.NOT_STARTED)
+        raise EngineLostError(
+            f"the socket {path} is held by another process or user: end that one", EngineLoss.NOT_STARTED
+        )
+    raise EngineLostError(f"the engine process did not answer within {seconds:g} s", EngineLoss.NOT_STARTED)
 
 
 class EngineChild:
@@ -66,7 +68,9 @@ class EngineChild:
             # No session of its own: whoever ends the learner's ends this too. Output goes to the learner's log.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables, bufsize=0)
         except OSError as error:
-            raise EngineLostError(f"the engine process could not be started ({error})", Loss.NOT_STARTED) from error
+            raise EngineLostError(
+                f"the engine process could not be started ({error})", EngineLoss.NOT_STARTED
+            ) from error
         assert self._process.stdin is not None
         self._stdin = self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has ended, which ``connect`` tells

@@ -8,7 +8,7 @@ from typing import Protocol
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.resumption import SamplingStart
 from protocol.errors import ConfigurationError
-from protocol.streams.engine_batches import Batch, Sampled
+from protocol.streams.engine_batches import Sampled, SamplingBatch
 
 
 class HostedEngine(Protocol):
@@ -35,7 +35,7 @@ class HostedEngine(Protocol):
     def load(self, version: int, weights: EncodedWeights) -> None:
         """Raises ``ProtocolError`` for weights that it does not take, and then holds those that it held."""
 
-    def sample(self, batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
         """Returns what was sampled of each completion. ``enough`` is called before the first and after each look at
         what was sampled, with the number of complete groups.
 
@@ -50,7 +50,7 @@ class HostedEngine(Protocol):
     def wake(self) -> None: ...
 
 
-def checked_starts(batch: Batch, *, vocabulary: int, context: int | None) -> list[SamplingStart]:
+def checked_starts(batch: SamplingBatch, *, vocabulary: int, context: int | None) -> list[SamplingStart]:
     """Returns what ``batch`` continues. Raises ``ValueError`` for tokens that the model lacks, ``ConfigurationError``
     where a start and its completions do not fit into ``context``."""
     for start in batch.starts:

@@ -10,7 +10,7 @@ MOST_LOSSES: Final = 3  # in a row, without a generation that ended well between
 FIRST_DELAY_SECONDS: Final = 0.5
 
 
-class Loss(StrEnum):
+class EngineLoss(StrEnum):
     """``EngineLostError.reason``."""
 
     ENDED = "ended"  # the process, or its connection

@@ -28,13 +28,13 @@ from node.engines.engine import (
     Weights,
 )
 from node.engines.process.channel import Channel
-from node.engines.process.losses import Loss, StartAgain, after_loss
+from node.engines.process.losses import EngineLoss, StartAgain, after_loss
 from node.engines.process.remote_engine import ModelExpected, Patience, RemoteEngine, least_sufficient
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.errors import EngineLostError, ProtocolError
-from protocol.streams.engine_batches import Batch, Sampled, Start
+from protocol.streams.engine_batches import Sampled, SamplingBatch, Start
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class ProcessEngine:
         self._bring_up_to_date(remote.load)
         asked = tuple(Start(each.request, tuple(each.prefix_ids), each.completions, each.limit) for each in starts)
         suffices = None if enough is None else least_sufficient(enough, groups)
-        sampled = remote.sample(Batch(asked, groups, temperature, seed, self._rows, suffices), enough)
+        sampled = remote.sample(SamplingBatch(asked, groups, temperature, seed, self._rows, suffices), enough)
         self._losses_in_a_row = 0
         return sampled
 
@@ -210,7 +210,7 @@ class ProcessEngine:
         try:
             load(self._version, self._whole())
         except ProtocolError as error:
-            raise EngineLostError(f"the engine refuses the weights that it had ({error})", Loss.FALSE) from error
+            raise EngineLostError(f"the engine refuses the weights that it had ({error})", EngineLoss.FALSE) from error
         self._up_to_date = True
 
     def _on_remote(self, use: Callable[[RemoteEngine], R]) -> R | None:

@@ -22,7 +22,7 @@ from node.engines.batch import PREFILL_TOKENS
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Enough
 from node.engines.process.channel import Channel
-from node.engines.process.losses import Loss
+from node.engines.process.losses import EngineLoss
 from node.printable import printable
 from protocol import limits
 from protocol.errors import (
@@ -35,7 +35,7 @@ from protocol.errors import (
     UnreachableError,
 )
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import Batch, Received, Sampled, generate_message
+from protocol.streams.engine_batches import Received, Sampled, SamplingBatch, generate_message
 from protocol.streams.engine_messages import EngineAnswer, EngineRefusal, EngineRequest
 
 A = TypeVar("A", bound=EngineAnswer)
@@ -105,7 +105,9 @@ class RemoteEngine:
         welcome = self._ask(hello, messages.Welcome, patience.start)
         found = ModelExpected(welcome.family, welcome.layout, welcome.vocabulary, expected.end_ids)
         if welcome.major != messages.ENGINE_MAJOR or found != expected:
-            raise EngineLostError(f"the engine has another model or protocol than asked for: {welcome}", Loss.UNLIKE)
+            raise EngineLostError(
+                f"the engine has another model or protocol than asked for: {welcome}", EngineLoss.UNLIKE
+            )
         self.backend = printable(welcome.backend)
 
     def load(self, version: int, weights: EncodedWeights) -> None:
@@ -116,29 +118,29 @@ class RemoteEngine:
             with NamedTemporaryFile(dir=self._files) as file:
                 file.write(weights.blob)
                 file.flush()
-                self._ask(messages.LoadFile(version, weights.target, file.name), messages.Done, seconds)
+                self._ask(messages.LoadFile(version, weights.target, file.name), messages.EngineDone, seconds)
         else:
             self._tell(messages.Load(version, weights.target, len(weights.blob)))
             parts = memoryview(weights.blob)
             for at in range(0, len(parts), limits.ENGINE_PART_BYTES):
-                self._tell(messages.Part(bytes(parts[at : at + limits.ENGINE_PART_BYTES])))
-            self._answer(messages.Done, seconds)
+                self._tell(messages.WeightsPart(bytes(parts[at : at + limits.ENGINE_PART_BYTES])))
+            self._answer(messages.EngineDone, seconds)
         self._holds = version, weights.target
 
-    def sample(self, batch: Batch, enough: Enough | None) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Enough | None) -> list[Sampled]:
         """Returns what was sampled of each completion of ``batch``. ``enough`` is asked several times a second; the
         engine itself stops at ``batch.enough``.
 
         Raises ``ValueError``, ``ConfigurationError`` or ``MemoryError`` where the engine refuses the batch.
         """
         self._wake()
-        self._ask(generate_message(batch), messages.Done)
+        self._ask(generate_message(batch), messages.EngineDone)
         received = Received(batch, vocabulary=self._expected.vocabulary, end_ids=self._expected.end_ids)
         wait_seconds = self._patience.poll if enough is None else self._patience.poll_asked
         steps, moved_at, interrupted = -1, self._clock(), False
         while True:
             poll = messages.Poll(round(1000 * wait_seconds))
-            progress = self._ask(poll, messages.Progress, self._patience.answer + wait_seconds)
+            progress = self._ask(poll, messages.EngineProgress, self._patience.answer + wait_seconds)
             self._check_weights(progress)
             with _false_if_refused():
                 received.take(progress)
@@ -147,9 +149,9 @@ class RemoteEngine:
             if progress.steps != steps:
                 steps, moved_at = progress.steps, self._clock()
             elif progress.running and self._clock() - moved_at > self._patience.stall:
-                raise EngineLostError(f"the engine sampled nothing for {self._patience.stall:g} s", Loss.STALLED)
+                raise EngineLostError(f"the engine sampled nothing for {self._patience.stall:g} s", EngineLoss.STALLED)
             if not interrupted and enough is not None and enough(progress.complete):
-                self._ask(messages.Interrupt(), messages.Done)
+                self._ask(messages.Interrupt(), messages.EngineDone)
                 interrupted = True
         with _false_if_refused():
             return received.all(interrupted=interrupted)
@@ -157,7 +159,7 @@ class RemoteEngine:
     def sleep(self) -> None:
         """Lets the engine give back its keys and values; the next request that needs them wakes it."""
         if not self._asleep:
-            self._ask(messages.Sleep(), messages.Done)
+            self._ask(messages.Sleep(), messages.EngineDone)
             self._asleep = True
 
     def health(self, *, measure: bool = False) -> messages.Health:
@@ -167,23 +169,23 @@ class RemoteEngine:
     def stop(self, *, seconds: float) -> None:
         """Asks the engine to end."""
         with suppress(EngineLostError):
-            self._ask(messages.Stop(), messages.Done, seconds)
+            self._ask(messages.Stop(), messages.EngineDone, seconds)
 
     def close(self) -> None:
         self._channel.close()
 
     def _wake(self) -> None:
         if self._asleep:
-            self._ask(messages.Wake(), messages.Done)
+            self._ask(messages.Wake(), messages.EngineDone)
             self._asleep = False
 
-    def _check_weights(self, progress: messages.Progress) -> None:
+    def _check_weights(self, progress: messages.EngineProgress) -> None:
         if (progress.version, progress.weights) != self._holds:
             version, weights = self._holds or (None, b"")
             raise EngineLostError(
                 f"the engine samples from version {progress.version} ({progress.weights.hex()[:16]}); it was given "
                 f"version {version} ({weights.hex()[:16]})",
-                Loss.FALSE,
+                EngineLoss.FALSE,
             )
 
     def _ask(self, request: EngineRequest, expected: type[A], seconds: float | None = None) -> A:
@@ -206,10 +208,11 @@ class RemoteEngine:
                 raise kind(message)
             unlike = answer.reason == EngineRefusal.VERSION
             raise EngineLostError(
-                f"the engine refused ({printable(answer.reason)}): {message}", Loss.UNLIKE if unlike else Loss.FALSE
+                f"the engine refused ({printable(answer.reason)}): {message}",
+                EngineLoss.UNLIKE if unlike else EngineLoss.FALSE,
             )
         if not isinstance(answer, expected):
-            raise EngineLostError(f"asked for {expected.__name__}, the engine sent {answer}", Loss.FALSE)
+            raise EngineLostError(f"asked for {expected.__name__}, the engine sent {answer}", EngineLoss.FALSE)
         return answer
 
 
@@ -224,9 +227,9 @@ def _lost_if_gone() -> Iterator[None]:
     try:
         yield
     except UnreachableError as error:
-        raise EngineLostError(f"the engine is gone: {error}", Loss.ENDED) from error
+        raise EngineLostError(f"the engine is gone: {error}", EngineLoss.ENDED) from error
     except DeadlineError as error:
-        raise EngineLostError(f"the engine hangs: {error}", Loss.SILENT) from error
+        raise EngineLostError(f"the engine hangs: {error}", EngineLoss.SILENT) from error
 
 
 @contextmanager
@@ -234,4 +237,4 @@ def _false_if_refused() -> Iterator[None]:
     try:
         yield
     except ProtocolError as error:
-        raise EngineLostError(f"the engine sent what cannot be ({error.reason}): {error}", Loss.FALSE) from error
+        raise EngineLostError(f"the engine sent what cannot be ({error.reason}): {error}", EngineLoss.FALSE) from error

@@ -34,8 +34,8 @@ from protocol.errors import (
     VersionError,
 )
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import Batch, Sampled, opened_batch, progress_message
-from protocol.streams.engine_messages import EngineAnswer, EngineRefusal, EngineRequest, Phase
+from protocol.streams.engine_batches import Sampled, SamplingBatch, opened_batch, progress_message
+from protocol.streams.engine_messages import EngineAnswer, EnginePhase, EngineRefusal, EngineRequest
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class EngineSession:
             case messages.Interrupt():
                 if self._generation is not None:
                     self._generation.interrupted.set()
-                return messages.Done()
+                return messages.EngineDone()
             case messages.Sleep():
                 return self._idle_only(self._sleep)
             case messages.Wake():
@@ -103,8 +103,8 @@ class EngineSession:
             case messages.AskHealth(measure=measure):
                 return self._idle_only(lambda: self._health(measure=True)) if measure else self._health(measure=False)
             case messages.Stop():
-                return messages.Done()
-            case messages.Part():
+                return messages.EngineDone()
+            case messages.WeightsPart():
                 raise MalformedError("a part of a blob without a load before it")
 
     def _welcome(self, hello: messages.Hello) -> EngineAnswer:
@@ -132,17 +132,17 @@ class EngineSession:
     def _sleep(self) -> EngineAnswer:
         self._thread.submit(self._engine.sleep).result()
         self._asleep = True
-        return messages.Done()
+        return messages.EngineDone()
 
     def _wake(self) -> EngineAnswer:
         self._thread.submit(self._engine.wake).result()
         self._asleep = False
-        return messages.Done()
+        return messages.EngineDone()
 
     def _health(self, *, measure: bool) -> EngineAnswer:
         weights = self._thread.submit(self._engine.measured_hash).result() if measure else self._weights
         busy, asleep = self._generation is not None, self._asleep
-        phase = Phase.GENERATING if busy else Phase.ASLEEP if asleep else Phase.IDLE
+        phase = EnginePhase.GENERATING if busy else EnginePhase.ASLEEP if asleep else EnginePhase.IDLE
         steps = self._generation.steps if self._generation is not None else self._last_steps
         return messages.Health(self._version, None if weights == NO_WEIGHTS else weights, phase, steps)
 
@@ -150,7 +150,7 @@ class EngineSession:
         blob = bytearray()
         while len(blob) < size:
             part = self._request()
-            if not isinstance(part, messages.Part) or len(part.content) > size - len(blob):
+            if not isinstance(part, messages.WeightsPart) or len(part.content) > size - len(blob):
                 raise MalformedError(f"not the next part of a blob of {size} bytes, of which {len(blob)} are here")
             blob += part.content
         return blob
@@ -185,18 +185,18 @@ class EngineSession:
         except ProtocolError as error:
             return _refused(EngineRefusal.INTEGRITY, error)
         self._version, self._weights = version, target
-        return messages.Done()
+        return messages.EngineDone()
 
-    def _generate(self, batch: Batch) -> EngineAnswer:
+    def _generate(self, batch: SamplingBatch) -> EngineAnswer:
         if self._asleep:
             return _refused(EngineRefusal.ASLEEP, "wake the engine first")
         if self._weights == NO_WEIGHTS:
             return _refused(EngineRefusal.NO_WEIGHTS, "load weights first: their version is part of every answer")
         return self._idle_only(lambda: self._begin(batch))
 
-    def _begin(self, batch: Batch) -> EngineAnswer:
+    def _begin(self, batch: SamplingBatch) -> EngineAnswer:
         self._generation = _Generation(self._engine, batch, self._thread)
-        return messages.Done()
+        return messages.EngineDone()
 
     def _poll(self, wait_seconds: float) -> EngineAnswer:
         generation = self._generation
@@ -225,7 +225,7 @@ class EngineSession:
 class _Generation:
     """One batch, sampled on the engine's thread."""
 
-    def __init__(self, engine: HostedEngine, batch: Batch, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, engine: HostedEngine, batch: SamplingBatch, thread: ThreadPoolExecutor) -> None:
         self._batch = batch
         self.interrupted = threading.Event()
         self.steps = 0

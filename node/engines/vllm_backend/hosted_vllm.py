@@ -31,7 +31,7 @@ from node.engines.resumption import SamplingStart
 from node.engines.vllm_backend.requests import Completions
 from node.engines.vllm_backend.vllm_setup import VllmSetup
 from node.kernels.weight_diff_kernels import weights_hash_fast
-from protocol.streams.engine_batches import Batch, Sampled
+from protocol.streams.engine_batches import Sampled, SamplingBatch
 from protocol.weights.tensor_layout import TensorLayout
 
 ADAPTER: Final = "adapter"  # the name of each one, and of its folder
@@ -80,7 +80,7 @@ class HostedVllm:
             raise RuntimeError("vLLM kept keys and values of earlier weights")
         self._hash = weights.target
 
-    def sample(self, batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
         starts = checked_starts(batch, vocabulary=self._setup.width, context=self.context)
         completions = Completions(starts, batch.groups)
         self.wake()

@@ -9,9 +9,9 @@ from protocol import limits
 from protocol.streams.engine_batches import Received, opened_batch
 from protocol.streams.engine_messages import (
     EngineAnswer,
+    EngineProgress,
     EngineRequest,
     Generate,
-    Progress,
     decode_engine_answer,
     decode_engine_request,
 )
@@ -41,7 +41,7 @@ def _request(raw: bytes) -> None:
 
 def _answer(raw: bytes) -> None:
     answer = decode_engine_answer(raw)
-    if isinstance(answer, Progress):
+    if isinstance(answer, EngineProgress):
         received = Received(BATCH, vocabulary=40, end_ids=(1,))
         received.take(answer)
         received.all(interrupted=False)

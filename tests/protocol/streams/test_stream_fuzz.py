@@ -25,7 +25,7 @@ from protocol.streams.blob_messages import (
 )
 from protocol.streams.dial_back_messages import DialBackAnswer, DialBackQuestion, decode_dial_back_message
 from protocol.streams.engine_batches import generate_message, opened_batch, opened_completions
-from protocol.streams.engine_messages import Generate, Progress, decode_engine_answer, decode_engine_request
+from protocol.streams.engine_messages import EngineProgress, Generate, decode_engine_answer, decode_engine_request
 from protocol.streams.framing import LENGTH_BYTES, checked_body_length, framed, framed_message
 from protocol.streams.handshake_messages import (
     HandshakeAnswer,
@@ -108,7 +108,7 @@ def test_engine_message(raw: bytes) -> None:
                 batch = opened_batch(message)
                 assert generate_message(batch) == message
                 assert len(batch.owners) <= limits.ENGINE_COMPLETIONS
-        elif isinstance(message, Progress):
+        elif isinstance(message, EngineProgress):
             with suppress(ProtocolError):
                 assert all(len(ids) == len(logps) for _, (ids, logps) in opened_completions(message))
 

@@ -22,14 +22,14 @@ from node.engines.process.serving import EngineSession
 from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
-from protocol.streams.engine_batches import Batch, Sampled
+from protocol.streams.engine_batches import Sampled, SamplingBatch
 from protocol.streams.engine_messages import EngineAnswer, decode_engine_answer
 
 QUICK = Patience(start=20.0, answer=20.0, stall=20.0, poll=0.05, poll_asked=0.002, load=20.0)
 Load = Callable[..., Policy]
 ASKED = [GenerationRequest([5, 6, 7], 4, 30), GenerationRequest([9, 8], 3, 12)]
 Alter = Callable[[EngineAnswer], EngineAnswer]
-Sample = Callable[[Batch, Callable[[int], bool]], list[Sampled]]
+Sample = Callable[[SamplingBatch, Callable[[int], bool]], list[Sampled]]
 
 
 class AlteredChannel(SocketChannel):
@@ -48,7 +48,7 @@ class Hosted(HostedTorchEngine):
 
     samples: Sample | None = None
 
-    def sample(self, batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
         return self.samples(batch, enough) if self.samples is not None else super().sample(batch, enough)
 
 

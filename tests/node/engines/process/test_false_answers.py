@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from node.engines.engine import Sampling
-from protocol.streams.engine_batches import Batch, Sampled
-from protocol.streams.engine_messages import EngineAnswer, Progress
+from protocol.streams.engine_batches import Sampled, SamplingBatch
+from protocol.streams.engine_messages import EngineAnswer, EngineProgress
 from tests.node.engines.process.hosted import ASKED, QUICK, Hosted, Load, Runs, assert_equal, embedded, learner_with
 
 
@@ -68,7 +68,7 @@ def test_an_engine_that_samples_what_cannot_be_is_replaced_and_the_batch_is_samp
 def test_old_weights_as_new_are_noticed(load_policy: Load, field: str, value: object) -> None:
     runs = Runs(load_policy("qwen3", dtype="bfloat16"))
     with learner_with(runs) as (engine, _):
-        runs.alter = once(Progress, lambda answer: msgspec.structs.replace(answer, **{field: value}))
+        runs.alter = once(EngineProgress, lambda answer: msgspec.structs.replace(answer, **{field: value}))
         assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
     assert len(runs.reasons) == 1 and "it was given version 1" in runs.reasons[0]
 
@@ -89,12 +89,12 @@ def test_an_engine_that_answers_and_samples_nothing_is_replaced(load_policy: Loa
     runs = Runs(load_policy("qwen3", dtype="bfloat16"), patience=replace(QUICK, stall=180.0, poll=0.001))
     ended = threading.Event()
 
-    def hang(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def hang(batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
         ended.wait(60.0)
         return []
 
     def passing(answer: EngineAnswer) -> EngineAnswer:
-        runs.now += 50.0 * (isinstance(answer, Progress) and len(runs.started) == 1)
+        runs.now += 50.0 * (isinstance(answer, EngineProgress) and len(runs.started) == 1)
         return answer
 
     runs.alter = passing
@@ -115,7 +115,7 @@ def test_an_engine_that_does_not_answer_is_replaced(load_policy: Load) -> None:
         return answer
 
     with learner_with(runs) as (engine, _):
-        runs.alter = once(Progress, silent)
+        runs.alter = once(EngineProgress, silent)
         assert_equal(engine.advance(ASKED, Sampling(seed=3)), embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
         ended.set()
     assert "hangs" in runs.reasons[0]

@@ -13,10 +13,10 @@ import torch
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import GenerationRequest, Sampling
-from node.engines.process.losses import MOST_LOSSES, Loss, StartAgain, TakeOver, after_loss
+from node.engines.process.losses import MOST_LOSSES, EngineLoss, StartAgain, TakeOver, after_loss
 from node.engines.process.remote_engine import Patience, least_sufficient, patience_with
 from protocol.errors import ConfigurationError, EngineLostError
-from protocol.streams.engine_batches import Batch, Sampled
+from protocol.streams.engine_batches import Sampled, SamplingBatch
 from protocol.streams.engine_messages import Welcome
 from tests.node.engines.process.hosted import (
     ASKED,
@@ -66,7 +66,7 @@ def test_it_is_interrupted_in_the_middle_of_a_completion(load_policy: Load) -> N
         return len(looks) > 5
 
     def slow(run: HostedHere) -> None:
-        def sample(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+        def sample(batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
             return Hosted.sample(other, batch, lambda complete: enough(complete) or stopped.wait(0.02))
 
         other = Hosted(run.engine._policy, merge_adapters=True)
@@ -102,7 +102,7 @@ def test_killed_before_in_and_after_a_batch_the_batch_is_the_same(load_policy: L
 
 
 def dies_in_the_middle(run: HostedHere) -> Callable[..., list[Sampled]]:
-    def sample(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
         run.die()
         return []
 
@@ -166,7 +166,7 @@ def test_an_engine_that_dies_in_every_batch_is_given_up_with_the_weights_that_it
 def test_memory_that_runs_out_is_told_as_such_and_the_engine_lives(load_policy: Load) -> None:
     runs = Runs(load_policy("qwen3", dtype="bfloat16"))
 
-    def full(batch: Batch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def full(batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
         runs.started[-1].engine.samples = None
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -193,7 +193,7 @@ def test_a_machine_without_room_for_a_process_generates_in_the_learners_own(load
     runs = Runs(load_policy("qwen3", dtype="bfloat16"))
 
     def no_room() -> None:
-        raise EngineLostError("the engine process could not be started", Loss.NOT_STARTED)
+        raise EngineLostError("the engine process could not be started", EngineLoss.NOT_STARTED)
 
     runs.before_start = no_room
     with learner_with(runs) as (engine, _):

@@ -24,7 +24,7 @@ from node.policy.weight_layout import layout_of
 from protocol import limits
 from protocol.errors import EngineLostError, IntegrityError, UnreachableError
 from protocol.streams import engine_messages as messages
-from protocol.streams.engine_batches import Batch, Start, generate_message
+from protocol.streams.engine_batches import SamplingBatch, Start, generate_message
 from protocol.streams.engine_messages import EngineAnswer, EngineRequest, decode_engine_answer
 from protocol.weights.dense_weights import encode_dense
 from tests.node.engines.process.hosted import QUICK, HostedHere
@@ -51,7 +51,7 @@ class Client:
 
 
 HELLO = messages.Hello(messages.ENGINE_MAJOR, 99)
-BATCH = Batch((Start(0, (5, 6, 7), 2, 20),), 1, 1.0, 3, 4, None)
+BATCH = SamplingBatch((Start(0, (5, 6, 7), 2, 20),), 1, 1.0, 3, 4, None)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def dense(policy: Policy) -> EncodedWeights:
 
 
 def loading(version: int, weights: EncodedWeights) -> list[EngineRequest]:
-    return [messages.Load(version, weights.target, len(weights.blob)), messages.Part(weights.blob)]
+    return [messages.Load(version, weights.target, len(weights.blob)), messages.WeightsPart(weights.blob)]
 
 
 def test_each_request_in_its_wrong_place_is_refused_with_its_reason(run: HostedHere, load_policy: Load) -> None:
@@ -79,22 +79,22 @@ def test_each_request_in_its_wrong_place_is_refused_with_its_reason(run: HostedH
     assert client.refusal(poll) == "idle"
     assert client.refusal(generate) == "no_weights"
     weights = dense(load_policy("qwen3", dtype="bfloat16"))
-    assert client.ask(*loading(4, weights)) == messages.Done()
-    assert client.ask(messages.Sleep()) == messages.Done()
+    assert client.ask(*loading(4, weights)) == messages.EngineDone()
+    assert client.ask(messages.Sleep()) == messages.EngineDone()
     assert client.refusal(generate) == "asleep"
     assert client.refusal(*loading(5, weights)) == "asleep"
     assert client.ask(messages.AskHealth(False)) == messages.Health(4, weights.target, "asleep", 0)
-    assert client.ask(messages.Wake()) == messages.Done()
-    assert client.ask(messages.Interrupt()) == messages.Done()
-    assert client.ask(generate) == messages.Done()
+    assert client.ask(messages.Wake()) == messages.EngineDone()
+    assert client.ask(messages.Interrupt()) == messages.EngineDone()
+    assert client.ask(generate) == messages.EngineDone()
     for early in (generate, messages.Sleep(), messages.AskHealth(True)):
         assert client.refusal(early) == "busy"
     assert client.refusal(*loading(5, weights)) == "busy"
     answer = client.ask(messages.Poll(limits.ENGINE_POLL_MILLISECONDS))
-    assert isinstance(answer, messages.Progress)
+    assert isinstance(answer, messages.EngineProgress)
     assert (answer.version, answer.weights, answer.running, answer.left) == (4, weights.target, False, 0)
     assert client.ask(messages.AskHealth(True)) == messages.Health(4, weights.target, "idle", answer.steps)
-    assert client.ask(messages.Stop()) == messages.Done()
+    assert client.ask(messages.Stop()) == messages.EngineDone()
     with pytest.raises(UnreachableError):
         client.ask(poll)
 
@@ -104,15 +104,15 @@ def test_a_batch_that_does_not_suit_the_model_is_refused_and_the_next_is_sampled
     client.ask(HELLO)
     client.ask(*loading(1, dense(run.engine._policy)))
     for start, reason in ((Start(0, (5, 40), 1, 4), "request"), (Start(0, (5,), 1, 96), "configuration")):
-        assert client.ask(generate_message(msgspec_replaced(start))) == messages.Done()
+        assert client.ask(generate_message(msgspec_replaced(start))) == messages.EngineDone()
         assert client.refusal(messages.Poll(60_000)) == reason
     client.ask(generate_message(BATCH))
     answer = client.ask(messages.Poll(60_000))
-    assert isinstance(answer, messages.Progress) and answer.complete == 1
+    assert isinstance(answer, messages.EngineProgress) and answer.complete == 1
 
 
-def msgspec_replaced(start: Start) -> Batch:
-    return Batch((start,), 1, 1.0, 3, 4, None)
+def msgspec_replaced(start: Start) -> SamplingBatch:
+    return SamplingBatch((start,), 1, 1.0, 3, 4, None)
 
 
 def test_long_completions_are_handed_over_in_several_answers(run: HostedHere, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +120,12 @@ def test_long_completions_are_handed_over_in_several_answers(run: HostedHere, mo
     client = Client(run)
     client.ask(HELLO)
     client.ask(*loading(1, dense(run.engine._policy)))
-    client.ask(generate_message(Batch((Start(0, (5, 6, 7), 5, 10),), 1, 1.0, 3, 8, None)))
+    client.ask(generate_message(SamplingBatch((Start(0, (5, 6, 7), 5, 10),), 1, 1.0, 3, 8, None)))
     answers = [client.ask(messages.Poll(60_000))]
-    while isinstance(answers[-1], messages.Progress) and answers[-1].left:
+    while isinstance(answers[-1], messages.EngineProgress) and answers[-1].left:
         answers.append(client.ask(messages.Poll(0)))
     assert len(answers) > 1
-    assert b"".join(each.which for each in answers if isinstance(each, messages.Progress))[::4] == bytes(range(5))
+    assert b"".join(each.which for each in answers if isinstance(each, messages.EngineProgress))[::4] == bytes(range(5))
 
 
 def test_weights_that_are_not_what_they_should_be_leave_the_others_in_place(run: HostedHere) -> None:
@@ -151,7 +151,7 @@ def test_files_outside_of_the_directory_and_those_that_are_none_are_refused(run:
         *(f"{tmp_path}/{n}" for n in ("gone", "empty", "link", "pipe")),
     ):
         assert client.refusal(messages.LoadFile(1, weights.target, path)) == "no_files"
-    assert client.ask(messages.LoadFile(1, weights.target, f"{tmp_path}/whole")) == messages.Done()
+    assert client.ask(messages.LoadFile(1, weights.target, f"{tmp_path}/whole")) == messages.EngineDone()
 
 
 def test_an_engine_elsewhere_takes_no_files(load_policy: Load) -> None:
@@ -165,9 +165,9 @@ def test_an_engine_elsewhere_takes_no_files(load_policy: Load) -> None:
 @pytest.mark.parametrize(
     "requests",
     [
-        [messages.Part(b"x")],
+        [messages.WeightsPart(b"x")],
         [messages.Load(1, bytes(32), 3), messages.Poll(0)],
-        [messages.Load(1, bytes(32), 1), messages.Part(b"xx")],
+        [messages.Load(1, bytes(32), 1), messages.WeightsPart(b"xx")],
     ],
 )
 def test_parts_that_do_not_follow_a_load_end_the_connection(run: HostedHere, requests: list[EngineRequest]) -> None:
