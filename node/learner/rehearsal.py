@@ -3,9 +3,9 @@
     A = max(R − V_θ(class), 0)        self-imitation (Oh et al., arXiv 1806.05635), with the baseline of foreign groups
 
 A round draws a few prompts of each class. Where answers are rarely right, most groups have no gradient, and what is
-learnt of other classes moves the weights away from what was known. So right answers are remembered, the newest of each prompt,
-and some are learnt from again in each round; classes take turns. A class that succeeds hardly weighs, one that falls
-weighs more the further it fell, and the answers are still there when no new one is right.
+learnt of other classes moves the weights away from what was known. So right answers are remembered, the newest of each
+prompt, and some are learnt from again in each round; classes take turns. A class that succeeds hardly weighs, one that
+falls weighs more the further it fell, and the answers are still there when no new one is right.
 
 Departures from the paper: V_θ is the class's running success (``allocation.success``), no critic; answers are drawn
 evenly, not by A; they count as text, at weight 1.

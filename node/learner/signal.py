@@ -3,10 +3,10 @@
     scale = min(1, Σ count · influence · |A| / completions that a round generates)
 
 A completion with A = 0 has no gradient: in a group that is all wrong or all right, or of a peer that does no better
-than we do. The loss is divided by all completions, so the gradient is small where few say something; Adam divides that out
-again, and would move the weights as far by one group as by thirty-two. The gradient of one group is mostly noise, and
-the walk that it makes of many rounds is how a node alone lost what it could (docs/experiments/forgetting.md). So the
-learning rate is scaled back, and a batch that peers fill takes whole steps.
+than we do. The loss is divided by all completions, so the gradient is small where few say something; Adam divides that
+out again, and would move the weights as far by one group as by thirty-two. The gradient of one group is mostly noise,
+and the walk that it makes of many rounds is how a node alone lost what it could (docs/experiments/forgetting.md). So
+the learning rate is scaled back, and a batch that peers fill takes whole steps.
 """
 
 from __future__ import annotations

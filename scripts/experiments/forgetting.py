@@ -4,8 +4,8 @@
 
 wren, robin and finch learn together for ``TOGETHER`` rounds; then nothing that one sends reaches another, and each
 continues alone for ``--rounds`` more. Measured is the success on held-out prompts of every task: before, when they
-part, and every hundred rounds after. "as it was" is the learner without what was changed for it: AdamW's steps are as long
-whatever the batch says, and no own answer is seen again.
+part, and every hundred rounds after. "as it was" is the learner without what was changed for it: AdamW's steps are as
+long whatever the batch says, and no own answer is seen again.
 
 The causes are looked for in the cheapest run that shows the loss: one model alone from the start, for
 ``ABLATION_ROUNDS`` rounds, one factor changed at a time from "as it was", on the same seeds.
@@ -13,7 +13,6 @@ The causes are looked for in the cheapest run that shows the loss: one model alo
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -30,6 +29,16 @@ from scripts.experiments.harness.experiment import (
 )
 from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.heterogeneous import MODELS, TASKS
+from scripts.experiments.reports.falls import (
+    LEAST,
+    at_parting,
+    end_of,
+    falls,
+    greatest_fall,
+    mean_change,
+    mean_reward,
+    mean_success,
+)
 from scripts.experiments.reports.intervals import Estimate, estimate, paired
 from scripts.experiments.reports.plots import line_plot
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
@@ -39,7 +48,6 @@ TOGETHER: Final = 100
 GROUPS: Final = 12  # own, and at most as many foreign ones; two for each task
 COMPLETIONS: Final = 4
 BAR: Final = 0.1
-LEAST: Final = 0.1  # sampled success from which on a task counts as a skill
 MEASURING: Final = Measuring(times=3, prompts=80, samples=4)  # times: after they part
 ABLATED: Final = "finch"
 ABLATION_ROUNDS: Final = 80
@@ -123,48 +131,6 @@ EXPERIMENT: Final = Experiment(
 )
 Results = Mapping[str, Sequence[RunResult]]
 
-# What became of the skills in one run
-
-
-def end_of(result: RunResult) -> int:
-    return result.plan.rounds
-
-
-def falls(result: RunResult, since: int, until: int) -> dict[tuple[str, str], float]:
-    """Returns by how much the sampled success of each (model, skill) is lower at round ``until`` than at ``since``, of
-    those that were skills at ``since``; negative where it rose."""
-    return {
-        (node.name, task): was - node.measured(until).sampled[task]
-        for node in result.nodes
-        for task, was in node.measured(since).sampled.items()
-        if was >= LEAST
-    }
-
-
-def success(result: RunResult, round_number: int) -> float:
-    """Returns the mean sampled success over all models and tasks."""
-    return statistics.fmean(statistics.fmean(node.measured(round_number).sampled.values()) for node in result.nodes)
-
-
-def reward_of(result: RunResult, rounds: slice) -> float:
-    """Returns the mean sampled reward of the own completions of these rounds: the area under its curve."""
-    return statistics.fmean(statistics.fmean(node.reward[rounds]) for node in result.nodes)
-
-
-def worst(runs: Sequence[RunResult], since: Callable[[RunResult], int]) -> tuple[float, str]:
-    """Returns the greatest fall until the end of any skill in any run, and where."""
-    every = [
-        (fall, f"{model}, {task}, seed {run.seed}")
-        for run in runs
-        for (model, task), fall in falls(run, since(run), end_of(run)).items()
-    ]
-    return max(every)
-
-
-def at_parting(result: RunResult) -> int:
-    return result.plan.parted_after or 0
-
-
 # The report
 
 
@@ -179,19 +145,19 @@ def parted_table(results: Results) -> str:
             continue
         runs = results[name]
         every = [fall for run in runs for fall in falls(run, at_parting(run), end_of(run)).values()]
-        most, where = worst(runs, at_parting)
+        most, where = greatest_fall(runs, at_parting)
         rows.append(
             [
                 name,
-                over_seeds(runs, lambda r: success(r, 0)).text(),
-                over_seeds(runs, lambda r: success(r, at_parting(r))).text(),
-                over_seeds(runs, lambda r: success(r, end_of(r))).text(),
+                over_seeds(runs, lambda r: mean_success(r, 0)).text(),
+                over_seeds(runs, lambda r: mean_success(r, at_parting(r))).text(),
+                over_seeds(runs, lambda r: mean_success(r, end_of(r))).text(),
                 str(len(every)),
                 str(sum(fall > BAR for fall in every)),
-                over_seeds(runs, lambda r: -statistics.fmean(falls(r, at_parting(r), end_of(r)).values())).text(),
+                over_seeds(runs, lambda r: mean_change(r, at_parting(r))).text(),
                 f"{most:.3f} ({where})",
-                over_seeds(runs, lambda r: reward_of(r, slice(0, at_parting(r)))).text(),
-                over_seeds(runs, lambda r: reward_of(r, slice(at_parting(r), None))).text(),
+                over_seeds(runs, lambda r: mean_reward(r, slice(0, at_parting(r)))).text(),
+                over_seeds(runs, lambda r: mean_reward(r, slice(at_parting(r), None))).text(),
             ]
         )
     return table(header.split(" | "), rows)
@@ -221,17 +187,17 @@ def causes_table(results: Results) -> str:
             continue
 
         def end(run: RunResult) -> float:
-            return success(run, end_of(run))
+            return mean_success(run, end_of(run))
 
         def change(run: RunResult) -> float:
-            return -statistics.fmean(falls(run, 0, end_of(run)).values())
+            return mean_change(run, 0)
 
         against = ""
         if base and name != BEFORE:
             against = paired(
                 *zip(*((change(a), change(b)) for a, b in zip(runs, base, strict=True)), strict=True)
             ).text()
-        most, where = worst(runs, lambda run: 0)
+        most, where = greatest_fall(runs, lambda run: 0)
         rows.append(
             [
                 name,
@@ -239,7 +205,7 @@ def causes_table(results: Results) -> str:
                 over_seeds(runs, change).text(),
                 against,
                 f"{most:.2f} ({where.partition(', ')[2]})",
-                over_seeds(runs, lambda r: reward_of(r, slice(None))).text(),
+                over_seeds(runs, lambda r: mean_reward(r, slice(None))).text(),
             ]
         )
     header = f"condition | success at the end | change of the skills had | less {BEFORE} | greatest fall | mean reward"
@@ -256,9 +222,9 @@ def difference(results: Results, value: Callable[[RunResult], float]) -> Estimat
 def sentences(results: Results) -> str:
     said = []
     named: list[tuple[str, Callable[[RunResult], float]]] = [
-        ("mean reward of the rounds with peers", lambda r: reward_of(r, slice(0, at_parting(r)))),
-        ("success when parted", lambda r: success(r, at_parting(r))),
-        ("success at the end", lambda r: success(r, end_of(r))),
+        ("mean reward of the rounds with peers", lambda r: mean_reward(r, slice(0, at_parting(r)))),
+        ("success when parted", lambda r: mean_success(r, at_parting(r))),
+        ("success at the end", lambda r: mean_success(r, end_of(r))),
     ]
     for words, value in named:
         more = difference(results, value)
@@ -291,7 +257,7 @@ def document(results: Results, rounds: int, command: str) -> Document:
         )
         written.section("Causes, one factor at a time", what, causes_table(results))
     lines = [
-        curve(name, at, [[success(run, n) for n in at] for run in results[name]])
+        curve(name, at, [[mean_success(run, n) for n in at] for run in results[name]])
         for name in PARTED
         if name in results
         for at in [results[name][0].plan.measure_at]
@@ -305,14 +271,14 @@ def document(results: Results, rounds: int, command: str) -> Document:
 def figures(results: Results) -> list[Figure]:
     found: list[Figure] = []
     if DEFAULTS in results:
-        most, where = worst(results[DEFAULTS], at_parting)
+        most, where = greatest_fall(results[DEFAULTS], at_parting)
         found.append(Figure(f"greatest fall of any skill alone ({where})", most, "success", "lower", f"≤ {BAR:g}"))
-        most, where = worst(results[DEFAULTS], lambda run: 0)
+        most, where = greatest_fall(results[DEFAULTS], lambda run: 0)
         found.append(Figure(f"greatest fall of any skill since the start ({where})", most, "success", "lower"))
     if BEFORE in results:
-        most, where = worst(results[BEFORE], at_parting)
+        most, where = greatest_fall(results[BEFORE], at_parting)
         found.append(Figure(f"as it was: greatest fall of any skill alone ({where})", most, "success", "lower"))
-    more = difference(results, lambda r: reward_of(r, slice(0, at_parting(r))))
+    more = difference(results, lambda r: mean_reward(r, slice(0, at_parting(r))))
     if more is not None:
         found.append(Figure("reward with peers, defaults less as it was", more.mean, "reward", "higher", "≥ 0"))
     return found
