@@ -137,7 +137,8 @@ Results = Mapping[str, Sequence[RunResult]]
 def parted_table(results: Results) -> str:
     header = (
         "condition | success at the start | when parted | at the end | skills when parted, all runs "
-        f"| of them fell by more than {BAR:g} | mean change | greatest fall | mean reward, with peers | alone"
+        f"| of them fell by more than {BAR:g} alone | mean change alone | greatest fall alone | with peers "
+        "| mean reward, with peers | alone"
     )
     rows = []
     for name in PARTED:
@@ -146,6 +147,7 @@ def parted_table(results: Results) -> str:
         runs = results[name]
         every = [fall for run in runs for fall in falls(run, at_parting(run), end_of(run)).values()]
         most, where = greatest_fall(runs, at_parting)
+        before, where_before = greatest_fall(runs, lambda run: 0, at_parting)
         rows.append(
             [
                 name,
@@ -156,6 +158,7 @@ def parted_table(results: Results) -> str:
                 str(sum(fall > BAR for fall in every)),
                 over_seeds(runs, lambda r: mean_change(r, at_parting(r))).text(),
                 f"{most:.3f} ({where})",
+                f"{before:.3f} ({where_before})",
                 over_seeds(runs, lambda r: mean_reward(r, slice(0, at_parting(r)))).text(),
                 over_seeds(runs, lambda r: mean_reward(r, slice(at_parting(r), None))).text(),
             ]
@@ -179,43 +182,38 @@ def skills_table(runs: Sequence[RunResult]) -> str:
 
 
 def causes_table(results: Results) -> str:
-    base = results.get(ALONE + BEFORE, [])
+    def end(run: RunResult) -> float:
+        return mean_success(run, end_of(run))
+
+    def change(run: RunResult) -> float:
+        return mean_change(run, 0)
+
     rows = []
     for name in CAUSES:
         runs = results.get(ALONE + name)
         if not runs:
             continue
-
-        def end(run: RunResult) -> float:
-            return mean_success(run, end_of(run))
-
-        def change(run: RunResult) -> float:
-            return mean_change(run, 0)
-
-        against = ""
-        if base and name != BEFORE:
-            against = paired(
-                *zip(*((change(a), change(b)) for a, b in zip(runs, base, strict=True)), strict=True)
-            ).text()
+        more = [difference(results, ALONE + name, ALONE + BEFORE, of) for of in (change, end)]
         most, where = greatest_fall(runs, lambda run: 0)
         rows.append(
             [
                 name,
-                over_seeds(runs, end).text(),
                 over_seeds(runs, change).text(),
-                against,
+                more[0].text() if more[0] is not None and name != BEFORE else "",
                 f"{most:.2f} ({where.partition(', ')[2]})",
+                over_seeds(runs, end).text(),
+                more[1].text() if more[1] is not None and name != BEFORE else "",
                 over_seeds(runs, lambda r: mean_reward(r, slice(None))).text(),
             ]
         )
-    header = f"condition | success at the end | change of the skills had | less {BEFORE} | greatest fall | mean reward"
-    return table(header.split(" | "), rows)
+    header = f"condition | change of the skills had | less {BEFORE} | greatest fall | success at the end, all tasks "
+    return table(f"{header}| less {BEFORE} | mean reward".split(" | "), rows)
 
 
-def difference(results: Results, value: Callable[[RunResult], float]) -> Estimate | None:
-    """Returns ``value`` under the defaults less as it was, paired by seed; None where one of them was not run."""
-    ours, theirs = results.get(DEFAULTS, []), results.get(BEFORE, [])
-    both = list(zip(ours, theirs, strict=False))
+def difference(results: Results, one: str, other: str, value: Callable[[RunResult], float]) -> Estimate | None:
+    """Returns ``value`` under ``one`` less that under ``other``, paired by seed; None where no seed has both."""
+    theirs = {run.seed: run for run in results.get(other, [])}
+    both = [(run, theirs[run.seed]) for run in results.get(one, []) if run.seed in theirs]
     return paired([value(a) for a, _ in both], [value(b) for _, b in both]) if both else None
 
 
@@ -227,7 +225,7 @@ def sentences(results: Results) -> str:
         ("success at the end", lambda r: mean_success(r, end_of(r))),
     ]
     for words, value in named:
-        more = difference(results, value)
+        more = difference(results, DEFAULTS, BEFORE, value)
         if more is not None:
             said.append(f"- {words}, defaults less as it was, paired by seed ({more.count}): {more.text()}.")
     return "\n".join(said)
@@ -273,12 +271,14 @@ def figures(results: Results) -> list[Figure]:
     if DEFAULTS in results:
         most, where = greatest_fall(results[DEFAULTS], at_parting)
         found.append(Figure(f"greatest fall of any skill alone ({where})", most, "success", "lower", f"≤ {BAR:g}"))
+        most, where = greatest_fall(results[DEFAULTS], lambda run: 0, at_parting)
+        found.append(Figure(f"greatest fall of any skill with peers ({where})", most, "success", "lower"))
         most, where = greatest_fall(results[DEFAULTS], lambda run: 0)
         found.append(Figure(f"greatest fall of any skill since the start ({where})", most, "success", "lower"))
     if BEFORE in results:
         most, where = greatest_fall(results[BEFORE], at_parting)
         found.append(Figure(f"as it was: greatest fall of any skill alone ({where})", most, "success", "lower"))
-    more = difference(results, lambda r: mean_reward(r, slice(0, at_parting(r))))
+    more = difference(results, DEFAULTS, BEFORE, lambda r: mean_reward(r, slice(0, at_parting(r))))
     if more is not None:
         found.append(Figure("reward with peers, defaults less as it was", more.mean, "reward", "higher", "≥ 0"))
     return found

@@ -39,12 +39,14 @@ def mean_change(result: RunResult, since: int) -> float:
     return -statistics.fmean(falls(result, since, end_of(result)).values())
 
 
-def greatest_fall(runs: Sequence[RunResult], since: Callable[[RunResult], int]) -> tuple[float, str]:
-    """Returns the greatest fall until the end of any skill in any run, and where."""
+def greatest_fall(
+    runs: Sequence[RunResult], since: Callable[[RunResult], int], until: Callable[[RunResult], int] = end_of
+) -> tuple[float, str]:
+    """Returns the greatest fall of any skill in any run, and where."""
     return max(
         (fall, f"{model}, {task}, seed {run.seed}")
         for run in runs
-        for (model, task), fall in falls(run, since(run), end_of(run)).items()
+        for (model, task), fall in falls(run, since(run), until(run)).items()
     )
 
 
