@@ -8,11 +8,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from scripts.experiments.harness.plans import (
     Measurement,
@@ -24,7 +22,6 @@ from scripts.experiments.harness.plans import (
     result_path,
     save_result,
 )
-from scripts.experiments.reports.falls import at_parting, end_of, falls, greatest_fall, mean_change
 from scripts.experiments.reports.intervals import (
     Estimate,
     estimate,
@@ -106,31 +103,6 @@ def test_skills_lacked_and_had_are_told_apart_by_the_start() -> None:
     assert kept(result, 2) == pytest.approx(0.0)
     assert mean_reward(result, 1) == pytest.approx(0.3)
     assert reward_at_equal_tokens(result, 20) == pytest.approx(0.5)
-
-
-def parted(*measured: dict[str, float], seed: int = 0) -> RunResult:
-    result = run(node([0.0] * 4, [10] * 4, *measured, every=2), seed=seed)
-    return structs.replace(result, plan=structs.replace(result.plan, parted_after=2))
-
-
-def test_a_skill_falls_from_what_it_was_when_the_peers_went_and_what_was_none_cannot_fall() -> None:
-    first = parted({"a": 0.2, "b": 0.9, "c": 0.05}, {"a": 0.8, "b": 0.5, "c": 0.09}, {"a": 0.5, "b": 0.6, "c": 0.0})
-    assert falls(first, at_parting(first), end_of(first)) == {
-        ("n", "a"): pytest.approx(0.3),
-        ("n", "b"): pytest.approx(-0.1),
-    }
-    assert mean_change(first, at_parting(first)) == pytest.approx(-0.1)
-    second = parted({"a": 0.2, "b": 0.9}, {"a": 0.8, "b": 0.5}, {"a": 0.8, "b": 0.1}, seed=1)
-    most, where = greatest_fall([first, second], at_parting)
-    assert (where, most) == ("n, b, seed 1", pytest.approx(0.4))
-    most, where = greatest_fall([first], lambda run: 0)
-    assert (where, most) == ("n, b, seed 0", pytest.approx(0.3))
-
-
-def test_a_field_that_a_plan_leaves_at_its_default_keeps_earlier_results() -> None:
-    plan = RunPlan("e", "c", 0, 4, (), (), (), 1, 0)
-    assert {"parted_after", "ablations"}.isdisjoint(msgspec.to_builtins(plan))
-    assert plan.key != structs.replace(plan, parted_after=2).key != structs.replace(plan, ablations=("x",)).key
 
 
 def course(*success: float, seed: int = 0, tokens: int = 100) -> RunResult:
