@@ -16,7 +16,9 @@ from typing import Any, Final
 from node.learner import loop, step
 from node.learner.adamw import float32_moments
 from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.training_groups import own_training_group
 from node.learner.rehearsal import Rehearsal
+from node.learner.signal import signal_share
 
 
 @contextmanager
@@ -30,15 +32,12 @@ def _replaced(module: ModuleType | type, name: str, value: object) -> Iterator[N
 
 
 def _steps_scaled(scale: Callable[[float], float]) -> AbstractContextManager[None]:
-    share = step.signal_share
-    return _replaced(step, "signal_share", lambda *batch: scale(share(*batch)))
+    return _replaced(step, "signal_share", lambda *batch: scale(signal_share(*batch)))
 
 
 def _negatives_weighed(weight: float) -> AbstractContextManager[None]:
-    made = loop.own_training_group
-
     def weighed(*rollout: Any) -> TrainingGroup:
-        group = made(*rollout)
+        group = own_training_group(*rollout)
         completions = [
             replace(c, advantage=c.advantage * (weight if c.advantage < 0 else 1)) for c in group.completions
         ]
