@@ -323,7 +323,8 @@ class Learner:
     def _learn(
         self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
     ) -> BatchReport:
-        """Takes one optimizer step on own and foreign groups; the swarm learns which of the latter were used."""
+        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; the swarm
+        learns which groups of others were used."""
         objective = self.config.objective
         theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
@@ -333,14 +334,19 @@ class Learner:
         foreign_batch = self._guard.shaped(self.state.round + 1, own_batch, from_peers)
         self._foreign.report_use(verified, foreign_batch, record.foreign)
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
-        learnt = self._stepped(own_batch + foreign_batch)
+        draws = self._draws("rehearse", self.state.round)
+        seen_again = self.state.rehearsal.drawn(len(own), list(self.tasks), self.state.success, draws)
+        learnt = self._stepped([*own_batch, *foreign_batch, *(group for _, group in seen_again)])
+        for rollout, scores in own:
+            self.state.rehearsal.remember(rollout, scores.rewards)
         record.foreign_completions = learnt.foreign_completions
         taught: list[VerifiedGroup] = []
         if learnt.step is not None and learnt.step.taken:
             sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
             sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
+            sources += [(task, SELF) for task, _ in seen_again]
             record.learnt_from((*source, mass) for source, mass in zip(sources, learnt.masses, strict=True))
-            taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=True) if mass > 0]
+            taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
         samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
         if samples is not None:
             self._report(samples)
@@ -359,6 +365,7 @@ class Learner:
                 self._others,
                 temperature=self.config.engine.temperature,
                 max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
+                whole_batch=self.config.learner.own_groups * self.config.learner.completions,
             ),
             self._optimizer,
             self._others,

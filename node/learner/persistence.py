@@ -31,6 +31,7 @@ from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinis
 from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
+from node.learner.rehearsal import Rehearsal
 from node.learner.round_record import RoundRecord
 from node.learner.unsaved import UnsavedRounds
 from node.policy.base_weights import all_finite
@@ -39,7 +40,7 @@ from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
 LAST_RETRY_SECONDS: Final = 2.0  # between two attempts to write the state at the end of a run
-STATE_BYTES: Final = 1 << 18  # of a checkpoint's two JSON files, about
+STATE_BYTES: Final = 1 << 20  # of a checkpoint's two JSON files, about
 MOST_COUNTED: Final = 2**62  # the protocol's counters end at 2⁶³ − 1
 
 
@@ -60,6 +61,7 @@ class LearnerState:
     averaging: AveragingGuard = field(default_factory=AveragingGuard)  # partners, and the outer step on trial
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
     influence: InfluenceState = field(default_factory=InfluenceState)
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
     def advance(
@@ -239,6 +241,7 @@ def snapshot_of(
         "outer_round": state.outer_round,
         "averaging": state.averaging.snapshot(),
         "influence": state.influence.snapshot(),
+        "rehearsal": state.rehearsal.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -316,6 +319,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         outer_round=_count(saved.get("outer_round", 0)),
         evaluation=msgspec.convert(saved.get(EVALUATION), HeldOutReward | None),
         influence=InfluenceState.restored(saved.get("influence")),
+        rehearsal=Rehearsal.restored(saved.get("rehearsal", {})),
     )
 
 

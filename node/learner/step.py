@@ -25,6 +25,7 @@ from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, span_weights
 from node.learner.optimizer import MasterAdamW, StepReport
+from node.learner.signal import signal_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,10 @@ def optimizer_steps(
     *,
     temperature: float,
     max_new_tokens: int,
+    whole_batch: int,
 ) -> BatchReport:
-    """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task.
+    """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task,
+    ``whole_batch`` the completions that a round generates.
 
     An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
     with ``objective.steps`` above 1, steps that were taken before it stay taken.
@@ -68,6 +71,7 @@ def optimizer_steps(
     planned = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
     micro_batches = [(each, RaggedSpans.of(each.completions, network.head.weight.device)) for each in planned]
     anchors = _anchors(network, micro_batches, passes, objective, others, temperature)
+    signal = signal_share(groups, whole_batch) if objective.kl_weight == 0 else 1.0  # a KL term speaks in every token
     total, steps = ObjectiveReport(), list[StepReport]()
     for _ in range(objective.steps):
         report = ObjectiveReport()
@@ -81,8 +85,7 @@ def optimizer_steps(
                     anchors[index] = anchors[index].with_proximal(logps.detach())
         total.add(report)
         if report.tokens or report.kl_tokens:
-            rate_scale = _rate_scale(report, objective)
-            step = optimizer.step(rate_scale=rate_scale)
+            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal)
             steps.append(step)
             others.after_step(_active_share(report))
     total.loss /= objective.steps

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.learner import step
+from node.learner.allocation.success import SuccessTracker
+from node.learner.rehearsal import Rehearsal, RightAnswer
 from protocol.errors import StarlingError
+from protocol.messages import PromptRef
+from protocol.rollouts import Completion, FinishReason, Group
+from scripts.experiments.harness.experiment import Condition, Experiment
+from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.nodes_run import execute
 from scripts.experiments.harness.plans import NodePlan, RunPlan, RunResult, load_result, save_result
 from scripts.experiments.harness.runs import missing, run_all
@@ -47,6 +57,14 @@ def small_plan(**changes: Any) -> RunPlan:
     return RunPlan(**{**fields, **changes})
 
 
+def a_group(seed: int) -> Group:
+    text = b"4"
+    completion = Completion(
+        text, np.array([5, 1]), np.array([1, 0]), np.full(2, -0.5, np.float32), FinishReason.STOP, 1.0
+    )
+    return Group(PromptRef("basic_arithmetic", 1, bytes(16), seed), bytes(16), bytes(16), 1, (completion,) * 2)
+
+
 def without_time(result: RunResult) -> object:
     return (result.key, result.condition, result.seed, result.nodes)
 
@@ -75,6 +93,40 @@ def test_finished_runs_are_not_run_again(tmp_path: Path) -> None:
     assert missing([*plans, small_plan(seed=9)], tmp_path) == [small_plan(seed=9)]
     run_all(plans, tmp_path, tmp_path, jobs=2)
     assert [load_result(tmp_path, plan) for plan in plans] == results
+
+
+def test_report_on_finished_runs_runs_nothing_and_takes_those_that_are_there(tmp_path: Path) -> None:
+    def planned(condition: Condition, seed: int, rounds: int) -> RunPlan:
+        return small_plan(condition=condition.name, seed=seed, rounds=rounds)
+
+    experiment = Experiment("test", "", [Condition("two", "", {}), Condition("none", "", {})], planned, rounds=3)
+    plan = small_plan(seed=1)
+    save_result(tmp_path, plan, RunResult(plan.key, plan.condition, plan.seed, 1.0, 1.0, [], plan))
+    options = Namespace(finished=True, rounds=3, seeds=3, only=None, results=tmp_path, jobs=1)
+    assert {name: [run.seed for run in runs] for name, runs in experiment.results(options).items()} == {"two": [1]}
+    assert experiment.command(options).endswith(" --finished")
+
+
+def test_members_that_are_parted_hear_nothing_more_of_each_other(tmp_path: Path) -> None:
+    with SimulatedSwarm(["ann", "bob", "cat"], tmp_path, seed=1) as swarm:
+        members = [swarm.member(name) for name in ("ann", "bob", "cat")]
+        members[0].share([a_group(1)])
+        swarm.pass_time(5.0)
+        assert [len(each.seen_groups(0, 9)) for each in members] == [0, 1, 1]
+        swarm.part()
+        members[1].share([a_group(2)])
+        swarm.pass_time(120.0)
+        assert [len(each.seen_groups(0, 9)) for each in members] == [0, 1, 1]
+
+
+def test_a_part_of_the_learner_is_replaced_for_as_long_as_a_run_lasts() -> None:
+    with ABLATIONS["whole steps"]():
+        assert vars(step)["signal_share"]([], 8) == 1.0
+    assert vars(step)["signal_share"]([], 8) == 0.0
+    remembered = Rehearsal({"t": {(1,): RightAnswer((2,), 1.0)}})
+    with ABLATIONS["nothing seen again"]():
+        assert remembered.drawn(1, ["t"], SuccessTracker(), Random(0)) == []
+    assert len(remembered.drawn(1, ["t"], SuccessTracker(), Random(0))) == 1
 
 
 def test_time_stands_still_in_the_network_until_somebody_asks(tmp_path: Path) -> None:

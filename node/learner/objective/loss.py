@@ -112,7 +112,7 @@ def objective_loss(
     kl = None
     if anchors.reference is not None:
         gap = anchors.reference - logps
-        own = (~spans.foreign)[sequence_of_token] * spans.counts[sequence_of_token]  # (N,)
+        own = (~(spans.foreign | spans.as_text))[sequence_of_token] * spans.counts[sequence_of_token]  # (N,)
         kl_terms = own * (torch.expm1(gap) - gap)
         terms, kl = terms + section.kl_weight * kl_terms, kl_terms.detach()
     if rule.mean_of_completion:

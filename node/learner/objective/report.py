@@ -110,7 +110,7 @@ def report_of_micro_batch(
         (span_counts * weights.floored).sum(),
         (token_counts * clipped).sum(),
         (counts * ~weights.kept).sum(),
-        (counts * spans.as_text).sum(),
+        (counts * (spans.as_text & spans.foreign)).sum(),
         (token_counts * entropies.detach()).sum(),
         token_counts.new_zeros(()) if kl is None else kl.double().sum(),
         (spans.counts * spans.lengths * ~spans.foreign).double().sum() * (kl is not None),

@@ -95,6 +95,7 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
             others,
             temperature=1.0,
             max_new_tokens=size.answer_tokens,
+            whole_batch=len(groups),
         )
         lap(phase)
     with tempfile.TemporaryDirectory() as folder:

@@ -64,7 +64,15 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
             for prompt, each, logps, advantages in rows
         ]
         found = optimizer_steps(
-            network, optimizer, groups, WHOLE, objective, others, temperature=1.0, max_new_tokens=batch["longest"]
+            network,
+            optimizer,
+            groups,
+            WHOLE,
+            objective,
+            others,
+            temperature=1.0,
+            max_new_tokens=batch["longest"],
+            whole_batch=len(groups),
         )
         seconds.append(time.perf_counter() - began)
         assert found.step is not None

@@ -91,7 +91,15 @@ def learner_round(bench: Bench, name: str) -> None:
 
     def train() -> None:
         found = optimizer_steps(
-            network, optimizer, groups, passes, objective, others, temperature=1.0, max_new_tokens=plan.new
+            network,
+            optimizer,
+            groups,
+            passes,
+            objective,
+            others,
+            temperature=1.0,
+            max_new_tokens=plan.new,
+            whole_batch=len(groups),
         )
         assert found.step is not None and found.step.taken, "no step was taken"
         engine.load_weights(engine.version + 1, policy.trainable())

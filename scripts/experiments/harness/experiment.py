@@ -113,6 +113,9 @@ class Experiment(Generic[R]):
         parser.add_argument(
             "--docs", type=Path, default=REPOSITORY / "docs" / "experiments", help="where the report goes"
         )
+        parser.add_argument(
+            "--finished", action="store_true", help="run nothing; report on the runs that are finished, however few"
+        )
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         options = parser.parse_args()
         if min(options.rounds, options.seeds, options.jobs) < 1:
@@ -124,22 +127,25 @@ class Experiment(Generic[R]):
         return options
 
     def command(self, options: argparse.Namespace) -> str:
-        return f"python -m scripts.experiments.{self.name} --rounds {options.rounds} --seeds {options.seeds}"
+        finished = " --finished" if options.finished else ""
+        return f"python -m scripts.experiments.{self.name} --rounds {options.rounds} --seeds {options.seeds}{finished}"
 
     def results(self, options: argparse.Namespace) -> dict[str, list[R]]:
         """Runs what ``options`` request and is missing; returns every condition that has all of its seeds, in order.
+        With ``--finished`` it runs nothing, and returns every condition that has any.
 
         Ends the program on Ctrl-C and when a run fails.
         """
         root = options.results.parent / "models"
         try:
-            for recipe in self.recipes:
+            for recipe in () if options.finished else self.recipes:
                 models.ensure(recipe, root)
             plans = {
                 c.name: [self.plan(c, seed, options.rounds) for seed in range(c.seeds(options.seeds))]
                 for c in self.conditions
             }
             wanted = [n for n in plans if not options.only or any(fnmatch.fnmatchcase(n, p) for p in options.only)]
+            wanted = [] if options.finished else wanted
             # Seed by seed, so that an interrupted experiment has compared all conditions.
             in_order = [p for of_seed in zip_longest(*(plans[n] for n in wanted)) for p in of_seed if p is not None]
             run_all(in_order, options.results, root, jobs=options.jobs)
@@ -150,7 +156,8 @@ class Experiment(Generic[R]):
             raise SystemExit(str(error)) from None
         found = {name: [load_result(options.results, plan) for plan in of_name] for name, of_name in plans.items()}
         whole = {name: [r for r in results if r is not None] for name, results in found.items()}
-        return {name: results for name, results in whole.items() if len(results) == len(plans[name])}
+        least = {name: 1 if options.finished else len(of_name) for name, of_name in plans.items()}
+        return {name: results for name, results in whole.items() if len(results) >= least[name]}
 
 
 def over_nodes(result: RunResult, value: Callable[[NodeHistory], float]) -> float:

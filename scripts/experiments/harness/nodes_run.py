@@ -40,6 +40,7 @@ from node.tasks.scorer import Scores
 from node.tasks.task import Task
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
+from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import SKILLS
@@ -187,6 +188,8 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
     began, cpu_began = time.monotonic(), time.process_time()
     tasks = tasks_named(plan.tasks)
     with ExitStack() as stack:
+        for name in plan.ablations:
+            stack.enter_context(ABLATIONS[name]())
         swarm = None
         if len(plan.nodes) > 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="experiment-")))
@@ -219,6 +222,8 @@ def _run_rounds(
                 node.round()
             if swarm is not None:
                 swarm.pass_time(ROUND_SECONDS)
+        if swarm is not None and round_number == plan.parted_after:
+            swarm.part()
         if round_number in plan.measure_at:
             for node in nodes:
                 node.measure(round_number, prompts=plan.measure_prompts, samples=plan.measure_samples)

@@ -63,7 +63,7 @@ class NodePlan(Struct, frozen=True):
         return Config.model_validate({"name": self.name, "seed": seed, **self.settings})
 
 
-class RunPlan(Struct, frozen=True):
+class RunPlan(Struct, frozen=True, omit_defaults=True):  # so that a field added with a default changes no key
     """One condition with one seed."""
 
     experiment: str
@@ -75,6 +75,8 @@ class RunPlan(Struct, frozen=True):
     measure_at: tuple[int, ...]  # after so many rounds; 0 is before the first
     measure_prompts: int  # held-out prompts a task
     measure_samples: int  # completions of each at temperature 1; 0 measures greedily alone
+    parted_after: int | None = None  # rounds, from which on the nodes hear nothing of each other; None: never
+    ablations: tuple[str, ...] = ()  # parts of the learner that are replaced: ``learner_ablations``
 
     harness: ClassVar[str] = "scripts.experiments.harness.nodes_run"
 

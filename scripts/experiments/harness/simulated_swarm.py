@@ -45,6 +45,7 @@ class SimulatedSwarm:
 
     def __init__(self, names: Sequence[str], folder: Path, seed: int) -> None:
         self._names, self._folder, self._seed = tuple(names), folder, seed
+        self._network = SimulatedNetwork(seed)
         self._clock = MockClock(autojump_threshold=0)
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._services: dict[str, SwarmService] = {}
@@ -72,6 +73,10 @@ class SimulatedSwarm:
         """Lets the network run for ``seconds`` of virtual time."""
         self.ask(lambda: anyio.sleep(seconds))
 
+    def part(self) -> None:
+        """From now on nothing that a member sends arrives: every member is alone."""
+        self.ask(self._silence_all)
+
     def member(self, name: str) -> SwarmMember:
         return SwarmMember(self, self._services[name])
 
@@ -84,6 +89,10 @@ class SimulatedSwarm:
         answer: Future[T] = Future()
         self.ask(lambda: self._begin(call, answer))
         return answer
+
+    async def _silence_all(self) -> None:
+        for host in self._network.hosts():
+            self._network.silence(host)
 
     async def _begin(self, call: Callable[[], Awaitable[T]], answer: Future[T]) -> None:
         self._tasks.start_soon(_answered, call, answer)
@@ -108,11 +117,10 @@ class SimulatedSwarm:
             self._ended.set_exception(error)
 
     async def _main(self) -> None:
-        network = SimulatedNetwork(self._seed)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             for name in self._names:
-                service = self._service(network, name)
+                service = self._service(self._network, name)
                 self._services[name] = service
                 tasks.start_soon(service.run)
                 await service.started.wait()

@@ -52,7 +52,7 @@ class Bench:
         self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=RATE))
         self.others = OtherPolicies(self.parameters, objective)
 
-    def learn(self, groups: Sequence[TrainingGroup]) -> BatchReport:
+    def learn(self, groups: Sequence[TrainingGroup], whole_batch: int = 1) -> BatchReport:
         return optimizer_steps(
             self.network,
             self.optimizer,
@@ -62,6 +62,7 @@ class Bench:
             self.others,
             temperature=1.0,
             max_new_tokens=8,
+            whole_batch=whole_batch,
         )
 
     def weights(self) -> dict[str, Tensor]:
