@@ -76,7 +76,7 @@ class Times:
 
 def policy_of(model: str, dtype: str) -> Policy:
     section = PolicySection.model_validate({"model": "builtin:robin", "device": "cpu", "dtype": dtype})
-    policy = Policy.load(section, seed=0)
+    policy = Policy.load(section)
     if model == "robin":
         return policy
     torch.manual_seed(0)

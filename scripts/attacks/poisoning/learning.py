@@ -68,7 +68,7 @@ def _learner(
     report: Callable[[Event], None],
     trusting: bool,
 ) -> Iterator[tuple[Learner, RolloutIntake, Policy]]:
-    policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"), seed=seed)
+    policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"))
     sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS}
     config = Config.model_validate({"name": model, "seed": seed, "learner": sizes, "evaluation": {"every_rounds": 0}})
     intake = WaitingIntake(board, tasks, config.learner, lambda: board.now_seconds)

@@ -75,6 +75,7 @@ class RunPlan(Struct, frozen=True):
     measure_at: tuple[int, ...]  # after so many rounds; 0 is before the first
     measure_prompts: int  # held-out prompts a task
     measure_samples: int  # completions of each at temperature 1; 0 measures greedily alone
+    trial: dict[str, Any] = {}  # what nodes do not do themselves, see ``trials.py``
 
     harness: ClassVar[str] = "scripts.experiments.harness.nodes_run"
 
