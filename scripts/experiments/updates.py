@@ -32,6 +32,7 @@ AWAY: Final = 0.3
 LATE: Final = 3
 LOST: Final = 0.1
 PACE: Final = 0.7  # α = PACE / √live
+LONG_PACE: Final = 1.0
 BYTES_BAR: Final = 20
 
 
@@ -101,11 +102,16 @@ def _disturbed_rows(prefix: str, noloco: LanguageRow, updates: LanguageRow) -> d
 
 LANGUAGE: Final = _language_rows()
 SUM, SUM_KEPT = f"sum every {family.EVERY} rounds", f"sum every {family.EVERY} rounds, unsent kept"
+SUM_LONG: Final = f"{SUM_KEPT}, longer step"
 SHARED: Final = {"every_rounds": family.EVERY, "pace": PACE}
 OF_FAMILY: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     **{name: (family.CONDITIONS[name][0], {}) for name in (NONE, AVERAGED, COMPRESSED)},
     SUM: (f"sum of updates, α = {PACE} / √live", {"update_sum": {**SHARED, "keeps_unsent": False}}),
     SUM_KEPT: ("the same, θ ← φ + e", {"update_sum": {**SHARED, "keeps_unsent": True}}),
+    SUM_LONG: (
+        f"the same, α = {LONG_PACE} / √live",
+        {"update_sum": {**SHARED, "pace": LONG_PACE, "keeps_unsent": True}},
+    ),
 }
 
 
@@ -245,7 +251,7 @@ def figures(language: Language, reinforced: Reinforced) -> list[Figure]:
         if more is not None:
             bar = "≤ 0" if LANGUAGE[name].has_bar else ""
             found.append(Figure(f"{name} against NoLoCo, final loss", more.mean, "%", "lower", bar))
-    for name in (SUM, SUM_KEPT):
+    for name in (SUM, SUM_KEPT, SUM_LONG):
         if {name, AVERAGED} <= reinforced.keys():
             more = paired(final_success(reinforced[name]), final_success(reinforced[AVERAGED]))
             found.append(Figure(f"{name} against NoLoCo: more success", more.mean, "", "higher", "≥ 0"))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def _with_first_factor(family: Json) -> Json:
     return {**family, "first_factor": FIRST_FACTOR, "shape": [rank, inputs], "values": values.hex()}
 
 
-def _family(name: str, fingerprint: bytes, trained: dict[str, tuple[int, ...]], more: Json) -> Json:
+def _family(name: str, fingerprint: bytes, trained: Mapping[str, tuple[int, ...]], more: Json) -> Json:
     identity = _canonical(
         {
             "architecture": ARCHITECTURE,
