@@ -22,7 +22,7 @@ from scripts.experiments.harness.experiment import Condition, Experiment, over_n
 from scripts.experiments.harness.plans import RunPlan, RunResult
 from scripts.experiments.language_model.averaging_run import AWAY_STEPS, BASE_STEPS, ReplicaPlan, ReplicaResult
 from scripts.experiments.models import STUDENT
-from scripts.experiments.reports.intervals import Estimate, estimate, paired
+from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
 
 ROUNDS: Final = 600
@@ -118,7 +118,13 @@ OF_FAMILY: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
 def conditions() -> list[Condition]:
     language = [Condition(name, row.what, {}, row.seeds_most) for name, row in LANGUAGE.items()]
     return language + [
-        Condition(name, what, family.CONDITIONS[name if name in family.CONDITIONS else NONE][1], trial=trial)
+        Condition(
+            name,
+            what,
+            family.CONDITIONS[name if name in family.CONDITIONS else NONE][1],
+            seeds_most=1 if name in (SUM, SUM_KEPT) else None,
+            trial=trial,
+        )
         for name, (what, trial) in OF_FAMILY.items()
     ]
 
@@ -191,8 +197,16 @@ def language_table(results: Language) -> str:
     return table(header, cells)
 
 
-def final_success(runs: Sequence[RunResult]) -> list[float]:
-    return [family.success(run, REINFORCED_ROUNDS) for run in runs]
+def final_success(runs: Sequence[RunResult]) -> dict[int, float]:
+    """Returns the success of each seed."""
+    return {run.seed: family.success(run, REINFORCED_ROUNDS) for run in runs}
+
+
+def more_success(results: Reinforced, name: str, base: str) -> Estimate | None:
+    """Returns by how much ``name`` succeeds more than ``base``, over the seeds that both have."""
+    ours, theirs = (final_success(results.get(each, ())) for each in (name, base))
+    shared = sorted(ours.keys() & theirs.keys())
+    return estimate([ours[seed] - theirs[seed] for seed in shared]) if shared and name != base else None
 
 
 def received_kb(runs: Sequence[RunResult]) -> float:
@@ -204,15 +218,12 @@ def reinforced_table(results: Reinforced) -> str:
               "more than NoLoCo", "apart at the end", "kB of averaging"]  # fmt: skip
     cells = []
     for name, runs in results.items():
-        more = [
-            paired(final_success(runs), final_success(results[base])).text() if base in results and base != name else ""
-            for base in (NONE, AVERAGED)
-        ]
+        more = [more_success(results, name, base) for base in (NONE, AVERAGED)]
         cells.append(
             [
                 name,
-                estimate(final_success(runs)).text(),
-                *more,
+                estimate(list(final_success(runs).values())).text(),
+                *(each.text() if each is not None else "" for each in more),
                 estimate([run.apart[-1] for run in runs]).text(4),
                 f"{received_kb(runs):.0f}",
             ]
@@ -227,8 +238,9 @@ def document(language: Language, reinforced: Reinforced, rounds: int, command: s
         f"{FAST_RATE:g}, which decays (fast); every {EVERY} steps an outer step. Loss: nats a token on held-out "
         "documents, mean over the replicas that are there at the end, each with its own weights. Away: a replica that "
         f"leaves stays away {AWAY_STEPS} outer steps on average, and does not learn meanwhile. Bytes: taken in by one "
-        "replica for one outer step, for each parameter. ± is the 95 % interval over seeds (Student's t), of "
-        "differences paired by seed. Pairs alone: [averaging.md](averaging.md)."
+        "replica for one outer step, a parameter. Reinforcement: nodes as in [family.md](family.md), success "
+        f"on held-out prompts after {REINFORCED_ROUNDS} updates each. ± is the 95 % interval over seeds (Student's t), "
+        "of differences paired by seed. Pairs alone: [averaging.md](averaging.md)."
     )
     written = Document("updates", "Weights as a sum of sparse updates", intro, command)
     counts = {name: len(runs) for name, runs in [*language.items(), *reinforced.items()]}
@@ -252,8 +264,8 @@ def figures(language: Language, reinforced: Reinforced) -> list[Figure]:
             bar = "≤ 0" if LANGUAGE[name].has_bar else ""
             found.append(Figure(f"{name} against NoLoCo, final loss", more.mean, "%", "lower", bar))
     for name in (SUM, SUM_KEPT, SUM_LONG):
-        if {name, AVERAGED} <= reinforced.keys():
-            more = paired(final_success(reinforced[name]), final_success(reinforced[AVERAGED]))
+        more = more_success(reinforced, name, AVERAGED)
+        if more is not None:
             found.append(Figure(f"{name} against NoLoCo: more success", more.mean, "", "higher", "≥ 0"))
             fewer = received_kb(reinforced[AVERAGED]) / received_kb(reinforced[name])
             found.append(Figure(f"{name}: fewer bytes than NoLoCo", fewer, "×", "higher", f"≥ {BYTES_BAR}"))
