@@ -87,7 +87,7 @@ def compared(folder: Path, rank: int, python: Path) -> str:
 def changed_policy(rank: int) -> tuple[Policy, Config]:
     policy = {"model": MODEL, "adapter_rank": rank, "four_bit": False, "device": "cpu", "dtype": "float32"}
     config = Config.model_validate({"name": "export", "policy": policy})
-    loaded = Policy.load(config.policy, seed=0)
+    loaded = Policy.load(config.policy)
     generator = torch.Generator().manual_seed(0)
     for parameter in loaded.trainable().values():
         parameter.add_(CHANGE * torch.randn(parameter.shape, generator=generator))

@@ -51,7 +51,7 @@ def main() -> None:
 def tried(folder: Path, rank: int, samples: int, stack: ExitStack) -> None:
     policy_settings = {"model": MODEL, "adapter_rank": rank, "device": "cpu", "dtype": "float32"}
     config = Config.model_validate({"policy": policy_settings, "engine": {"backend": "vllm"}})
-    policy = Policy.load(config.policy, seed=1)
+    policy = Policy.load(config.policy)
     events: list[Any] = []
     parts = EngineParts(Home(folder), config, policy, 32, True, False, events.append, time.time)
     began = time.monotonic()

@@ -62,7 +62,7 @@ def evaluate_policy(
     with Scorer(config.tasks) as scorer:  # its workers start while the policy loads
         found = _newest(home) if checkpoint is None else (checkpoint, checkpoints.read(checkpoint))
         section = config.policy if found is None else as_trained(config.policy, trained_by(found[1].config))
-        policy = Policy.load(section, seed=config.seed)
+        policy = Policy.load(section)
         if found is not None:
             _restore(policy, *found)
         engine = TorchEngine(policy, rows=chosen(config.engine.rows, DEFAULT_ROWS), seed=seed)

@@ -53,7 +53,7 @@ def trained_model(folder: Path, weights: Mapping[str, Tensor]) -> PreTrainedMode
     that was trained over in 4 bits is loaded whole."""
     rank = adapter_rank(weights)
     base = load_base(folder, torch.device("cpu"), _loaded_dtype(folder), four_bit=False)
-    model = with_adapter(base, rank, seed=0) if rank else base
+    model = with_adapter(base, rank) if rank else base
     parameters = dict(model.named_parameters())
     for name, tensor in weights.items():
         parameters[name].copy_(tensor)

@@ -134,7 +134,7 @@ def _sized(home: Home, config: Config, tasks: Mapping[str, Task], report: Callab
 def _policy(sized: _Sized, *, may_recompute: bool) -> tuple[Policy, Sizes]:
     """Returns the policy, and what sizes may come down to when memory runs out: recomputation only where
     ``may_recompute`` and the architecture allow it."""
-    policy = Policy.load(sized.config.policy, seed=sized.config.seed)
+    policy = Policy.load(sized.config.policy)
     return_freed_tensors(policy.parameters)
     network = Network.of(policy.model, policy.tokens.vocabulary)
     check_network(policy.model, network, recompute=sized.settings.recompute)

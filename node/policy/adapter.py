@@ -10,13 +10,15 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 
-def with_adapter(base: PreTrainedModel, rank: int, seed: int) -> PeftModel:
-    """Adapts every linear layer but the head, whole or in 4 bits. ``seed`` alone determines the adapter's weights,
-    which peft keeps in float32 whatever the base is in; the adapted model begins as ``base``."""
+def with_adapter(base: PreTrainedModel, rank: int) -> PeftModel:
+    """Adapts every linear layer but the head, whole or in 4 bits; the adapted model begins as ``base``.
+
+    The adapter is in float32 whatever the base is in. Its A holds arbitrary values: ``first_factors`` has those that a
+    policy begins with.
+    """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft uses a name that transformers has since changed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        torch.manual_seed(seed)
         return get_peft_model(base, adapter_config(rank))
 
 

@@ -1,9 +1,9 @@
 """The family of a policy: two nodes of one family may average weights.
 
 ``family`` = SHA-256[:16] of (architecture, tokenizer fingerprint, base weights, names and shapes of what is trained),
-and of the 4-bit format where the base is held in it. The base weights are hashed as they are in the files, before any
-training and independently of the dtype they are loaded in, so a policy keeps its family while it learns and on any
-hardware.
+of the 4-bit format where the base is held in it, and, for an adapter, of how its A is drawn (``first_factors``). The
+base weights are hashed as they are in the files, before any training and independently of the dtype they are loaded in,
+so a policy keeps its family while it learns and on any hardware.
 
 4 bits are set apart. An adapter over a 4-bit base learns to make up for the rounding of that base (QLoRA, arXiv
 2305.14314), by up to a few per cent of each weight; averaged with adapters over the exact base, each side would undo
@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from transformers import PretrainedConfig
+
+from node.policy.first_factors import FIRST_FACTORS, is_first_factor
 
 FAMILY_BYTES: Final = 16
 FOUR_BIT_FORMAT: Final = "nf4, blocks of 64, scales in 8 bits"
@@ -46,6 +48,8 @@ def family_of(
     }
     if four_bit:
         identity["base_format"] = FOUR_BIT_FORMAT
+    if any(is_first_factor(name) for name in trained):
+        identity["adapter"] = FIRST_FACTORS
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(b"starling/family/1\0" + canonical.encode()).digest()[:FAMILY_BYTES]
 

@@ -15,6 +15,7 @@ from node.policy.adapter import with_adapter
 from node.policy.base_weights import base_weights_digest
 from node.policy.device import choose_device, choose_dtype
 from node.policy.family import family_of
+from node.policy.first_factors import draw_first_factors
 from node.policy.four_bit import check_four_bit, quantization_states, weights_of
 from node.policy.loading import load_base
 from node.policy.model_files import model_folder
@@ -76,8 +77,8 @@ class Policy:
         return replace(self, model=copy.deepcopy(self.model, shared))
 
     @classmethod
-    def load(cls, section: PolicySection, *, seed: int) -> Policy:
-        """Loads the base model of ``section``; ``seed`` determines only the first weights of an adapter.
+    def load(cls, section: PolicySection) -> Policy:
+        """Loads the base model of ``section``, and an adapter as its family begins.
 
         Raises ``ConfigurationError`` if the model cannot be found, read or used on the configured device.
         """
@@ -90,10 +91,12 @@ class Policy:
         tokens = load_tokens(folder, section.chat)
         digest = base_weights_digest(folder)  # before the weights are loaded: it also says that they are sound
         base = load_base(folder, device, dtype, four_bit=four_bit)
-        model = base if rank == 0 else with_adapter(base, rank, seed)
+        model = base if rank == 0 else with_adapter(base, rank)
         model.eval()
-        trained = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
-        family = family_of(base.config, tokens.fingerprint, digest, trained, four_bit=four_bit)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        shapes = {name: tuple(p.shape) for name, p in trained.items()}
+        family = family_of(base.config, tokens.fingerprint, digest, shapes, four_bit=four_bit)
+        draw_first_factors(trained, family)
         label = model_name(section.model, rank, four_bit=four_bit)
         vocabulary = int(base.get_output_embeddings().weight.shape[0])  # type: ignore[no-untyped-call]
         return cls(model, tokens.within(vocabulary), family, label, device, dtype, vocabulary, four_bit)

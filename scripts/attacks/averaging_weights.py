@@ -181,7 +181,7 @@ def run(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
         swarm = stack.enter_context(SimulatedSwarm([node.name for node in plan.nodes], folder, seed))
         nodes = {}
         for node_plan in plan.nodes:
-            policy = policy_of(node_plan.model, models.MODELS_FOLDER)
+            policy = policy_of(node_plan, models.MODELS_FOLDER)
             member = swarm.member(node_plan.name)
             node = ExperimentNode(node_plan, node_plan.config(seed), policy, tasks, member, swarm.now_seconds)
             stack.callback(node.close)

@@ -83,7 +83,7 @@ class Trial:
 
     def __init__(self, seed: int, folder: Path, *, by_claims: bool) -> None:
         self._seed, self._by_claims = seed, by_claims
-        self._policy = Policy.load(PolicySection(model=MODEL, device="cpu", dtype="float32"), seed=0)
+        self._policy = Policy.load(PolicySection(model=MODEL, device="cpu", dtype="float32"))
         self._trained = {name: tensor.detach().clone() for name, tensor in self._policy.trainable().items()}
         self._layout = layout_of(self._trained)
         self._measure = SuccessMeasurement(

@@ -97,7 +97,7 @@ class Generator:
     """One built-in model that does not learn, and the groups that it would share in a round."""
 
     def __init__(self, model: str, tasks: dict[str, Task]) -> None:
-        self._policy = Policy.load(PolicySection(model=model, device="cpu"), seed=0)
+        self._policy = Policy.load(PolicySection(model=model, device="cpu"))
         self._engine = TorchEngine(self._policy, rows=256, seed=0)
         self._tasks, self._scorer = tasks, OwnProcessScorer(tasks)
 
@@ -163,7 +163,7 @@ def learn_through(rounds: list[list[tuple[str, Group]]], tasks: dict[str, Task],
             "objective": {"research": research},
         }
     )
-    policy = Policy.load(config.policy, seed=0)
+    policy = Policy.load(config.policy)
     optimizer = MasterAdamW(policy.trainable(), config.learner)
     with tempfile.TemporaryDirectory() as folder:
         swarm, now, last, size = FolderSwarm(Path(folder)), [EPOCH_SECONDS], None, 0

@@ -131,7 +131,7 @@ GenerateOnce = Callable[[], float]  # generates a workload; returns tokens a sec
 
 
 def starling_round(work: Workload) -> GenerateOnce:
-    policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"), seed=0)
+    policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"))
     if work.eos_id is None:
         policy = replace(policy, tokens=endless_tokens(work.folder))
     engine = TorchEngine(policy, rows=PROMPTS * COMPLETIONS, seed=0)

@@ -128,7 +128,7 @@ class Tally:
 
 class Bench:
     def __init__(self, folder: Path, seed: int) -> None:
-        self.policy = Policy.load(MODEL, seed=0)
+        self.policy = Policy.load(MODEL)
         self.stored = self.policy.separate()
         self.setup = EngineSetup(
             socket=str(folder / "engine.sock"),

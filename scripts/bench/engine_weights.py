@@ -142,7 +142,7 @@ def send(policy: Policy, weights: EngineWeights, far: EngineElsewhere, version: 
 def measured(model: str, dtype: str, steps: int) -> list[Figure]:
     with TemporaryDirectory(prefix="engine-weights-") as folder:
         section = section_of(model, dtype, Path(folder))
-        policy = Policy.load(section, seed=0)
+        policy = Policy.load(section)
         far = engine_elsewhere(policy, section, Path(folder))
         try:
             return measured_with(policy, far, f"{model} {dtype}", steps)

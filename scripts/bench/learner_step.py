@@ -48,7 +48,7 @@ AGREEMENT: Final = 1e-3
 
 def sampled_batch() -> dict[str, Any]:
     """Returns prompts, completions, their log-probabilities and real rewards, as plain lists."""
-    policy = Policy.load(PolicySection(model=MODEL), seed=0)
+    policy = Policy.load(PolicySection(model=MODEL))
     tasks = list(load_tasks(TasksSection()).values())
     prompts = [task.prompt(task.ref(seed)) for seed in range(GROUPS) for task in tasks][:GROUPS]
     by_name = {task.name: task for task in tasks}

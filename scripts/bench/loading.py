@@ -85,7 +85,7 @@ def measured(folder: str, way: str) -> tuple[int, int, int, float]:
 
     def load(model: str) -> Policy:
         wanted = {"model": model, "device": "cpu", "dtype": dtype, "adapter_rank": rank, "four_bit": four_bit}
-        return Policy.load(PolicySection.model_validate(wanted), seed=0)
+        return Policy.load(PolicySection.model_validate(wanted))
 
     load("builtin:wren")  # what libraries allocate once
     before = process_memory()

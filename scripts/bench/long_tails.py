@@ -94,7 +94,7 @@ class LearnerContender:
 
 
 def contender(folder: Path, changes: dict[str, Any], threads: int) -> LearnerContender:
-    policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"), seed=0)
+    policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"))
     section = LearnerSection(own_groups=16, completions=4, foreign_groups=0, learning_rate=1e-6, **changes)
     config = Config(name="bench", learner=section, engine=EngineSection(rows=64))
     task, rounds = ParityTask(), list[RoundDone]()

@@ -109,7 +109,7 @@ def run(dtype: DtypeName, rounds: int, sizes: Sizes, floors: Sizes, injector: In
             averaging=AveragingSection(every_rounds=3),
             checkpoint=CheckpointSection(every_rounds=2),
         )
-        policy = Policy.load(PolicySection(model="builtin:wren", device="cpu", dtype=dtype), seed=0)
+        policy = Policy.load(PolicySection(model="builtin:wren", device="cpu", dtype=dtype))
         tasks = tasks_named(TASKS)
         optimizer = Optimizer(policy.trainable(), config.learner)
         partner = SteadyPartner(folder, policy.family, optimizer.masters())

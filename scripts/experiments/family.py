@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from scripts.experiments.harness.experiment import (
     Condition,
     Experiment,
@@ -82,6 +84,11 @@ COMPARED: Final = (
 
 def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
     return run_plan("family", condition, seed, rounds, nodes=NODES, tasks=tuple(SKILLS), measuring=MEASURING)
+
+
+def plan_measured_at_end(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    """Returns the same run without its other measurements, which take half of its time."""
+    return replace(plan(condition, seed, rounds), measure_at=(rounds,))
 
 
 EXPERIMENT: Final = Experiment(

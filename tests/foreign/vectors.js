@@ -1,4 +1,5 @@
 // Decodes every vector of tests/vectors, by the page alone. `node vectors.js` prints how many of each file agree.
+import { createHash } from 'node:crypto'
 import { readFileSync, readdirSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import * as announcements from './starling/announcements.js'
@@ -111,6 +112,13 @@ const CHECKS = {
       ? sha256(utf8('starling/tokenizer/1\0'), ...v.tokens.map(unhex).flatMap((token) => [u32(token.length), token]), utf8(v.shaping), ...v.end_ids.map(u64))
       : sha256(utf8('starling/family/1\0'), utf8(v.identity))
     holds(hex(found.subarray(0, 16)) === (v.fingerprint ?? v.family), 'hash')
+    if (v.first_factor === undefined) return
+    const [rank, inputs] = v.shape
+    const drawn = createHash('shake256', { outputLength: 3 * rank * inputs })
+      .update('starling/first-factor/1\0').update(unhex(v.family)).update(v.first_factor).digest()
+    const scale = Math.fround(2 ** -23 / Math.sqrt(inputs))
+    const values = new Float32Array(rank * inputs).map((_, at) => (drawn.readUIntLE(3 * at, 3) - 2 ** 23) * scale)
+    holds(hex(new Uint8Array(values.buffer)) === v.values, 'first factor')
   },
   gossip_messages (v) {
     const message = gossip.readMessage(unhex(v.message))

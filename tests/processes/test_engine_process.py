@@ -50,7 +50,7 @@ def setup_in(folder: Path) -> EngineSetup:
 
 
 def test_killed_in_a_batch_it_is_started_again_and_samples_the_same(tmp_path: Path) -> None:
-    policy, told = Policy.load(SECTION, seed=0), list[EngineChange]()
+    policy, told = Policy.load(SECTION), list[EngineChange]()
     children: list[EngineChild] = []
 
     def start() -> EngineChild:

@@ -92,7 +92,7 @@ def serve(connection: socket.socket, setup: EngineSetup) -> None:
         from node.engines.process.serving import EngineSession
         from node.policy.policy import Policy
 
-    policy = Policy.load(PolicySection.model_validate(setup.policy), seed=setup.seed)
+    policy = Policy.load(PolicySection.model_validate(setup.policy))
     engine = HostedTorchEngine(policy, merge_adapters=setup.merge_adapters)
     EngineSession(engine, SocketChannel(connection), files=Path(setup.files)).serve()
 

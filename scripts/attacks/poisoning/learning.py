@@ -72,7 +72,7 @@ def _learner(
     trusting: bool,
     guarded: bool = True,
 ) -> Iterator[tuple[Learner, RolloutIntake, Policy]]:
-    policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"), seed=seed)
+    policy = Policy.load(PolicySection(model=f"builtin:{model}", device="cpu", dtype="float32"))
     sizes = {"own_groups": GROUPS, "foreign_groups": foreign, "share_groups": GROUPS}
     if not guarded:
         sizes["peer_share"] = 1

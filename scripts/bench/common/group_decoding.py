@@ -76,7 +76,7 @@ def measure_groups(shape: GroupShape, folder: Path, endless: TokenTable, vocabul
     that the model cannot sample."""
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(shape.config(vocabulary)).save_pretrained(folder)  # type: ignore[no-untyped-call]
-    policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"), seed=0)
+    policy = Policy.load(PolicySection(model=str(folder), device="cpu", dtype="float32"))
     policy = replace(policy, tokens=endless)
     rows = shape.prompts * COMPLETIONS
     engines = {name: TorchEngine(policy, rows=rows, seed=0, shared_prompts=held) for name, held in LAYOUTS.items()}

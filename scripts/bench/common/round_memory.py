@@ -60,7 +60,7 @@ def measure(model: str, settings: MemorySettings, size: RoundSize) -> dict[str, 
         began = time.monotonic()
 
     lap("libraries")
-    policy = Policy.load(config.policy, seed=0)
+    policy = Policy.load(config.policy)
     return_freed_tensors(policy.parameters)  # as a learner does
     lap("loading")
     engine = TorchEngine(policy, rows=settings.rows, seed=0, merge_adapters=settings.merge_adapters)

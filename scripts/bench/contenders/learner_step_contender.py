@@ -37,7 +37,7 @@ def starling(batch: dict[str, Any], steps: int) -> dict[str, Any]:
     from node.learner.step import optimizer_steps
     from node.policy.policy import Policy
 
-    policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"), seed=0)
+    policy = Policy.load(PolicySection(model=batch["model"], device="cpu", dtype="float32"))
     network = Network.of(policy.model)
     objective = ObjectiveSection()
     optimizer = MasterAdamW(policy.trainable(), LearnerSection(learning_rate=RATE))

@@ -62,7 +62,7 @@ def random_policy(
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     if four_bit:
         _hold_in_four_bits(model, dtype)
-    adapted = model if adapter_rank == 0 else with_adapter(model, adapter_rank, seed=0)
+    adapted = model if adapter_rank == 0 else with_adapter(model, adapter_rank)
     adapted.to(device).eval()
     tokens = TokenTable(_tokenizer(int(config.vocab_size) - PADDING))
     return Policy(adapted, tokens, bytes(16), shape, device, dtype, int(config.vocab_size), four_bit)

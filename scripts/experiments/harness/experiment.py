@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, Generic
@@ -44,6 +44,7 @@ class Condition:
     what: str
     settings: Mapping[str, Mapping[str, object]]
     seeds_most: int | None = None  # of the seeds requested; None: all
+    trial: Mapping[str, object] = field(default_factory=dict)  # what nodes do not do themselves, see ``trials.py``
 
     def seeds(self, wanted: int) -> int:
         return wanted if self.seeds_most is None else min(wanted, self.seeds_most)
@@ -86,6 +87,7 @@ def run_plan(
         measure_at=measuring.rounds(rounds),
         measure_prompts=measuring.prompts,
         measure_samples=measuring.samples,
+        trial=dict(condition.trial),
     )
 
 

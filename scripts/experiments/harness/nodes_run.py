@@ -18,6 +18,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -44,6 +45,7 @@ from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.harness.trials import SharedUpdates, change_first_factors
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
 WAIT_SECONDS: Final = 300.0  # a hang guard
@@ -174,10 +176,11 @@ def tasks_named(names: Sequence[str]) -> dict[str, Task]:
     return {name: known[name] for name in names}
 
 
-def policy_of(model: str, models: Path) -> Policy:
-    """Returns a new copy of one model; a name that is not built in is a folder under ``models``."""
-    name = model if model.startswith(BUILTIN_PREFIX) else str(models / model)
-    return Policy.load(PolicySection(model=name, device="cpu", dtype="float32"), seed=0)
+def policy_of(plan: NodePlan, models: Path) -> Policy:
+    """Returns a new copy of a node's model; a name that is not built in is a folder under ``models``."""
+    name = plan.model if plan.model.startswith(BUILTIN_PREFIX) else str(models / plan.model)
+    section = {"model": name, "device": "cpu", "dtype": "float32", **plan.settings.get("policy", {})}
+    return Policy.load(PolicySection.model_validate(section))
 
 
 def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False) -> RunResult:
@@ -196,22 +199,31 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
             swarm = stack.enter_context(SimulatedSwarm([node.name for node in plan.nodes], folder, plan.seed))
         nodes = []
         for node_plan in plan.nodes:
-            policy = policy_of(node_plan.model, models)
+            policy = policy_of(node_plan, models)
+            if "first_factors" in plan.trial:
+                change_first_factors(policy, node_plan.name, plan.trial["first_factors"])
             member = swarm.member(node_plan.name) if swarm is not None else None
             clock = swarm.now_seconds if swarm is not None else time.time
             node = ExperimentNode(node_plan, node_plan.config(plan.seed), policy, tasks, member, clock)
             stack.callback(node.close)
             nodes.append(node)
-        apart = _run_rounds(plan, nodes, swarm, is_orphaned)
+        shared = None
+        if "update_sum" in plan.trial:
+            shared = SharedUpdates([node.optimizer for node in nodes], plan.seed, **plan.trial["update_sum"])
+        apart = _run_rounds(plan, nodes, swarm, shared, is_orphaned)
         announced = [node.member.bytes_announced if node.member is not None else 0 for node in nodes]
         results = [node.result(sum(announced) - own) for node, own in zip(nodes, announced, strict=True)]
+        if shared is not None:
+            averaging = {"outer_steps": shared.steps, "averaging_bytes": round(shared.received_bytes)}
+            results = [msgspec.structs.replace(result, **averaging) for result in results]
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
     return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan, apart)
 
 
 def _run_rounds(
-    plan: RunPlan, nodes: Sequence[ExperimentNode], swarm: SimulatedSwarm | None, is_orphaned: Callable[[], bool]
-) -> list[float]:
+    plan: RunPlan, nodes: Sequence[ExperimentNode], swarm: SimulatedSwarm | None, shared: SharedUpdates | None,
+    is_orphaned: Callable[[], bool],
+) -> list[float]:  # fmt: skip
     """Runs all rounds; returns the mean distance of nodes of one family at each measurement."""
     apart = []
     for round_number in range(plan.rounds + 1):
@@ -220,6 +232,8 @@ def _run_rounds(
         if round_number > 0:
             for node in nodes:
                 node.round()
+            if shared is not None:
+                shared.after_round(round_number)
             if swarm is not None:
                 swarm.pass_time(ROUND_SECONDS)
         if swarm is not None and round_number == plan.parted_after:

@@ -34,19 +34,26 @@ HEADER_BYTES: Final = 64  # assumed for the candidates, which have no format
 
 
 def random_pairs(count: int, random: Random) -> list[tuple[int, int]]:
-    order = random.sample(range(count), count)
-    return list(zip(order[::2], order[1::2], strict=True))
+    return pairs_among(range(count), random)
+
+
+def pairs_among(numbers: Sequence[int], random: Random) -> list[tuple[int, int]]:
+    """Returns random pairs; of an odd number of replicas one has no partner."""
+    order = random.sample(numbers, len(numbers))
+    return list(zip(order[::2], order[1::2], strict=False))
 
 
 class ReplicaRule(ABC):
     """One rule among replicas that begin with equal weights. ``received_bytes`` is the mean received by a replica;
-    ``honest`` are the numbers of replicas whose loss counts, ``verdicts`` counts what they did with offers."""
+    ``honest`` are the numbers of replicas whose loss counts, ``verdicts`` counts what they did with offers, ``present``
+    says who takes part: the caller changes it between outer steps where replicas leave and come."""
 
     def __init__(self, weights: Weights, count: int, random: Random) -> None:
         self.count, self.random = count, random
         self.layout = layout_of(weights)
         self.received_bytes = 0.0
         self.honest = list(range(count))
+        self.present = [True] * count
         self.verdicts: defaultdict[str, float] = defaultdict(float)
 
     @abstractmethod
@@ -116,18 +123,33 @@ class DiLoCoPairs(ReplicaRule):
 
 
 class NoLoCo(ReplicaRule):
-    """Random pairs that exchange their weights in bf16."""
+    """Random pairs that exchange their weights in bf16. A replica without a partner goes on from its own weights; one
+    that was away begins from the weights of one that was not, as ``starling up --from-peers`` does."""
 
     def __init__(self, weights: Weights, count: int, random: Random) -> None:
         super().__init__(weights, count, random)
         self._states = [noloco.begin(weights) for _ in range(count)]
+        self._periods = [1] * count  # since the last outer step
+        self._were_present = list(self.present)
 
     def outer(self, offered: Sequence[Weights]) -> list[Weights]:
-        sent = [self.across(weights) for weights in offered]
-        for i, j in random_pairs(self.count, self.random):
+        here = [number for number in range(self.count) if self.present[number]]
+        new, sent = list(offered), {number: self.across(offered[number]) for number in here}
+        stayed = [number for number in here if self._were_present[number]]
+        for own in here:
+            if not self._were_present[own] and stayed:
+                offered = [*offered]
+                offered[own] = sent[self.random.choice(stayed)]
+                self._states[own], self._periods[own], new[own] = noloco.begin(offered[own]), 1, offered[own]
+        for i, j in pairs_among(here, self.random):
             for own, other in ((i, j), (j, i)):
-                self._states[own] = noloco.outer_step(self._states[own], [offered[own], sent[other]], NOLOCO)
-        return [state.outer for state in self._states]
+                afresh = self._periods[own] > NOLOCO.stretch
+                start = noloco.begin(offered[own]) if afresh else self._states[own]
+                self._states[own] = noloco.outer_step(start, [offered[own], sent[other]], NOLOCO)
+                self._periods[own], new[own] = 0, self._states[own].outer
+        self._periods = [periods + 1 for periods in self._periods]
+        self._were_present = list(self.present)
+        return new
 
 
 class CompressedPairs(ReplicaRule):

@@ -41,6 +41,7 @@ from scripts.experiments.language_model.averaging_rules import (
 )
 from scripts.experiments.language_model.language import TOKENS, Language
 from scripts.experiments.language_model.replicas import Replicas, held_out_loss, initial, shapes
+from scripts.experiments.language_model.update_sum import UpdateSum
 
 VERSION: Final = 1  # to be raised when the code of a run changes what it measures
 BASE_STEPS: Final = 300
@@ -48,6 +49,7 @@ BASE_BATCH: Final = 32
 BASE_RATE: Final = 3e-3
 HELD_OUT: Final = 300  # documents
 MEASURE_TIMES: Final = 10
+AWAY_STEPS: Final = 10  # outer steps
 BASE_TEXT, HELD_OUT_TEXT, FIRST_TEXT = 1, 2, 3  # seeds of documents
 
 
@@ -66,6 +68,7 @@ class ReplicaPlan(Struct, frozen=True):
     decays: bool  # to a tenth, by half a cosine; else constant
     every: int  # H, inner steps
     late: int  # inner steps from an offer to the outer step, below H
+    away: float = 0.0  # the mean share of replicas that are absent; each stays so for ``AWAY_STEPS`` on average
 
     harness: ClassVar[str] = "scripts.experiments.language_model.averaging_run"
 
@@ -125,6 +128,8 @@ def rule_of(plan: ReplicaPlan, weights: dict[str, Tensor]) -> ReplicaRule:
             return SliceOfWeights(weights, plan.replicas, random, **plan.settings)
         case "copies":
             return KnownCopies(weights, plan.replicas, random, **plan.settings)
+        case "update_sum":
+            return UpdateSum(weights, plan.replicas, random, **plan.settings)
         case "pairs_with_liar":
             return PairsWithLiar(weights, plan.replicas, random, **plan.settings)
         case "one_place":
@@ -187,25 +192,36 @@ def execute(plan: ReplicaPlan, models: Path, is_orphaned: Callable[[], bool] = l
     levels = [level(0, replicas, rule.honest, held_out)]
     offered: Sequence[noloco.Weights] | None = None
     measured = measured_steps(plan)
-    exchanges = 0
+    exchanges, comings = 0, Random(f"away {plan.seed}")
     for step, tokens in enumerate(texts(language, FIRST_TEXT, plan.rounds, plan.replicas, plan.batch), start=1):
         if is_orphaned():
             raise InterruptedError("the experiment that this run belongs to has ended")
-        replicas.step(tokens)
+        replicas.step(tokens, [number for number in range(plan.replicas) if not rule.present[number]])
         if step % plan.every == 0:
             offered = [{n: t.clone() for n, t in replicas.replica(r).items()} for r in range(plan.replicas)]
             exchanges += 1
         if offered is not None and step % plan.every == plan.late:
             apply(replicas, offered, rule.outer(offered))
             offered = None
+            if plan.away:
+                rule.present = present_next(rule.present, plan.away, comings)
         if step in measured:
-            levels.append(level(step, replicas, rule.honest, held_out))
+            levels.append(level(step, replicas, [n for n in rule.honest if rule.present[n]], held_out))
     parameters = sum(tensor.numel() for tensor in base.values())
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
     received = rule.received_bytes / max(exchanges, 1)
     return ReplicaResult(
         plan.key, plan.condition, plan.seed, seconds, cpu_seconds, levels, received, parameters, plan, rule.verdicts
     )
+
+
+def present_next(present: Sequence[bool], away: float, random: Random) -> list[bool]:
+    """Returns who is present until the next outer step: those absent return after ``AWAY_STEPS`` on average, and others
+    leave as often as keeps a share ``away`` absent; two at least stay."""
+    leaving = away / (1.0 - away) / AWAY_STEPS
+    draws = [random.random() for _ in present]
+    found = [draw >= leaving if here else draw < 1 / AWAY_STEPS for here, draw in zip(present, draws, strict=True)]
+    return found if sum(found) >= 2 else list(present)
 
 
 def apply(replicas: Replicas, offered: Sequence[noloco.Weights], outer: Sequence[noloco.Weights]) -> None:

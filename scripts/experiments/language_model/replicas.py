@@ -8,7 +8,7 @@ so R replicas here compute what R processes would, in a fraction of the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -113,9 +113,13 @@ class Replicas:
     def replica(self, number: int) -> dict[str, Tensor]:
         return {name: tensor.detach()[number] for name, tensor in self._weights.items()}
 
-    def step(self, tokens: Tensor) -> None:
-        """Takes one optimizer step of every replica on its own documents, (R, B, TOKENS)."""
+    def step(self, tokens: Tensor, away: Sequence[int] = ()) -> None:
+        """Takes one optimizer step of every replica on its own documents, (R, B, TOKENS).
+
+        Nothing of those ``away`` changes, their moments included.
+        """
         self._steps += 1
+        kept = [(tensor, tensor[list(away)].clone()) for tensor in self._rows()] if away else []
         for group in self._adamw.param_groups:
             group["lr"] = self._rate * rate_share(self._steps, self._decay_steps)
         losses(self._weights, tokens).sum().backward()  # type: ignore[no-untyped-call]  # torch
@@ -126,6 +130,14 @@ class Replicas:
             gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)))
         self._adamw.step()
         self._adamw.zero_grad(set_to_none=True)
+        for tensor, rows in kept:
+            tensor[list(away)] = rows
+
+    def _rows(self) -> list[Tensor]:
+        """Returns every tensor that a step changes and that has a row for each replica."""
+        weights = [tensor.detach() for tensor in self._weights.values()]
+        states = self._adamw.state.values()
+        return weights + [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
 
 
 @torch.no_grad()

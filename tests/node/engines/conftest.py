@@ -106,6 +106,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 @pytest.fixture(scope="session")
 def load_policy(model_folder: Callable[[str], Path]) -> Callable[..., Policy]:
     def load(name: str, **section: object) -> Policy:
-        return Policy.load(PolicySection.model_validate({"model": str(model_folder(name)), **section}), seed=0)
+        return Policy.load(PolicySection.model_validate({"model": str(model_folder(name)), **section}))
 
     return load

@@ -54,7 +54,7 @@ def test_a_model_whose_tokenizer_goes_beyond_its_embeddings_is_refused(
     tokenizer.add_tokens(["word", "another"])
     tokenizer.save_pretrained(folder)
     with pytest.raises(ConfigurationError, match=rf"the model's {VOCABULARY} embeddings, with 2 ids"):
-        Policy.load(PolicySection(model=str(folder)), seed=0)
+        Policy.load(PolicySection(model=str(folder)))
 
 
 def test_the_chat_template_is_chosen_by_the_configuration(load_policy: Callable[..., Policy]) -> None:

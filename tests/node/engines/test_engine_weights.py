@@ -187,7 +187,7 @@ def test_an_engine_in_this_process_is_handed_the_very_tensors(load_policy: Load)
 
 
 def learner_with(engine_of: Callable[[Policy], TorchEngine], **section: object) -> tuple[Learner, TorchEngine]:
-    policy = Policy.load(PolicySection(device="cpu", dtype="bfloat16"), seed=0)
+    policy = Policy.load(PolicySection(device="cpu", dtype="bfloat16"))
     own = {"own_groups": 4, "completions": 4, "foreign_groups": 0, "share_groups": 0, "learning_rate": 1e-3}
     config = Config(name="ann", learner=LearnerSection.model_validate(own | section))
     engine = engine_of(policy)

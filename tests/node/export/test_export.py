@@ -179,7 +179,7 @@ def test_checkpoint_of_another_family_than_the_base_model_is_refused(
 @pytest.mark.parametrize("name", sorted(CONFIGURATIONS))
 def test_family_is_known_without_loading_the_model(tmp_path: Path, name: str) -> None:
     folder = make_model(tmp_path / "model", name)
-    policy = Policy.load(PolicySection(model=str(folder)), seed=0)
+    policy = Policy.load(PolicySection(model=str(folder)))
     shapes = {key: tuple(p.shape) for key, p in policy.trainable().items()}
     whole, four_bit = families_in(folder, "auto", shapes)
     assert whole == policy.family != four_bit

@@ -80,7 +80,7 @@ def trained_run(folder: Path, name: str = "qwen3", *, dtype: str = "float32", ad
     model = make_model(folder / "model", name)
     section = {"model": str(model), "dtype": dtype, "device": "cpu", "adapter_rank": adapter_rank}
     config = Config.model_validate({"name": "ann", "policy": section, "swarm": {"peers": ["/ip4/192.0.2.7/tcp/1"]}})
-    policy = Policy.load(config.policy, seed=0)
+    policy = Policy.load(config.policy)
     home = Home(folder / "home")
     home.prepare()
     run = TrainedRun(home, model, policy, config)

@@ -62,9 +62,9 @@ def test_every_known_architecture_is_counted_exactly_by_its_defaults_and_with_bi
 def test_built_in_models_are_counted_as_they_load_whole_and_adapted(name: str) -> None:
     counted = known_sizes(model_folder(f"builtin:{name}"))
     assert counted is not None
-    whole = Policy.load(PolicySection(model=f"builtin:{name}", adapter_rank=0), seed=0)
+    whole = Policy.load(PolicySection(model=f"builtin:{name}", adapter_rank=0))
     assert counted.parameters == sum(p.numel() for p in whole.trainable().values())
-    adapted = Policy.load(PolicySection(model=f"builtin:{name}", adapter_rank=4), seed=0)
+    adapted = Policy.load(PolicySection(model=f"builtin:{name}", adapter_rank=4))
     assert counted.adapter_parameters(4) == sum(p.numel() for p in adapted.trainable().values())
     assert counted.disk_bytes == (model_folder(f"builtin:{name}") / "model.safetensors").stat().st_size
 

@@ -116,7 +116,7 @@ class Node:
         self, folder: Path, *, every_rounds: int = 2, seed: int = 0, rule: AveragingRule | None = None
     ) -> None:
         self.events: list[Event] = []
-        self.policy = Policy.load(PolicySection(device="cpu"), seed=0)
+        self.policy = Policy.load(PolicySection(device="cpu"))
         config = Config(name="ann", seed=seed, learner=SECTION, checkpoint=CheckpointSection(every_rounds=1000))
         self.optimizer = MasterAdamW(self.policy.trainable(), SECTION)
         self.swarm = Family(folder, self.policy.family, self.policy.trainable())  # before a checkpoint changes them

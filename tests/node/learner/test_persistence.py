@@ -25,7 +25,7 @@ def node(
     dtype: DtypeName = "float32", optimizer: OptimizerName = "adamw", *, rank: int = 0, four_bit: bool = False
 ) -> tuple[Policy, MasterAdamW]:
     section = PolicySection(model="builtin:wren", device="cpu", dtype=dtype, adapter_rank=rank, four_bit=four_bit)
-    policy = Policy.load(section, seed=0)
+    policy = Policy.load(section)
     return policy, MasterAdamW(policy.trainable(), LearnerSection(learning_rate=1e-3, optimizer=optimizer))
 
 

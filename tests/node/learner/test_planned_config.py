@@ -61,7 +61,7 @@ def test_a_model_that_claims_a_billion_layers_is_refused_before_it_is_loaded(tmp
 def test_rounds_wait_for_a_checkpoint_only_where_there_is_no_room_for_its_copy(
     tmp_path: Path, save_beside: bool
 ) -> None:
-    policy = Policy.load(PolicySection(), seed=0)
+    policy = Policy.load(PolicySection())
     optimizer = MasterAdamW(policy.trainable(), LearnerSection())
     checkpoints = BackgroundCheckpoints(tmp_path, keep=1)
     events: list[Event] = []

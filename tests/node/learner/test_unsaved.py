@@ -37,7 +37,7 @@ class Run:
     """A learner's persistence over rounds that change nothing else, with a clock of its own."""
 
     def __init__(self, folder: Path, saved_round: int = 0, on_sleep: Callable[[], None] = lambda: None) -> None:
-        self.policy = Policy.load(PolicySection(adapter_rank=0, device="cpu"), seed=0)
+        self.policy = Policy.load(PolicySection(adapter_rank=0, device="cpu"))
         self.optimizer = MasterAdamW(self.policy.trainable(), LearnerSection())
         self.events: list[Event] = []
         self.seconds = 1000.0

@@ -23,7 +23,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def load(folder: Path, **section: object) -> Policy:
-    return Policy.load(PolicySection.model_validate({"model": str(folder), "device": "cpu", **section}), seed=0)
+    return Policy.load(PolicySection.model_validate({"model": str(folder), "device": "cpu", **section}))
 
 
 def refusal(folder: Path) -> str:

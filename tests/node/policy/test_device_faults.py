@@ -86,4 +86,4 @@ def test_gpu_that_fails_while_a_model_is_loaded_is_no_fault_of_the_configuration
 
     monkeypatch.setattr(loading, "_from_pretrained", fail)
     with pytest.raises(AcceleratorError, match="unspecified launch failure"):
-        Policy.load(PolicySection(model="builtin:wren", device="cpu"), seed=0)
+        Policy.load(PolicySection(model="builtin:wren", device="cpu"))

@@ -10,9 +10,10 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from node.policy.family import family_of
+from node.policy.first_factors import first_factor
 from node.policy.tokens import TokenTable
 from scripts.make_vectors import FOLDER
-from scripts.vectors.fingerprint_vectors import BASE_WEIGHTS, TRAINED
+from scripts.vectors.fingerprint_vectors import ADAPTED, BASE_WEIGHTS, TRAINED
 
 TOKENIZER, *FAMILIES = json.loads((FOLDER / "fingerprints.json").read_text(encoding="utf-8"))
 
@@ -32,6 +33,14 @@ def test_family(vector: Any) -> None:
     config = LlamaConfig(
         hidden_size=64, num_attention_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 5000.0}
     )
-    four_bit = "base_format" in json.loads(vector["identity"])
+    identity = json.loads(vector["identity"])
+    trained = ADAPTED if "adapter" in identity else TRAINED
     fingerprint = bytes.fromhex(TOKENIZER["fingerprint"])
-    assert family_of(config, fingerprint, BASE_WEIGHTS, TRAINED, four_bit=four_bit).hex() == vector["family"]
+    found = family_of(config, fingerprint, BASE_WEIGHTS, trained, four_bit="base_format" in identity)
+    assert found.hex() == vector["family"]
+
+
+def test_first_factor_of_an_adapter() -> None:
+    vector = FAMILIES[-1]
+    drawn = first_factor(bytes.fromhex(vector["family"]), vector["first_factor"], *vector["shape"])
+    assert drawn.astype("<f4").tobytes().hex() == vector["values"]

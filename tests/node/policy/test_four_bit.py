@@ -25,7 +25,7 @@ IDS = torch.tensor([[3, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14]])
 
 def load(*, four_bit: bool = True, **section: object) -> Policy:
     wanted = {"model": "builtin:wren", "device": "cpu", "adapter_rank": 4, "four_bit": four_bit, **section}
-    return Policy.load(PolicySection.model_validate(wanted), seed=0)
+    return Policy.load(PolicySection.model_validate(wanted))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ every_model = pytest.mark.parametrize("name", NAMES)
 
 @pytest.fixture(scope="module", params=NAMES)
 def policy(request: pytest.FixtureRequest) -> Policy:
-    return Policy.load(PolicySection(model=f"builtin:{request.param}"), seed=0)
+    return Policy.load(PolicySection(model=f"builtin:{request.param}"))
 
 
 def card_of(name: str) -> dict[str, tuple[bool, float, float]]:
@@ -40,7 +40,7 @@ def test_all_models_together_stay_within_their_size() -> None:
 
 
 def test_no_two_models_share_architecture_or_tokenizer() -> None:
-    policies = [Policy.load(PolicySection(model=f"builtin:{name}"), seed=0) for name in NAMES]
+    policies = [Policy.load(PolicySection(model=f"builtin:{name}")) for name in NAMES]
     assert len({type(policy.model) for policy in policies}) == len(NAMES)
     assert len({policy.tokens.fingerprint for policy in policies}) == len(NAMES)
     assert len({policy.family for policy in policies}) == len(NAMES)

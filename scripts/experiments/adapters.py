@@ -1,0 +1,184 @@
+"""Four nodes with one model that learn adapters by reinforcement: what averaging brings them, and whose A.
+
+    python -m scripts.experiments.adapters [--rounds 80] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+
+Nodes, skills and averaging are those of ``family.py``, measured at the end. An adapter adds s B A to a matrix; nodes
+average A and B each for itself, and the mean of the products is the product of the means only where the A are equal.
+Whole weights, with and without averaging, are the control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from scripts.experiments import family
+from scripts.experiments.family import AVERAGED, EVERY, LEARNER, LEARNING_RATE, NODES, NONE, ROUNDS, success
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    over_nodes,
+    over_seeds,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import RunResult
+from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.models import STUDENT
+from scripts.experiments.reports.intervals import Estimate, estimate
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+
+RANK: Final = 8
+RATE: Final = 10 * LEARNING_RATE  # as an automatic learning rate is ten times that of whole weights
+SLOW_RATE: Final = 1e-3  # the first step moves s B A about as far as whole weights at theirs
+BAR: Final = 0.02  # what adapters may gain less than whole weights
+Settings = Mapping[str, Mapping[str, object]]
+AVERAGING: Final[Settings] = {"averaging": {"every_rounds": EVERY, "encoding": "dense-bf16"}}
+ALONE, OWN, SHARED = "adapters, no averaging", "adapters, A of each node's own, averaging", "adapters, averaging"
+FROZEN_ALONE, FROZEN = "adapters, A frozen, no averaging", "adapters, A frozen, averaging"
+SLOW: Final = "slow "
+
+
+def adapted(learning_rate: float) -> Settings:
+    return {"learner": {**LEARNER, "learning_rate": learning_rate}, "policy": {"adapter_rank": RANK}}
+
+
+# name: what it is, settings, what nodes do not do themselves, seeds at most
+CONDITIONS: Final[Mapping[str, tuple[str, Settings, Mapping[str, object], int | None]]] = {
+    NONE: ("whole weights, each node alone", family.CONDITIONS[NONE][1], {}, None),
+    AVERAGED: ("whole weights, NoLoCo's outer step now and then", family.CONDITIONS[AVERAGED][1], {}, None),
+    ALONE: (f"rank {RANK}, learning rate {RATE:g}, each node alone; A is the family's", adapted(RATE), {}, None),
+    SHARED: (
+        "the same outer step on A and B, each for itself; A is the family's at first, as nodes have it",
+        {**adapted(RATE), **AVERAGING},
+        {},
+        None,
+    ),
+    OWN: (
+        "the same; A is drawn from each node's name at first",
+        {**adapted(RATE), **AVERAGING},
+        {"first_factors": "own"},
+        1,
+    ),
+    FROZEN_ALONE: ("B alone is trained, each node alone", adapted(RATE), {"first_factors": "frozen"}, 1),
+    FROZEN: (
+        "B alone is trained and averaged",
+        {**adapted(RATE), **AVERAGING},
+        {"first_factors": "frozen"},
+        1,
+    ),
+    SLOW + ALONE: (f"learning rate {SLOW_RATE:g}", adapted(SLOW_RATE), {}, 1),
+    SLOW + SHARED: (f"learning rate {SLOW_RATE:g}", {**adapted(SLOW_RATE), **AVERAGING}, {}, 1),
+}
+# each against its base
+GAINS: Final = (
+    (AVERAGED, NONE),
+    (SHARED, ALONE),
+    (OWN, ALONE),
+    (FROZEN, FROZEN_ALONE),
+    (SLOW + SHARED, SLOW + ALONE),
+)
+
+
+EXPERIMENT: Final = Experiment(
+    name="adapters",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=[
+        Condition(name, what, settings, seeds_most, trial)
+        for name, (what, settings, trial, seeds_most) in CONDITIONS.items()
+    ],
+    plan=family.plan_measured_at_end,
+    rounds=ROUNDS,
+    recipes=(STUDENT,),
+)
+Results = Mapping[str, Sequence[RunResult]]
+
+
+def gain(results: Results, name: str, base: str, rounds: int) -> dict[int, float]:
+    """Returns by how much more ``name`` succeeds at the end than ``base``, for each seed that both have."""
+    ours, theirs = ({run.seed: success(run, rounds) for run in results.get(each, ())} for each in (name, base))
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
+
+
+def less_than_whole(results: Results, name: str, base: str, rounds: int) -> Estimate | None:
+    """Returns by how much less averaging gains under ``name`` than with whole weights, over the seeds of both."""
+    whole, found = gain(results, AVERAGED, NONE, rounds), gain(results, name, base, rounds)
+    shared = sorted(whole.keys() & found.keys())
+    return estimate([whole[seed] - found[seed] for seed in shared]) if shared else None
+
+
+def rows(results: Results, rounds: int) -> str:
+    header = ["condition", f"success after {rounds} rounds", "apart at the end", "outer steps",
+              "kB of averaging"]  # fmt: skip
+    cells = [
+        [
+            name,
+            over_seeds(runs, lambda run: success(run, rounds)).text(),
+            over_seeds(runs, family.last_apart).text(4),
+            f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: node.outer_steps)).mean:.1f}",
+            f"{over_seeds(runs, lambda run: over_nodes(run, lambda node: node.averaging_bytes / 1e3)).mean:.0f}",
+        ]
+        for name, runs in results.items()
+    ]
+    return table(header, cells)
+
+
+def gains_table(results: Results, rounds: int) -> str:
+    cells = []
+    for name, base in GAINS:
+        more = gain(results, name, base, rounds)
+        if not more:
+            continue
+        less = less_than_whole(results, name, base, rounds) if name != AVERAGED else None
+        cells.append([
+            f"{name} against {base}", estimate(list(more.values())).text(), less.text() if less is not None else "",
+            verdict(less) if less is not None else "",
+        ])  # fmt: skip
+    return table(["", "success at the end, more", "less than whole weights gain", f"bar ≤ {BAR}"], cells)
+
+
+def verdict(less: Estimate) -> str:
+    if less.mean > BAR:
+        return "missed"
+    return "met by the whole interval" if less.count > 1 and less.high <= BAR else "met by the mean"
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    intro = (
+        f"{len(NODES)} nodes with one model that half knows {len(SKILLS)} skills, as in [family.md](family.md); "
+        f"{rounds} updates each. Success: sampled, on {family.MEASURING.prompts} held-out prompts a skill, mean over "
+        "skills and nodes. Apart: mean of ‖θ_i - θ_j‖ / ‖θ_i‖ of what is trained, over all pairs. kB: received by one "
+        "node. ± is the 95 % interval over seeds (Student's t); differences are paired by seed."
+    )
+    written = Document("adapters", "Averaging adapters", intro, command)
+    counts = {name: len(runs) for name, runs in results.items()}
+    written.section("Conditions", conditions_table({name: what for name, (what, *_) in CONDITIONS.items()}, counts))
+    if not results:
+        return written
+    written.parts.append(seconds_a_run(results))
+    written.section("Success", rows(results, rounds))
+    written.section("What averaging gains", gains_table(results, rounds))
+    return written
+
+
+def figures(results: Results, rounds: int) -> list[Figure]:
+    found = []
+    for name, base in GAINS:
+        more, less = gain(results, name, base, rounds), less_than_whole(results, name, base, rounds)
+        if more:
+            mean = estimate(list(more.values())).mean
+            found.append(Figure(f"{name} against {base}: more success at the end", mean, "", "higher", ""))
+        if less is not None and name != AVERAGED:
+            bar = f"≤ {BAR}" if name == SHARED else ""
+            found.append(Figure(f"{name}: gain less than that of whole weights", less.mean, "", "lower", bar))
+    return found
+
+
+def main() -> None:
+    options = EXPERIMENT.options()
+    results = EXPERIMENT.results(options)
+    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
+    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What an experiment tries that no node does: named in a plan's ``trial``, applied to the nodes of one run.
+
+``first_factors``: "own" draws an adapter's A from each node's name, not from the family; "frozen" never trains it.
+``update_sum``: all nodes add each other's sparse updates every so many rounds, with these settings of ``UpdateSum``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from node.learner.optimizer import MasterAdamW
+from node.policy.first_factors import draw_first_factors, is_first_factor
+from node.policy.policy import Policy
+from scripts.experiments.language_model.update_sum import UpdateSum
+
+
+def change_first_factors(policy: Policy, name: str, how: str) -> None:
+    """Changes an adapter before anything is learnt; ``name`` is the node's."""
+    trained = policy.trainable()
+    if how == "own":
+        draw_first_factors(trained, hashlib.sha256(name.encode()).digest())
+    elif how == "frozen":
+        for factor, parameter in trained.items():
+            if is_first_factor(factor):
+                parameter.requires_grad_(False)
+    else:
+        raise ValueError(f"no trial of first factors is called {how!r}")
+
+
+class SharedUpdates:
+    """``UpdateSum`` among the nodes of one run, every ``every_rounds`` rounds of all."""
+
+    def __init__(self, optimizers: Sequence[MasterAdamW], seed: int, every_rounds: int, **settings: Any) -> None:
+        self._optimizers, self._every_rounds = optimizers, every_rounds
+        self._rule = UpdateSum(optimizers[0].masters(), len(optimizers), Random(f"updates {seed}"), **settings)
+        self.steps = 0
+
+    @property
+    def received_bytes(self) -> float:
+        """By one node."""
+        return self._rule.received_bytes
+
+    def after_round(self, round_number: int) -> None:
+        if round_number % self._every_rounds == 0:
+            offered: list[Mapping[str, Any]] = [optimizer.masters() for optimizer in self._optimizers]
+            for optimizer, weights in zip(self._optimizers, self._rule.outer(offered), strict=True):
+                optimizer.put(weights)
+            self.steps += 1

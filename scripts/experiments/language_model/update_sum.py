@@ -1,0 +1,125 @@
+"""A candidate for averaging: the weights of everybody are one sum of sparse updates, added in any order.
+
+    e ← θ - φ;   c ← top-k of e in two bits a value;   u ← α c         the sender's; α = min(1, pace / live ** power)
+    φ ← base + Σ u      over every update that a replica has heard, its own at once
+    θ ← φ + e - c                                                      what was not sent stays in one's own weights
+
+A sum does not depend on the order of its terms, so replicas that have heard the same set hold the same φ (up to
+rounding), without pairs, rounds, or agreement on who is there. The sender scales its update by the number of replicas
+that it believes alive, once and for all receivers, so that they add equal terms whatever each believes.
+
+``keeps_unsent`` False sets θ ← φ instead, as SparseLoCo does: what an update has no room for is undone until it is
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from node.averaging.noloco import Weights
+from node.kernels.sparse_update_kernels import encode_update_fast
+from protocol.weights.sparse_update import decode_update
+from scripts.experiments.language_model.averaging_rules import ReplicaRule
+
+MEND_STEPS: Final = 10  # outer steps until a lost update is missed, and fetched
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentUpdate:
+    """u of one replica at one outer step, over all tensors laid end to end."""
+
+    positions: NDArray[np.int64]  # each once
+    values: NDArray[np.float32]
+    blob_bytes: int
+
+
+class UpdateSum(ReplicaRule):
+    """Every update reaches every other replica up to ``latest`` outer steps late, a share ``lost`` of them only
+    ``MEND_STEPS`` later, or never if not ``mended``. An absent replica hears what it missed when it returns."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        count: int,
+        random: Random,
+        *,
+        pace: float,
+        power: float = 0.5,
+        kept: int = 64,
+        keeps_unsent: bool = True,
+        latest: int = 0,
+        lost: float = 0.0,
+        mended: bool = True,
+    ) -> None:
+        super().__init__(weights, count, random)
+        self._pace, self._power, self._kept, self._keeps_unsent = pace, power, kept, keeps_unsent
+        self._latest, self._lost, self._mended = latest, lost, mended
+        base = self._flat(weights)
+        self._sums = [base.clone() for _ in range(count)]  # φ
+        self._unsent = [torch.zeros_like(base) for _ in range(count)]  # e
+        self._coming: list[list[tuple[int, SentUpdate]]] = [[] for _ in range(count)]  # (due, update) by receiver
+        self._steps = 0
+
+    def outer(self, offered: Sequence[Weights]) -> list[Weights]:
+        self._steps += 1
+        live = sum(self.present)
+        for number in range(self.count):
+            if self.present[number]:
+                sent = self._send(number, offered[number], min(1.0, self._pace / live**self._power))
+                self._add(number, sent)
+                self._post(number, sent)
+        for number in range(self.count):
+            if self.present[number]:
+                self._hear(number)
+        return [self._own(number) if self.present[number] else offered[number] for number in range(self.count)]
+
+    def _own(self, number: int) -> Weights:
+        """Returns the weights that a replica goes on from."""
+        flat = self._sums[number]
+        flat = flat + self._unsent[number] if self._keeps_unsent else flat.clone()
+        parts = zip(self.layout.tensors, torch.split(flat, list(self.layout.sizes)), strict=True)
+        return {name: part.view(shape) for (name, shape), part in parts}
+
+    def _send(self, number: int, theta: Weights, alpha: float) -> SentUpdate:
+        """Makes a replica's update, and keeps what it has no room for."""
+        unsent, away = self._unsent[number], self._flat(theta) - self._sums[number]
+        if self._keeps_unsent:
+            unsent.zero_()  # θ - φ contains it already
+        parts, deltas = (list(torch.split(each, list(self.layout.sizes))) for each in (unsent, away))
+        blob = encode_update_fast(self.layout, parts, deltas, decay=1.0, kept=self._kept)
+        starts = np.cumsum([0, *self.layout.sizes[:-1]])
+        update = decode_update(blob, self.layout)
+        positions = np.concatenate([start + part.positions for start, part in zip(starts, update, strict=True)])
+        values = np.concatenate([part.values for part in update])
+        return SentUpdate(positions, np.float32(alpha) * values, len(blob))
+
+    def _post(self, sender: int, sent: SentUpdate) -> None:
+        for receiver in range(self.count):
+            if receiver == sender:
+                continue
+            due = self._steps + (self.random.randint(0, self._latest) if self._latest else 0)
+            if self._lost and self.random.random() < self._lost:
+                if not self._mended:
+                    continue
+                due += MEND_STEPS
+            self._coming[receiver].append((due, sent))
+
+    def _hear(self, number: int) -> None:
+        for due, sent in self._coming[number]:
+            if due <= self._steps:
+                self._add(number, sent)
+                self.count_received(sent.blob_bytes)
+        self._coming[number] = [each for each in self._coming[number] if each[0] > self._steps]
+
+    def _add(self, number: int, sent: SentUpdate) -> None:
+        self._sums[number].numpy()[sent.positions] += sent.values
+
+    def _flat(self, weights: Weights) -> torch.Tensor:
+        return torch.cat([weights[name].detach().reshape(-1) for name in self.layout.names])
