@@ -16,6 +16,7 @@ from typing import Final
 from protocol.errors import MalformedError, OversizedError
 
 MESSAGE_BYTES: Final = 4 << 20  # what the daemon itself accepts of one message
+_FIELDS: Final = 4096  # of one message; a list of all peers that it is connected to has 320
 _VARINT_BYTES: Final = 10
 _UNIX: Final = 400  # the code of unix in a multiaddr
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -205,9 +206,14 @@ def frame_of(content: bytes | bytearray) -> tuple[int, int] | None:
 
 def _fields(message: bytes) -> Fields:
     fields: dict[int, list[int | bytes]] = {}
-    at = 0
+    at = count = 0
     while at < len(message):
         tag, at = _varint_at(message, at)
+        count += 1
+        if not tag >> 3:
+            raise MalformedError("field 0, which protobuf does not have")
+        if count > _FIELDS:
+            raise MalformedError(f"a message of more than {_FIELDS} fields")
         value: int | bytes
         match tag & 7:
             case 0:

@@ -38,6 +38,13 @@ def test_frame_is_complete_only_with_its_last_byte() -> None:
     assert messages.frame_of(frame + b"more") == (2, 302)
 
 
+def test_many_fields_or_one_that_protobuf_does_not_have_are_refused_before_all_are_read() -> None:
+    with pytest.raises(MalformedError, match="fields"):
+        messages.read_answer(b"\x78\x00" * messages.MESSAGE_BYTES)  # would take seconds
+    with pytest.raises(MalformedError, match="field 0"):
+        messages.read_answer(bytes(messages.MESSAGE_BYTES))
+
+
 def test_length_above_the_bound_is_refused_before_anything_is_read() -> None:
     with pytest.raises(OversizedError, match=str(messages.MESSAGE_BYTES)):
         messages.frame_of(bytes.fromhex("ffffffff0f"))
