@@ -20,9 +20,10 @@ from protocol.errors import StarlingError
 from protocol.identity import NodeKey
 from protocol.messages import Heartbeat
 from swarm.announcements.gossip import Gossip
-from swarm.host import Stream
+from swarm.host import Address, Stream
 from swarm.hosts.libp2p.libp2p_host import Libp2pHost
 from swarm.hosts.unwrapping import unwrapped
+from swarm.peers.discovery import CIRCUIT
 from swarm.peers.peer_exchange import PeerExchange
 
 CLIENTS_PER_NETWORK: Final = 10  # a relay gives places to 16 of one /24
@@ -54,20 +55,20 @@ class Client:
         self._exchange = PeerExchange(self.host, swarm_id, on_addresses=lambda *_: None, addresses_for=lambda *_: ())
 
     async def live(self, turns: anyio.CapacityLimiter) -> None:
-        """Runs until cancelled. It takes its place anew where that failed: a busy machine may miss a deadline."""
+        """Runs until cancelled. It takes its place anew where that failed, or the place was lost, as a node does."""
+        none = bytes(16)
         async with self.host.run():
             await self._gossip.start()
             while True:
-                try:
-                    async with turns:
-                        await self._take_place()
-                    self.placed.set()
-                    break
-                except StarlingError as error:
-                    print(f"{self._name}: {error}", file=sys.stderr)
-                    await anyio.sleep(1.0)
-            none = bytes(16)
-            while True:
+                if self.circuit() is None:
+                    try:
+                        async with turns:
+                            await self._take_place()
+                        self.placed.set()
+                    except StarlingError as error:
+                        print(f"{self._name}: {error}", file=sys.stderr)
+                        await anyio.sleep(1.0)
+                        continue
                 await self._gossip.announce(Heartbeat(self._name, "bench", "wren", none, none, 1, 1, "", 0.0, 0, 0, ()))
                 await anyio.sleep(HEARTBEAT_SECONDS)
 
@@ -76,8 +77,13 @@ class Client:
         await self._exchange.ask(peer)
         await self.host.reserve(peer, deadline_seconds=60)
 
+    def circuit(self) -> Address | None:
+        return next((a for a in self.host.addresses() if CIRCUIT in a), None)
+
     async def pass_through_relay(self, other: Client) -> None:
-        circuit = next(a for a in other.host.addresses() if "/p2p-circuit/" in a)
+        circuit = other.circuit()
+        if circuit is None:
+            return
         try:
             peer = await self.host.connect(circuit, deadline_seconds=10)
             with anyio.fail_after(10):
