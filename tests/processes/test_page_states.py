@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -73,8 +74,11 @@ def test_what_happened_is_a_list_that_needs_no_pointer(browser: WebDriver) -> No
         until(browser, "#marks-of", bool)
         browser.execute_script("document.querySelector('#marks-of summary').click()")
         lines = until(browser, "#marks", lambda said: "came" in said).splitlines()
-        times = [found[0] for line in lines if (found := re.search(r"\d\d:\d\d:\d\d", line))]
-        assert len(times) == len(lines) and times == sorted(times, reverse=True), "the newest first"
+        clocks = [found.groups() for line in lines if (found := re.search(r"(\d\d):(\d\d):(\d\d)", line))]
+        seconds = [(int(h) * 60 + int(m)) * 60 + int(s) for h, m, s in clocks]
+        assert len(seconds) == len(lines) > 1
+        # Midnight may lie between two of them.
+        assert all((later - earlier) % 86_400 < 43_200 for later, earlier in pairwise(seconds)), "the newest first"
 
 
 def test_links_of_a_node_stand_out_among_200_by_keyboard_or_touch(browser: WebDriver) -> None:

@@ -36,7 +36,7 @@ READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
 WHOLE_READ_BYTES = 2048  # a read of so many bytes or more needs all of them
 CONNECTIONS_PER_PEER = 3  # ``connecting.upgrading`` refuses further ones
-UNACKNOWLEDGED_SECONDS = 60.0
+UNACKNOWLEDGED_SECONDS = 30.0  # a router that forgot a connection is silent; a peer is dialled again soon after
 
 
 @dataclass(slots=True)

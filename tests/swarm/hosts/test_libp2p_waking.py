@@ -75,4 +75,4 @@ def test_a_machine_that_is_gone_is_noticed_by_what_it_does_not_acknowledge() -> 
             await here.close()
         return waits
 
-    assert trio.run(story) == 60_000
+    assert trio.run(story) == 30_000
