@@ -1,0 +1,1 @@
+"""Donors: machines of friends that lend their engine to one owner. The owner's side and the donor's."""
