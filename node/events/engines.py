@@ -29,7 +29,9 @@ class DonorShare(Struct, frozen=True, kw_only=True):
 
     peer: str
     name: str  # as invited, or as the donor calls itself; shown escaped
-    state: str  # "preparing" (model or weights are not there yet), "generated", "lost", "dropped"
+    state: (
+        str  # "preparing" (model or weights are not there yet), "ready" (given nothing), "generated", "lost", "dropped"
+    )
     groups: int  # that it was given
     groups_done: int  # of these, complete by it
     tokens: int  # of it that are used

@@ -106,14 +106,16 @@ class DonorDoor:
         if offer is None or not offer.taken or offer.learner is not None:
             return
         offer.learner = learner
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_when_set, offer.ended, tasks.cancel_scope.cancel)
-            with suppress(*_GONE):
-                await learner.send(first)
-                while True:
-                    await offer.stream.send(await learner.receive(PART_BYTES))
-            tasks.cancel_scope.cancel()
-        offer.ended.set()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_when_set, offer.ended, tasks.cancel_scope.cancel)
+                with suppress(*_GONE):
+                    await learner.send(first)
+                    while True:
+                        await offer.stream.send(await learner.receive(PART_BYTES))
+                tasks.cancel_scope.cancel()
+        finally:
+            offer.ended.set()
 
     def drop(self, peer: PeerId, because: str) -> None:
         """Refuses a donor for good. Raises ``StorageError``."""

@@ -108,6 +108,11 @@ class DonatedEngine:
         self._own_pace = Pace()
 
     @property
+    def donors(self) -> list[Donor]:
+        """The donors in session."""
+        return list(self._donors.values())
+
+    @property
     def version(self) -> int:
         return self.own.version
 
@@ -215,9 +220,11 @@ class DonatedEngine:
         parts: list[_Part] = []
         begin = groups[0]
         for donor, count in zip(ready, groups[1:], strict=True):
-            if count:
-                parts.append(self._part(donor, requests, begin, begin + count, sampling, now))
-                begin += count
+            if count == 0:
+                self._past[donor.peer].pace.doubt()
+                continue
+            parts.append(self._part(donor, requests, begin, begin + count, sampling, now))
+            begin += count
         self._should_take = expected_seconds(work, groups, workers)
         for part in parts:
             part.donor.begin(part.job)
@@ -395,7 +402,7 @@ class DonatedEngine:
         elif part is not None:
             state = "generated"
         else:
-            state = "preparing"
+            state = "ready" if donor.is_ready else "preparing"
         sampling_seconds = part.job.seconds if part is not None else 0.0
         return DonorShare(
             peer=donor.peer,

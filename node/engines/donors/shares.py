@@ -20,6 +20,7 @@ from typing import Final
 OBSERVATIONS: Final = 8  # of an engine, the newest
 FIRST_SHARE: Final = 8  # a new donor gets one of so many completions
 GROWTH: Final = 2.0  # of the most completions that a donor has finished in time
+DOUBT: Final = 0.7  # of its time is believed after each round in which a donor that was ready got nothing
 SPREAD: Final = 1.3  # sizes closer than this tell nothing about a
 
 
@@ -46,6 +47,11 @@ class Pace:
         if completions > 0:
             self.seen.append((completions, max(seconds, 1e-6)))
             self.setup_seconds = setup_seconds
+
+    def doubt(self) -> None:
+        """Takes what was measured for less certain: an engine that was given nothing shows nothing new either."""
+        self.setup_seconds *= DOUBT
+        self.seen = deque(((count, seconds * DOUBT) for count, seconds in self.seen), maxlen=OBSERVATIONS)
 
     def worker(self, most: int | None) -> Worker:
         fitted = fit(self.seen)
