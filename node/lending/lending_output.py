@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
 from node.printable import one_line, printable
+from node.quantities import counted, duration, size
+from swarm.api import LendingStatus, SwarmStatus
 
 
 class LendingLines:
@@ -32,3 +34,19 @@ class LendingLines:
         with suppress(BrokenPipeError):
             self._out.write(f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))}  {text}\n")
             self._out.flush()
+
+
+def lender_lines(status: SwarmStatus, lending: LendingStatus) -> Iterator[str]:
+    """Yields what ``starling status`` prints of a donor."""
+    yield f"donor     {printable(status.peer)}, for {duration(status.uptime_seconds)}; it trains nothing"
+    yield f"owner     {printable(lending.owner)}"
+    if lending.waits_because:
+        yield f"waits     {one_line(lending.waits_because, 600)}"
+    else:
+        yield f"lends     {printable(lending.model, 200) or 'connecting'}"
+    yield (
+        f"swarm     {printable(status.swarm)} ({status.swarm_id}), {counted(status.connected_peers, 'peer')} "
+        f"connected, {size(status.sent_bytes)} sent, {size(status.received_bytes)} received"
+    )
+    if status.alone_because is not None:
+        yield f"alone     {one_line(status.alone_because, 600)}"

@@ -37,10 +37,10 @@ MEGABITS: Final = 50.0
 BAR: Final = 2.0
 PORT: Final = 4001
 ANSWER_TOKENS: Final = 48
-GROUPS: Final = 32
+GROUPS: Final = 64
 COMPLETIONS: Final = 8
-ONE_RIGHT_OF: Final = 400
-WARM_ROUNDS: Final = 2
+ONE_RIGHT_OF: Final = 1000
+WARM_STEPS: Final = 2  # optimizer steps before anything is timed: the first ones compile
 SETTLED_ROUNDS: Final = 6  # in a row with both donors, before rounds are timed
 WAIT_SECONDS: Final = 900.0
 ENVIRONMENT: Final = {
@@ -52,8 +52,9 @@ ENVIRONMENT: Final = {
 REWARD: Final = f"""
 import hashlib
 
-def hardly_ever(answer: str, expected: str) -> float:
-    return float(int.from_bytes(hashlib.sha256((expected + answer).encode()).digest()[:4], "big") % {ONE_RIGHT_OF} == 0)
+def hardly_ever(prompts, completions, answer, **columns):
+    drawn = (hashlib.sha256((str(a) + c).encode()).digest()[:4] for a, c in zip(answer, completions))
+    return [float(int.from_bytes(each, "big") % {ONE_RIGHT_OF} == 0) for each in drawn]
 """
 
 Event = dict[str, Any]
@@ -119,9 +120,7 @@ def write_task(folder: Path) -> list[str]:
     """Writes questions and their reward; returns the settings."""
     (folder / "reward.py").write_text(REWARD)
     questions = folder / "questions.jsonl"
-    questions.write_text(
-        "".join(json.dumps({"question": f"Riddle {n}: ", "answer": str(n)}) + "\n" for n in range(2000))
-    )
+    questions.write_text("".join(json.dumps({"prompt": f"Riddle {n}: ", "answer": str(n)}) + "\n" for n in range(2000)))
     settings = {
         "tasks.jsonl": questions,
         "tasks.jsonl_reward": f"{folder / 'reward.py'}:hardly_ever",
@@ -147,11 +146,12 @@ def timed(rounds: Sequence[Event]) -> dict[str, float]:
     """Returns what the rounds after the first of these did, from its end on."""
     first, *rest = rounds
     seconds = rest[-1]["time_seconds"] - first["time_seconds"]
-    generating = sum(each["phases"]["generate"] for each in rest)
+    generating, learning = (sum(each["phases"][phase] for each in rest) for phase in ("generate", "learn"))
     return {
         "groups_per_second": GROUPS * len(rest) / seconds,
         "tokens_per_second": sum(each["tokens_generated"] for each in rest) / seconds,
         "generating": generating / seconds,
+        "learning": learning / seconds,
     }
 
 
@@ -167,8 +167,10 @@ def measure(machines: Sequence[Machine], folder: Path, rounds: int) -> tuple[dic
             "--listen", f"/ip4/0.0.0.0/tcp/{PORT}", *settings,
         )  # fmt: skip
         stack.callback(_end, up)
-        wait_for("rounds", lambda: len(record.of("round")) > WARM_ROUNDS + rounds, up, log)
-        alone = timed(record.of("round")[WARM_ROUNDS : WARM_ROUNDS + rounds + 1])
+        wait_for("steps", lambda: sum(each["tokens_trained"] > 0 for each in record.of("round")) >= WARM_STEPS, up, log)
+        begin = len(record.of("round"))
+        wait_for("rounds", lambda: len(record.of("round")) > begin + rounds, up, log)
+        alone = timed(record.of("round")[begin : begin + rounds + 1])
         for number, machine in enumerate(machines[1:]):
             home, lent_log = folder / f"donor{number}", folder / f"donor{number}.log"
             invitation = owner.says("donor", "invite", "--home", str(owner_home), "--for", f"donor{number}")
@@ -229,6 +231,7 @@ def main() -> int:
     figures = [
         Figure("groups a second, alone", alone["groups_per_second"], "/s", "higher"),
         Figure("share of the time in generation, alone", 100 * alone["generating"], "%", "higher"),
+        Figure("share of the time in learning, alone", 100 * alone["learning"], "%", "lower"),
         Figure("groups a second, with donors", together["groups_per_second"], "/s", "higher"),
         Figure("with donors against alone", ratio, "×", "higher", f"≥ {BAR:g}"),
         Figure("share of the time in generation, with donors", 100 * together["generating"], "%", "lower"),

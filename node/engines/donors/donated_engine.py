@@ -106,6 +106,8 @@ class DonatedEngine:
         self._donors: dict[str, Donor] = {}
         self._past: dict[str, _Past] = {}
         self._own_pace = Pace()
+        self._had_donors = False  # in the last call
+        self._should_take = 0.0  # seconds from the beginning of a call until every engine should have ended
 
     @property
     def donors(self) -> list[Donor]:
@@ -159,8 +161,9 @@ class DonatedEngine:
         finally:
             for part in parts:  # also where the own engine ran out of memory: a later call finds them idle again
                 part.job.stop.set()
-        if self._donors:
+        if self._donors or self._had_donors:
             self._tell(requests, kept, parts, progress, self._clock() - began)
+        self._had_donors = bool(self._donors)
         return progress
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 DONOR_PATIENCE: Final = Patience(
     start=1800.0,  # a model may come from the hub first
     answer=20.0,
+    poll_asked=0.5,  # a look costs both machines and the swarm processes between them
     load_bytes_a_second=50e3,  # what the link and its buffers still hold when the last part was handed over
 )
 

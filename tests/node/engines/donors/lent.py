@@ -49,6 +49,10 @@ class Village:
     def drop(self, peer: str, because: str) -> None:
         self.dropped[peer] = because
 
+    def end(self) -> None:
+        for run in (*self.used, *self.waiting_now.values()):
+            run.end()
+
     def last(self, peer: str) -> DonorShare:
         (found,) = [each for each in self.told[-1].donors if each.peer == peer]
         return found
@@ -61,7 +65,7 @@ def learner_of(village: Village, *, owns_weights: bool = False) -> Iterator[Dona
         own, village, report=village.told.append, wall_clock=lambda: 1.0, patience=QUICK, draws=random.Random(1)
     )
     with ExitStack() as stack:
-        stack.callback(lambda: [run.end() for run in [*village.used, *village.waiting_now.values()]])
+        stack.callback(village.end)
         stack.callback(engine.close)
         engine.load_weights(1, village.policy.trainable())
         yield engine

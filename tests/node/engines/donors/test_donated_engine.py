@@ -279,3 +279,16 @@ def test_a_donor_with_little_memory_samples_fewer_rows_at_a_time(load_policy: Lo
             check_whole(engine.advance(ASKED, Sampling(seed=seed)), 1)
         assert rows[:3] == [16, 8, 4] and set(rows[3:]) <= {4}
         assert village.last("ada").state == "generated"
+
+
+def test_that_the_last_donor_has_left_is_told_once(load_policy: Load) -> None:
+    village = Village(load_policy("qwen3").separate())
+    run = village.comes("ada")
+    with learner_of(village) as engine:
+        until_ready(engine, 1)
+        run.die()
+        for _ in range(50):
+            engine.advance(ASKED, Sampling(seed=1))
+            threading.Event().wait(0.01)
+        told = [len(each.donors) for each in village.told]
+        assert told[-2:] == [1, 0] and told.count(0) == 1

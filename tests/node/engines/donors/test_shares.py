@@ -64,7 +64,9 @@ def test_a_pace_forgets_and_counts_the_time_until_the_weights_were_there() -> No
         pace.observe(10, 2.0)
     for _ in range(8):
         pace.observe(10, 1.0, setup_seconds=0.5)
-    assert pace.worker(7) == Worker(7, 0.5, pytest.approx(0.1))
+    worker = pace.worker(7)
+    assert (worker.most, worker.fixed_seconds) == (7, 0.5)
+    assert worker.seconds_a_completion == pytest.approx(0.1)
     assert pace.completions_per_second == pytest.approx(10.0)
 
 
