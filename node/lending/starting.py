@@ -15,10 +15,12 @@ from node.home import Home, Lock, LockHeld, lock_home
 from node.lending.invited import LendingSetup, invitation_of
 from node.printable import printable
 from node.supervision.cluster_setup import credentials_of, ensure_joined
+from node.supervision.outcome import RunOutcome
 from node.supervision.start import swarm_settings
 from protocol.donor_invitation import DonorInvitation
-from protocol.errors import ConfigurationError, UnreachableError
+from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
+from swarm.exit_codes import ExitCode
 from swarm.settings import ServiceSettings
 
 LENDING_COMMAND: Final = (sys.executable, "-P", "-m", "node.lending.lending_process")
@@ -27,11 +29,11 @@ NAME_END_CHARACTERS: Final = 5  # of the peer id, in the name of a donor without
 
 def prepare_lending(
     home: Home, environment: Mapping[str, str], flags: Mapping[str, str], given: str | None
-) -> tuple[Lock, ServiceSettings, LendingSetup]:
-    """Locks the directory, joins the owner's private cluster if it has one, and returns what ``become_donor`` takes.
+) -> tuple[Lock, ServiceSettings, LendingSetup] | RunOutcome:
+    """Locks the directory, joins the owner's private cluster if it has one, and returns what ``become_donor`` takes; a
+    refusal where another node uses the directory.
 
-    Raises ``ConfigurationError``, ``StorageError``, ``IdentityError``, ``UnreachableError`` where another node uses the
-    directory, or the errors of ``ensure_joined``.
+    Raises ``ConfigurationError``, ``StorageError``, ``IdentityError``, or the errors of ``ensure_joined``.
     """
     resolved = resolve(home.path, environment, flags)
     if resolved.problems:
@@ -40,9 +42,11 @@ def prepare_lending(
     home.prepare()
     lock = lock_home(home)
     if isinstance(lock, LockHeld):
-        raise UnreachableError(
-            f"the data directory {home.path} is in use by another node; end that one with starling down, or lend "
-            "with a directory of its own: --home DIRECTORY"
+        holder = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
+        return RunOutcome(
+            ExitCode.TRY_AGAIN,
+            f"the data directory {home.path} is in use ({holder}); end what runs there with starling down, or lend "
+            "with a directory of its own: --home DIRECTORY",
         )
     key = NodeKey.load_or_create(home.key)
     invitation = invitation_of(home, given)

@@ -49,7 +49,11 @@ def lend(
     """
     from node.home import home_at
     from node.lending.starting import become_donor, prepare_lending
+    from node.supervision.outcome import RunOutcome
 
     flags = flags_of(model, name, None, listen, None, None, sets)
-    lock, settings, lending = prepare_lending(home_at(home, os.environ), os.environ, flags, to)
-    become_donor(lock, settings, lending, as_json=as_json)
+    prepared = prepare_lending(home_at(home, os.environ), os.environ, flags, to)
+    if isinstance(prepared, RunOutcome):
+        typer.echo(f"starling: {prepared.because}", err=True)
+        raise typer.Exit(prepared.exit_code)
+    become_donor(*prepared, as_json=as_json)
