@@ -2,8 +2,9 @@
 
 A donor's stream waits here until the learner takes it; from then on bytes pass between the stream and the learner's
 connection to this process, unread. Guarantees: only a peer of the list, or the first one that shows the secret of an
-open invitation, gets past its hello; one stream of each donor is kept, the newest; a donor that sends anything before
-the learner took its stream, or is silent at its hello, is cut off; what one side does not take stays with the other.
+open invitation, gets past its hello; while no invitation is open, nobody else holds even a place; one stream of each
+donor is kept, the newest; a donor that sends anything before the learner took its stream, or is silent at its hello, is
+cut off; what one side does not take stays with the other.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from swarm.stream_reader import StreamReader, read_frame
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS: Final = 10.0
-GREETING_AT_ONCE: Final = 16  # streams whose hello has not come: of strangers too
+GREETING_AT_ONCE: Final = 16  # streams of peers that are not on the list, while an invitation is open
 PART_BYTES: Final = 1 << 16
 
 _GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, TransportError)
@@ -129,13 +130,18 @@ class DonorDoor:
             self._offers[peer].ended.set()
 
     async def _on_stream(self, stream: Stream) -> None:
-        if self._greeting >= GREETING_AT_ONCE:
-            raise UnreachableError("too many donors greet at once")
-        self._greeting += 1
-        try:
+        donors = read_donors(self._path)
+        if any(each.peer == stream.peer for each in donors):  # its place is its own
             hello = await _hello(stream)
-        finally:
-            self._greeting -= 1
+        elif any(each.is_open(self._wall_clock()) for each in donors) and self._greeting < GREETING_AT_ONCE:
+            self._greeting += 1
+            try:
+                hello = await _hello(stream)
+            finally:
+                self._greeting -= 1
+        else:
+            await stream.send(framed_message(_refusal(LendRefusal.NOT_INVITED)))
+            return
         refused, name = self._judged(stream.peer, hello)
         if refused is not None:
             await stream.send(framed_message(refused))
@@ -153,7 +159,7 @@ class DonorDoor:
         if isinstance(found, Admitted) and self._terms is None:
             found = LendRefusal.NOT_READY  # before its invitation counts as used
         if isinstance(found, LendRefusal):
-            return LendRefused(found, _WORDS[found]), ""
+            return _refusal(found), ""
 
         def admitted(donors: Donors) -> Donors:
             again = admit(donors, peer, hello.secret, now_seconds)
@@ -183,6 +189,10 @@ class DonorDoor:
         if unasked:
             raise MalformedError("a donor sent something before it was asked")
         await stream.reset()
+
+
+def _refusal(reason: LendRefusal) -> LendRefused:
+    return LendRefused(reason, _WORDS[reason])
 
 
 async def _hello(stream: Stream) -> LendHello:

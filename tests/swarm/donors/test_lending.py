@@ -17,6 +17,7 @@ from protocol.streams.framing import framed_message
 from protocol.streams.lend_messages import LEND_MAJOR, LEND_MINOR, LEND_PROTOCOL, LendHello, LendRefusal, LendTerms
 from swarm import api
 from swarm.donors import donor_list
+from swarm.donors.donor_door import GREETING_AT_ONCE
 from swarm.donors.lender_service import LenderService
 from swarm.service import SwarmService
 from swarm.settings import ServiceSettings
@@ -307,6 +308,33 @@ def test_who_talks_before_it_was_asked_or_says_nothing_or_sends_no_hello_is_cut_
             await anyio.sleep(1.0)
             assert await offers(owner) == []
             assert (await status(owner)).connected_peers == 1
+
+    play(story)
+
+
+def test_strangers_hold_no_place_without_an_invitation_and_never_that_of_a_donor(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("owner") as owner, swarm.member("rude", owner) as rude:
+            await offers(owner)
+            await anyio.sleep(5.0)
+            silent = await rude.host.open_stream(owner.host.peer_id, LEND_PROTOCOL, deadline_seconds=5.0)
+            assert LendRefusal.NOT_INVITED.encode() in await silent.receive(4096)  # at once, unasked
+            invite(tmp_path / "owner")
+            async with donor_of(swarm, owner, tmp_path / "donor", Engines()) as (donor, _, _):
+                await offered(owner)
+                invite(tmp_path / "owner", "another", bytes([9]) * 32)
+                held = [
+                    await rude.host.open_stream(owner.host.peer_id, LEND_PROTOCOL, deadline_seconds=5.0)
+                    for _ in range(GREETING_AT_ONCE)
+                ]
+                await anyio.sleep(0.1)
+                over = await rude.host.open_stream(owner.host.peer_id, LEND_PROTOCOL, deadline_seconds=5.0)
+                assert LendRefusal.NOT_INVITED.encode() in await over.receive(4096)
+                await owner.answer(api.CutOffDonor(donor.host.peer_id))  # it comes again, among them
+                await anyio.sleep(2.0)
+                assert [each.peer for each in await offers(owner)] == [donor.host.peer_id]
+                assert len(held) == GREETING_AT_ONCE
 
     play(story)
 

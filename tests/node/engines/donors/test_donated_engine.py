@@ -8,8 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from node.engines.donors import donated_engine
+from node.engines.donors.donated_engine import DonatedEngine
+from node.engines.donors.donor_weights import DIFFS, DonorWeights
+from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
 from protocol.streams.engine_batches import Sampled, SamplingBatch
 from tests.node.engines.donors.lent import ASKED, Village, check_whole, instead, learner_of, until_ready
@@ -52,18 +56,62 @@ def test_without_donors_it_is_the_own_engine_to_the_token(load_policy: Load) -> 
     assert not village.told
 
 
-def test_a_donor_is_given_diffs_and_after_a_reconnection_what_it_lacks(load_policy: Load) -> None:
+def test_a_donor_is_given_diffs_and_after_a_reconnection_those_that_it_lacks(load_policy: Load) -> None:
     village = Village(load_policy("qwen3").separate())
     run = village.comes("ada")
-    blobs: list[bool] = []
+    taken: list[tuple[int, bool, int]] = []
     load = run.engine.load
-    run.engine.load = lambda version, weights: (blobs.append(weights.is_diff), load(version, weights))[1]  # type: ignore
+
+    def noted(version: int, weights: EncodedWeights) -> None:
+        load(version, weights)
+        taken.append((version, weights.is_diff, len(weights.blob)))
+
+    run.engine.load = noted  # type: ignore[method-assign]
     with learner_of(village) as engine:
-        until_ready(engine, 1)  # the weights of version 1 are those of the files: an empty diff suffices
-        move(village.policy, 1)
-        engine.load_weights(2, village.policy.trainable())
-        check_whole(engine.advance(ASKED, Sampling(seed=2)), 2)
-    assert len(blobs) == 2 and blobs[0]
+        until_ready(engine, 1)  # version 1 has the weights of the model's files: an empty diff says so
+        step(village, engine, 2)
+        until_ready(engine, 1)
+        run.die()
+        while engine.donors:
+            engine.advance(ASKED, Sampling(seed=1))
+        for version in (3, 4):
+            step(village, engine, version)
+        again = village.comes("ada")
+        again.session._engine = again.engine = run.engine  # the process keeps model and weights between sessions
+        until_ready(engine, 1)
+        check_whole(engine.advance(ASKED, Sampling(seed=2)), 4)
+    assert [version for version, _, _ in taken] in ([1, 2, 4], [1, 2, 3, 4])
+    assert all(is_diff for _, is_diff, _ in taken) and taken[0][2] < taken[1][2]
+
+
+def step(village: Village, engine: DonatedEngine, version: int) -> None:
+    """A small step, as a learning rate of real models takes, so that diffs are shorter than all weights."""
+    with torch.no_grad():
+        for parameter in village.policy.trainable().values():
+            parameter.view(-1)[version::50] += 0.01
+    engine.load_weights(version, village.policy.trainable())
+
+
+def test_a_donor_that_missed_too_much_gets_all_weights(load_policy: Load) -> None:
+    policy = load_policy("qwen3").separate()
+    weights = DonorWeights()
+    with pytest.raises(RuntimeError):
+        weights.updates_from(None, is_loaded=False)
+    weights.publish(1, policy.trainable())
+    (whole,) = weights.updates_from(b"x" * 32, is_loaded=False)
+    assert not whole.weights.is_diff and weights.updates_from(whole.weights.target, is_loaded=True) == []
+    for version in range(2, 2 + DIFFS):
+        with torch.no_grad():
+            next(iter(policy.trainable().values())).view(-1)[version] += 1.0
+        weights.publish(version, policy.trainable())
+        assert weights.version == version and weights.knows(whole.weights.target)
+    chain = weights.updates_from(whole.weights.target, is_loaded=True)
+    assert [each.version for each in chain] == list(range(2, 2 + DIFFS)) and all(e.weights.is_diff for e in chain)
+    with torch.no_grad():
+        next(iter(policy.trainable().values())).view(-1)[0] += 1.0
+    weights.publish(2 + DIFFS, policy.trainable())
+    assert not weights.knows(whole.weights.target)
+    assert [e.weights.is_diff for e in weights.updates_from(whole.weights.target, is_loaded=True)] == [False]
 
 
 def test_a_donor_that_stalls_costs_its_own_share(load_policy: Load, monkeypatch: pytest.MonkeyPatch) -> None:
