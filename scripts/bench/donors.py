@@ -28,6 +28,13 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from node.configuration import PolicySection, TasksSection
+from node.engines.donors.logp_checks import BIAS, DRIFT, MEAN, MOST, CheckedSoFar
+from node.engines.donors.logp_checks import measure as check_measure
+from node.engines.engine import GenerationRequest, Sampling
+from node.engines.torch import TorchEngine
+from node.policy.policy import Policy
+from node.tasks.registry import load_tasks
 from scripts.bench.common.model_shapes import whole_vocabulary
 from scripts.bench.common.processor_share import ProcessorShare, processor_shares
 from scripts.bench.common.reporting import Figure, add_json_flag, report
@@ -38,8 +45,8 @@ BAR: Final = 2.0
 PORT: Final = 4001
 ANSWER_TOKENS: Final = 48
 GROUPS: Final = 24
-COMPLETIONS: Final = 32
-ONE_RIGHT_OF: Final = 1000
+COMPLETIONS: Final = 48
+ONE_RIGHT_OF: Final = 2000
 WARM_STEPS: Final = 2  # optimizer steps before anything is timed: the first ones compile
 SETTLED_ROUNDS: Final = 6  # in a row with both donors, before rounds are timed
 WAIT_SECONDS: Final = 900.0
@@ -199,6 +206,31 @@ def measure(machines: Sequence[Machine], folder: Path, rounds: int) -> tuple[dic
     return alone, together
 
 
+def rounding(prompts: int = 64) -> dict[str, float]:
+    """Returns by how much the log-probabilities of an honest donor differ from those that its owner computes: the
+    owner in float32, the donor in bfloat16, which rounds weights and every product."""
+    model = "builtin:wren"
+    owner = Policy.load(PolicySection(model=model, device="cpu", dtype="float32"))
+    donor = TorchEngine(Policy.load(PolicySection(model=model, device="cpu", dtype="bfloat16")), rows=64, seed=0)
+    task = load_tasks(TasksSection(names=("number_sorting",)))["number_sorting"]
+    asked = [
+        GenerationRequest(tuple(owner.tokens.prompt_ids(task.prompt(task.ref(seed)).text)), 8, task.max_new_tokens)
+        for seed in range(prompts)
+    ]
+    off, checked = list[float](), CheckedSoFar()
+    for request, samples in zip(asked, donor.generate(asked, Sampling(seed=1)), strict=True):
+        for sample in samples:
+            (measured,) = check_measure(owner, [(request.prompt_ids, sample.token_ids.tolist())], 1.0)
+            checked = checked.with_one(sample.logps, measured)
+            off += abs(sample.logps - measured.logps).tolist()
+    return {
+        "mean": sum(off) / len(off),
+        "most": max(off),
+        "bias": abs(checked.claimed_above) / checked.tokens,
+        "drift": abs(checked.drift) / checked.tokens,
+    }
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
@@ -213,8 +245,19 @@ def main() -> int:
     parser.add_argument("--cores", default=".3,.3,.3", help="CPU time of the learner's machine, and of each donor's")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed, alone and with donors")
     parser.add_argument("--megabits", type=float, default=MEGABITS)
+    parser.add_argument("--only-rounding", action="store_true", help="only what honest donors' claims are off by")
     add_json_flag(parser)
     options = parser.parse_args()
+    off = rounding()
+    rounding_figures = [
+        Figure("claims of an honest donor in bfloat16, mean off", off["mean"], "nats", "lower", f"≤ {MEAN:g}"),
+        Figure("claims of an honest donor in bfloat16, most off", off["most"], "nats", "lower", f"≤ {MOST:g}"),
+        Figure("claims of an honest donor in bfloat16, bias", off["bias"], "nats", "lower", f"≤ {BIAS:g}"),
+        Figure("draws of an honest donor in bfloat16, drift", off["drift"], "nats", "lower", f"≤ {DRIFT:g}"),
+    ]
+    if options.only_rounding:
+        report("donors", rounding_figures, as_json=options.json)
+        return 0
     cores = [float(each) for each in options.cores.split(",")]
     try:
         with (
@@ -242,7 +285,7 @@ def main() -> int:
         Figure("sent by the owner a round", together["sent_bytes"] / 1e6, "MB", "lower"),
         Figure("received by the owner a round", together["received_bytes"] / 1e6, "MB", "lower"),
     ]
-    report("donors", figures, as_json=options.json)
+    report("donors", [*figures, *rounding_figures], as_json=options.json)
     return 0 if ratio >= BAR else 1
 
 

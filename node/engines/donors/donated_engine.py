@@ -13,71 +13,25 @@ repeated token for token. ``generate``, by which evaluation measures, uses the o
 from __future__ import annotations
 
 import logging
-import math
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
 
-from node.engines.donors.donor import DONOR_PATIENCE, Donor, Job
+from node.engines.donors.donor import DONOR_PATIENCE, Donor
+from node.engines.donors.donor_past import DonorPast
 from node.engines.donors.donor_source import DonorSource, WaitingDonor
 from node.engines.donors.donor_weights import DonorWeights
-from node.engines.donors.logp_checks import (
-    CheckedSoFar,
-    chosen_to_check,
-    fault_of_claims,
-    fault_so_far,
-    measure,
-)
-from node.engines.donors.shares import Pace, expected_seconds, most_after, share_out
+from node.engines.donors.logp_checks import chosen_to_check, fault_of_claims, fault_so_far, measure
+from node.engines.donors.parts import Part, is_complete, new_tokens, newly_ended, wait_for_parts, work_of
+from node.engines.donors.shares import Pace, expected_seconds, share_out
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
 from node.engines.process.remote_engine import ModelExpected, Patience
-from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.engines.torch import TorchEngine
 from node.events import DonorShare, DonorsShared
 from node.policy.weight_layout import layout_of
-from protocol.streams.engine_batches import SamplingBatch, Start
 
 log = logging.getLogger(__name__)
-
-LATE: Final = 1.5  # times the time in which everything should have ended: then donors are interrupted
-LATE_SECONDS: Final = 0.5  # at least so much after the own engine has ended
-INTERRUPT_SECONDS: Final = 5.0  # for a donor that was interrupted to send what it has
-LOOK_SECONDS: Final = 0.02
-RESTS_AFTER: Final = 3  # losses in a row
-FIRST_REST_SECONDS: Final = 60.0
-LONGEST_REST_SECONDS: Final = 3600.0
-
-
-@dataclass(slots=True)
-class _Past:
-    """What is remembered of a donor over its sessions."""
-
-    pace: Pace = field(default_factory=Pace)
-    finished: int = 0  # the most completions that it finished in time, halved when it was late
-    losses_in_a_row: int = 0
-    rests_until_seconds: float = 0.0
-    checked: CheckedSoFar = field(default_factory=CheckedSoFar)
-    dropped: bool = False
-    tokens: int = 0  # used, since this process started
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """A donor's share of one call: requests ``begin`` to ``end``."""
-
-    donor: Donor
-    begin: int
-    end: int
-    completions: int
-    starts: list[SamplingStart]
-    limits: list[int]
-    job: Job
-    tokens: int = 0  # of its samples that are used
-    groups_done: int = 0
 
 
 class DonatedEngine:
@@ -104,10 +58,9 @@ class DonatedEngine:
         )
         self._weights = DonorWeights()
         self._donors: dict[str, Donor] = {}
-        self._past: dict[str, _Past] = {}
+        self._past: dict[str, DonorPast] = {}
         self._own_pace = Pace()
         self._had_donors = False  # in the last call
-        self._should_take = 0.0  # seconds from the beginning of a call until every engine should have ended
 
     @property
     def donors(self) -> list[Donor]:
@@ -152,12 +105,25 @@ class DonatedEngine:
         self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
     ) -> list[GenerationProgress]:
         self._meet()
-        ready = [donor for donor in self._donors.values() if donor.is_ready]
         began = self._clock()
-        parts = self._shared_out(requests, sampling, ready, began) if len(requests) > 1 else []
+        parts, should_take_seconds = self._shared_out(requests, sampling)
         kept = parts[0].begin if parts else len(requests)
         try:
-            progress = self._together(requests, kept, parts, sampling, enough, began)
+            for part in parts:
+                part.launch()
+            progress = self._own_part(requests[:kept], parts, sampling, enough)
+            if parts:
+                complete = sum(map(is_complete, requests, progress))
+                wait_for_parts(
+                    parts,
+                    lambda: enough is not None and enough(complete + sum(part.job.complete for part in parts)),
+                    self._clock,
+                    began=began,
+                    should_take_seconds=should_take_seconds,
+                )
+                for part in parts:
+                    progress += self._taken(part, sampling.temperature)
+                progress = self._finished(requests, progress, sampling, enough)
         finally:
             for part in parts:  # also where the own engine ran out of memory: a later call finds them idle again
                 part.job.stop.set()
@@ -175,12 +141,12 @@ class DonatedEngine:
         """Begins sessions with donors that wait, and forgets those that are lost."""
         now = self._clock()
         for peer in [peer for peer, donor in self._donors.items() if donor.is_lost]:
-            self._on_loss(peer, now)
+            del self._donors[peer]
+            self._past[peer].lost(now)
         for waiting in self._source.waiting():
-            past = self._past.setdefault(waiting.peer, _Past())
-            if waiting.peer in self._donors or past.dropped or now < past.rests_until_seconds:
-                continue
-            self._donors[waiting.peer] = self._begun(waiting)
+            past = self._past.setdefault(waiting.peer, DonorPast())
+            if waiting.peer not in self._donors and past.may_come(now):
+                self._donors[waiting.peer] = self._begun(waiting)
         if self._donors:
             self._publish()
 
@@ -195,150 +161,86 @@ class DonatedEngine:
             clock=self._clock,
         )
 
-    def _on_loss(self, peer: str, now: float) -> None:
-        past = self._past[peer]
-        del self._donors[peer]
-        past.losses_in_a_row += 1
-        if past.losses_in_a_row >= RESTS_AFTER:
-            rest = FIRST_REST_SECONDS * 2 ** min(past.losses_in_a_row - RESTS_AFTER, 10)
-            past.rests_until_seconds = now + min(rest, LONGEST_REST_SECONDS)
-
     def _publish(self) -> None:
         if self._weights.version != self.own.version:
             self._weights.publish(self.own.version, self.own.policy.trainable())
             for donor in self._donors.values():
                 donor.weights_changed()
 
-    def _shared_out(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, ready: Sequence[Donor], now: float
-    ) -> list[_Part]:
-        """Gives the last requests to donors, which begin at once; the first, and oldest, stay here."""
-        work = [_work_of(request) for request in requests]
-        workers = [self._own_pace.worker(None)]
-        workers += [
-            self._past[donor.peer].pace.worker(most_after(self._past[donor.peer].finished, sum(work)))
-            for donor in ready
-        ]
+    def _shared_out(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> tuple[list[Part], float]:
+        """Returns the parts of donors, which are the last requests, since the first are the oldest; and the seconds
+        after which every engine should have ended."""
+        ready = [donor for donor in self._donors.values() if donor.is_ready]
+        if not ready or not requests:
+            return [], 0.0
+        work = [work_of(request) for request in requests]
+        workers = [self._own_pace.worker(None), *(self._past[donor.peer].worker(sum(work)) for donor in ready)]
         groups = share_out(work, workers)
-        parts: list[_Part] = []
+        parts: list[Part] = []
         begin = groups[0]
         for donor, count in zip(ready, groups[1:], strict=True):
             if count == 0:
                 self._past[donor.peer].pace.doubt()
                 continue
-            parts.append(self._part(donor, requests, begin, begin + count, sampling, now))
+            mine = requests[begin : begin + count]
+            own = self.own
+            parts.append(Part.of(donor, mine, begin, sampling, own.policy, rows=own.rows, version=own.version))
             begin += count
-        self._should_take = expected_seconds(work, groups, workers)
-        for part in parts:
-            part.donor.begin(part.job)
-        return parts
+        return parts, expected_seconds(work, groups, workers)
 
-    def _part(
-        self,
-        donor: Donor,
-        requests: Sequence[GenerationRequest],
-        begin: int,
-        end: int,
-        sampling: Sampling,
-        now: float,
-    ) -> _Part:
-        policy, mine = self.own.policy, requests[begin:end]
-        limits = [token_limit(each, vocabulary=policy.vocabulary, context=policy.context) for each in mine]
-        starts = starts_of(mine, limits)
-        asked = tuple(Start(each.request, tuple(each.prefix_ids), each.completions, each.limit) for each in starts)
-        seed = random.Random(f"{sampling.seed}/{donor.peer}").getrandbits(63)
-        batch = SamplingBatch(asked, len(mine), sampling.temperature, seed, self.own.rows, None)
-        completions = sum(each.completions for each in starts)
-        return _Part(donor, begin, end, completions, starts, limits, Job(batch, self.own.version, now))
-
-    def _together(
+    def _own_part(
         self,
         requests: Sequence[GenerationRequest],
-        kept: int,
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
         sampling: Sampling,
         enough: Enough | None,
-        began: float,
     ) -> list[GenerationProgress]:
-        def own_enough(complete: int) -> bool:
-            return enough is not None and enough(complete + sum(part.job.complete for part in parts))
+        """Samples what stays here, and measures how long that takes."""
+        own_enough: Enough | None = None
+        if enough is not None:
+            own_enough = lambda complete: enough(complete + sum(part.job.complete for part in parts))  # noqa: E731
+        began = self._clock()
+        progress = self.own.advance(requests, sampling, own_enough)
+        self._own_pace.observe(newly_ended(requests, progress), self._clock() - began)
+        return progress
 
-        own_began = self._clock()
-        progress = self.own.advance(requests[:kept], sampling, None if enough is None else own_enough)
-        own_seconds = self._clock() - own_began
-        if not own_enough(0) and all(map(_is_complete, requests[:kept], progress)):
-            self._own_pace.observe(sum(map(_work_of, requests[:kept])), own_seconds)
-        if not parts:
-            return progress
-        complete = sum(map(_is_complete, requests[:kept], progress))
-        self._wait(parts, lambda: own_enough(complete), began)
-        progress += [each.begun or GenerationProgress() for each in requests[kept:]]
-        for part in parts:
-            self._take(part, requests, progress, sampling.temperature)
-        return self._finished(requests, progress, sampling, enough)
-
-    def _wait(self, parts: Sequence[_Part], has_enough: Callable[[], bool], began: float) -> None:
-        """Waits until every donor has ended its part, or it is late and was interrupted, or nothing answers."""
-        now = self._clock()
-        late_at = max(now + LATE_SECONDS, began + LATE * max(self._should_take, now - began))
-        given_up_at = math.inf
-        while not all(part.job.done.is_set() for part in parts):
-            now = self._clock()
-            if now > given_up_at:
-                break
-            if given_up_at == math.inf and (now > late_at or has_enough()):
-                given_up_at = now + INTERRUPT_SECONDS
-                for part in parts:
-                    part.job.stop.set()
-            _first_running(parts).wait(LOOK_SECONDS)
-        for part in parts:
-            if not part.job.done.is_set():
-                part.donor.close(f"it sent nothing for {INTERRUPT_SECONDS:g} s after it was interrupted")
-
-    def _take(
-        self,
-        part: _Part,
-        requests: Sequence[GenerationRequest],
-        progress: list[GenerationProgress],
-        temperature: float,
-    ) -> None:
-        """Puts a donor's samples in their places, once they were checked."""
+    def _taken(self, part: Part, temperature: float) -> list[GenerationProgress]:
+        """Returns what a donor reached, once that was checked; what its requests had before where it is not used."""
         job, past = part.job, self._past[part.donor.peer]
         if job.sampled is None:
-            past.finished //= 2
-            return
-        fault = self._fault_of(part, temperature)
-        if fault is not None:
+            past.came_to_nothing()
+        elif (fault := self._fault_of(part, temperature)) is not None:
             self._drop(part.donor, fault)
-            return
-        mine = requests[part.begin : part.end]
-        eos_ids = self.own.policy.tokens.eos_ids
-        reached = progress_of(mine, part.starts, job.sampled, part.limits, job.version, eos_ids)
-        progress[part.begin : part.end] = reached
-        part.tokens = sum(len(token_ids) for token_ids, _ in job.sampled)
-        past.tokens += part.tokens
-        part.groups_done = sum(map(_is_complete, mine, reached))
-        past.losses_in_a_row = 0
-        finished = sum(len(each.samples) for each in reached) - sum(_ended(each) for each in mine)
-        if part.groups_done == len(mine):
-            past.pace.observe(part.completions, job.seconds, job.setup_seconds)
-            past.finished = max(past.finished, part.completions)
-        elif finished < part.completions:  # it was late, unless there was enough
-            past.pace.observe(max(1, finished), job.seconds, job.setup_seconds)
-            past.finished = max(1, finished)
+        else:
+            reached = part.progress(self.own.policy.tokens.eos_ids)
+            past.tokens += part.tokens
+            past.ended(
+                newly_ended(part.requests, reached),
+                late=part.late,
+                seconds=job.seconds,
+                setup_seconds=job.setup_seconds,
+            )
+            return reached
+        return [each.begun or GenerationProgress() for each in part.requests]
 
-    def _fault_of(self, part: _Part, temperature: float) -> str | None:
+    def _fault_of(self, part: Part, temperature: float) -> str | None:
         """Returns what a random sample of a donor's completions shows to be false, or None."""
         assert part.job.sampled is not None
         past, owners = self._past[part.donor.peer], part.job.batch.owners
-        for index in chosen_to_check(part.job.sampled, self._draws):
-            token_ids, claimed = part.job.sampled[index]
-            measured = measure(self.own.policy, owners[index].prefix_ids, token_ids.tolist(), temperature)
+        chosen = [(owners[index].prefix_ids, part.job.sampled[index]) for index in self._chosen(part)]
+        found = measure(
+            self.own.policy, [(prefix, token_ids.tolist()) for prefix, (token_ids, _) in chosen], temperature
+        )
+        for (_, (_, claimed)), measured in zip(chosen, found, strict=True):
             past.checked = past.checked.with_one(claimed, measured)
             fault = fault_of_claims(claimed, measured)
             if fault is not None:
                 return fault
         return fault_so_far(past.checked)
+
+    def _chosen(self, part: Part) -> list[int]:
+        assert part.job.sampled is not None
+        return chosen_to_check(part.job.sampled, self._draws)
 
     def _drop(self, donor: Donor, because: str) -> None:
         log.error("donor %s is dropped for good: %s", donor.peer, because)
@@ -354,7 +256,7 @@ class DonatedEngine:
         enough: Enough | None,
     ) -> list[GenerationProgress]:
         """Samples here what donors left over, unless there is enough."""
-        left = [at for at, request in enumerate(requests) if not _is_complete(request, progress[at])]
+        left = [at for at, request in enumerate(requests) if not is_complete(request, progress[at])]
         complete = len(requests) - len(left)
         if not left or (enough is not None and enough(complete)):
             return progress
@@ -364,76 +266,53 @@ class DonatedEngine:
         ]
         seed = None if sampling.seed is None else random.Random(f"{sampling.seed}/left over").getrandbits(63)
         still_enough = None if enough is None else lambda more: enough(complete + more)
-        for at, reached in zip(
-            left, self.own.advance(again, Sampling(sampling.temperature, seed), still_enough), strict=True
-        ):
-            progress[at] = reached
+        reached = self.own.advance(again, Sampling(sampling.temperature, seed), still_enough)
+        for at, each in zip(left, reached, strict=True):
+            progress[at] = each
         return progress
 
     def _tell(
         self,
         requests: Sequence[GenerationRequest],
         kept: int,
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
         progress: Sequence[GenerationProgress],
         seconds: float,
     ) -> None:
-        new_tokens = sum(
-            reached.tokens - (request.begun.tokens if request.begun else 0)
-            for request, reached in zip(requests, progress, strict=True)
-        )
+        tokens = new_tokens(requests, progress)
         by_peer = {part.donor.peer: part for part in parts}
+        shares = (_share_of(donor, self._past[peer], by_peer.get(peer), tokens) for peer, donor in self._donors.items())
         self._report(
             DonorsShared(
                 time_seconds=self._wall_clock(),
                 groups=len(requests),
                 own_groups=kept,
-                tokens=new_tokens,
+                tokens=tokens,
                 seconds=seconds,
-                donors=tuple(
-                    self._share_of(donor, by_peer.get(donor.peer), new_tokens) for donor in self._donors.values()
-                ),
+                donors=tuple(shares),
             )
         )
 
-    def _share_of(self, donor: Donor, part: _Part | None, new_tokens: int) -> DonorShare:
-        past = self._past[donor.peer]
-        if past.dropped:
-            state = "dropped"
-        elif donor.is_lost:
-            state = "lost"
-        elif part is not None:
-            state = "generated"
-        else:
-            state = "ready" if donor.is_ready else "preparing"
-        sampling_seconds = part.job.seconds if part is not None else 0.0
-        return DonorShare(
-            peer=donor.peer,
-            name=donor.name,
-            state=state,
-            groups=part.end - part.begin if part is not None else 0,
-            groups_done=part.groups_done if part is not None else 0,
-            tokens=part.tokens if part is not None else 0,
-            tokens_per_second=part.tokens / sampling_seconds if part is not None and sampling_seconds else None,
-            share=part.tokens / new_tokens if part is not None and new_tokens else 0.0,
-            setup_seconds=part.job.setup_seconds if part is not None else 0.0,
-            tokens_total=past.tokens,
-            because=donor.lost_because or "",
-        )
 
-
-def _ended(request: GenerationRequest) -> int:
-    return len(request.begun.samples) if request.begun is not None else 0
-
-
-def _work_of(request: GenerationRequest) -> int:
-    """Returns how many completions of a request are to be sampled."""
-    return request.completions - _ended(request)
-
-
-def _is_complete(request: GenerationRequest, reached: GenerationProgress) -> bool:
-    return len(reached.samples) == request.completions
-
-
-def _first_running(parts: Sequence[_Part]) -> threading.Event:
-    return next((part.job.done for part in parts if not part.job.done.is_set()), parts[0].job.done)
+def _share_of(donor: Donor, past: DonorPast, part: Part | None, new_tokens: int) -> DonorShare:
+    states = (
+        ("dropped", past.dropped),
+        ("lost", donor.is_lost),
+        ("generated", part is not None),
+        ("ready", donor.is_ready),
+        ("preparing", True),
+    )
+    sampling_seconds = part.job.seconds if part is not None else 0.0
+    return DonorShare(
+        peer=donor.peer,
+        name=donor.name,
+        state=next(state for state, is_so in states if is_so),
+        groups=part.end - part.begin if part is not None else 0,
+        groups_done=part.groups_done if part is not None else 0,
+        tokens=part.tokens if part is not None else 0,
+        tokens_per_second=part.tokens / sampling_seconds if part is not None and sampling_seconds else None,
+        share=part.tokens / new_tokens if part is not None and new_tokens else 0.0,
+        setup_seconds=part.job.setup_seconds if part is not None else 0.0,
+        tokens_total=past.tokens,
+        because=donor.lost_because or "",
+    )

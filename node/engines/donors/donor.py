@@ -31,7 +31,6 @@ class Job:
 
     batch: SamplingBatch
     version: int
-    begun_at_seconds: float
     stop: threading.Event = field(default_factory=threading.Event)  # ends it after the next poll
     done: threading.Event = field(default_factory=threading.Event)
     complete: int = 0  # groups

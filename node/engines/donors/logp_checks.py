@@ -33,7 +33,7 @@ from node.policy.policy import Policy
 from protocol.streams.engine_batches import Sampled
 
 CHECKED: Final = 2  # completions of each batch, at least
-CHECKED_SHARE: Final = 1 / 16  # of its completions
+CHECKED_SHARE: Final = 1 / 32  # of its completions
 MEAN: Final = 0.1  # nats
 SLACK: Final = 1.0
 MOST: Final = 3.0
@@ -41,6 +41,7 @@ BIAS: Final = 0.05
 MANY: Final = 1000  # tokens
 Z: Final = 6.0
 DRIFT: Final = 0.1
+_PASS_TOKENS: Final = 4096  # of completions that are computed together, with their prompts and padding
 _HEAD_TOKENS: Final = 256  # for which logits are held at a time
 
 
@@ -107,12 +108,43 @@ def fault_so_far(checked: CheckedSoFar) -> str | None:
     return None
 
 
+def measure(
+    policy: Policy, completions: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> list[Measured]:
+    """Computes the distributions from which ``policy`` would draw each completion's tokens after its prefix."""
+    found: list[Measured] = []
+    batch: list[tuple[Sequence[int], Sequence[int]]] = []
+    longest = 0
+    for prefix_ids, token_ids in completions:
+        length = len(prefix_ids) + len(token_ids)
+        if batch and (len(batch) + 1) * max(longest, length) > _PASS_TOKENS:
+            found += _measured(policy, batch, temperature)
+            batch, longest = [], 0
+        batch.append((prefix_ids, token_ids))
+        longest = max(longest, length)
+    return found + _measured(policy, batch, temperature) if batch else found
+
+
 @torch.inference_mode()
-def measure(policy: Policy, prefix_ids: Sequence[int], token_ids: Sequence[int], temperature: float) -> Measured:
-    """Computes the distributions from which ``policy`` would draw each of ``token_ids`` after ``prefix_ids``."""
-    ids = torch.tensor([[*prefix_ids, *token_ids[:-1]]], device=policy.device)
+def _measured(
+    policy: Policy, batch: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> list[Measured]:
+    """Padding behind a row changes nothing before it, since attention is causal."""
+    rows = [[*prefix_ids, *token_ids[:-1]] for prefix_ids, token_ids in batch]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=policy.device)  # (B, L)
     body, head = policy.base.base_model, policy.base.get_output_embeddings()  # type: ignore[no-untyped-call]
-    hidden = body(input_ids=ids, use_cache=False).last_hidden_state[0, len(prefix_ids) - 1 :]  # (T, D)
+    hidden = body(input_ids=ids, use_cache=False).last_hidden_state  # (B, L, D)
+    return [
+        _of_tokens(policy, head, hidden[at, len(prefix_ids) - 1 : len(rows[at])], token_ids, temperature)
+        for at, (prefix_ids, token_ids) in enumerate(batch)
+    ]
+
+
+def _of_tokens(
+    policy: Policy, head: torch.nn.Module, hidden: torch.Tensor, token_ids: Sequence[int], temperature: float
+) -> Measured:
+    """``hidden``: the states from which each of ``token_ids`` is predicted, (T, D)."""
     targets = torch.tensor(list(token_ids), device=policy.device)  # (T,)
     logps, entropies, variances = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
     for begin in range(0, len(targets), _HEAD_TOKENS):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from node.engines.donors import donated_engine
+from node.engines.donors import donor_past, parts
 from node.engines.donors.donated_engine import DonatedEngine
 from node.engines.donors.donor_weights import DIFFS, DonorWeights
 from node.engines.encoded_weights import EncodedWeights
@@ -115,8 +115,8 @@ def test_a_donor_that_missed_too_much_gets_all_weights(load_policy: Load) -> Non
 
 
 def test_a_donor_that_stalls_costs_its_own_share(load_policy: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(donated_engine, "INTERRUPT_SECONDS", 0.2)
-    monkeypatch.setattr(donated_engine, "LATE_SECONDS", 0.1)
+    monkeypatch.setattr(parts, "INTERRUPT_SECONDS", 0.2)
+    monkeypatch.setattr(parts, "LATE_SECONDS", 0.1)
     village = Village(load_policy("qwen3").separate())
     stalled = threading.Event()
 
@@ -143,7 +143,7 @@ def test_a_donor_that_stalls_costs_its_own_share(load_policy: Load, monkeypatch:
 def test_a_slow_donor_is_interrupted_and_its_tokens_are_kept(
     load_policy: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(donated_engine, "LATE_SECONDS", 0.1)
+    monkeypatch.setattr(parts, "LATE_SECONDS", 0.1)
     village = Village(load_policy("qwen3").separate())
 
     def slowly(batch: SamplingBatch, enough: Looked, honest: Hosted) -> list[Sampled]:
@@ -189,7 +189,7 @@ def test_a_donor_that_is_killed_in_the_middle_costs_its_own_share_and_comes_back
 def test_a_donor_that_always_fails_rests(load_policy: Load) -> None:
     village = Village(load_policy("qwen3").separate())
     with learner_of(village) as engine:
-        for _ in range(donated_engine.RESTS_AFTER):
+        for _ in range(donor_past.RESTS_AFTER):
             village.comes("ada").die()
             for _ in range(100):
                 engine.advance(ASKED[:2], Sampling(seed=1))

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from node.engines.donors import logp_checks
 from node.engines.donors.logp_checks import (
     CHECKED,
     MANY,
@@ -38,8 +39,8 @@ def sampled(policy: Policy, completions: int, *, temperature: float = 1.0, round
 
 def checked(policy: Policy, drawn: list[Sampled], temperature: float = 1.0) -> CheckedSoFar:
     total = CheckedSoFar()
-    for token_ids, claimed in drawn:
-        measured = measure(policy, PROMPT, token_ids.tolist(), temperature)
+    found = measure(policy, [(PROMPT, token_ids.tolist()) for token_ids, _ in drawn], temperature)
+    for (_, claimed), measured in zip(drawn, found, strict=True):
         assert fault_of_claims(claimed, measured) is None
         total = total.with_one(claimed, measured)
     return total
@@ -49,8 +50,11 @@ def checked(policy: Policy, drawn: list[Sampled], temperature: float = 1.0) -> C
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_it_measures_what_the_engine_sampled_by(load_policy: Load, name: str, temperature: float) -> None:
     policy = load_policy(name)
-    for token_ids, claimed in sampled(policy, 4, temperature=temperature):
-        found = measure(policy, PROMPT, token_ids.tolist(), temperature)
+    drawn = sampled(policy, 4, temperature=temperature)
+    short = [(token_ids[:3], claimed[:3]) for token_ids, claimed in drawn[:2]]  # of other lengths than the rest
+    every = [*short, *drawn]
+    measured = measure(policy, [(PROMPT, token_ids.tolist()) for token_ids, _ in every], temperature)
+    for (_, claimed), found in zip(every, measured, strict=True):
         np.testing.assert_allclose(found.logps, claimed, atol=1e-4)
         assert found.entropies.min() >= 0 and found.variances.min() >= 0
 
@@ -92,10 +96,18 @@ def test_the_bounds_of_one_completion_are_as_stated() -> None:
     assert fault_of_claims(np.full(20, np.nan, np.float32), measured) is not None
 
 
-def test_at_least_two_and_a_sixteenth_are_checked_of_those_that_were_begun() -> None:
+def test_passes_of_many_completions_are_bounded(load_policy: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = load_policy("qwen3")
+    drawn = sampled(policy, 12)
+    together = checked(policy, drawn)
+    monkeypatch.setattr(logp_checks, "_PASS_TOKENS", 50)
+    assert checked(policy, drawn).drift == pytest.approx(together.drift, abs=1e-3)
+
+
+def test_at_least_two_and_a_thirty_second_are_checked_of_those_that_were_begun() -> None:
     draws = random.Random(1)
     some, none = (np.ones(3, np.int64), np.zeros(3, np.float32)), (np.ones(0, np.int64), np.zeros(0, np.float32))
-    assert len(chosen_to_check([some] * 160, draws)) == 10
+    assert len(chosen_to_check([some] * 160, draws)) == 5
     assert len(chosen_to_check([some] * 3, draws)) == CHECKED
     assert chosen_to_check([none, some, none], draws) == [1]
     assert chosen_to_check([none], draws) == []
