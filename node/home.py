@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ConfigurationError, StorageError
-from swarm.donors.donor_list import DONOR_LIST
+from swarm.donors import DONOR_LIST
 
 MAX_SOCKET_PATH_BYTES = 103  # a Unix socket's address holds 104 with the final zero byte on macOS, 108 on Linux
 

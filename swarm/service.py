@@ -25,8 +25,8 @@ from swarm.blobs.fetch import Fetcher
 from swarm.blobs.fetch_places import peers_within
 from swarm.blobs.store import ContentStore
 from swarm.cluster.membership import Membership
+from swarm.donors import DONOR_LIST
 from swarm.donors.donor_door import DonorDoor
-from swarm.donors.donor_list import DONOR_LIST
 from swarm.host import Host, PeerId
 from swarm.participant import Emit, Participant
 from swarm.router import Router

@@ -1,4 +1,4 @@
-"""Whom this node takes as a donor: ``donors.json`` in its data directory, written by the command line and the swarm
+"""Whom this node takes as a donor: ``DONOR_LIST`` in its data directory, written by the command line and the swarm
 process, and the pure rules of admission.
 
 An entry begins as an invitation, of which the hash of its secret is kept, and becomes a donor when the first peer shows
@@ -21,8 +21,6 @@ from protocol.donor_invitation import hash_of_secret
 from protocol.errors import ConfigurationError, StorageError
 from protocol.streams.lend_messages import LendRefusal
 from swarm.atomic_file import write_atomically
-
-DONOR_LIST = "donors.json"  # in the data directory
 
 
 class ListedDonor(Struct, frozen=True, forbid_unknown_fields=True):

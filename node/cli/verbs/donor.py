@@ -45,6 +45,7 @@ def invite(
     starling donor invite --expires 12h --address /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…
     """
     from node.configuration import resolve
+    from node.doctor.addresses import judge_peer
     from node.home import home_at
     from node.supervision.cluster_setup import credentials_of
     from node.supervision.start import swarm_settings
@@ -60,6 +61,9 @@ def invite(
     where.prepare()
     key = NodeKey.load_or_create(where.key)
     settings = swarm_settings(where, resolve(where.path, os.environ, {}).config, credentials_of(where, key))
+    faults = [found for each in address or () if (found := judge_peer(each)) is not None]
+    if faults:
+        raise ConfigurationError(f"--address: {faults[0].message}: {faults[0].remedy}")
     addresses = tuple(address or addresses_here(where, needs_owner=False))
     invited = ""
     if settings.private:

@@ -143,7 +143,9 @@ def invite(
         )
     seconds = duration_seconds(expires, "--expires")
     typer.echo(
-        signed_invite(where, owner_key, address, seconds=seconds, seats=seats, needs_owner=needs_owner, name=name)
+        signed_invite(
+            where, owner_key, address or None, seconds=seconds, seats=seats, needs_owner=needs_owner, name=name
+        )
     )
 
 
@@ -172,10 +174,10 @@ def signed_invite(
     needs_owner = needs_owner or cluster.manifest.admission == "owner"
     invitation = Invitation(cluster.swarm_id, key.public_bytes, seats, needs_owner, now, now, now + seconds, name)
     document = sign_invitation(owner, invitation)
-    if address:
-        address = list(dict.fromkeys(map(address_to_invite, address)))
-    else:
+    if address is None:
         address = addresses_here(home, needs_owner=needs_owner)
+    else:
+        address = list(dict.fromkeys(map(address_to_invite, address)))
     try:
         return encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
     except ValueError as error:

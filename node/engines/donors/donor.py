@@ -83,7 +83,11 @@ class Donor:
             self._changed.notify_all()
 
     def begin(self, job: Job) -> None:
+        """Hands it a job; one that it can no longer do is done, and came to nothing."""
         with self._changed:
+            if self.lost_because is not None:
+                job.done.set()
+                return
             self._job = job
             self._changed.notify_all()
 
@@ -114,8 +118,9 @@ class Donor:
             log.warning("donor %s is lost: %s", self.peer, error)
         finally:
             self.close()
-            if self._job is not None:
-                self._job.done.set()
+            with self._changed:
+                if self._job is not None:
+                    self._job.done.set()
 
     def _greeted(self) -> RemoteEngine:
         channel = self._connect()

@@ -20,7 +20,7 @@ from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weig
 from protocol.weights.dense_weights import dense_bytes, encode_dense
 from protocol.weights.tensor_layout import TensorLayout
 
-DIFFS: Final = 16  # kept, and together at most as many bytes as all weights have
+DIFFS: Final = 64  # kept, and together at most as many bytes as all weights have
 
 
 @dataclass(frozen=True, slots=True)

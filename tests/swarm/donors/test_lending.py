@@ -16,7 +16,7 @@ from protocol.errors import EngineLostError, RefusedError, UnreachableError
 from protocol.streams.framing import framed_message
 from protocol.streams.lend_messages import LEND_MAJOR, LEND_MINOR, LEND_PROTOCOL, LendHello, LendRefusal, LendTerms
 from swarm import api
-from swarm.donors import donor_list
+from swarm.donors import DONOR_LIST, donor_list
 from swarm.donors.donor_door import GREETING_AT_ONCE
 from swarm.donors.lender_service import LenderService
 from swarm.service import SwarmService
@@ -90,7 +90,7 @@ class Engines:
 
 def invite(home: Path, name: str = "attic", secret: bytes = SECRET) -> None:
     donor_list.change_donors(
-        home / donor_list.DONOR_LIST,
+        home / DONOR_LIST,
         lambda donors: donor_list.invite(
             donors, secret, name, now_seconds=now_seconds(), until_seconds=now_seconds() + 1000
         ),
@@ -225,7 +225,7 @@ def test_a_dropped_donor_is_cut_off_at_once_and_refused_also_after_a_restart(tmp
                 await anyio.sleep(10.0)
                 (error,) = ended
                 assert isinstance(error, RefusedError) and error.reason == LendRefusal.DROPPED
-        (kept,) = donor_list.read_donors(tmp_path / "owner" / donor_list.DONOR_LIST)
+        (kept,) = donor_list.read_donors(tmp_path / "owner" / DONOR_LIST)
         assert (kept.peer, kept.dropped_because) == (offer.peer, "it lied")
 
     play(story)

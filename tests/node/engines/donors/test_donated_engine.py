@@ -100,18 +100,17 @@ def test_a_donor_that_missed_too_much_gets_all_weights(load_policy: Load) -> Non
     weights.publish(1, policy.trainable())
     (whole,) = weights.updates_from(b"x" * 32, is_loaded=False)
     assert not whole.weights.is_diff and weights.updates_from(whole.weights.target, is_loaded=True) == []
-    for version in range(2, 2 + DIFFS):
+    for version in range(2, 3 + DIFFS):  # of so small a model the bytes of diffs are the tighter bound
         with torch.no_grad():
             next(iter(policy.trainable().values())).view(-1)[version] += 1.0
         weights.publish(version, policy.trainable())
-        assert weights.version == version and weights.knows(whole.weights.target)
-    chain = weights.updates_from(whole.weights.target, is_loaded=True)
-    assert [each.version for each in chain] == list(range(2, 2 + DIFFS)) and all(e.weights.is_diff for e in chain)
-    with torch.no_grad():
-        next(iter(policy.trainable().values())).view(-1)[0] += 1.0
-    weights.publish(2 + DIFFS, policy.trainable())
-    assert not weights.knows(whole.weights.target)
-    assert [e.weights.is_diff for e in weights.updates_from(whole.weights.target, is_loaded=True)] == [False]
+        assert weights.version == version
+        chain = weights.updates_from(whole.weights.target, is_loaded=True)
+        if not weights.knows(whole.weights.target):
+            break
+        assert [each.version for each in chain] == list(range(2, version + 1))
+        assert sum(len(each.weights.blob) for each in chain) <= len(whole.weights.blob)
+    assert version > 10 and [each.weights.is_diff for each in chain] == [False]
 
 
 def test_a_donor_that_stalls_costs_its_own_share(load_policy: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,3 +339,16 @@ def test_that_the_last_donor_has_left_is_told_once(load_policy: Load) -> None:
             threading.Event().wait(0.01)
         told = [len(each.donors) for each in village.told]
         assert told[-2:] == [1, 0] and told.count(0) == 1
+
+
+def test_donors_have_their_share_also_where_more_groups_are_launched_than_needed(load_policy: Load) -> None:
+    village = Village(load_policy("qwen3").separate())
+    village.comes("ada")
+    with learner_of(village) as engine:
+        for seed in range(100):
+            reached = engine.advance(ASKED, Sampling(seed=seed), lambda complete: complete >= 12)
+            assert sum(len(each.samples) == 4 for each in reached) >= 12
+            if village.told and village.last("ada").groups >= 4:
+                break
+            threading.Event().wait(0.01)
+        assert village.last("ada").groups >= 4
