@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ConfigurationError, StorageError
+from swarm.donors import DONOR_LIST
 
 MAX_SOCKET_PATH_BYTES = 103  # a Unix socket's address holds 104 with the final zero byte on macOS, 108 on Linux
 
@@ -69,6 +70,16 @@ class Home:
     @property
     def fitted(self) -> Path:
         return self.path / "fitted.json"
+
+    @property
+    def donors(self) -> Path:
+        """The list of donors, on an owner's machine."""
+        return self.path / DONOR_LIST
+
+    @property
+    def lend(self) -> Path:
+        """The invitation of its owner, on a donor's machine."""
+        return self.path / "lend.json"
 
     @property
     def pause(self) -> Path:

@@ -101,3 +101,9 @@ ENGINE_POLL_MILLISECONDS: Final = 60_000
 ENGINE_TEMPERATURE: Final = 100.0
 ENGINE_PATH_CHARACTERS: Final = 4096
 ENGINE_REASON_CHARACTERS: Final = 2000
+
+# Donors, which lend an engine
+LEND_MESSAGE_BYTES: Final = 4096
+LEND_TEXT_CHARACTERS: Final = 512
+LEND_INVITATION_CHARACTERS: Final = 6000  # with up to eight addresses and an invite to a private cluster
+DONORS: Final = 64  # of one owner, and invitations that are open

@@ -32,6 +32,7 @@ from scripts.vectors.cluster_vectors import membership
 from scripts.vectors.engine_vectors import engine_messages
 from scripts.vectors.fingerprint_vectors import fingerprints
 from scripts.vectors.gossip_vectors import gossip_messages
+from scripts.vectors.lend_vectors import donor_invitations, lend_messages
 from scripts.vectors.plain_values import SEED, Json, pattern, plain
 from scripts.vectors.stream_vectors import (
     averaging_messages,
@@ -129,6 +130,8 @@ def all_vectors() -> dict[str, list[Json]]:
         "handshake_messages.json": handshake_messages(),
         "member_messages.json": member_messages(),
         "engine_messages.json": engine_messages(),
+        "lend_messages.json": lend_messages(),
+        "donor_invitations.json": donor_invitations(),
         "refused_stream_messages.json": refused_stream_messages(),
     }
 

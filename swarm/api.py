@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from protocol.messages import GroupAdvert, Hash16, Hash32, Heartbeat, StateAdvert
 from protocol.streams.averaging_messages import Offer
+from protocol.streams.lend_messages import LendTerms
 from swarm.averaging.norm_history import FamilyPast
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -90,6 +91,15 @@ class ReachStatus(Struct, frozen=True):
     relayed_bytes: int = 0  # for others, since start
 
 
+class LendingStatus(Struct, frozen=True):
+    """Of a donor: to whom it lends its engine, and whether it does now."""
+
+    owner: str  # peer id
+    model: str = ""  # that the owner asked for; empty while it does not lend
+    waits_because: str = ""  # why it does not lend now
+    sessions: int = 0  # since start
+
+
 class SwarmStatus(Struct, frozen=True, tag="status"):
     peer: str
     swarm: str  # name
@@ -108,7 +118,8 @@ class SwarmStatus(Struct, frozen=True, tag="status"):
     private: bool = False  # a private cluster, which is joined with an invite
     paused: bool = False  # heartbeats say so
     reach: ReachStatus = ReachStatus()
-    has_learner: bool = True  # False: ``starling relay``, a peer that only introduces and relays
+    has_learner: bool = True  # False: ``starling relay``, a peer that only introduces and relays, or a donor
+    lending: LendingStatus | None = None  # of ``starling lend``
 
 
 class SeenGroup(Struct, frozen=True):
@@ -268,6 +279,31 @@ class Judge(Struct, frozen=True, tag="judge"):
     detail: str
 
 
+class AskDonors(Struct, frozen=True, tag="donors"):
+    """Answered by ``DonorOffers``. ``terms`` are told to donors that come from now on."""
+
+    terms: LendTerms
+
+
+class UseDonor(Struct, frozen=True, tag="use_donor"):
+    """Takes a donor's stream. Answered by ``Carrying``; from then on this connection is that stream, until it ends."""
+
+    peer: str
+
+
+class CutOffDonor(Struct, frozen=True, tag="cut_off_donor"):
+    """Ends a donor's stream, after its entry was removed from the list. Answered by ``Done``."""
+
+    peer: str
+
+
+class DropDonor(Struct, frozen=True, tag="drop_donor"):
+    """Refuses a donor for good. Answered by ``Done``."""
+
+    peer: str
+    because: str
+
+
 class Decree(Struct, frozen=True, tag="decree"):
     """Spreads a document that the owner of the private cluster signed to all members. Answered by ``Done``."""
 
@@ -298,6 +334,10 @@ Request = (
     | SetPaused
     | RaiseStore
     | Judge
+    | AskDonors
+    | UseDonor
+    | DropDonor
+    | CutOffDonor
     | Decree
     | Leave
 )
@@ -335,6 +375,24 @@ class States(Struct, frozen=True, tag="states"):
     states: tuple[SeenState, ...]
 
 
+class DonorOffer(Struct, frozen=True):
+    """A donor whose stream waits to be taken."""
+
+    peer: str
+    name: str  # shown escaped
+    since_seconds: float  # Unix time
+
+
+class DonorOffers(Struct, frozen=True, tag="donor_offers"):
+    donors: tuple[DonorOffer, ...]
+
+
+class Carrying(Struct, frozen=True, tag="carrying"):
+    """The connection is the donor's stream from the next byte on."""
+
+    peer: str
+
+
 class Done(Struct, frozen=True, tag="done"):
     """The request was carried out; it has no result."""
 
@@ -347,5 +405,15 @@ class RequestRefused(Struct, frozen=True, tag="refused"):
 
 
 Reply = (
-    SwarmStatus | PeerList | SeenGroups | FetchedList | FetchProgress | States | AverageReply | Done | RequestRefused
+    SwarmStatus
+    | PeerList
+    | SeenGroups
+    | FetchedList
+    | FetchProgress
+    | States
+    | AverageReply
+    | DonorOffers
+    | Carrying
+    | Done
+    | RequestRefused
 )

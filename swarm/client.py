@@ -20,6 +20,7 @@ import msgspec
 from protocol.errors import DeadlineError, StarlingError, StorageError, TransportError, UnreachableError
 from protocol.messages import GroupAdvert, Heartbeat, StateAdvert
 from protocol.rollouts import Group, advert_of, encode_group
+from protocol.streams.lend_messages import LendTerms
 from swarm import api
 from swarm.averaging.pairing_rules import MAX_SECONDS_AFTER_DEADLINE
 from swarm.averaging.weights_offer import WeightsOffer
@@ -126,6 +127,26 @@ class SwarmClient:
     def judge(self, peer: str, blob: bytes, judgement: api.Judgement, detail: str = "") -> None:
         """Reports the result of checking a peer's group or state; reputation and bans follow from it."""
         self._ask(api.Judge(peer, blob, judgement, detail), api.Done)
+
+    def donors(self, terms: LendTerms) -> list[api.DonorOffer]:
+        """Returns the donors whose streams wait; those that come from now on are told ``terms``."""
+        return list(self._ask(api.AskDonors(terms), api.DonorOffers).donors)
+
+    def use_donor(self, peer: str) -> socket.socket:
+        """Takes a donor's stream and returns it, as the connection that this client had; it connects anew for its next
+        call. Raises ``UnreachableError`` where the donor does not wait."""
+        self._ask(api.UseDonor(peer), api.Carrying)
+        stream, self._socket = self._socket, None
+        assert stream is not None
+        return stream
+
+    def drop_donor(self, peer: str, because: str) -> None:
+        """Refuses a donor for good."""
+        self._ask(api.DropDonor(peer, because), api.Done)
+
+    def cut_off_donor(self, peer: str) -> None:
+        """Ends a donor's stream, if it has one."""
+        self._ask(api.CutOffDonor(peer), api.Done)
 
     def decree(self, kind: Literal["revocations", "key_change"], document: bytes) -> None:
         """Spreads a document that the cluster's owner signed. Raises ``TransportError`` if it is refused."""

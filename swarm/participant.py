@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from protocol import limits
@@ -67,15 +68,18 @@ class Participant:
         emit: Emit,
         membership: Membership | None,
         on_banned: Callable[[PeerId], None] = lambda peer: None,
+        is_donor: Callable[[PeerId], bool] = lambda peer: False,
         has_learner: bool = True,
         further_places: int = 0,
         relays: bool = True,
         router: Router | None = None,
     ) -> None:
-        """``has_learner`` is what heartbeats say. ``further_places`` is for how many connections more than a node that
+        """``is_donor``: whether a peer lends us its engine now, which keeps its connection. ``has_learner`` is what
+        heartbeats say. ``further_places`` is for how many connections more than a node that
         trains has there is room; ``relays``: whether it may relay. ``router`` may open a port."""
         self.host, self.started, self.goodbye = host, anyio.Event(), "left"
         self._settings, self._wall_clock, self._emit, self._on_banned = settings, wall_clock, emit, on_banned
+        self._is_donor = is_donor
         self.membership, self._has_learner = membership, has_learner
         self._started_at_seconds, self._leaving = wall_clock(), anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -120,12 +124,15 @@ class Participant:
             on_lan=self._settings.lan_discovery,
             is_banned=self.conduct.is_banned,
             standing=self.conduct.reputation,
-            is_of_use=lambda peer: self.reaching.is_relay(peer) or self.conduct.is_of_use(peer),
+            is_of_use=self._is_of_use,
             trial_seconds=lambda: TRIAL_HEARTBEATS * self.pacing.heartbeat_seconds(),
             claimed=lambda peer: claimed_addresses(peer, self.table.known(peer).heartbeat),
             on_refused=membership.on_refused if membership is not None else lambda peer, error: None,
             further_places=further_places,
         )
+
+    def _is_of_use(self, peer: PeerId) -> bool:
+        return self.reaching.is_relay(peer) or self._is_donor(peer) or self.conduct.is_of_use(peer)
 
     def _new_reaching(self, relays: bool, router: Router | None) -> Reaching:
         return Reaching(
@@ -199,6 +206,16 @@ class Participant:
             case _:
                 return None
         return api.Done()
+
+    def answer_without_learner(self, request: api.Request, lending: api.LendingStatus | None = None) -> api.Reply:
+        """Returns the reply of a participant that has no learner. Raises ``ConfigurationError`` for what takes one."""
+        if isinstance(request, api.AskStatus):
+            return msgspec.structs.replace(self.status(), lending=lending)
+        reply = self.answer(request)
+        if reply is None:
+            what = "a relay" if lending is None else "a donor"
+            raise ConfigurationError(f"{what} runs here, which neither trains nor keeps blobs: start starling up")
+        return reply
 
     def status(self) -> api.SwarmStatus:
         traffic = self.host.traffic()

@@ -14,7 +14,6 @@ from typing import Final
 
 import anyio
 
-from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
 from swarm import api
 from swarm.cluster.membership import Membership
@@ -66,12 +65,7 @@ class RelayService:
 
     async def answer(self, request: api.Request) -> api.Reply:
         """Returns the reply to one request of a client. Raises ``ConfigurationError`` for what takes a learner."""
-        if isinstance(request, api.AskStatus):
-            return self._participant.status()
-        reply = self._participant.answer(request)
-        if reply is None:
-            raise ConfigurationError("a relay runs here, which neither trains nor keeps blobs: start starling up")
-        return reply
+        return self._participant.answer_without_learner(request)
 
     async def _report_regularly(self) -> None:
         """Reports how many peers are here and what is relayed, if that has changed since the last report."""

@@ -25,6 +25,8 @@ from swarm.blobs.fetch import Fetcher
 from swarm.blobs.fetch_places import peers_within
 from swarm.blobs.store import ContentStore
 from swarm.cluster.membership import Membership
+from swarm.donors import DONOR_LIST
+from swarm.donors.donor_door import DonorDoor
 from swarm.host import Host, PeerId
 from swarm.participant import Emit, Participant
 from swarm.router import Router
@@ -69,6 +71,7 @@ class SwarmService:
             emit=emit,
             membership=membership,
             on_banned=self._forget,
+            is_donor=lambda peer: self._donors.is_donor(peer),
             relays=settings.relay,
             router=router,
         )
@@ -82,6 +85,8 @@ class SwarmService:
         self._upkeep = Upkeep(self.store, self._groups, wall_clock=wall_clock)
         self.server, self._fetcher = self._new_server(), self._new_fetcher()
         self._averaging = self._new_averaging(random, measure)
+        self._donors = DonorDoor(host, settings.home_path / DONOR_LIST, wall_clock=wall_clock)
+        self.carry = self._donors.carry
 
     def _new_groups(self) -> GroupSharing:
         return GroupSharing(
@@ -166,6 +171,14 @@ class SwarmService:
                 self._heartbeats.set_paused(paused)
             case api.RaiseStore(store_bytes):
                 self.store.raise_budget(store_bytes)
+            case api.AskDonors(terms):
+                return self._donors.offers(terms)
+            case api.UseDonor(peer):
+                return self._donors.take(peer)
+            case api.DropDonor(peer, because):
+                self._donors.drop(peer, because)
+            case api.CutOffDonor(peer):
+                self._donors.cut_off(peer)
             case api.Judge(peer, _, judgement, detail):
                 self._conduct.judge(peer, judgement, detail)
         return api.Done()

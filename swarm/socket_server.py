@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from anyio.abc import SocketStream
+from anyio.abc import ByteStream, SocketStream
 
 from protocol.errors import ConfigurationError, StarlingError, StorageError
 from swarm import api
@@ -28,11 +28,14 @@ SOCKET_PATH_BYTES = 103  # the limit of macOS; Linux allows four more
 _LENGTH = struct.Struct(">I")
 
 Answer = Callable[[api.Request], Awaitable[api.Reply]]
+# A donor's peer id, the connection that becomes its stream, and the reply that is to be sent there first.
+Carry = Callable[[str, ByteStream, bytes], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(path: Path, answer: Answer) -> AsyncIterator[None]:
-    """Serves until the block ends, then removes the socket. Raises ``ConfigurationError`` or ``StorageError``."""
+async def serving(path: Path, answer: Answer, carry: Carry | None = None) -> AsyncIterator[None]:
+    """Serves until the block ends, then removes the socket. A connection that was answered ``api.Carrying`` goes to
+    ``carry`` and is closed after it. Raises ``ConfigurationError`` or ``StorageError``."""
     _check_free(path)
     try:
         listener = await anyio.create_unix_listener(path, mode=0o600)
@@ -40,7 +43,7 @@ async def serving(path: Path, answer: Answer) -> AsyncIterator[None]:
         raise StorageError(f"cannot make the socket {path}: {error.strerror or error}") from error
     try:
         async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, lambda stream: _serve(stream, answer), tasks)
+            tasks.start_soon(listener.serve, lambda stream: _serve(stream, answer, carry), tasks)
             yield
             tasks.cancel_scope.cancel()
     finally:
@@ -61,7 +64,7 @@ def _check_free(path: Path) -> None:
     raise ConfigurationError(f"another swarm process answers on {path}: stop it, or choose another data directory")
 
 
-async def _serve(stream: SocketStream, answer: Answer) -> None:
+async def _serve(stream: SocketStream, answer: Answer, carry: Carry | None) -> None:
     received = bytearray()  # received and not yet used
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
         async with stream:
@@ -75,7 +78,11 @@ async def _serve(stream: SocketStream, answer: Answer) -> None:
                 if reply is None:
                     return
                 encoded = msgspec.msgpack.encode(reply)
-                await stream.send(_LENGTH.pack(len(encoded)) + encoded)
+                replied = _LENGTH.pack(len(encoded)) + encoded
+                if isinstance(reply, api.Carrying) and carry is not None:
+                    await carry(reply.peer, stream, replied)
+                    return
+                await stream.send(replied)
 
 
 async def _reply_while_connected(

@@ -39,6 +39,11 @@ class StreamReader:
         self.asked_at_seconds = self.heard_at_seconds = anyio.current_time()
         self.answered_bytes = len(self._left)
 
+    @property
+    def unread(self) -> bytes:
+        """What has arrived and was not asked for yet."""
+        return bytes(self._left)
+
     async def at_end(self) -> bool:
         """Whether the peer ended its direction and everything was read."""
         return not self._left and not await self._more(CHUNK_BYTES)

@@ -65,7 +65,10 @@ async def _run(settings: ServiceSettings) -> None:
         membership=membership,
         router=HomeRouter() if settings.port_mapping else None,
     )
-    async with serving(settings.home_path / "swarm.sock", service.answer), anyio.create_task_group() as tasks:
+    async with (
+        serving(settings.home_path / "swarm.sock", service.answer, service.carry),
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(leave_on_signal, service.leave)
         tasks.start_soon(_leave_with_supervisor, service)
         await service.run()

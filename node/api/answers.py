@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from node.api.types import HealthAnswer, HeartbeatView, NodeState, NodeStatus, Paused, PeersAnswer, PeerView
 from node.events import (
     CheckpointsDamaged,
+    DonorShare,
+    DonorsShared,
     EngineChanged,
     Event,
     Fault,
@@ -143,6 +145,30 @@ def engine_line(event: EngineChanged) -> str:
     return f"The engine ({event.backend}) runs: {because}{lost}."
 
 
+def donor_lines(event: DonorsShared) -> Iterator[str]:
+    """Yields what each donor did in the last generation, a line each."""
+    for donor in event.donors:
+        name = printable(donor.name, 64) or donor.peer
+        match donor.state:
+            case "generated":
+                rate = f", {donor.tokens_per_second:,.0f} tokens/s" if donor.tokens_per_second else ""
+                late = "" if donor.groups_done == donor.groups else f", {donor.groups_done} of them in time"
+                share = f"{100 * donor.share:.0f} % of tokens"
+                yield f"{name}: {donor.groups} of {event.groups} groups{late} ({share}){rate}"
+            case "ready":
+                yield f"{name}: ready, and given nothing in the last round"
+            case "preparing":
+                yield f"{name}: loading its model or the weights"
+            case _:
+                yield f"{name}: {printable(donor.state, 64)}: {printable(donor.because, MAX_REASON_CHARACTERS)}"
+
+
+def dropped_donor_line(donor: DonorShare) -> str:
+    """Tells the owner that a donor is used no more."""
+    name, because = printable(donor.name, 64) or donor.peer, printable(donor.because, MAX_REASON_CHARACTERS)
+    return f"DONOR {name} ({donor.peer}) is dropped for good: {because}. Its samples of that round were not used."
+
+
 def out_of_memory_line(event: OutOfMemory) -> str:
     """Describes in one line where memory ran out and what follows."""
     follows = {
@@ -164,12 +190,19 @@ def escaped_event(event: Event) -> Event:
     match event:
         case EngineChanged(because=because):
             return msgspec.structs.replace(event, because=one_line(because, MAX_DETAIL_CHARACTERS))
+        case DonorsShared(donors=donors):
+            return msgspec.structs.replace(event, donors=tuple(map(_escaped_donor, donors)))
         case Fault(detail=detail) | OutOfMemory(detail=detail):
             return msgspec.structs.replace(event, detail=one_line(detail, MAX_DETAIL_CHARACTERS))
         case RoundDone(alone_because=str(because)):
             return msgspec.structs.replace(event, alone_because=one_line(because, MAX_ALONE_CHARACTERS))
         case _:
             return event
+
+
+def _escaped_donor(donor: DonorShare) -> DonorShare:
+    name, because = printable(donor.name, 64), one_line(donor.because, MAX_DETAIL_CHARACTERS)
+    return msgspec.structs.replace(donor, name=name, because=because)
 
 
 def escaped_swarm_status(status: SwarmStatus) -> SwarmStatus:

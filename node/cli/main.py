@@ -15,12 +15,14 @@ from node.cli.verbs import (
     config,
     demo,
     doctor,
+    donor,
     down,
     engine,
     eval,
     export,
     fit,
     id,
+    lend,
     logs,
     owner,
     pause,
@@ -58,6 +60,7 @@ app = typer.Typer(
 app.callback()(version.before_any_verb)
 app.command("up")(up.up)
 app.command("relay")(relay.relay)
+app.command("lend")(lend.lend)
 app.command("status")(status.status)
 app.command("peers")(peers.peers)
 app.command("top")(top.top)
@@ -83,6 +86,7 @@ swarm.app.command("apply")(owner.apply_document)
 app.add_typer(swarm.app, name="swarm")
 app.add_typer(config.app, name="config")
 app.add_typer(engine.app, name="engine")
+app.add_typer(donor.app, name="donor")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from node.api.answers import damaged_line, engine_line, not_saved_line
+from node.api.answers import damaged_line, donor_lines, engine_line, not_saved_line
 from node.api.join import join_of
 from node.api.loss_words import loss_lines
 from node.api.types import HeartbeatView, JoinLine, NodeState, NodeStatus, PeerView
@@ -178,6 +178,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"saved     {checkpoint_line(status.checkpoint)}")
     if status.engine is not None:
         lines.append(f"engine    {engine_line(status.engine)}")
+    if status.donors is not None:
+        lines += [f"donor     {line}" for line in donor_lines(status.donors)]
     if status.not_saved is not None:
         lines.append(f"unsaved   {not_saved_line(status.not_saved)}")
     if status.damaged is not None:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from node.compute_environment import without_compute_settings
-from node.configuration import BackendName, Config
+from node.configuration import BackendName, Config, chosen
 from node.engines.backend_choice import BackendChoice, EngineFacts, choose_backend
+from node.engines.donors.donated_engine import DonatedEngine
+from node.engines.donors.donor_source import SwarmDonors
 from node.engines.engine import Engine
 from node.engines.process.engine_child import EngineChild
-from node.engines.process.engine_process import EngineSetup
+from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.process_engine import EngineChange, ProcessEngine
 from node.engines.process.remote_engine import Patience, patience_with
 from node.engines.torch import TorchEngine
@@ -27,6 +29,7 @@ from node.policy.adapter import adapter_configuration
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
+from protocol.streams.lend_messages import LendTerms
 
 VLLM_COMPILING_SECONDS: Final = 1200.0  # for the model, before it says hello
 
@@ -56,7 +59,22 @@ def engine_of(parts: EngineParts, stack: ExitStack) -> Engine:
 def _in_this_process(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:
     engine = _embedded(parts, owns_weights=parts.owns_weights)
     parts.report(_event(parts, choice, EngineChange(embedded=True, running=True, because=choice.because, losses=0)))
-    return engine
+    source = SwarmDonors(parts.home.donors, parts.home.swarm_socket, _terms(parts))
+    donated = DonatedEngine(engine, source, report=parts.report, wall_clock=parts.clock)
+    stack.callback(donated.close)
+    return donated
+
+
+def _terms(parts: EngineParts) -> LendTerms:
+    """Returns what a donor must load to have the policy's family."""
+    section = parts.config.policy
+    return LendTerms(
+        model=section.model,
+        adapter_rank=chosen(section.adapter_rank, 0),
+        four_bit=chosen(section.four_bit, False),
+        chat=section.chat,
+        family=parts.policy.family,
+    )
 
 
 def _in_its_own_process(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:

@@ -54,6 +54,17 @@ def load_encoded(encoded: EncodedWeights, trained: Mapping[str, Tensor], current
         _load_dense(encoded, layout, live)
 
 
+@torch.no_grad()
+def rounded(layout: TensorLayout, weights: Mapping[str, Tensor], room: list[Tensor] | None) -> list[Tensor]:
+    """Returns copies of ``weights`` in bf16 in host memory, in the layout's order, written over ``room`` if there is
+    any."""
+    if room is None:
+        room = [torch.empty(shape, dtype=torch.bfloat16) for _, shape in layout.tensors]
+    for name, copied in zip(layout.names, room, strict=True):
+        copied.copy_(weights[name])
+    return room
+
+
 def _load_diff(encoded: EncodedWeights, layout: TensorLayout, live: Sequence[Tensor], current: bytes | None) -> None:
     leads_to = open_diff(encoded.blob, layout).target
     if leads_to != encoded.target:

@@ -84,6 +84,11 @@ class TorchEngine:
         self._weights_hash: bytes | None = None  # of the weights loaded last, if they came encoded
 
     @property
+    def policy(self) -> Policy:
+        """What it samples from."""
+        return self._policy
+
+    @property
     def in_process(self) -> bool:
         return True
 

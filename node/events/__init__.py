@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from node.events.engines import EngineChanged
+from node.events.engines import DonorShare, DonorsShared, EngineChanged
 from node.events.faults import Fault, OutOfMemory
 from node.events.input_lines import PAUSE_LINE, STOP_LINE, LearnerStart
 from node.events.loading import LearnerReady, Loading, Planned, Stage, StateSyncing
@@ -32,6 +32,8 @@ __all__ = [
     "CheckpointsDamaged",
     "DamagedCheckpoint",
     "DeviceUsage",
+    "DonorShare",
+    "DonorsShared",
     "EngineChanged",
     "Evaluated",
     "Event",
@@ -78,6 +80,7 @@ Event = (
     | NotSaved
     | CheckpointsDamaged
     | EngineChanged
+    | DonorsShared
     | Fault
     | OutOfMemory
     | Samples

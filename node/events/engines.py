@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from node.events.timed import TimedEvent
 
 
@@ -20,3 +22,31 @@ class EngineChanged(TimedEvent, frozen=True, kw_only=True, tag="engine"):
     def is_as_configured(self) -> bool:
         """Whether the engine that was asked for generates."""
         return self.running and self.backend == self.configured
+
+
+class DonorShare(Struct, frozen=True, kw_only=True):
+    """What one donor did in a generation."""
+
+    peer: str
+    name: str  # as invited, or as the donor calls itself; shown escaped
+    state: (
+        str  # "preparing" (model or weights are not there yet), "ready" (given nothing), "generated", "lost", "dropped"
+    )
+    groups: int  # that it was given
+    groups_done: int  # of these, complete by it
+    tokens: int  # of it that are used
+    tokens_per_second: float | None  # while it sampled
+    share: float  # of all new tokens
+    setup_seconds: float  # until it had the newest weights
+    tokens_total: int  # used since the learner started
+    because: str  # why it was lost or dropped; shown escaped
+
+
+class DonorsShared(TimedEvent, frozen=True, kw_only=True, tag="donors"):
+    """Who generated a round's groups, where donors were there."""
+
+    groups: int  # launched
+    own_groups: int  # of these given to the learner's own engine
+    tokens: int
+    seconds: float
+    donors: tuple[DonorShare, ...]

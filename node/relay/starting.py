@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from typing import Final, NoReturn
 
 import msgspec
 
+from node.becoming import become
 from node.configuration import Config
 from node.home import Home, Lock, LockHeld, lock_home
 from node.supervision.cluster_setup import credentials_of, ensure_joined
@@ -20,7 +20,6 @@ from node.supervision.outcome import RunOutcome
 from node.supervision.start import swarm_settings
 from protocol.identity import NodeKey
 from swarm.exit_codes import ExitCode
-from swarm.process_start import INPUT
 from swarm.settings import ServiceSettings
 
 RELAY_COMMAND: Final = (sys.executable, "-P", "-m", "node.relay.relay_process")
@@ -62,12 +61,5 @@ def relay_settings(home: Home, config: Config, key: NodeKey) -> ServiceSettings:
 
 def become_relay(lock: Lock, settings: ServiceSettings, *, as_json: bool) -> NoReturn:
     """Replaces this process by the relay, which keeps the lock."""
-    for descriptor in (lock.descriptor, lock.own_descriptor):  # one process: it is the supervisor that still lives
-        os.set_inheritable(descriptor, True)
-    with tempfile.TemporaryFile() as given:
-        given.write(msgspec.json.encode(settings) + b"\n")
-        given.seek(0)
-        os.dup2(given.fileno(), INPUT)
-    sys.stdout.flush()
     command = [*RELAY_COMMAND, *(["--json"] if as_json else [])]
-    os.execve(sys.executable, command, {**RELAY_ENVIRONMENT, **os.environ})
+    become(command, msgspec.json.encode(settings), lock, {**RELAY_ENVIRONMENT, **os.environ})

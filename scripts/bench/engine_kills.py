@@ -40,7 +40,8 @@ from node.configuration import LearnerSection, PolicySection
 from node.engines.engine import GenerationProgress, GenerationRequest, Sampling, Weights
 from node.engines.process.channel import SocketChannel
 from node.engines.process.engine_child import EngineChild, connected
-from node.engines.process.engine_process import EngineSetup, accepted
+from node.engines.process.engine_process import accepted
+from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.hosted_torch import HostedTorchEngine
 from node.engines.process.process_engine import EngineChange, ProcessEngine, StartedEngine
 from node.engines.process.serving import EngineSession

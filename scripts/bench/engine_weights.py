@@ -30,7 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from node.configuration import LearnerSection, PolicySection
 from node.engines.engine import Weights
 from node.engines.process.engine_child import EngineChild
-from node.engines.process.engine_process import EngineSetup
+from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.process_engine import ProcessEngine
 from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineUpdate, EngineWeights

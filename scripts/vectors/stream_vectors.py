@@ -43,6 +43,7 @@ from scripts.vectors.cluster_vectors import (
     example_invitation,
 )
 from scripts.vectors.engine_vectors import refused_engine_requests
+from scripts.vectors.lend_vectors import refused_lend_messages
 from scripts.vectors.plain_values import FAMILY, SWARM_ID, Json, pattern, plain
 
 EXCHANGE = bytes(range(16))
@@ -214,6 +215,7 @@ def refused_stream_messages() -> list[Json]:
         ),
         ("members", "answer", "malformed: no news"): packed([[b"", 0, 0], None]),
         **refused_engine_requests(),
+        **refused_lend_messages(),
     }
     return [
         {"protocol": protocol, "expected": kind, "name": name, "reason": name.split(":")[0], "frame": frame.hex()}

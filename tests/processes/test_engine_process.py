@@ -17,7 +17,7 @@ import pytest
 from node.configuration import PolicySection
 from node.engines.engine import GenerationRequest, Sampling
 from node.engines.process.engine_child import EngineChild
-from node.engines.process.engine_process import EngineSetup
+from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.process_engine import EngineChange, ProcessEngine
 from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineWeights
@@ -30,7 +30,7 @@ SECTION = PolicySection(model="builtin:wren", device="cpu", dtype="float32", ada
 PARENT = """
 import sys, msgspec
 from node.engines.process.engine_child import EngineChild
-from node.engines.process.engine_process import EngineSetup
+from node.engines.process.engine_setup import EngineSetup
 child = EngineChild(msgspec.json.decode(sys.argv[1], type=EngineSetup))
 child.connect(60.0)
 print(child.pid, flush=True)

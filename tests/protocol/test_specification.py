@@ -21,12 +21,21 @@ from protocol.streams.engine_messages import (
     EngineRefusal,
     EngineRequest,
 )
+from protocol.streams.lend_messages import LEND_MAJOR, LEND_MINOR, LEND_PROTOCOL, LendAnswer, LendHello, LendRefusal
 from protocol.streams.manifest_messages import MANIFEST_PROTOCOL
 from protocol.streams.member_messages import MEMBER_PROTOCOL
 from protocol.streams.peer_messages import PEER_PROTOCOL
 from scripts.make_vectors import FOLDER
 
-STREAMS = (AVERAGING_PROTOCOL, BLOB_PROTOCOL, DIAL_BACK_PROTOCOL, MANIFEST_PROTOCOL, MEMBER_PROTOCOL, PEER_PROTOCOL)
+STREAMS = (
+    AVERAGING_PROTOCOL,
+    BLOB_PROTOCOL,
+    DIAL_BACK_PROTOCOL,
+    LEND_PROTOCOL,
+    MANIFEST_PROTOCOL,
+    MEMBER_PROTOCOL,
+    PEER_PROTOCOL,
+)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
 ENGINES = (DOCS / "engines.md").read_text(encoding="utf-8")
@@ -42,8 +51,12 @@ def test_every_bound_is_listed_with_its_value() -> None:
 
 
 def test_every_stream_protocol_and_every_reason_is_specified() -> None:
-    for name in (*STREAMS, *DeclineReason, *RefusalReason):
+    for name in (*STREAMS, *DeclineReason, *RefusalReason, *LendRefusal):
         assert f"`{name}`" in PAGE
+    assert f"`{LEND_PROTOCOL}`, version **{LEND_MAJOR}.{LEND_MINOR}**" in PAGE
+    for kind in (LendHello, *get_args(LendAnswer)):
+        fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__)
+        assert f'| `"{kind.__struct_config__.tag}"` | {fields} |' in PAGE
 
 
 def test_the_engines_protocol_is_specified_with_every_message_field_and_reason() -> None:

@@ -20,6 +20,7 @@ from protocol.blob_id import blob_id, chunk_hashes
 from protocol.cluster.admission import Admitted, judge_credential, judge_revocations
 from protocol.cluster.cluster_manifest import ClusterManifest, open_manifest, sign_manifest
 from protocol.cluster.invite import decode_invite, encode_invite
+from protocol.donor_invitation import DonorInvitation, decode_donor_invitation, encode_donor_invitation
 from protocol.gossip_message import MESSAGE_ID_BYTES, gossip_message_id
 from protocol.identity import NodeKey, peer_id_of, public_bytes_of, verify
 from protocol.limits import CHUNK_BYTES
@@ -50,6 +51,13 @@ from protocol.streams.handshake_messages import (
     HandshakeGreeting,
     decode_handshake,
 )
+from protocol.streams.lend_messages import (
+    LendAnswer,
+    LendHello,
+    LendRefusal,
+    decode_lend_answer,
+    decode_lend_hello,
+)
 from protocol.streams.manifest_messages import decode_manifest_of, manifest_frame
 from protocol.streams.member_messages import MembersAnswer, MembersNews, MembersQuestion, decode_members_message
 from protocol.streams.peer_messages import PeerExchangeAnswer, PeerExchangeQuestion, decode_peer_message
@@ -71,6 +79,7 @@ STREAM_KINDS: dict[str, dict[str, type[msgspec.Struct]]] = {
     "handshake": {"greeting": HandshakeGreeting, "answer": HandshakeAnswer, "conclusion": HandshakeConclusion},
     "engine": {f"request {kind.__struct_config__.tag}": kind for kind in get_args(EngineRequest)}
     | {f"answer {kind.__struct_config__.tag}": kind for kind in get_args(EngineAnswer)},
+    "lend": {"hello": LendHello} | {kind.__struct_config__.tag: kind for kind in get_args(LendAnswer)},
     "member": {"question": MembersQuestion, "answer": MembersAnswer, "news": MembersNews},
 }
 
@@ -90,6 +99,7 @@ STREAM_DECODERS: dict[str, Callable[[bytes, Any], msgspec.Struct]] = {
     "peer": decode_peer_message,
     "engine": decode_engine_message,
     "handshake": decode_handshake,
+    "lend": lambda raw, kind: decode_lend_hello(raw) if kind is LendHello else decode_lend_answer(raw),
     "member": decode_members_message,
 }
 KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Body)}
@@ -329,6 +339,18 @@ def test_every_kind_of_stream_message_has_a_vector() -> None:
         assert {vector["kind"] for vector in vectors(f"{protocol}_messages")} == set(kinds)
     declined = {vector["fields"].get("reason") for vector in vectors("averaging_messages")}
     assert declined >= set(DeclineReason)
+    assert {each["fields"]["reason"] for each in vectors("lend_messages") if each["kind"] == "refused"} == set(
+        LendRefusal
+    )
+
+
+@pytest.mark.parametrize("vector", vectors("donor_invitations"), ids=lambda v: v["fields"]["swarm_name"])
+def test_donor_invitation(vector: Any) -> None:
+    invitation = built(DonorInvitation, vector["fields"])
+    assert encode_donor_invitation(invitation) == vector["text"]
+    assert decode_donor_invitation(f" <{vector['text']}>\n") == invitation
+    assert invitation.secret_hash.hex() == vector["secret_hash"]
+    assert invitation.secret.hex() not in repr(invitation)
 
 
 @pytest.mark.parametrize("vector", vectors("blob_messages"), ids=lambda v: v["name"])
@@ -360,6 +382,7 @@ def test_refused_stream_message(vector: Any) -> None:
         "engine": limits.ENGINE_REQUEST_BYTES,
         "peer": limits.PEER_MESSAGE_BYTES,
         "handshake": limits.HANDSHAKE_MESSAGE_BYTES,
+        "lend": limits.LEND_MESSAGE_BYTES,
         "member": limits.MEMBERS_MESSAGE_BYTES,
     }[protocol]
     with pytest.raises(errors.ProtocolError) as refusal:

@@ -11,6 +11,7 @@ from node.events import (
     Averaged,
     CheckpointSaved,
     CheckpointsDamaged,
+    DonorsShared,
     EngineChanged,
     Evaluated,
     Fault,
@@ -91,6 +92,7 @@ class NodeStatus(Struct, frozen=True):
     clock: str | None = None  # what is wrong with this machine's clock, compared with those of peers
     paused: Paused | None = None  # None while the node trains
     engine: EngineChanged | None = None  # which engine generates, and why; None until the learner has one
+    donors: DonorsShared | None = None  # who generated the last round's groups; None while there is no donor
 
 
 class HealthAnswer(Struct, frozen=True):

@@ -19,7 +19,8 @@ CheckOption = Annotated[
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOption = False) -> None:
-    """Show what the node does: round, rewards, peers, addresses, faults. Of a relay: whom it relays for.
+    """Show what the node does: round, rewards, donors, peers, addresses, faults. Of a relay: whom it relays for; of a
+    machine that is lent: to whom.
 
     Example: starling status --check
     """
@@ -52,19 +53,20 @@ def status(home: HomeOption = None, as_json: JsonOption = False, check: CheckOpt
 
 
 def _shown_relay(home: Home, *, as_json: bool, check: bool) -> bool:
-    """Shows the relay that runs in ``home``, if one does."""
+    """Shows the relay or the donor that runs in ``home``, if one does."""
     import msgspec
 
+    from node.lending.lending_output import lender_lines
     from node.relay.asking import relay_lines, relay_status
 
     status = relay_status(home)
     if status is None:
         return False
     if check:
-        typer.echo("healthy: relay")
+        typer.echo(f"healthy: {'relay' if status.lending is None else 'donor'}")
     elif as_json:
         typer.echo(msgspec.json.encode(status))
     else:
-        for line in relay_lines(status):
+        for line in relay_lines(status) if status.lending is None else lender_lines(status, status.lending):
             typer.echo(line)
     return True

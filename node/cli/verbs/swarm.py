@@ -127,40 +127,61 @@ def invite(
     """
     from node.home import home_at
     from protocol import limits
-    from protocol.cluster.documents import Invitation, sign_invitation
-    from protocol.cluster.invite import address_to_invite, encode_invite
-    from protocol.identity import NodeKey
-    from swarm.cluster.cluster_files import cluster_files, current_psk, has_cluster, read_cluster, read_owner
+    from swarm.cluster.cluster_files import cluster_files, has_cluster
 
     where = home_at(home, os.environ)
-    files = cluster_files(where.path, owner_key)
-    if not has_cluster(files):
+    if not has_cluster(cluster_files(where.path, owner_key)):
         raise ConfigurationError(
             f"{where.path} belongs to no private cluster, and an open swarm needs no invite: others join with starling "
             "up --peer ADDRESS, and starling status prints the addresses of this node. To found a cluster: starling "
             "swarm create --private --name NAME"
         )
-    cluster = read_cluster(files)
-    owner, psk = read_owner(files, cluster), current_psk(files, cluster)
     if not 1 <= seats <= limits.MEMBERS or len(name.encode()) > limits.NAME_BYTES:
         raise ConfigurationError(
             f"--seats takes 1 to {limits.MEMBERS}, --for at most {limits.NAME_BYTES} bytes; {seats} and "
             f"{len(name.encode())} were given"
         )
+    seconds = duration_seconds(expires, "--expires")
+    typer.echo(
+        signed_invite(
+            where, owner_key, address or None, seconds=seconds, seats=seats, needs_owner=needs_owner, name=name
+        )
+    )
+
+
+def signed_invite(
+    home: Home,
+    owner_key: Path | None,
+    address: Sequence[str] | None,
+    *,
+    seconds: int,
+    seats: int = 1,
+    needs_owner: bool = False,
+    name: str = "",
+) -> str:
+    """Returns an invite to the private cluster of a data directory, valid for ``seconds``. Without ``address`` it has
+    those of the node that runs there. Raises ``ConfigurationError``, ``IdentityError`` where the owner's key is not at
+    hand."""
+    from protocol.cluster.documents import Invitation, sign_invitation
+    from protocol.cluster.invite import address_to_invite, encode_invite
+    from protocol.identity import NodeKey
+    from swarm.cluster.cluster_files import cluster_files, current_psk, read_cluster, read_owner
+
+    files = cluster_files(home.path, owner_key)
+    cluster = read_cluster(files)
+    owner, psk = read_owner(files, cluster), current_psk(files, cluster)
     key, now = NodeKey.generate(), int(time.time())
     needs_owner = needs_owner or cluster.manifest.admission == "owner"
-    join_by = now + duration_seconds(expires, "--expires")
-    invitation = Invitation(cluster.swarm_id, key.public_bytes, seats, needs_owner, now, now, join_by, name)
+    invitation = Invitation(cluster.swarm_id, key.public_bytes, seats, needs_owner, now, now, now + seconds, name)
     document = sign_invitation(owner, invitation)
-    if address:
-        address = list(dict.fromkeys(map(address_to_invite, address)))
+    if address is None:
+        address = addresses_here(home, needs_owner=needs_owner)
     else:
-        address = _addresses_here(where, needs_owner=needs_owner)
+        address = list(dict.fromkeys(map(address_to_invite, address)))
     try:
-        text = encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
+        return encode_invite(document=document, key=key, owner=owner.public_bytes, psk=psk, addresses=address)
     except ValueError as error:
         raise ConfigurationError(f"--address: {error}") from error
-    typer.echo(text)
 
 
 def duration_seconds(text: str, option: str) -> int:
@@ -183,7 +204,7 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
         typer.echo(line)
 
 
-def _addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
+def addresses_here(home: Home, *, needs_owner: bool) -> list[str]:
     """Returns the addresses to invite to, of the node or relay that runs in this data directory; none where none runs.
     Says on standard error where nobody could join by them."""
     from node.api.node_client import ask_status

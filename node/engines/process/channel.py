@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from typing import Protocol
 
 from protocol.errors import DeadlineError, UnreachableError
@@ -51,7 +52,14 @@ class SocketChannel:
             raise UnreachableError(f"the connection is closed ({error})") from error
 
     def close(self) -> None:
+        """Closes it; a call that waits in another thread ends with ``UnreachableError``."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def detached(self) -> socket.socket:
+        """Returns the socket itself, which is the caller's from now on."""
+        return self._socket
 
     def _exactly(self, size: int, until: float | None) -> bytes:
         received = bytearray()

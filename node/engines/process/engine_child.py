@@ -16,7 +16,7 @@ import msgspec
 
 from node.compute_environment import compute_environment
 from node.engines.process.channel import SocketChannel
-from node.engines.process.engine_process import ProcessSetup
+from node.engines.process.engine_setup import ProcessSetup
 from node.engines.process.losses import EngineLoss
 from protocol.errors import EngineLostError
 from swarm.socket_peer import is_process

@@ -15,32 +15,16 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
 from node.compute_environment import importing_libraries
+from node.engines.process.engine_setup import EngineSetup, ProcessSetup
 from protocol.errors import StarlingError
 from swarm.exit_codes import ExitCode, exit_code_of
 from swarm.process_start import INPUT, first_line
 from swarm.socket_peer import is_process
-
-
-class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line on standard input of any engine's process."""
-
-    socket: str  # path; nothing is there
-    files: str  # the directory in which the learner puts whole weights
-    log_level: str = "INFO"
-
-
-class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
-    """Of the embedded engine's."""
-
-    policy: dict[str, Any]  # ``PolicySection`` as JSON, with every "auto" decided
-    seed: int
-    merge_adapters: bool
-
 
 S = TypeVar("S", bound="ProcessSetup")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.engines.process.engine_process import ProcessSetup
+from node.engines.process.engine_setup import ProcessSetup
 
 
 class VllmSetup(ProcessSetup, frozen=True, kw_only=True):

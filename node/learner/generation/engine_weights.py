@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from node.engines.encoded_weights import EncodedWeights
+from node.engines.encoded_weights import EncodedWeights, rounded
 from node.engines.engine import Engine
 from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
 from protocol.errors import ProtocolError
@@ -103,7 +102,8 @@ class EngineWeights:
 
     def _send(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
         layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
-        present = self._rounded(layout, weights)
+        room, self._spare = self._spare, None
+        present = rounded(layout, weights, room)
         target = weights_hash_fast(layout, present)
         held, self._held = self._held, None  # until the engine has taken this, nothing is known
         blob = b""
@@ -121,13 +121,3 @@ class EngineWeights:
             self._engine.load_weights(version, EncodedWeights(target, blob))
         self._held, self._spare = _Held(layout, target, present), held.tensors if held is not None else None
         return EngineUpdate(form, len(blob))
-
-    def _rounded(self, layout: TensorLayout, weights: Mapping[str, Tensor]) -> list[Tensor]:
-        """Returns copies in bf16 in host memory, in the layout's order. They overwrite copies no longer needed."""
-        room, self._spare = self._spare, None
-        if room is None:
-            room = [torch.empty(shape, dtype=torch.bfloat16) for _, shape in layout.tensors]
-        with torch.no_grad():
-            for name, copied in zip(layout.names, room, strict=True):
-                copied.copy_(weights[name])
-        return room

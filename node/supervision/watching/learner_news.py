@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from node.api.answers import damaged_line, engine_line, not_saved_line, out_of_memory_line
+from node.api.answers import damaged_line, dropped_donor_line, engine_line, not_saved_line, out_of_memory_line
 from node.events import (
     Averaged,
     CheckpointSaved,
     CheckpointsDamaged,
+    DonorsShared,
     EngineChanged,
     Evaluated,
     Event,
@@ -70,6 +71,10 @@ class LearnerNews:
                 return [damaged_line(event)]
             case EngineChanged() if event.losses:
                 return [engine_line(event)]
+            case DonorsShared(donors=()):
+                del self._newest[DonorsShared]  # the last one has left
+            case DonorsShared():
+                return [dropped_donor_line(donor) for donor in event.donors if donor.state == "dropped"]
             case OutOfMemory():
                 return [out_of_memory_line(event)]
             case NotSaved() if event.ends_in_seconds is not None or self._unsaved_note_is_due():

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from node.configuration import BackendName, Config, EngineSection
 from node.engines.backend_choice import WHERE
 from node.engines.backends import BACKENDS, EngineParts, engine_of, make_empty
+from node.engines.donors.donated_engine import DonatedEngine
 from node.engines.torch import TorchEngine
 from node.events import EngineChanged, Event
 from node.home import Home
@@ -33,7 +34,8 @@ def test_the_embedded_engine_is_made_as_it_was_and_said_to_be_the_one(
     parts = EngineParts(Home(tmp_path), Config(), load_policy("qwen3"), 8, True, owns_weights, told.append, lambda: 5.0)
     with ExitStack() as stack:
         engine = engine_of(parts, stack)
-    assert isinstance(engine, TorchEngine) and (engine.rows, engine.owns_weights) == (8, owns_weights)
+    assert isinstance(engine, DonatedEngine) and isinstance(engine.own, TorchEngine)
+    assert (engine.rows, engine.owns_weights) == (8, owns_weights)
     (event,) = told
     assert isinstance(event, EngineChanged) and event.is_as_configured and event.backend == "torch"
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import limits
+from protocol.donor_invitation import decode_donor_invitation, encode_donor_invitation
 from protocol.errors import OversizedError, ProtocolError
 from protocol.streams.averaging_messages import Abandon, Offer, Propose, decode_averaging_message
 from protocol.streams.blob_messages import (
@@ -34,6 +35,7 @@ from protocol.streams.handshake_messages import (
     HandshakeGreeting,
     decode_handshake,
 )
+from protocol.streams.lend_messages import decode_lend_answer, decode_lend_hello
 from protocol.streams.member_messages import (
     CREDENTIAL_DIGEST_BYTES,
     MembersAnswer,
@@ -47,6 +49,7 @@ from tests.examples import examples
 from tests.protocol.mutation import mutated
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
+INVITATIONS = json.loads((VECTORS / "donor_invitations.json").read_text(encoding="utf-8"))
 
 
 def bodies(protocol: str) -> list[bytes]:
@@ -92,6 +95,25 @@ def test_answer_header(raw: bytes) -> None:
     assert 0 <= size_bytes < 2**64
     if status in list(BlobStatus):
         assert encode_answer_header(BlobStatus(status), size_bytes) == raw
+
+
+@given(received("lend"))
+@examples(200)
+def test_lend_message(raw: bytes) -> None:
+    for decode in (decode_lend_hello, decode_lend_answer):
+        with suppress(ProtocolError):
+            check(decode(raw), decode)
+
+
+@given(mutated([vector["text"].encode() for vector in INVITATIONS]) | st.binary(max_size=100))
+@examples(200)
+def test_donor_invitation(raw: bytes) -> None:
+    try:
+        invitation = decode_donor_invitation(raw.decode(errors="replace"))
+    except ProtocolError as error:
+        assert not any(vector["text"][20:40] in str(error) for vector in INVITATIONS)  # it may be a secret
+        return
+    assert decode_donor_invitation(encode_donor_invitation(invitation)) == invitation
 
 
 @given(received("engine"))

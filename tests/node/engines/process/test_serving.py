@@ -16,7 +16,8 @@ import pytest
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.process.channel import SocketChannel
 from node.engines.process.engine_child import EngineChild
-from node.engines.process.engine_process import EngineSetup, accepted
+from node.engines.process.engine_process import accepted
+from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.remote_engine import ModelExpected, RemoteEngine
 from node.kernels.weight_diff_kernels import patterns_of, weights_hash_fast
 from node.policy.policy import Policy

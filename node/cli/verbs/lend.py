@@ -1,0 +1,59 @@
+"""``starling lend``: generates on this machine for the owner who invited it."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from node.cli.options import HomeOption, JsonEventsOption, SetOption
+from node.cli.verbs.up import ListenOption, NameOption, flags_of
+
+
+def lend(
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="INVITATION",
+            help="The owner's invitation, starling-lend://…, or a file that holds one; needed at the first start only.",
+        ),
+    ] = None,
+    home: HomeOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="This machine's copy of the owner's model, where the owner's is a folder."),
+    ] = None,
+    name: NameOption = None,
+    listen: ListenOption = None,
+    sets: SetOption = None,
+    as_json: JsonEventsOption = False,
+) -> None:
+    """Lend this machine to an owner who invited it: it generates what that owner's node asks for, and nothing else.
+
+    It trains nothing and holds no data. The owner's model must be here too: a
+    built-in one is, a hub id is taken from the hub, a folder you name with
+    --model. Its weights come from the owner, and stay in memory. Use a data
+    directory of its own where this machine also trains. The first Ctrl-C says
+    goodbye, a second one ends it at once. starling status and starling down
+    work as with a node.
+
+    Examples:
+
+    starling lend --to 'starling-lend://1…'
+
+    starling lend --to invitation.txt --home ~/lent --model ./my-model
+
+    starling lend --home ~/lent
+    """
+    from node.home import home_at
+    from node.lending.starting import become_donor, prepare_lending
+    from node.supervision.outcome import RunOutcome
+
+    flags = flags_of(model, name, None, listen, None, None, sets)
+    prepared = prepare_lending(home_at(home, os.environ), os.environ, flags, to)
+    if isinstance(prepared, RunOutcome):
+        typer.echo(f"starling: {prepared.because}", err=True)
+        raise typer.Exit(prepared.exit_code)
+    become_donor(*prepared, as_json=as_json)

@@ -1,0 +1,23 @@
+"""What an engine's process is told on its standard input. No torch: whoever starts one may have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line on standard input of any engine's process."""
+
+    socket: str  # path; nothing is there
+    files: str  # the directory in which the learner puts whole weights
+    log_level: str = "INFO"
+
+
+class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
+    """Of the embedded engine's."""
+
+    policy: dict[str, Any]  # ``PolicySection`` as JSON, with every "auto" decided
+    seed: int
+    merge_adapters: bool

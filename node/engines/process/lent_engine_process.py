@@ -1,0 +1,40 @@
+"""The engine process of a donor: ``python -m node.engines.process.lent_engine_process``. ``starling lend`` starts it.
+
+As ``engine_process``, but its client is a session of the donor with the owner: when that ends, the process keeps its
+model and weights and serves the next one. What it holds then is told by a measured hash, so that an owner that is back
+sends a diff rather than everything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from node.compute_environment import importing_libraries
+from node.engines.process.engine_process import accepted, end, main
+from node.engines.process.engine_setup import EngineSetup
+
+
+def serve(connection: socket.socket, setup: EngineSetup) -> None:
+    """Loads the model and serves one client after another. Raises ``StarlingError``."""
+    with importing_libraries():  # late, so that the socket answers before
+        from node.configuration import PolicySection
+        from node.engines.process.channel import SocketChannel
+        from node.engines.process.hosted_torch import HostedTorchEngine
+        from node.engines.process.serving import EngineSession
+        from node.policy.policy import Policy
+
+    policy = Policy.load(PolicySection.model_validate(setup.policy))
+    engine = HostedTorchEngine(policy, merge_adapters=setup.merge_adapters)
+    path = Path(setup.socket)
+    while True:
+        EngineSession(engine, SocketChannel(connection), files=None).serve()
+        connection.close()
+        engine.sleep()
+        path.unlink(missing_ok=True)
+        connection = accepted(path, os.getppid())
+
+
+if __name__ == "__main__":
+    end(main(EngineSetup, serve))

@@ -1,0 +1,87 @@
+"""Prepares a data directory for a donor, and becomes the donor, as ``node.relay.starting`` does for a relay."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+import msgspec
+
+from node.becoming import become
+from node.configuration import Config, resolve
+from node.home import Home, Lock, LockHeld, lock_home
+from node.lending.invited import LendingSetup, invitation_of
+from node.printable import printable
+from node.supervision.cluster_setup import credentials_of, ensure_joined
+from node.supervision.outcome import RunOutcome
+from node.supervision.start import swarm_settings
+from protocol.donor_invitation import DonorInvitation
+from protocol.errors import ConfigurationError
+from protocol.identity import NodeKey
+from swarm.exit_codes import ExitCode
+from swarm.settings import ServiceSettings
+
+LENDING_COMMAND: Final = (sys.executable, "-P", "-m", "node.lending.lending_process")
+NAME_END_CHARACTERS: Final = 5  # of the peer id, in the name of a donor without a configured one
+
+
+def prepare_lending(
+    home: Home, environment: Mapping[str, str], flags: Mapping[str, str], given: str | None
+) -> tuple[Lock, ServiceSettings, LendingSetup] | RunOutcome:
+    """Locks the directory, joins the owner's private cluster if it has one, and returns what ``become_donor`` takes; a
+    refusal where another node uses the directory.
+
+    Raises ``ConfigurationError``, ``StorageError``, ``IdentityError``, or the errors of ``ensure_joined``.
+    """
+    resolved = resolve(home.path, environment, flags)
+    if resolved.problems:
+        raise ConfigurationError("; ".join(printable(each, 600) for each in resolved.problems))
+    config = resolved.config
+    home.prepare()
+    lock = lock_home(home)
+    if isinstance(lock, LockHeld):
+        holder = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
+        return RunOutcome(
+            ExitCode.TRY_AGAIN,
+            f"the data directory {home.path} is in use ({holder}); end what runs there with starling down, or lend "
+            "with a directory of its own: --home DIRECTORY",
+        )
+    key = NodeKey.load_or_create(home.key)
+    invitation = invitation_of(home, given)
+    if invitation.cluster_invite:
+        ensure_joined(home, config, invitation.cluster_invite)
+    settings = donor_settings(home, config, key, invitation)
+    lending = LendingSetup(
+        owner=invitation.owner,
+        secret=invitation.secret.hex(),
+        model=flags.get("policy.model", ""),
+        device=config.policy.device,
+        dtype=config.policy.dtype,
+        seed=config.seed,
+    )
+    return lock, settings, lending
+
+
+def donor_settings(home: Home, config: Config, key: NodeKey, invitation: DonorInvitation) -> ServiceSettings:
+    """Returns the settings of a donor's part in the owner's swarm."""
+    settings = swarm_settings(home, config, credentials_of(home, key))
+    if not settings.private:
+        settings = msgspec.structs.replace(
+            settings, swarm_name=invitation.swarm_name, swarm_id=invitation.swarm_id.hex(), manifest=""
+        )
+    return msgspec.structs.replace(
+        settings,
+        name=config.name or f"donor-{key.peer_id[-NAME_END_CHARACTERS:]}",
+        peers=tuple(dict.fromkeys((*invitation.addresses, *settings.peers))),
+        relay=False,
+        log_level="error" if settings.log_level == "info" else settings.log_level,  # its terminal is no log file
+    )
+
+
+def become_donor(lock: Lock, settings: ServiceSettings, lending: LendingSetup, *, as_json: bool) -> NoReturn:
+    """Replaces this process by the donor, which keeps the lock."""
+    command = [*LENDING_COMMAND, *(["--json"] if as_json else [])]
+    line = msgspec.json.encode({"settings": settings, "lending": lending})
+    become(command, line, lock, os.environ)
