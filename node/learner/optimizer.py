@@ -135,7 +135,7 @@ class MasterAdamW:
         for index, part in enumerate(slices_of(gradient.numel())):
             step_slice(index, part)
 
-    def masters(self) -> dict[str, Tensor]:
+    def masters(self) -> Mapping[str, Tensor]:
         """Returns the float32 weights that steps are taken on, by name, as live tensors."""
         return dict(self._masters)
 
@@ -154,7 +154,7 @@ class MasterAdamW:
         for name in self._copied:
             self._parameters[name].copy_(self._masters[name])
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Mapping[str, Tensor]:
         """Returns everything a continued run needs, as live tensors by name: moments, and master weights where kept."""
         tensors = {f"master.{name}": self._masters[name] for name in self._masters if name in self._copied}
         for name, moments in self._moments.items():

@@ -30,17 +30,6 @@ from node.learner.sharding.devices import ONE_DEVICE, Devices, divided, share_of
 from node.learner.signal import signal_share
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepTask:
-    """What optimizer steps are taken on, and how: what all devices are told."""
-
-    groups: tuple[TrainingGroup, ...]
-    passes: PassSettings
-    temperature: float
-    max_new_tokens: int  # the longest answer of any task
-    whole_batch: int  # the completions that a round generates
-
-
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What training on one batch did."""

@@ -10,14 +10,16 @@ micro-batches as the others, and where there is none for it, ``IDLE``; all of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
 
 from node.learner.objective.alignment import Alignment
-from node.learner.objective.batch import SELF, TrainingCompletion
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch
+from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
 
 IDLE: Final = MicroBatch(
@@ -30,6 +32,17 @@ IDLE: Final = MicroBatch(
     ),
 )
 """One token with A = 0: it has no gradient, and counts nowhere."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTask:
+    """What optimizer steps are taken on, and how: what all devices are told."""
+
+    groups: tuple[TrainingGroup, ...]
+    passes: PassSettings
+    temperature: float
+    max_new_tokens: int  # the longest answer of any task
+    whole_batch: int  # the completions that a round generates
 
 
 class Devices(Protocol):
@@ -50,9 +63,20 @@ class Devices(Protocol):
         ...
 
 
+class LeadingDevice(Devices, Protocol):
+    """The device of the learner itself, which tells the others what to do."""
+
+    def taking(self, task: StepTask) -> AbstractContextManager[None]:
+        """Returns a context within which all devices take the steps of ``task``, this one by its own call."""
+        ...
+
+
 class _OneDevice:
     rank = 0
     count = 1
+
+    def taking(self, task: StepTask) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def sums(self, values: Sequence[float]) -> list[float]:
         return list(values)
@@ -61,7 +85,7 @@ class _OneDevice:
         return report
 
 
-ONE_DEVICE: Final[Devices] = _OneDevice()
+ONE_DEVICE: Final[LeadingDevice] = _OneDevice()
 
 
 def divided(micro_batches: Sequence[MicroBatch], devices: Devices) -> list[MicroBatch]:
