@@ -356,7 +356,10 @@ class Learner:
         return learnt
 
     def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
-        """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are."""
+        """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are; on
+        several devices nothing is repeated, and all of them end."""
+        if self._devices.count > 1:
+            return self._taken(groups)
         return steps_or_nothing(
             self._phases,
             lambda: self._taken(groups),

@@ -65,11 +65,12 @@ def _read(lines: SimpleQueue[bytes]) -> None:
 
 
 if __name__ == "__main__":
+    code: int = ExitCode.DONE
     try:
         main()
     except ConfigurationError as error:
         logging.getLogger(__name__).error("%s", error)
-        code: int = ExitCode.BAD_CONFIGURATION
+        code = ExitCode.BAD_CONFIGURATION
     except Exception as error:
         from node.learner.sharding.messages import RAN_OUT
         from node.policy.device_faults import is_out_of_memory

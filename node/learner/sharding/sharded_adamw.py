@@ -2,7 +2,7 @@
 
 Every device has a ``MasterAdamW`` on its own rows. ``ShardedAdamW`` is the learner's: its steps are taken like any
 other's, and what it gives and takes besides (weights for peers and engines, the state for a checkpoint) is whole, and
-goes tensor by tensor through main memory, never as a whole model on one device. ``Rows`` does the others' part.
+goes tensor by tensor through main memory, never as a whole model on one device. ``ShardRows`` does each device's part.
 """
 
 from __future__ import annotations
@@ -76,13 +76,15 @@ class ShardRows:
         self.place(message.what, received)
 
     def hand_out(self, whole: Tensor) -> Tensor:
-        """Sends each other device its rows of a whole tensor, and returns our own."""
+        """Sends each other device its rows of a whole tensor, and returns our own; the learner calls it while the
+        others ``take``."""
         whole = whole.detach().cpu().contiguous()
         for rank in range(1, self._group.count):
             self._group.send(whole[rows_of(whole.shape, rank, self._group.count)] if whole.ndim else whole, rank)
         return whole[rows_of(whole.shape, 0, self._group.count)].clone() if whole.ndim else whole
 
     def place(self, what: What, rows: Mapping[str, Tensor]) -> None:
+        """Puts this device's rows in place: float32 weights by parameter, or the optimizer's state by its names."""
         if what == "weights":
             MasterAdamW.put(self._optimizer, rows)
         else:
