@@ -56,6 +56,11 @@ class Home:
         return self.path / "engine"
 
     @property
+    def devices_meeting(self) -> Path:
+        """The file in which the processes of a learner on several devices find each other."""
+        return self.path / "devices.meeting"
+
+    @property
     def api_token(self) -> Path:
         return self.path / "api.token"
 

@@ -5,6 +5,7 @@ remembers of its run over defaults.
 section, never the whole tree. ``node.toml.example`` documents every key.
 """
 
+from node.configuration.devices import DevicesFault, devices_faults
 from node.configuration.machine import MachineSection, PauseCondition
 from node.configuration.remembered import RememberedRun, remembered_run, with_whole_paths
 from node.configuration.sections import (
@@ -55,6 +56,7 @@ __all__ = [
     "CheckpointSection",
     "Config",
     "CorrectionName",
+    "DevicesFault",
     "DivergenceEstimator",
     "DtypeName",
     "EngineSection",
@@ -74,6 +76,7 @@ __all__ = [
     "TasksSection",
     "TrackerName",
     "chosen",
+    "devices_faults",
     "known_keys",
     "load_config",
     "remembered_run",

@@ -144,6 +144,7 @@ class LearnerSection(ConfigSection):
     optimizer: OptimizerName | Auto = "auto"  # AdamW, its moments in float32, in 8 bits, or on the host
     batch_tokens: AtLeastOne | Auto = "auto"  # padded tokens of one micro-batch; gradients accumulate over them
     recompute: bool | Auto = "auto"  # activations are computed again in the backward pass instead of kept
+    devices: Annotated[int, Field(ge=1, le=64)] = 1  # GPUs, or processes of a CPU, that hold the model in shards
     peer_share: Fraction = 0.25  # of a round's foreign groups, from any one peer while other peers have groups too
     trust_peers: bool = False  # peers have full influence from the start, as members of a private cluster always do
     max_age_seconds: Positive = 300.0  # of a foreign group

@@ -56,7 +56,8 @@ def examine(home: Home, environment: Mapping[str, str], flags: Mapping[str, str]
     findings = [*_configured(home, resolved, used, wrong), *_computing(torch, running, fit)]
     on_card = torch.probe is not None and torch.probe.device == "cuda"
     four_bit = config.policy.four_bit is True
-    facts = EngineFacts(environment_at(environment).installed(), on_card, four_bit)
+    in_shards = config.learner.devices > 1
+    facts = EngineFacts(environment_at(environment).installed(), on_card, four_bit, in_shards)
     findings.append(judge_engine(config, running, facts))
     findings += [*_network(home, config, running, peers), *_data(home, config, running, fit)]
     findings.append(machine.judge_clock(_clock(home, began, running, peers)))

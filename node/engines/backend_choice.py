@@ -23,6 +23,7 @@ class EngineFacts:
     vllm: Installed | None
     on_card: bool  # the learner computes on an NVIDIA GPU
     four_bit: bool  # the base model is in 4 bits
+    in_shards: bool = False  # the learner's process has a part of the weights alone (learner.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,13 @@ def choose_backend(section: EngineSection, facts: EngineFacts) -> BackendChoice:
     """Returns what is set, if it can be had; for "auto" vLLM where it was installed for the card that the learner
     uses."""
     unfit = _unfit_for_vllm(facts)
+    own: BackendName = "process" if facts.in_shards else "torch"
     if section.backend == "auto":
-        chosen: BackendName = "vllm" if unfit is None and facts.vllm is not None and _is_for_card(facts) else "torch"
-        return BackendChoice(chosen, f'{WHERE[chosen]} (engine.backend = "auto")', chosen)
+        chosen: BackendName = "vllm" if unfit is None and facts.vllm is not None and _is_for_card(facts) else own
+        because = ", learner.devices above 1" if facts.in_shards else ""
+        return BackendChoice(chosen, f'{WHERE[chosen]} (engine.backend = "auto"{because})', chosen)
     if section.backend == "vllm" and unfit is not None:
-        return BackendChoice("torch", f'{unfit} (engine.backend = "vllm")', "vllm")
+        return BackendChoice(own, f'{unfit} (engine.backend = "vllm")', "vllm")
     return BackendChoice(
         section.backend, f'{WHERE[section.backend]} (engine.backend = "{section.backend}")', section.backend
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from node.compute_environment import without_compute_settings
+from node.compute_environment import compute_environment, without_compute_settings
 from node.configuration import BackendName, Config, chosen
 from node.engines.backend_choice import BackendChoice, EngineFacts, choose_backend
 from node.engines.donors.donated_engine import DonatedEngine
@@ -18,6 +18,7 @@ from node.engines.donors.donor_source import SwarmDonors
 from node.engines.engine import Engine
 from node.engines.process.engine_child import EngineChild
 from node.engines.process.engine_setup import EngineSetup
+from node.engines.process.losses import EngineLoss
 from node.engines.process.process_engine import EngineChange, ProcessEngine
 from node.engines.process.remote_engine import Patience, patience_with
 from node.engines.torch import TorchEngine
@@ -29,6 +30,7 @@ from node.policy.adapter import adapter_configuration
 from node.policy.model_files import model_folder
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
+from protocol.errors import EngineLostError
 from protocol.streams.lend_messages import LendTerms
 
 VLLM_COMPILING_SECONDS: Final = 1200.0  # for the model, before it says hello
@@ -51,7 +53,8 @@ class EngineParts:
 def engine_of(parts: EngineParts, stack: ExitStack) -> Engine:
     """Returns the engine that is configured, or the embedded one in its place; ``stack`` ends what it starts."""
     policy = parts.policy
-    facts = EngineFacts(environment_at(os.environ).installed(), policy.device.type == "cuda", policy.four_bit)
+    on_card, in_shards = policy.device.type == "cuda", parts.config.learner.devices > 1
+    facts = EngineFacts(environment_at(os.environ).installed(), on_card, policy.four_bit, in_shards)
     choice = choose_backend(parts.config.engine, facts)
     return BACKENDS[choice.backend](parts, choice, stack)
 
@@ -84,7 +87,8 @@ def _in_its_own_process(parts: EngineParts, choice: BackendChoice, stack: ExitSt
         seed=parts.config.seed,
         merge_adapters=parts.merge_adapters,
     )
-    return _process_engine(parts, choice, stack, lambda: EngineChild(setup), _patience(parts))
+    variables = compute_environment(os.environ) | _own_card(parts)
+    return _process_engine(parts, choice, stack, lambda: EngineChild(setup, environment=variables), _patience(parts))
 
 
 def _on_vllm(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:
@@ -107,8 +111,17 @@ def _on_vllm(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Eng
     code = {"PYTHONPATH": str(linked_packages(parts.home.engine_code))}
     patience = _patience(parts)
     patience = replace(patience, start=patience.start + VLLM_COMPILING_SECONDS)
-    variables = without_compute_settings(os.environ) | code
+    variables = without_compute_settings(os.environ) | code | _own_card(parts)
     return _process_engine(parts, choice, stack, lambda: EngineChild(setup, command, variables), patience)
+
+
+def _own_card(parts: EngineParts) -> dict[str, str]:
+    """Returns the variables that give an engine the card after those of a learner in shards; none otherwise."""
+    devices = parts.config.learner.devices
+    if devices == 1 or parts.policy.device.type != "cuda":
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[devices] if visible else str(devices)}
 
 
 def _patience(parts: EngineParts) -> Patience:
@@ -151,6 +164,14 @@ def make_empty(folder: Path) -> None:
 
 
 def _embedded(parts: EngineParts, *, owns_weights: bool) -> TorchEngine:
+    """Raises ``EngineLostError`` where the learner's process has a part of the weights alone."""
+    devices = parts.config.learner.devices
+    if devices > 1:
+        raise EngineLostError(
+            f"the engine was lost again and again, and with learner.devices = {devices} none can take over in the "
+            "learner's process: the learner's log has the reason",
+            EngineLoss.ENDED,
+        )
     return TorchEngine(
         parts.policy,
         rows=parts.rows,

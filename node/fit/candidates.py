@@ -64,6 +64,8 @@ def candidates(config: Config, machine: Machine, kept: Trained | None) -> Iterat
 def _trainings(config: Config, machine: Machine, kept: Trained | None) -> Iterator[tuple[int, bool, DtypeName]]:
     """Yields rank, 4 bits and dtype, in order of preference."""
     rank, four_bit = config.policy.adapter_rank, config.policy.four_bit
+    if config.learner.devices > 1:  # ``node.configuration.devices`` refuses true
+        four_bit = False
     if kept is not None:
         rank, four_bit = chosen(rank, kept.adapter_rank), chosen(four_bit, kept.four_bit)
     ranks: Sequence[int] = [0, ADAPTER_RANK] if rank == "auto" else [rank]
@@ -102,7 +104,8 @@ def _ways(config: Config, machine: Machine, full: MemorySettings) -> Iterator[Me
         if full.merge_adapters:
             yield msgspec.structs.replace(full, merge_adapters=False)
     elif config.learner.optimizer == "auto":
-        yield msgspec.structs.replace(full, optimizer="adamw8bit")
+        if config.learner.devices == 1:
+            yield msgspec.structs.replace(full, optimizer="adamw8bit")
         if machine.device == "cuda":
             yield msgspec.structs.replace(full, optimizer="host")
 
@@ -110,6 +113,8 @@ def _ways(config: Config, machine: Machine, full: MemorySettings) -> Iterator[Me
 def _passes(config: Config) -> list[tuple[int, bool, int | None]]:
     """Returns ``PASSES`` with what a person set."""
     tokens, recompute = config.learner.batch_tokens, config.learner.recompute
+    if config.learner.devices > 1:
+        recompute = True
     found = []
     for each_tokens, each_recompute, chunk in PASSES:
         wanted = chosen(recompute, each_recompute)

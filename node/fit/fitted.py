@@ -9,13 +9,14 @@ more halving.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from protocol.errors import StorageError
 from swarm.atomic_file import write_atomically
 
 VERSION: Final = 1
@@ -93,3 +94,32 @@ def fitted_with(path: Path, model: str, memory_bytes: int) -> Fitted | None:
     """Returns what the file holds for this model on this much memory; None where it says nothing of them."""
     found = read_fitted(path)
     return found if found is not None and found.holds_for(model, memory_bytes) else None
+
+
+def remember(path: Path, model: str, memory_bytes: int, sizes: Sizes) -> None:
+    """Writes down what the next start begins with. Raises ``StorageError``."""
+    before = fitted_with(path, model, memory_bytes)
+    killed = before.learner_killed if before is not None else 0
+    write_fitted(
+        path,
+        Fitted(
+            model=model,
+            memory_bytes=memory_bytes,
+            rows=sizes.rows,
+            batch_tokens=sizes.batch_tokens,
+            recompute=sizes.recompute,
+            learner_killed=killed,
+        ),
+    )
+
+
+def remember_smaller_passes(path: Path, model: str, memory_bytes: int, begin: Sizes) -> None:
+    """Has the next start begin with passes half as large, where this one cannot go on; ``begin`` is what it began with.
+    A file that cannot be written is logged."""
+    fitted = fitted_with(path, model, memory_bytes)
+    sizes = begin if fitted is None else fitted.sizes
+    smaller = replace(sizes, batch_tokens=halved(sizes.batch_tokens, MIN_BATCH_TOKENS))
+    try:
+        remember(path, model, memory_bytes, smaller)
+    except StorageError as error:
+        log.warning("the next start will not know that memory ran out: %s", error)

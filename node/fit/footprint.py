@@ -23,7 +23,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
                    average of the proximal policy, in main memory; nothing above ``HARM_COPIED_WEIGHTS``
 
 A round generates, then learns, then steps; the peak is that of one phase, not the sum. What runs in the background is
-added to each phase. Without CUDA everything is in main memory.
+added to each phase. Without CUDA everything is in main memory. ``node.fit.shards`` has what a learner on several
+devices divides, and what each of them holds besides.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from node.fit.generating import engine_bytes, generation_bytes
 from node.fit.model_sizes import ModelSizes
 from node.fit.optimizer_size import STEP_BYTES, OptimizerBytes, optimizer_bytes
 from node.fit.settings import MemorySettings
+from node.fit.shards import Shards, gathered_bytes
 from node.fit.workload import Workload
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
@@ -106,26 +108,53 @@ def footprint_of(
     """Returns what a learner of ``sizes`` takes under ``settings``. Pure."""
     trained = trained_parameters(sizes, settings)
     shape = pass_shape(workload, settings.batch_tokens)
+    shards = Shards(workload.devices, on_cards=device == "cuda")
     resident = _resident(sizes, settings, workload, device, trained)
     background = _background(settings, workload, device, trained)
     generating = generation_bytes(sizes, settings, workload)
-    ahead = generating if workload.generates_ahead else {}
+    ahead = generating if workload.generates_ahead and not shards.has_engine_card else {}
+    learning = _learning(sizes, settings, shape, trained)
+    gathered = {"gathered layers": gathered_bytes(sizes, settings)} if shards.devices > 1 else {}
+    stepping = {"compiled kernels": LEARNING_BYTES, "gradients": FLOAT_BYTES * trained, "step": STEP_BYTES}
     phases = {
         "generating": {"compiled kernels": GENERATING_BYTES} | generating,
-        "learning": {"compiled kernels": LEARNING_BYTES} | _learning(sizes, settings, shape, trained) | ahead,
-        "stepping": {
-            "compiled kernels": LEARNING_BYTES,
-            "gradients": FLOAT_BYTES * trained,
-            "step": STEP_BYTES,
-        }
-        | ahead,
+        "learning": shards.of_a_place({"compiled kernels": LEARNING_BYTES} | learning | gathered) | ahead,
+        "stepping": shards.of_a_place(stepping) | ahead,
     }
     found = [Phase(name, (*resident, *background, *_parts(parts, "device", device))) for name, parts in phases.items()]
+    if shards.devices > 1:
+        found += _phases_in_shards(sizes, settings, workload, device, generating, trained)
     checkpoint = checkpoint_tensor_bytes(settings, workload, trained)
     if not settings.save_beside and device == "cuda":
         on_host = _optimizer_bytes(settings, trained).host + _averaging_state_bytes(settings, workload, trained)
         found.append(Phase("saving", (*resident, Part("checkpoint copy", checkpoint - on_host, "host"))))
     return Footprint(tuple(found), checkpoint, 2 * trained)
+
+
+def _phases_in_shards(
+    sizes: ModelSizes,
+    settings: MemorySettings,
+    workload: Workload,
+    device: DeviceKind,
+    generating: dict[str, int],
+    trained: int,
+) -> list[Phase]:
+    """Returns the phases that only a learner on several devices has: each process loads the whole model into main
+    memory and divides it there, and of GPUs one more has the engine, and nothing else."""
+    whole, state = weight_bytes(sizes, settings), _optimizer_bytes(settings, trained)
+    processes = (CUDA_LEARNER_BYTES if device == "cuda" else LEARNER_BYTES) * workload.devices + OTHER_PROCESSES_BYTES
+    loading = Phase(
+        "loading",
+        (
+            Part("weights", whole * workload.devices, "host"),
+            Part("optimizer", state.device + state.host, "host"),
+            Part("processes", processes, "host"),
+        ),
+    )
+    if device != "cuda":
+        return [loading]
+    engine = {"weights in the engine's process": whole, "CUDA": CUDA_CONTEXT_BYTES} | generating
+    return [loading, Phase("generating, on the engine's GPU", tuple(_parts(engine, "device", device)))]
 
 
 def trained_parameters(sizes: ModelSizes, settings: MemorySettings) -> int:
@@ -165,13 +194,14 @@ def _resident(
 ) -> list[Part]:
     """Returns what is there in every phase."""
     trained_width = FLOAT_BYTES if settings.adapter_rank else ELEMENT_BYTES[settings.dtype]
+    shards = Shards(workload.devices, on_cards=device == "cuda")
     on_device = {
-        "weights": weight_bytes(sizes, settings),
+        "weights": shards.share(weight_bytes(sizes, settings)),
         "engine's copies": engine_bytes(sizes, settings) + workload.engine_copies * trained_width * trained,
         "reference": workload.reference_copies * FLOAT_BYTES * trained,
-        "optimizer": _optimizer_bytes(settings, trained).device,
+        "optimizer": shards.share(_optimizer_bytes(settings, trained).device),
     }
-    if workload.engine_elsewhere:
+    if workload.engine_elsewhere and not shards.has_engine_card:
         on_device["weights in the engine's process"] = weight_bytes(sizes, settings)
     on_host = {
         "engine process": _engine_process_bytes(workload, device, trained),
@@ -179,11 +209,11 @@ def _resident(
         "averaging's state": _averaging_state_bytes(settings, workload, trained),
         "copies against harm": _bytes_against_harm(settings, workload, trained),
         "published weights": 2 * trained if workload.publishes and settings.averages else 0,
-        "learner process": CUDA_LEARNER_BYTES if device == "cuda" else LEARNER_BYTES,
+        "learner process": (CUDA_LEARNER_BYTES if device == "cuda" else LEARNER_BYTES) * workload.devices,
         "other processes": OTHER_PROCESSES_BYTES,
     }
     parts = [*_parts(on_device, "device", device), *_parts(on_host, "host", device)]
-    contexts = 1 + workload.engine_elsewhere
+    contexts = 1 + (workload.engine_elsewhere and not shards.has_engine_card)
     return [*parts, Part("CUDA", contexts * CUDA_CONTEXT_BYTES, "device")] if device == "cuda" else parts
 
 

@@ -29,6 +29,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     completions: int  # of a group
     engine_copies: int = 0  # of the trained weights: the embedded engine's own, and those that wait for an engine
     engine_elsewhere: bool = False  # in a process of its own, which holds another copy of the model
+    devices: int = 1  # that hold the learner's model in shards; above 1 the engine is elsewhere, of GPUs on one more
     generates_ahead: bool = False  # while learning
     reference_copies: int = 0  # of the trained weights: reference and proximal policy
     averages_proximal: bool = False  # the proximal policy is an average of past weights
@@ -55,7 +56,7 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
     behind = objective.research.weights_behind
     runs_ahead = learner.max_staleness > 0
     waiting = 1 + behind if runs_ahead or behind else 0
-    elsewhere = config.engine.backend in ("process", "vllm")
+    elsewhere = config.engine.backend in ("process", "vllm") or learner.devices > 1
     averages_proximal = objective.correction in AVERAGING_CORRECTIONS
     return Workload(
         prompt_tokens=prompt,
@@ -65,6 +66,7 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
         completions=learner.completions,
         engine_copies=waiting if elsewhere else waiting + (waiting > 0),
         engine_elsewhere=elsewhere,
+        devices=learner.devices,
         generates_ahead=runs_ahead,
         reference_copies=(objective.kl_weight > 0) + averages_proximal,
         averages_proximal=averages_proximal,

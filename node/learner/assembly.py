@@ -18,13 +18,13 @@ from typing import Any
 from node.averaging.rules import rule_of
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints
-from node.configuration import Config
+from node.configuration import Config, devices_faults
 from node.engines.backends import EngineParts, engine_of
 from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import Event, LearnerReady, Loading
-from node.fit.fitted import FLOORS, Fitted, Sizes, fitted_with, write_fitted
+from node.fit.fitted import FLOORS, Sizes, fitted_with, remember, remember_smaller_passes
 from node.fit.settings import MemorySettings
 from node.home import Home
 from node.learner.continuing import continued
@@ -42,6 +42,8 @@ from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
 from node.learner.planning import planned_config
+from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice
+from node.learner.sharding.starting import put_in_shards, start_other_devices
 from node.policy.device import choose_device
 from node.policy.policy import Policy
 from node.state_sync.measured_success import SuccessMeasurement
@@ -98,24 +100,35 @@ def assembled(
         report(Loading(time_seconds=time.time(), what=what, seconds=time.monotonic() - began))
 
     home = Home(path)
+    for fault in devices_faults(config):
+        raise ConfigurationError(f"{fault.key} {fault.found}: {fault.remedy}")
     loading("tasks")
     tasks = load_tasks(config.tasks)
     sized = _sized(home, config, tasks, report)
     loading("policy")
     policy, floors = _policy(sized, may_recompute=config.learner.recompute == "auto")
     check_prompt_room(tasks, policy.tokens, Network.of(policy.model).context)
-    measure = SuccessMeasurement(policy, tasks, scorer, rows=sized.settings.rows, draws=random.SystemRandom())
-    restored = _restored(home, sized.config, policy, tasks, measure, report, should_stop, loading)
-    loading("engine")
-    size_plan = SizePlan(
-        sized.begin,
-        most=sized.most,
-        floors=floors,
-        remember=partial(_remember, home.fitted, config.policy.model, sized.memory_bytes),
-        should_stop=should_stop,
-    )
     with ExitStack() as stack:
-        learner = _learner(home, sized, policy, restored, tasks, scorer, report, size_plan, stack)
+        ran_out = partial(remember_smaller_passes, home.fitted, config.policy.model, sized.memory_bytes, sized.begin)
+        others = start_other_devices(home.devices_meeting, sized.config, policy, report, ran_out, stack)
+        measure = SuccessMeasurement(policy, tasks, scorer, rows=sized.settings.rows, draws=random.SystemRandom())
+        restored = _restored(home, sized.config, policy, tasks, measure, report, should_stop, loading)
+        devices: LeadingDevice = ONE_DEVICE
+        if others is not None:
+            loading("devices")
+            sharded, restored.optimizer, devices = put_in_shards(
+                home.devices_meeting, sized.config, policy, restored.optimizer, others, ran_out
+            )
+            policy, restored.others = sharded, OtherPolicies(sharded.trainable(), sized.config.objective)
+        loading("engine")
+        size_plan = SizePlan(
+            sized.begin,
+            most=sized.most,
+            floors=floors,
+            remember=partial(remember, home.fitted, config.policy.model, sized.memory_bytes),
+            should_stop=should_stop,
+        )
+        learner = _learner(home, sized, policy, restored, tasks, scorer, report, size_plan, devices, stack)
         seconds = time.monotonic() - began
         report(_ready(sized.config, policy, learner, restored.checkpoint, sized.begin, sized.memory_bytes, seconds))
         yield learner
@@ -134,7 +147,10 @@ def _sized(home: Home, config: Config, tasks: Mapping[str, Task], report: Callab
 def _policy(sized: _Sized, *, may_recompute: bool) -> tuple[Policy, Sizes]:
     """Returns the policy, and what sizes may come down to when memory runs out: recomputation only where
     ``may_recompute`` and the architecture allow it."""
-    policy = Policy.load(sized.config.policy)
+    section = sized.config.policy
+    if sized.config.learner.devices > 1:  # no device is to hold all of it
+        section = section.model_copy(update={"device": "cpu"})
+    policy = Policy.load(section)
     return_freed_tensors(policy.parameters)
     network = Network.of(policy.model, policy.tokens.vocabulary)
     check_network(policy.model, network, recompute=sized.settings.recompute)
@@ -189,6 +205,7 @@ def _learner(
     scorer: RewardScorer,
     report: Callable[[Event], None],
     size_plan: SizePlan,
+    devices: LeadingDevice,
     stack: ExitStack,
 ) -> Learner:
     """Returns the learner; ``stack`` ends its threads and those of its parts, its own first."""
@@ -223,6 +240,7 @@ def _learner(
         evaluation=_evaluation(config, policy, engine, scorer, tasks),
         passes=PassSettings(settings.batch_tokens, settings.recompute, settings.chunk_tokens),
         size_plan=size_plan,
+        devices=devices,
     )  # fmt: skip
     stack.callback(learner.close)
     return learner
@@ -232,10 +250,12 @@ def _evaluation(
     config: Config, policy: Policy, engine: Engine, scorer: RewardScorer, tasks: Mapping[str, Task]
 ) -> EvaluationWhileTraining:
     """Evaluates with the learner's own engine. One that owns its weights may hold older ones, and generate meanwhile:
-    then each evaluation has an engine of its own, which needs memory as the learner's does, and is dropped after it."""
+    then each evaluation has an engine of its own, which needs memory as the learner's does, and is dropped after it. Of
+    a policy in shards there is no other engine; ``devices_faults`` sees to it that it holds the present weights."""
+    own = config.learner.devices > 1
 
     def idle_engine() -> Engine:
-        return TorchEngine(policy, rows=engine.rows, seed=config.seed) if engine.owns_weights else engine
+        return TorchEngine(policy, rows=engine.rows, seed=config.seed) if engine.owns_weights and not own else engine
 
     context = Network.of(policy.model).context
     return EvaluationWhileTraining(config.evaluation, policy.tokens, idle_engine, scorer, tasks, context=context)
@@ -243,23 +263,6 @@ def _evaluation(
 
 def _optimizer(policy: Policy, config: Config) -> MasterAdamW:
     return MasterAdamW(policy.trainable(), config.learner, adapted_parameters=policy.adapted_parameters)
-
-
-def _remember(path: Path, model: str, memory_bytes: int, sizes: Sizes) -> None:
-    """Writes down what the next start begins with."""
-    before = fitted_with(path, model, memory_bytes)
-    killed = before.learner_killed if before is not None else 0
-    write_fitted(
-        path,
-        Fitted(
-            model=model,
-            memory_bytes=memory_bytes,
-            rows=sizes.rows,
-            batch_tokens=sizes.batch_tokens,
-            recompute=sizes.recompute,
-            learner_killed=killed,
-        ),
-    )
 
 
 def _weight_averager(

@@ -6,6 +6,9 @@ has it, and freed: there is never a second whole set of gradients. Parameters in
 nothing is done for them.
 
 Within one pass autograd itself adds up the uses of a weight, in the weight's own dtype, unless layers are recomputed.
+
+Of a parameter in shards (``sharding``) all of this is about the rows that this device holds, each time after FSDP2 has
+reduced a layer's gradient to them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Final
 
 import torch
 from torch import Tensor
+
+from node.learner.sharding.shards import shard_of
 
 BLOCK: Final = 1 << 24
 """Numbers added at a time: a CPU makes a float32 copy of what it adds, which should not be of a whole embedding."""
@@ -61,7 +66,7 @@ class GradientAccumulator:
                 self._take(name)
             gradient = self._sums.get(name, parameter.grad)
             if gradient is not None:
-                found[name] = gradient
+                found[name] = shard_of(gradient)
         return found
 
     def drop(self) -> None:
@@ -81,6 +86,7 @@ class GradientAccumulator:
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
+        gradient = shard_of(gradient)
         if name not in self._sums:
             self._sums[name] = gradient.float()
             return

@@ -52,6 +52,7 @@ from node.learner.persistence import LearnerState, Persistence
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
 from node.learner.samples import SampleChoice
+from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
 from node.learner.step import BatchReport, optimizer_steps
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
@@ -85,12 +86,14 @@ class Learner:
         evaluation: EvaluationWhileTraining | None = None,
         passes: PassSettings | None = None,
         size_plan: SizePlan | None = None,
+        devices: LeadingDevice = ONE_DEVICE,
     ) -> None:
         """``clock`` gives Unix time. Where ``state`` comes from a checkpoint, its tensors are loaded already, and
         ``others`` were made before that. Without ``others`` the policy as it is now is the reference; without
         ``weight_averager`` weights are never averaged; without ``evaluation`` they are never measured.
 
         Rows and passes begin and change as ``size_plan`` says; without it they begin as ``engine`` and ``config`` say.
+        ``devices`` hold policy and optimizer, in shards where they are several.
         """
         self.config, self.policy, self.tasks, self.state = config, policy, tasks, state
         self.passes = passes or PassSettings(  # replaced when memory runs out
@@ -98,7 +101,7 @@ class Learner:
         )
         self._scorer, self._intake, self._optimizer = scorer, intake, optimizer
         self._report, self._clock, self._persistence = report, clock, persistence
-        self._weight_averager, self._evaluation = weight_averager, evaluation
+        self._weight_averager, self._evaluation, self._devices = weight_averager, evaluation, devices
         self._network = Network.of(policy.model, policy.tokens.vocabulary)
         self._others = others or OtherPolicies(policy.trainable(), config.objective)
         self._foreign = ForeignCandidates(intake, tasks, policy.tokens, config.objective, context=self._network.context)
@@ -131,7 +134,7 @@ class Learner:
             context=self._network.context,
         )
         self._schedule = schedule_of(config, generation, self._phases)
-        self._schedule.publish(state.policy_version, policy.trainable())
+        self._schedule.publish(state.policy_version, policy.weights())
 
     def run(self, should_stop: Callable[[], str | None]) -> Stopped:
         """Runs rounds until the configuration's limit, counted from here, or until ``should_stop`` gives a reason."""
@@ -220,7 +223,7 @@ class Learner:
         taken_back |= self._take_back_learning(groups)
         if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
             self.state.policy_version += 1
-            self._schedule.publish(self.state.policy_version, self.policy.trainable())
+            self._schedule.publish(self.state.policy_version, self.policy.weights())
         watch.lap("publish")
 
         # Report, evaluate and checkpoint.
@@ -353,25 +356,40 @@ class Learner:
         return learnt
 
     def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
-        """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are."""
+        """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are; on
+        several devices nothing is repeated, and all of them end."""
+        if self._devices.count > 1:
+            return self._taken(groups)
         return steps_or_nothing(
             self._phases,
-            lambda: optimizer_steps(
-                self._network,
-                self._optimizer,
-                groups,
-                self.passes,
-                self.config.objective,
-                self._others,
-                temperature=self.config.engine.temperature,
-                max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
-                whole_batch=self.config.learner.own_groups * self.config.learner.completions,
-            ),
+            lambda: self._taken(groups),
             self._optimizer,
             self._others,
             self.config.objective,
             self._schedule.release,
         )
+
+    def _taken(self, groups: Sequence[TrainingGroup]) -> BatchReport:
+        task = StepTask(
+            tuple(groups),
+            self.passes,
+            self.config.engine.temperature,
+            max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
+            whole_batch=self.config.learner.own_groups * self.config.learner.completions,
+        )
+        with self._devices.taking(task):
+            return optimizer_steps(
+                self._network,
+                self._optimizer,
+                task.groups,
+                task.passes,
+                self.config.objective,
+                self._others,
+                temperature=task.temperature,
+                max_new_tokens=task.max_new_tokens,
+                whole_batch=task.whole_batch,
+                devices=self._devices,
+            )
 
     def _average(self) -> bool:
         """Returns whether averaging with a partner has changed the weights."""

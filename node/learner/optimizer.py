@@ -27,6 +27,7 @@ from node.learner.adamw.slices import Scratch, slices_of
 from node.learner.gradients import GradientAccumulator
 from node.learner.learning_rate import learning_rate_for
 from node.learner.memory.errors import completed
+from node.learner.sharding.shards import shard_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,25 @@ class StepReport:
 
 
 class MasterAdamW:
-    """AdamW over named parameters, with clipping by the gradient's global norm."""
+    """AdamW over named parameters, with clipping by the gradient's global norm.
+
+    Of parameters in shards it keeps the masters and moments of the rows that this device holds, and all of its tensors
+    are of those; every device has one, and all take their steps together.
+    """
 
     def __init__(
-        self, trainable: Mapping[str, torch.nn.Parameter], section: LearnerSection, *, adapted_parameters: int = 0
+        self,
+        trainable: Mapping[str, torch.nn.Parameter],
+        section: LearnerSection,
+        *,
+        adapted_parameters: int = 0,
+        sums: Callable[[list[float]], list[float]] = lambda own: own,
     ) -> None:
         """``adapted_parameters`` is the size of the model under an adapter, 0 where whole weights are trained; it
-        decides an automatic learning rate."""
-        self._parameters = dict(trainable)
-        self.accumulated = GradientAccumulator(self._parameters)
+        decides an automatic learning rate. ``sums`` adds up numbers of all devices (``sharding.devices``)."""
+        self._parameters: dict[str, Tensor] = {name: shard_of(p) for name, p in trainable.items()}
+        self._sums = sums
+        self.accumulated = GradientAccumulator(trainable)
         kind: OptimizerName = chosen(section.optimizer, "adamw")
         devices = {p.device for p in self._parameters.values()}
         self._device = torch.device("cpu") if kind == "host" or not devices else devices.pop()
@@ -58,7 +69,7 @@ class MasterAdamW:
         self._moments = moments_of(kind, self._masters)
         self._clip, self._weight_decay = section.gradient_clip, section.weight_decay
         if section.learning_rate == "auto":
-            trained = sum(p.numel() for p in self._parameters.values())
+            trained = sum(p.numel() for p in trainable.values())
             self._rate = learning_rate_for(adapted_parameters or trained, adapter=adapted_parameters > 0)
         else:
             self._rate = section.learning_rate
@@ -82,7 +93,7 @@ class MasterAdamW:
         again on the spot: ``HalfWrittenError`` where even that runs out.
         """
         gradients = self._gradients()
-        norm = _norm(gradients)
+        norm = math.sqrt(self._sums([_norm(gradients) ** 2])[0])
         taken = math.isfinite(norm) and norm > 0
         if taken:
             self.prepare()
@@ -124,7 +135,7 @@ class MasterAdamW:
         for index, part in enumerate(slices_of(gradient.numel())):
             step_slice(index, part)
 
-    def masters(self) -> dict[str, Tensor]:
+    def masters(self) -> Mapping[str, Tensor]:
         """Returns the float32 weights that steps are taken on, by name, as live tensors."""
         return dict(self._masters)
 
@@ -143,7 +154,7 @@ class MasterAdamW:
         for name in self._copied:
             self._parameters[name].copy_(self._masters[name])
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Mapping[str, Tensor]:
         """Returns everything a continued run needs, as live tensors by name: moments, and master weights where kept."""
         tensors = {f"master.{name}": self._masters[name] for name in self._masters if name in self._copied}
         for name, moments in self._moments.items():

@@ -36,6 +36,7 @@ from node.learner.round_record import RoundRecord
 from node.learner.unsaved import UnsavedRounds
 from node.policy.base_weights import all_finite
 from node.policy.policy import Policy
+from node.policy.whole_tensors import bytes_of, joined, renamed
 from node.state_sync.publishing import LearnerProgress, StatePublisher
 from protocol.errors import ConfigurationError, StorageError
 
@@ -182,7 +183,7 @@ class Persistence:
     def _check_room(self, snapshot: Snapshot) -> bool:
         """Returns whether the disk has room for ``snapshot``; nothing is copied or written where it has none."""
         self._room_checked = True
-        fault = room_fault(self._checkpoints.folder, STATE_BYTES + _tensor_bytes(snapshot))
+        fault = room_fault(self._checkpoints.folder, STATE_BYTES + bytes_of(snapshot.tensors))
         if fault is not None:
             self._best = None
             self._unsaved.failed(snapshot.round, f"{fault}: free some space there", done=snapshot.round)
@@ -208,10 +209,6 @@ class Persistence:
             )
 
 
-def _tensor_bytes(snapshot: Snapshot) -> int:
-    return sum(tensor.nbytes for tensor in snapshot.tensors.values())
-
-
 def _progressed(state: LearnerState) -> LearnerProgress:
     steps = state.outer.steps if state.outer is not None else 0
     return LearnerProgress(state.round, state.policy_version, steps, state.success.announced())
@@ -220,11 +217,11 @@ def _progressed(state: LearnerState) -> LearnerProgress:
 def snapshot_of(
     config: Config, policy: Policy, optimizer: MasterAdamW, state: LearnerState, pool_position: Mapping[str, Any]
 ) -> Snapshot:
-    """Returns all that a continued run needs. The tensors are live: the caller copies those that it keeps."""
-    tensors = {f"weights.{name}": p.detach() for name, p in policy.trainable().items()}
-    tensors |= {f"optimizer.{name}": t for name, t in optimizer.state().items()}
+    """Returns all that a continued run needs. The tensors are live, or put together as they are asked for: the caller
+    copies those that it keeps."""
+    weights, moments = renamed(policy.weights(), "weights."), renamed(optimizer.state(), "optimizer.")
     unfinished_tensors, unfinished = snapshot_of_unfinished(state.unfinished)
-    tensors |= unfinished_tensors
+    tensors = dict(unfinished_tensors)
     if state.outer is not None:
         tensors |= rules.averaging_snapshot(state.outer)
     tensors |= state.averaging.tensors()
@@ -245,7 +242,8 @@ def snapshot_of(
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
-    return Snapshot(state.round, policy.family, tensors | random_state(), record, config.model_dump(mode="json"))
+    everything = joined(weights, moments, tensors | random_state())
+    return Snapshot(state.round, policy.family, everything, record, config.model_dump(mode="json"))
 
 
 def restore(

@@ -1,6 +1,7 @@
 """Optimizer steps on one batch of groups: forward and backward over micro-batches, then AdamW.
 
-The gradient of a step is that of the whole batch, however many micro-batches it is computed in. With
+The gradient of a step is that of the whole batch, however many micro-batches it is computed in, and on however many
+devices: each takes some of the micro-batches (``sharding.devices``), and all of them take the same steps. With
 ``objective.steps`` above 1 the whole batch is used again; π_prox is the policy before the first of these steps. VCPO
 (arXiv 2602.17616) scales a step's learning rate by √(ESS/B), B being the number of completions with a gradient.
 """
@@ -18,13 +19,14 @@ from node.learner.influence.shares import mass
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
-from node.learner.objective.loss import Anchors, BatchTotals, mean_token_weight, objective_loss
+from node.learner.objective.loss import Anchors, BatchTotals, mean_token_weight, objective_loss, weight_sums
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, span_weights
 from node.learner.optimizer import MasterAdamW, StepReport
+from node.learner.sharding.devices import ONE_DEVICE, Devices, divided, share_of_tokens
 from node.learner.signal import signal_share
 
 
@@ -55,9 +57,11 @@ def optimizer_steps(
     temperature: float,
     max_new_tokens: int,
     whole_batch: int,
+    devices: Devices = ONE_DEVICE,
 ) -> BatchReport:
     """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task,
-    ``whole_batch`` the completions that a round generates.
+    ``whole_batch`` the completions that a round generates. All ``devices`` call it with the same arguments, and get the
+    same report.
 
     An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
     with ``objective.steps`` above 1, steps that were taken before it stay taken.
@@ -68,9 +72,9 @@ def optimizer_steps(
         round(sum(g.size * g.influence for g in groups)),
         max_new_tokens,
     )
-    planned = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
+    planned = _planned(network, groups, passes, devices)
     micro_batches = [(each, RaggedSpans.of(each.completions, network.head.weight.device)) for each in planned]
-    anchors = _anchors(network, micro_batches, passes, objective, others, temperature)
+    anchors = _anchors(network, micro_batches, passes, objective, others, temperature, devices)
     signal = signal_share(groups, whole_batch) if objective.kl_weight == 0 else 1.0  # a KL term speaks in every token
     total, steps = ObjectiveReport(), list[StepReport]()
     for _ in range(objective.steps):
@@ -83,6 +87,7 @@ def optimizer_steps(
                 report.add(of_micro_batch)
                 if objective.steps > 1 and anchors[index].proximal is None:
                     anchors[index] = anchors[index].with_proximal(logps.detach())
+        report = devices.added(report)
         total.add(report)
         if report.tokens or report.kl_tokens:
             step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal)
@@ -90,6 +95,17 @@ def optimizer_steps(
             others.after_step(_active_share(report))
     total.loss /= objective.steps
     return _batch_report(groups, total, steps)
+
+
+def _planned(
+    network: Network, groups: Sequence[TrainingGroup], passes: PassSettings, devices: Devices
+) -> list[MicroBatch]:
+    """Returns the micro-batches of this device."""
+    planned = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
+    if len(planned) < devices.count:
+        batch_tokens = share_of_tokens(planned, passes.batch_tokens, devices.count)
+        planned = plan_micro_batches(groups, batch_tokens=batch_tokens, pads_prompts=network.pads_prompts)
+    return divided(planned, devices)
 
 
 @torch.no_grad()
@@ -100,6 +116,7 @@ def _anchors(
     objective: ObjectiveSection,
     others: OtherPolicies,
     temperature: float,
+    devices: Devices,
 ) -> list[Anchors]:
     """Returns for each micro-batch what its tokens are compared with."""
     anchors = [
@@ -117,7 +134,7 @@ def _anchors(
         (span_weights(spans.log_ratios(logps), torch.zeros_like(spans.advantages), spans, objective), spans)
         for logps, (_, spans) in zip(proximal, micro_batches, strict=True)
     ]
-    mean = mean_token_weight(weights)
+    mean = mean_token_weight(*devices.sums(weight_sums(weights)))
     return [Anchors(logps, each.reference, mean) for logps, each in zip(proximal, anchors, strict=True)]
 
 

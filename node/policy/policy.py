@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from node.configuration import PolicySection, chosen
@@ -51,6 +53,11 @@ class Policy:
     def trainable(self) -> dict[str, torch.nn.Parameter]:
         """Returns the live parameters that learning changes, by name, in a fixed order; tied weights appear once."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns the same, live, for whoever only reads them. Of a policy in shards each is put together when it is
+        asked for (``WholeTensors``)."""
+        return self.trainable()
 
     @property
     def context(self) -> int | None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from node.policy.whole_tensors import shapes_of
 from protocol.weights.tensor_layout import TensorLayout
 
 
 def layout_of(weights: Mapping[str, Tensor]) -> TensorLayout:
     """Names and shapes of ``weights``, trained parameters by name, in the layout's own order."""
-    return TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
+    return TensorLayout.of(shapes_of(weights))

@@ -84,7 +84,7 @@ def publisher_of(
 ) -> StatePublisher:
     return StatePublisher(
         swarm,
-        policy.trainable(),
+        policy.weights(),
         family=policy.family,
         every_rounds=config.checkpoint.publish_every_rounds,
         store_bytes=chosen(config.swarm.store_bytes, DEFAULT_STORE_BYTES),

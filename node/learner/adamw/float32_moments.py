@@ -62,7 +62,8 @@ class Float32Moments:
         if name not in self._moments:
             return {}
         moments = self._moments[name]
-        return {"step": torch.tensor(float(moments.steps[0])), "exp_avg": moments.first, "exp_avg_sq": moments.second}
+        step = float(moments.steps[0]) if moments.steps else 0.0  # a device may hold no row of a short tensor
+        return {"step": torch.tensor(step), "exp_avg": moments.first, "exp_avg_sq": moments.second}
 
     def restore(self, name: str, saved: SavedMoments) -> None:
         moments = self._moments[name] = self._moments.get(name) or _zeros(self._weights[name])

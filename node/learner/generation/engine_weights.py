@@ -22,6 +22,7 @@ from torch import Tensor
 from node.engines.encoded_weights import EncodedWeights, rounded
 from node.engines.engine import Engine
 from node.kernels.weight_diff_kernels import encode_diff_fast, patterns_of, weights_hash_fast
+from node.policy.weight_layout import layout_of
 from protocol.errors import ProtocolError
 from protocol.weights.dense_weights import dense_bytes, encode_dense
 from protocol.weights.tensor_layout import TensorLayout
@@ -101,7 +102,7 @@ class EngineWeights:
         return EncodedWeights(held.target, encode_dense(held.layout, patterns_of(held.tensors)))
 
     def _send(self, version: int, weights: Mapping[str, Tensor]) -> EngineUpdate:
-        layout = TensorLayout.of({name: tuple(tensor.shape) for name, tensor in weights.items()})
+        layout = layout_of(weights)
         room, self._spare = self._spare, None
         present = rounded(layout, weights, room)
         target = weights_hash_fast(layout, present)

@@ -19,6 +19,7 @@ from node.learner.memory.phases import PhaseRunner
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.weights import CORRECTIONS
 from node.learner.optimizer import MasterAdamW
+from node.policy.whole_tensors import elements_of, joined, renamed
 
 Result = TypeVar("Result")
 
@@ -52,7 +53,7 @@ def copy_within(
 ) -> Undo | None:
     """Returns a copy in main memory, None where more than ``most_weights`` are trained. ``instead_of`` is a copy that
     is no longer needed: it becomes the new one."""
-    if sum(master.numel() for master in optimizer.masters().values()) > most_weights:
+    if elements_of(optimizer.masters()) > most_weights:
         return None
     if instead_of is None:
         return Undo(optimizer, others)
@@ -94,8 +95,8 @@ def needs_undo(objective: ObjectiveSection) -> bool:
     return objective.steps > 1 or CORRECTIONS[objective.correction].averages_proximal
 
 
-def _state_of(optimizer: MasterAdamW) -> dict[str, Tensor]:
-    return optimizer.state() | {f"master.{name}": master for name, master in optimizer.masters().items()}
+def _state_of(optimizer: MasterAdamW) -> Mapping[str, Tensor]:
+    return joined(renamed(optimizer.masters(), "master."), optimizer.state())
 
 
 def _copied(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:

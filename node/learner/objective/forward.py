@@ -81,6 +81,12 @@ class MicroBatch:
     prompts: tuple[tuple[int, ...], ...]  # K
     prompt_of: tuple[int, ...]  # (B,) index into ``prompts``
     completions: tuple[TrainingCompletion, ...]  # B
+    in_step: bool = False  # with other devices, which hold the model's shards: two calls of the body, whatever is in it
+
+    def padded_tokens(self) -> int:
+        """Returns its size as ``plan_micro_batches`` counts it."""
+        rows = len(self.completions) * max(len(each.token_ids) for each in self.completions)
+        return rows + len(self.prompts) * max(len(each) for each in self.prompts)
 
 
 def plan_micro_batches(
@@ -138,13 +144,13 @@ def completion_logps(
     network's parameters. Only ``backward`` finds all of these: ``torch.autograd.grad`` misses recomputed layers, and
     the head where it is tied.
     """
-    weight: Tensor = network.head.weight
+    embedding = tied_embedding(network.body, network.head)
     with ExitStack() as stack:
-        embedding = tied_embedding(network.body, network.head)
         if embedding is not None:
-            weight = with_early_gradient(embedding.weight)
             stack.enter_context(gradient_by_rows(embedding))
         hidden, targets = completion_hidden(network, micro_batch, passes)
+    # Only now: where the model is in shards, the body's pass has put the head together.
+    weight: Tensor = network.head.weight if embedding is None else with_early_gradient(embedding.weight)
     return linear_logps(
         hidden, weight, targets, network.head.bias, temperature=temperature, vocabulary=network.vocabulary
     )
@@ -161,7 +167,7 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
     del prompt_hidden
     starts = np.cumsum([0, *(len(c.token_ids) for c in micro_batch.completions)])
     places, hidden, targets = list[Tensor](), list[Tensor](), list[Tensor]()
-    for rows in rows_by_length([len(c.token_ids) for c in micro_batch.completions]):
+    for rows in _row_batches(micro_batch):
         prompt_of = torch.tensor([micro_batch.prompt_of[row] for row in rows], device=device)  # (B,)
         tokens = _right_padded([micro_batch.completions[row].token_ids.tolist() for row in rows]).to(device)  # (B, T)
         lengths = torch.tensor([len(micro_batch.completions[row].token_ids) for row in rows], device=device)  # (B,)
@@ -178,10 +184,18 @@ def completion_hidden(network: Network, micro_batch: MicroBatch, passes: PassSet
         places.append((torch.from_numpy(starts[rows]).to(device)[:, None] + columns)[real])
         hidden.append(states[real])
         targets.append(tokens[real])
+    if micro_batch.in_step and max(len(c.token_ids) for c in micro_batch.completions) == 1:
+        hidden[-1] = hidden[-1] + 0 * _run(network, passes, PassCache(), input_ids=prompt_ids[:1, :1]).sum()
     if len(hidden) == 1:
         return hidden[0], targets[0]
     order = torch.cat(places).argsort()  # from batches by length back to the completions' order
     return torch.cat(hidden)[order], torch.cat(targets)[order]
+
+
+def _row_batches(micro_batch: MicroBatch) -> list[list[int]]:
+    """Returns which completions run at once. In step with other devices all do: each call gathers every weight."""
+    lengths = [len(c.token_ids) for c in micro_batch.completions]
+    return [list(range(len(lengths)))] if micro_batch.in_step else rows_by_length(lengths)
 
 
 def rows_by_length(lengths: Sequence[int]) -> list[list[int]]:

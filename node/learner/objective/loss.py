@@ -157,13 +157,19 @@ def clipped_gain(ratios: Tensor, advantages: Tensor, low: float, high: float, ne
     return torch.minimum(bounded * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
 
 
-def mean_token_weight(weights: list[tuple[Weights, RaggedSpans]]) -> float:
-    """Returns the mean weight over the tokens of all micro-batches' completions with A ≠ 0; 1 where it would be 0."""
+def weight_sums(weights: list[tuple[Weights, RaggedSpans]]) -> tuple[float, float]:
+    """Returns the sum of the weights of all micro-batches' tokens, and how many tokens these are; of completions with
+    A ≠ 0."""
     total = tokens = 0.0
     for each, spans in weights:
         counts = (spans.counts * (spans.advantages != 0))[spans.sequence_of_token].double()  # (N,)
         total += float((each.values[spans.span_of_token] * counts).sum())
         tokens += float(counts.sum())
+    return total, tokens
+
+
+def mean_token_weight(total: float, tokens: float) -> float:
+    """Returns the mean of weights whose sums these are; 1 where it would be 0."""
     return total / tokens if total > 0 else 1.0
 
 

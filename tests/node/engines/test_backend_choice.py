@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from node.configuration import EngineSection
@@ -43,3 +45,19 @@ def test_vllm_that_cannot_be_had_is_replaced_and_the_remedy_told() -> None:
     assert "starling engine install vllm" in missing.because
     four_bit = choose_backend(section, EngineFacts(FOR_CARDS.vllm, on_card=True, four_bit=True))
     assert four_bit.backend == "torch" and "4 bits" in four_bit.because
+
+
+@pytest.mark.parametrize(
+    ("backend", "facts", "chosen"),
+    [
+        ("auto", NOTHING, "process"),
+        ("auto", FOR_CARDS, "vllm"),
+        ("vllm", NOTHING, "process"),
+        ("process", NOTHING, "process"),
+    ],
+)
+def test_a_learner_in_shards_never_has_the_engine_in_its_own_process(
+    backend: str, facts: EngineFacts, chosen: str
+) -> None:
+    section = EngineSection.model_validate({"backend": backend})
+    assert choose_backend(section, replace(facts, in_shards=True)).backend == chosen

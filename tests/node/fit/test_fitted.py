@@ -13,6 +13,8 @@ from node.fit.fitted import (
     fitted_with,
     halved,
     read_fitted,
+    remember,
+    remember_smaller_passes,
     write_fitted,
 )
 from protocol.errors import StorageError
@@ -74,3 +76,24 @@ def test_what_fitted_counts_for_the_same_model_on_the_same_memory_alone(
 def test_halving_ends_at_the_floor_and_leaves_what_is_below_it() -> None:
     assert [halved(9, 1), halved(3, 2), halved(2, 2), halved(1, 2)] == [4, 2, 2, 1]
     assert Sizes(halved(1, FLOORS.rows), halved(256, FLOORS.batch_tokens)) == Sizes(1, 256)
+
+
+def test_passes_become_half_as_large_at_each_end_by_memory_down_to_the_floor(tmp_path: Path) -> None:
+    path, begun = tmp_path / "fitted.json", Sizes(8, 1000, recompute=True)
+    found = []
+    for _ in range(3):
+        remember_smaller_passes(path, "m", 1 << 30, begun)
+        fitted = read_fitted(path)
+        assert fitted is not None
+        found.append(fitted.sizes)
+    assert found == [Sizes(8, each, recompute=True) for each in (500, 256, 256)]
+    remember_smaller_passes(path, "another model", 1 << 30, begun)
+    assert read_fitted(path) == Fitted(
+        model="another model", memory_bytes=1 << 30, rows=8, batch_tokens=500, recompute=True
+    )
+
+
+def test_an_end_by_memory_that_cannot_be_written_down_raises_nothing(tmp_path: Path) -> None:
+    remember_smaller_passes(tmp_path / "missing" / "fitted.json", "m", 1 << 30, Sizes(8, 1000))
+    with pytest.raises(StorageError):
+        remember(tmp_path / "missing" / "fitted.json", "m", 1 << 30, Sizes(8, 1000))

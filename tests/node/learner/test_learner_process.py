@@ -32,9 +32,8 @@ from node.events import (
     Stopped,
     decode_event,
 )
-from node.fit.fitted import Fitted, Sizes, read_fitted, write_fitted
+from node.fit.fitted import Fitted, Sizes, read_fitted, remember, write_fitted
 from node.fit.host_memory import host_memory_bytes
-from node.learner import assembly
 from node.learner.learner_process import run_learner
 from node.learner.loop import Learner
 from node.policy.policy import Policy
@@ -215,6 +214,6 @@ def test_start_after_memory_ran_out_begins_with_what_fitted_and_remembers_what_i
     assert run_learner(tmp_path, CONFIG, events.append, lambda: "asked", began=time.monotonic()) == ExitCode.DONE
     ready = next(event for event in events if isinstance(event, LearnerReady))
     assert (ready.rows, ready.batch_tokens, ready.memory_bytes) == (4, 512, host_memory_bytes())
-    assembly._remember(path, model, host_memory_bytes(), Sizes(2, 512))
+    remember(path, model, host_memory_bytes(), Sizes(2, 512))
     again = read_fitted(path)
     assert again is not None and (again.rows, again.batch_tokens, again.learner_killed) == (2, 512, 2)

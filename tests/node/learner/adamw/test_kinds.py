@@ -185,7 +185,7 @@ def test_a_step_never_copies_more_than_a_slice(kind: OptimizerName) -> None:
     optimizer = optimizer_of(named, kind)
     optimizer.prepare()
     named["w"].grad = torch.full_like(named["w"], 1e-3)
-    known = {**named, "grad": named["w"].grad} | optimizer.state()
+    known = {**named, "grad": named["w"].grad, **optimizer.state()}
     with LargestAllocation(known) as largest:
         assert optimizer.step().taken
     assert 0 < largest.bytes <= 4 * SLICE_ELEMENTS

@@ -60,7 +60,8 @@ class Steps:
         moments = {name: tensor for name, tensor in self.optimizer.state().items() if name.startswith(("exp", "step"))}
         if not any(float(moments[name]) for name in moments if name.startswith("step")):
             moments = {}  # moments before the first step are as good as none
-        tensors = moments | self.optimizer.masters() | {f"rounded.{n}": p.detach() for n, p in self.named.items()}
+        rounded = {f"rounded.{n}": p.detach() for n, p in self.named.items()}
+        tensors = {**moments, **self.optimizer.masters(), **rounded}
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
 

@@ -31,7 +31,7 @@ class Trained:
         self.others.after_step(1.0)
 
     def everything(self) -> dict[str, Tensor]:
-        state = self.optimizer.state() | self.optimizer.masters() | {"weights": self.parameter.detach()}
+        state = {**self.optimizer.state(), **self.optimizer.masters(), "weights": self.parameter.detach()}
         average, norm = self.others.average()
         state |= {f"average.{name}": each for name, each in average.items()} | {"norm": torch.tensor(norm)}
         return {name: tensor.clone() for name, tensor in state.items()}

@@ -23,6 +23,7 @@ from node.learner.objective.loss import (
     clipped_gain,
     mean_token_weight,
     objective_loss,
+    weight_sums,
 )
 from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
@@ -202,9 +203,9 @@ def test_mean_weight_of_a_batch_is_over_its_micro_batches_and_never_zero() -> No
         none = torch.zeros(len(values), dtype=torch.bool)
         return Weights(torch.tensor(values), none, none, torch.ones(len(spans.peers), dtype=torch.bool)), spans
 
-    assert mean_token_weight([of(first, 0.5, 1.5, 9.0), of(second, 2.0)]) == pytest.approx(4 / 3)
-    assert mean_token_weight([of(first, 0.0, 0.0, 9.0)]) == 1.0
-    assert mean_token_weight([]) == 1.0
+    assert mean_token_weight(*weight_sums([of(first, 0.5, 1.5, 9.0), of(second, 2.0)])) == pytest.approx(4 / 3)
+    assert mean_token_weight(*weight_sums([of(first, 0.0, 0.0, 9.0)])) == 1.0
+    assert mean_token_weight(*weight_sums([])) == 1.0
 
 
 def test_completion_without_advantage_adds_to_the_kl_term_alone() -> None:

@@ -1,0 +1,76 @@
+"""What a learner on several devices cannot do, as one finding a key. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from node.configuration.sections import Config
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesFault:
+    """A setting that ``learner.devices`` above 1 contradicts."""
+
+    key: str
+    found: str
+    remedy: str
+
+
+def devices_faults(config: Config) -> Iterator[DevicesFault]:
+    """Yields what stands against ``learner.devices``; nothing for one device."""
+    devices = config.learner.devices
+    if devices == 1:
+        return
+    several = f"with learner.devices = {devices}"
+    alone = "or set learner.devices = 1"
+    research, averaged = config.objective.research, config.objective.correction == "ppo_ewma"
+    old_weights = config.learner.max_staleness > 0 or research.weights_behind > 0
+    contradictions = (
+        (
+            config.engine.backend == "torch",
+            "engine.backend",
+            f'is "torch", which samples from the learner\'s own weights, and {several} no process has them all',
+            'set engine.backend = "process" or "vllm"',
+        ),
+        (
+            config.policy.device == "mps",
+            "policy.device",
+            f'is "mps", and {several} the devices are GPUs of NVIDIA or processes on the processor',
+            'set policy.device = "auto"',
+        ),
+        (
+            config.policy.four_bit is True,
+            "policy.four_bit",
+            f"is true, and weights in 4 bits cannot be divided {several}",
+            'set policy.four_bit = "auto"',
+        ),
+        (
+            config.learner.optimizer == "adamw8bit",
+            "learner.optimizer",
+            f'is "adamw8bit", whose moments cannot be divided {several}',
+            'set learner.optimizer = "auto"',
+        ),
+        (
+            config.learner.recompute is False,
+            "learner.recompute",
+            f"is false, and {several} layers are always recomputed",
+            'set learner.recompute = "auto"',
+        ),
+        (
+            config.objective.kl_weight > 0 or averaged,
+            "objective.correction" if averaged else "objective.kl_weight",
+            f"needs a second copy of the policy, which there is none of {several}",
+            'set objective.correction = "byte_aligned"' if averaged else "set objective.kl_weight = 0",
+        ),
+        (
+            old_weights and config.evaluation.every_rounds > 0,
+            "evaluation.every_rounds",
+            f"is {config.evaluation.every_rounds}, and {several} the only engine holds older weights than the "
+            "learner's (learner.max_staleness, objective.research.weights_behind)",
+            "set evaluation.every_rounds = 0",
+        ),
+    )
+    for is_contradiction, key, found, remedy in contradictions:
+        if is_contradiction:
+            yield DevicesFault(key, found, f"{remedy}, {alone}")

@@ -1,0 +1,72 @@
+"""One more device's share of the learner, in its process: the model's rows, their optimizer, and its part of tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from node.configuration import LearnerSection, ObjectiveSection, PolicySection
+from node.learner.memory.freed_tensors import return_freed_tensors
+from node.learner.objective.forward import Network
+from node.learner.objective.other_policies import OtherPolicies
+from node.learner.optimizer import MasterAdamW
+from node.learner.sharding.messages import DeviceStart, DeviceTask, Gather, Prepare, Put, TakeSteps
+from node.learner.sharding.model import reshard, shard_network
+from node.learner.sharding.process_group import DeviceGroup, share_processors
+from node.learner.sharding.sharded_adamw import ShardRows
+from node.learner.step import optimizer_steps
+from node.policy.policy import Policy
+from protocol.errors import ConfigurationError
+
+
+class Device:
+    def __init__(self, start: DeviceStart) -> None:
+        """Loads the model's files and waits for the other devices. Raises ``ConfigurationError`` for another model."""
+        policy = Policy.load(PolicySection.model_validate(start.policy))
+        if policy.family != start.family:
+            raise ConfigurationError(f"the files of {policy.label} have changed since the learner read them")
+        return_freed_tensors(policy.parameters)
+        device = torch.device(start.device)
+        share_processors(device, start.count)
+        self._group = DeviceGroup(Path(start.meeting), start.rank, start.count, device)
+        self._network = Network.of(policy.model, policy.tokens.vocabulary)
+        adapted_parameters = policy.adapted_parameters
+        shard_network(self._network, self._group.mesh)
+        trained = policy.trainable()
+        self._optimizer = MasterAdamW(
+            trained,
+            LearnerSection.model_validate(start.learner),
+            adapted_parameters=adapted_parameters,
+            sums=self._group.sums,
+        )
+        self._objective = ObjectiveSection.model_validate(start.objective)
+        self._others = OtherPolicies(trained, self._objective)
+        self._rows = ShardRows(self._group, trained, self._optimizer)
+
+    def do(self, task: DeviceTask) -> None:
+        match task:
+            case TakeSteps():
+                self._take_steps(task)
+            case Prepare():
+                self._optimizer.prepare()
+            case Gather():
+                self._rows.give(task.name)
+            case Put():
+                self._rows.take(task)
+
+    def _take_steps(self, message: TakeSteps) -> None:
+        task = message.task
+        optimizer_steps(
+            self._network,
+            self._optimizer,
+            task.groups,
+            task.passes,
+            self._objective,
+            self._others,
+            temperature=task.temperature,
+            max_new_tokens=task.max_new_tokens,
+            whole_batch=task.whole_batch,
+            devices=self._group,
+        )
+        reshard(self._network)

@@ -1,0 +1,176 @@
+"""Two processes that take steps on tiny models together, and each also alone: ``run_together`` returns how they differ.
+
+python -m tests.node.learner.sharding.two_processes RANK MEETING
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from node.configuration import LearnerSection, ObjectiveSection
+from node.learner.objective.batch import TrainingGroup
+from node.learner.objective.forward import Network
+from node.learner.objective.other_policies import OtherPolicies
+from node.learner.objective.pass_settings import PassSettings
+from node.learner.optimizer import MasterAdamW
+from node.learner.sharding.devices import ONE_DEVICE, Devices
+from node.learner.sharding.model import reshard, shard_network
+from node.learner.sharding.process_group import DeviceGroup
+from node.learner.sharding.shards import rows_of, shard_of
+from node.learner.step import BatchReport, optimizer_steps
+from node.policy.adapter import with_adapter
+from tests.hang_guard import HANG_SECONDS
+from tests.node.learner.objective.tiny_networks import built, completion, groups
+from tests.node.learner.objective_sections import objective_section
+
+RATE: Final = 1e-3
+ROOT: Final = Path(__file__).parents[4]
+
+CASES: Final[dict[str, dict[str, Any]]] = {
+    "tied": {"architecture": "qwen3"},
+    "untied": {"architecture": "llama"},
+    "biases": {"architecture": "gpt-neox"},
+    "sliding window": {"architecture": "qwen3-sliding"},
+    "bfloat16": {"architecture": "qwen3", "dtype": "bfloat16"},
+    "adapter on bfloat16": {"architecture": "qwen3", "dtype": "bfloat16", "adapter": True},
+    "two steps, divided by the mean weight": {
+        "architecture": "qwen3",
+        "objective": {"correction": "f_tis", "steps": 2},
+    },
+    "sequence weights": {
+        "architecture": "qwen3",
+        "objective": {"loss": "grpo", "correction": "sequence_tis", "ess_learning_rate": True},
+    },
+    "baselines of least variance": {
+        "architecture": "qwen3",
+        "objective": {"advantage": "min_variance", "correction": "token_tis"},
+        "baseline": "min_variance",
+    },
+    "gradient not finite": {"architecture": "qwen3", "advantage": math.nan},
+}
+
+
+class Learning:
+    """One tiny policy that learns, alone or in shards."""
+
+    def __init__(self, case: dict[str, Any], group: DeviceGroup | None) -> None:
+        torch.manual_seed(5)
+        model = built(case["architecture"], getattr(torch, case.get("dtype", "float32")))
+        model = with_adapter(model, 4) if case.get("adapter") else model
+        torch.manual_seed(6)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:  # begins as zeros, which would leave A without a gradient
+                torch.nn.init.normal_(parameter, std=0.1)
+        self.network = Network.of(model.eval())
+        if group is not None:
+            shard_network(self.network, group.mesh)
+        self.devices: Devices = ONE_DEVICE if group is None else group
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.optimizer = MasterAdamW(self.trained, LearnerSection(learning_rate=RATE), sums=self.devices.sums)
+        self.objective: ObjectiveSection = objective_section(**case.get("objective", {}))
+        self.others = OtherPolicies(self.trained, self.objective)
+
+    def learn(self, batch: Sequence[TrainingGroup]) -> BatchReport:
+        report = optimizer_steps(
+            self.network,
+            self.optimizer,
+            batch,
+            PassSettings(60, recompute=True, chunk_tokens=5),
+            self.objective,
+            self.others,
+            temperature=1.0,
+            max_new_tokens=8,
+            whole_batch=4,
+            devices=self.devices,
+        )
+        reshard(self.network)
+        return report
+
+
+def batches_of(case: dict[str, Any]) -> list[list[TrainingGroup]]:
+    """Returns many micro-batches of unlike lengths, one that is a single completion, none, and many again."""
+    many = groups(1, prompts=7)
+    one = [TrainingGroup((1, 2), (completion([3], case.get("advantage", 1.0)),), 1, 1)]
+    found = [many, one, [], groups(2, prompts=5)]
+    if "baseline" not in case:
+        return found
+    return [[_with_rewards(group, case["baseline"]) for group in batch] for batch in found]
+
+
+def _with_rewards(group: TrainingGroup, baseline: Any) -> TrainingGroup:
+    completions = tuple(replace(each, reward=each.advantage) for each in group.completions)
+    return replace(group, completions=completions, baseline=baseline)
+
+
+def compare(case: dict[str, Any], group: DeviceGroup) -> dict[str, Any]:
+    alone, together = Learning(case, None), Learning(case, group)
+    reports = [(_figures(alone.learn(batch)), _figures(together.learn(batch))) for batch in batches_of(case)]
+    apart = 0.0
+    for name, whole in alone.trained.items():
+        rows = rows_of(whole.shape, group.rank, group.count)
+        theirs, ours = whole.detach()[rows].float(), shard_of(together.trained[name].detach()).float()
+        assert theirs.shape == ours.shape
+        apart = max(apart, float((theirs - ours).abs().max()) if ours.numel() else 0.0)
+    held = sum(master.numel() for master in together.optimizer.masters().values())
+    return {
+        "reports": reports,
+        "apart": apart,
+        "held": held,
+        "parameters": sum(p.numel() for p in alone.trained.values()),
+        "skipped": [alone.optimizer.steps_skipped, together.optimizer.steps_skipped],
+    }
+
+
+def _figures(report: BatchReport) -> dict[str, Any]:
+    objective, step = report.objective, report.step
+    return {
+        "loss": objective.loss,
+        "tokens": objective.tokens,
+        "completions": objective.completions,
+        "entropy": objective.entropy,
+        "norm": 0.0 if step is None else step.gradient_norm,
+        "taken": step is not None and step.taken,
+    }
+
+
+def run_together(meeting: Path) -> list[dict[str, Any]]:
+    """Returns what each of two processes found, by case."""
+    module = "tests.node.learner.sharding.two_processes"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, str(rank), str(meeting)],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    try:
+        printed = [process.communicate(timeout=HANG_SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [json.loads(each.splitlines()[-1]) for each in printed]
+
+
+def main() -> None:
+    group = DeviceGroup(Path(sys.argv[2]), int(sys.argv[1]), 2, torch.device("cpu"))
+    found = {name: compare(case, group) for name, case in CASES.items()}
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    group.close()
+
+
+if __name__ == "__main__":
+    main()
