@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 REACH_SECONDS: Final = 20.0  # for the owner to be connected, and to answer
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
+SHORT_SESSION_SECONDS: Final = 20.0  # one that was shorter counts as a failure: an engine may die at each start
 
 _GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, TransportError)
 EngineOf = Callable[[LendTerms], Awaitable[ByteStream]]
@@ -99,9 +100,10 @@ class LenderService:
     async def _lend(self) -> None:
         failures = 0
         while True:
+            began = anyio.current_time()
             try:
                 await self._session()
-                failures = 0
+                failures = 0 if anyio.current_time() - began > SHORT_SESSION_SECONDS else failures + 1
             except RefusedError as error:
                 if error.reason in FINAL_REFUSALS:
                     raise
