@@ -13,7 +13,7 @@ from anyio.abc import ByteStream, UNIXSocketStream
 from node.engines.process.engine_child import EngineChild
 from node.engines.process.engine_setup import LentSetup
 from node.home import Home
-from node.lending.invited import LendingSetup
+from node.lending.lending_setup import LendingSetup
 from node.printable import printable
 from protocol.errors import ConfigurationError
 from protocol.streams.lend_messages import LendTerms
@@ -59,7 +59,6 @@ class LentEngine:
         return child.connect(START_SECONDS).detached()
 
     def _setup(self, terms: LendTerms) -> LentSetup:
-        self._home.engine_files.mkdir(mode=0o700, exist_ok=True)
         policy = {
             "model": model_for(terms, self._lending.model),
             "adapter_rank": terms.adapter_rank,
