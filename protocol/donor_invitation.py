@@ -72,6 +72,10 @@ def decode_donor_invitation(text: str) -> DonorInvitation:
     bare = "".join(text.split()).strip(_AROUND)
     if bare[: len(DONOR_SCHEME)].lower() != DONOR_SCHEME:
         raise MalformedError(f"it does not begin with {DONOR_SCHEME}")
+    if len(bare) > limits.LEND_INVITATION_CHARACTERS:
+        raise OversizedError(
+            f"{len(bare)} characters; a donor's invitation has at most {limits.LEND_INVITATION_CHARACTERS}"
+        )
     version, characters = bare[len(DONOR_SCHEME) : len(DONOR_SCHEME) + 1], bare[len(DONOR_SCHEME) + 1 :]
     if version and version != _VERSION:
         raise VersionError(

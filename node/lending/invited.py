@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from node.home import Home
 from protocol import limits
 from protocol.donor_invitation import (
@@ -51,17 +49,3 @@ def invitation_of(home: Home, given: str | None) -> DonorInvitation:
         ) from None
     except (OSError, ProtocolError, UnicodeDecodeError) as error:
         raise StorageError(f"{home.lend} is not readable ({error}): give the invitation again with --to") from None
-
-
-class LendingSetup(msgspec.Struct, frozen=True):
-    """What the lending process needs besides the settings of its swarm part."""
-
-    owner: str
-    secret: str  # hex
-    model: str  # a model given on this machine; empty: the one that the owner names
-    device: str
-    dtype: str
-    seed: int
-
-    def __repr__(self) -> str:
-        return f"LendingSetup({self.owner!r}, …)"

@@ -11,12 +11,13 @@ import anyio.to_thread
 from anyio.abc import ByteStream, UNIXSocketStream
 
 from node.engines.process.engine_child import EngineChild
-from node.engines.process.engine_setup import EngineSetup
+from node.engines.process.engine_setup import LentSetup
 from node.home import Home
-from node.lending.invited import LendingSetup
+from node.lending.lending_setup import LendingSetup
 from node.printable import printable
 from protocol.errors import ConfigurationError
 from protocol.streams.lend_messages import LendTerms
+from swarm.exit_codes import ExitCode
 
 COMMAND_MODULE: Final = "node.engines.process.lent_engine_process"
 START_SECONDS: Final = 60.0  # until the process listens; its model it loads afterwards
@@ -26,7 +27,7 @@ class LentEngine:
     """Call it from one task at a time. ``start`` starts a process."""
 
     def __init__(
-        self, home: Home, lending: LendingSetup, *, log_level: str, start: Callable[[EngineSetup], EngineChild]
+        self, home: Home, lending: LendingSetup, *, log_level: str, start: Callable[[LentSetup], EngineChild]
     ) -> None:
         self._home, self._lending, self._log_level, self._start = home, lending, log_level, start
         self._child: EngineChild | None = None
@@ -34,7 +35,7 @@ class LentEngine:
 
     async def connected(self, terms: LendTerms) -> ByteStream:
         """Returns a connection to an engine with the model of ``terms``. Raises ``EngineLostError``, and
-        ``ConfigurationError`` for a model that this machine must be told."""
+        ``ConfigurationError`` for a model that this machine must be told, or that the last engine could not load."""
         connection = await anyio.to_thread.run_sync(self._connect, terms)
         return await UNIXSocketStream.from_socket(connection)
 
@@ -46,14 +47,18 @@ class LentEngine:
 
     def _connect(self, terms: LendTerms) -> socket.socket:
         child = self._child
+        if child is not None and child.exit_code == ExitCode.BAD_CONFIGURATION:
+            raise ConfigurationError(
+                f"the engine cannot load {printable(model_for(terms, self._lending.model), 200)} as the owner has it: "
+                "the line above says why"
+            )
         if child is None or child.exit_code is not None or terms != self._terms:
             self.close()
             child = self._child = self._start(self._setup(terms))
             self._terms = terms
         return child.connect(START_SECONDS).detached()
 
-    def _setup(self, terms: LendTerms) -> EngineSetup:
-        self._home.engine_files.mkdir(mode=0o700, exist_ok=True)
+    def _setup(self, terms: LendTerms) -> LentSetup:
         policy = {
             "model": model_for(terms, self._lending.model),
             "adapter_rank": terms.adapter_rank,
@@ -62,13 +67,14 @@ class LentEngine:
             "device": self._lending.device,
             "dtype": self._lending.dtype,
         }
-        return EngineSetup(
+        return LentSetup(
             socket=str(self._home.engine_socket),
             files=str(self._home.engine_files),
             log_level=self._log_level.upper(),
             policy=policy,
             seed=self._lending.seed,
             merge_adapters=True,
+            family=terms.family.hex(),
         )
 
 

@@ -15,9 +15,10 @@ import msgspec
 
 from node.engines.process.engine_child import EngineChild
 from node.home import Home
-from node.lending.invited import LendingSetup
 from node.lending.lending_output import LendingLines
+from node.lending.lending_setup import LendingSetup
 from node.lending.lent_engine import COMMAND_MODULE, LentEngine
+from node.printable import printable
 from node.relay.relay_output import EventLines
 from protocol.errors import ConfigurationError, StarlingError
 from protocol.identity import NodeKey
@@ -29,6 +30,7 @@ from swarm.process_start import first_line, leave_on_signal, membership_of
 from swarm.settings import ServiceSettings
 from swarm.socket_server import serving
 
+MESSAGE_CHARACTERS: Final = 2000
 ENGINE_COMMAND: Final = (sys.executable, "-P", "-m", COMMAND_MODULE)
 
 
@@ -48,7 +50,8 @@ def run_lending(*, as_json: bool) -> ExitCode:
         with unwrapped():
             anyio.run(_run, start, as_json, backend="trio")
     except StarlingError as error:
-        print(f"starling lend: {error}", file=sys.stderr)  # noqa: T201  the last words of a process
+        words = printable(str(error), MESSAGE_CHARACTERS)  # it may quote the owner
+        print(f"starling lend: {words}", file=sys.stderr)  # noqa: T201  the last words of a process
         return exit_code_of(error)
     return ExitCode.DONE
 

@@ -12,7 +12,8 @@ import msgspec
 from node.becoming import become
 from node.configuration import Config, resolve
 from node.home import Home, Lock, LockHeld, lock_home
-from node.lending.invited import LendingSetup, invitation_of
+from node.lending.invited import invitation_of
+from node.lending.lending_setup import LendingSetup
 from node.printable import printable
 from node.supervision.cluster_setup import credentials_of, ensure_joined
 from node.supervision.outcome import RunOutcome

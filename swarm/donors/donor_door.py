@@ -42,7 +42,7 @@ HELLO_SECONDS: Final = 10.0
 GREETING_AT_ONCE: Final = 16  # streams of peers that are not on the list, while an invitation is open
 PART_BYTES: Final = 1 << 16
 
-_GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, TransportError)
+GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, TransportError)
 _WORDS: Final = {
     LendRefusal.NOT_INVITED: "the owner has no open invitation with this secret: ask for another one",
     LendRefusal.EXPIRED: "the invitation was not used in time: ask the owner for another one",
@@ -110,7 +110,7 @@ class DonorDoor:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_when_set, offer.ended, tasks.cancel_scope.cancel)
-                with suppress(*_GONE):
+                with suppress(*GONE):
                     await learner.send(first)
                     while True:
                         await offer.stream.send(await learner.receive(PART_BYTES))
@@ -206,7 +206,7 @@ async def _hello(stream: Stream) -> LendHello:
 
 async def _sent_unasked(offer: _Offer) -> bool:
     """Passes what the donor sends to the learner until its end. Returns whether it sent what nobody asked it for."""
-    with suppress(*_GONE):
+    with suppress(*GONE):
         while part := await offer.stream.receive(PART_BYTES):
             if offer.learner is None:
                 return True

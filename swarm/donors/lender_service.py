@@ -32,7 +32,7 @@ from protocol.streams.lend_messages import (
 )
 from swarm import api
 from swarm.cluster.membership import Membership
-from swarm.donors.donor_door import PART_BYTES
+from swarm.donors.donor_door import GONE, PART_BYTES
 from swarm.host import Host, PeerId, Stream
 from swarm.participant import Emit, Participant
 from swarm.settings import ServiceSettings
@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 REACH_SECONDS: Final = 20.0  # for the owner to be connected, and to answer
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
+SHORT_SESSION_SECONDS: Final = 20.0  # one that was shorter counts as a failure: an engine may die at each start
 
-_GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, TransportError)
 EngineOf = Callable[[LendTerms], Awaitable[ByteStream]]
 
 
@@ -99,23 +99,24 @@ class LenderService:
     async def _lend(self) -> None:
         failures = 0
         while True:
+            began = anyio.current_time()
             try:
                 await self._session()
-                failures = 0
+                failures = 0 if anyio.current_time() - began > SHORT_SESSION_SECONDS else failures + 1
             except RefusedError as error:
                 if error.reason in FINAL_REFUSALS:
                     raise
-                failures = self._wait_because(error, failures)
+                failures += 1
+                self._waits(str(error))
             except (TransportError, ProtocolError, EngineLostError) as error:
-                failures = self._wait_because(error, failures)
+                failures += 1
+                self._waits(str(error))
             await anyio.sleep(min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, 8)))
 
-    def _wait_because(self, error: Exception, failures: int) -> int:
-        said = str(error)
-        if self._status.waits_because != said:
-            self._emit("waiting", {"because": said})
-        self._status = api.LendingStatus(self._owner, waits_because=said, sessions=self._status.sessions)
-        return failures + 1
+    def _waits(self, because: str) -> None:
+        if self._status.waits_because != because:
+            self._emit("waiting", {"because": because})
+        self._status = api.LendingStatus(self._owner, waits_because=because, sessions=self._status.sessions)
 
     async def _session(self) -> None:
         """Offers the engine once, and lends it until the owner, the connection or the engine is gone."""
@@ -132,7 +133,7 @@ class LenderService:
         finally:
             with anyio.CancelScope(shield=True):
                 await stream.reset()
-        self._wait_because(TransportError("the owner ended the session, or the connection was lost"), 0)
+        self._waits("the owner or the engine ended the session, or the connection was lost")
 
     async def _greet(self, stream: Stream) -> tuple[LendTerms, bytes]:
         """Returns the terms, and what arrived behind them."""
@@ -151,13 +152,13 @@ async def _pass_both_ways(stream: Stream, engine: ByteStream) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def to_engine() -> None:
-            with suppress(*_GONE):
+            with suppress(*GONE):
                 while part := await stream.receive(PART_BYTES):
                     await engine.send(part)
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(to_engine)
-        with suppress(*_GONE):
+        with suppress(*GONE):
             while True:
                 await stream.send(await engine.receive(PART_BYTES))
         tasks.cancel_scope.cancel()

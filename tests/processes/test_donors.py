@@ -62,6 +62,11 @@ def test_a_donor_generates_for_its_owner_survives_its_engine_and_is_put_out(proc
     assert len(engines_of(processes)) == 1 and engines_of(processes) != [engine]
     assert not node.of_kind("fault")
 
+    # A machine with another model is told so, and ends.
+    other = processes.run("donor", "invite", "--home", str(node.home), "--for", "other")
+    unlike = lent(processes, "other", "--to", other.stdout.strip(), "--model", "builtin:finch")
+    assert unlike.end() == 78 and "the owner's has" in "".join(unlike.error_lines)
+
     # A second machine with the same invitation is a stranger; the donor that is put out ends by itself.
     thief = lent(processes, "thief", "--to", invited.stdout.strip())
     assert thief.end() == 77 and "no open invitation" in "".join(thief.error_lines)

@@ -26,7 +26,6 @@ STRUCTURED_EACH = 4
 # Functions that judge or are called as readers are, and that no bytes from outside reach through the fuzzer. Each needs
 # a reason; an entry that is reached, or is gone, fails the test below.
 ELSEWHERE = {
-    "protocol/identity.py public_bytes_of": "of a peer's name as text; its readers of bytes are targets",
     "protocol/rollouts.py _columns_of": "of an own group, before it is sent",
     "protocol/rollouts.py encode_group": "of an own group, before it is sent",
     "swarm/averaging/weight_averaging.py WeightAveraging._check_ours": "of the learner's own request",
@@ -37,6 +36,8 @@ ELSEWHERE = {
     "swarm/blobs/store.py ContentStore.read": "its bytes name a blob",
     "swarm/blobs/store.py ContentStore.reading": "its bytes name a blob",
     "swarm/cluster/membership.py decode_members": "of the node's own file",
+    "swarm/donors/donor_door.py DonorDoor._serve": "passes bytes on unread; of a donor that sends some unasked",
+    "swarm/donors/donor_door.py _hello": "reads a frame; decode_lend_hello is a target",
     "swarm/hosts/go/control.py ControlSocket.open": "sends its bytes; what it reads are targets",
     "swarm/hosts/go/daemon_messages.py open_stream": "encodes a request",
     "swarm/hosts/routers/home_router.py HomeRouter._open_by": "asks sockets; what it reads are targets",

@@ -46,20 +46,13 @@ class DonorWeights:
     """Any thread may call it. Encoding is done by the donor's thread that first asks for a version."""
 
     def __init__(self) -> None:
+        self.version: int | None = None  # the newest; read without the lock, which is held while weights are encoded
         self._lock = threading.Lock()
         self._layout: TensorLayout | None = None
         self._newest: tuple[int, list[Tensor]] | None = None  # copied, and neither hashed nor compared yet
         self._held: _Held | None = None
         self._spare: list[Tensor] | None = None
         self._diffs: deque[_Diff] = deque()
-
-    @property
-    def version(self) -> int | None:
-        """The newest version; None before the first."""
-        with self._lock:
-            if self._newest is not None:
-                return self._newest[0]
-            return self._held.version if self._held is not None else None
 
     def publish(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Copies ``weights``, which may be changed as soon as this returns."""
@@ -69,6 +62,7 @@ class DonorWeights:
             room = self._newest[1] if self._newest is not None else self._spare
             self._spare = None
             self._newest = version, rounded(self._layout, weights, room)
+            self.version = version
 
     def updates_from(self, held: bytes | None, *, is_loaded: bool) -> list[Update]:
         """Returns what leads from the weights with the hash ``held`` to the newest; nothing where it holds these.

@@ -33,7 +33,7 @@ from node.policy.policy import Policy
 from protocol.streams.engine_batches import Sampled
 
 CHECKED: Final = 2  # completions of each batch, at least
-CHECKED_SHARE: Final = 1 / 32  # of its completions
+CHECKED_SHARE: Final = 1 / 64  # of its completions
 MEAN: Final = 0.1  # nats
 SLACK: Final = 1.0
 MOST: Final = 3.0

@@ -60,11 +60,6 @@ class Pace:
         fixed_seconds, each = fitted
         return Worker(most, self.setup_seconds + fixed_seconds, each)
 
-    @property
-    def completions_per_second(self) -> float | None:
-        seconds = sum(each for _, each in self.seen)
-        return sum(count for count, _ in self.seen) / seconds if seconds else None
-
 
 def fit(seen: Sequence[tuple[int, float]] | deque[tuple[int, float]]) -> tuple[float, float] | None:
     """Returns (a, b) of t = a + b n; None without an observation."""

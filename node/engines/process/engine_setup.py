@@ -21,3 +21,9 @@ class EngineSetup(ProcessSetup, frozen=True, kw_only=True):
     policy: dict[str, Any]  # ``PolicySection`` as JSON, with every "auto" decided
     seed: int
     merge_adapters: bool
+
+
+class LentSetup(EngineSetup, frozen=True, kw_only=True):
+    """Of the engine that a donor lends."""
+
+    family: str  # hex, of the owner's policy

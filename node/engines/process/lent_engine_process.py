@@ -13,11 +13,13 @@ from pathlib import Path
 
 from node.compute_environment import importing_libraries
 from node.engines.process.engine_process import accepted, end, main
-from node.engines.process.engine_setup import EngineSetup
+from node.engines.process.engine_setup import LentSetup
+from protocol.errors import ConfigurationError
 
 
-def serve(connection: socket.socket, setup: EngineSetup) -> None:
-    """Loads the model and serves one client after another. Raises ``StarlingError``."""
+def serve(connection: socket.socket, setup: LentSetup) -> None:
+    """Loads the model and serves one client after another. Raises ``StarlingError``, ``ConfigurationError`` among them
+    for a model that is not the owner's."""
     with importing_libraries():  # late, so that the socket answers before
         from node.configuration import PolicySection
         from node.engines.process.channel import SocketChannel
@@ -26,6 +28,11 @@ def serve(connection: socket.socket, setup: EngineSetup) -> None:
         from node.policy.policy import Policy
 
     policy = Policy.load(PolicySection.model_validate(setup.policy))
+    if policy.family.hex() != setup.family:
+        raise ConfigurationError(
+            f"the model {setup.policy['model']} has family {policy.family.hex()}, the owner's has {setup.family}: copy "
+            "the owner's model folder to this machine, and name it with --model"
+        )
     engine = HostedTorchEngine(policy, merge_adapters=setup.merge_adapters)
     path = Path(setup.socket)
     while True:
@@ -37,4 +44,4 @@ def serve(connection: socket.socket, setup: EngineSetup) -> None:
 
 
 if __name__ == "__main__":
-    end(main(EngineSetup, serve))
+    end(main(LentSetup, serve))

@@ -23,6 +23,7 @@ from node.configuration import (
     LearnerSection,
     ObjectiveSection,
 )
+from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.while_training import EvaluationWhileTraining
 from node.events import (
@@ -231,8 +232,10 @@ class Node:
         fails: Callable[[str], bool] = lambda _: False,
         folder: Path | None = None,
         trusting: bool = True,
+        around: Callable[[TorchEngine], Engine] = lambda engine: engine,
     ) -> None:
-        """``trusting``: peers have full influence from their first group on, as members of a private cluster do."""
+        """``around`` returns the engine that the learner gets, made from its own. ``trusting``: peers have full
+        influence from their first group on, as members of a private cluster do."""
         section = learner or LearnerSection(own_groups=4, completions=4, foreign_groups=4, learning_rate=1e-2)
         checkpoint = CheckpointSection(every_rounds=2)
         self.config = Config(
@@ -267,7 +270,7 @@ class Node:
             self.config,
             self.policy,
             known,
-            engine,
+            around(engine),
             scorer,
             self.intake,
             optimizer,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from node.home import Home, lock_home
-from node.lending.invited import LendingSetup, invitation_of
+from node.lending.invited import invitation_of
 from node.lending.lending_output import LendingLines, lender_lines
+from node.lending.lending_setup import LendingSetup
 from node.lending.lent_engine import model_for
 from node.lending.starting import prepare_lending
 from node.supervision.outcome import RunOutcome

@@ -104,10 +104,10 @@ def test_passes_of_many_completions_are_bounded(load_policy: Load, monkeypatch: 
     assert checked(policy, drawn).drift == pytest.approx(together.drift, abs=1e-3)
 
 
-def test_at_least_two_and_a_thirty_second_are_checked_of_those_that_were_begun() -> None:
+def test_at_least_two_and_a_sixty_fourth_are_checked_of_those_that_were_begun() -> None:
     draws = random.Random(1)
     some, none = (np.ones(3, np.int64), np.zeros(3, np.float32)), (np.ones(0, np.int64), np.zeros(0, np.float32))
-    assert len(chosen_to_check([some] * 160, draws)) == 5
+    assert len(chosen_to_check([some] * 320, draws)) == 5
     assert len(chosen_to_check([some] * 3, draws)) == CHECKED
     assert chosen_to_check([none, some, none], draws) == [1]
     assert chosen_to_check([none], draws) == []

@@ -59,7 +59,7 @@ def test_the_time_of_an_engine_is_fitted_to_what_was_seen(
 
 def test_a_pace_forgets_and_counts_the_time_until_the_weights_were_there() -> None:
     pace = Pace()
-    assert pace.worker(7) == Worker(7) and pace.completions_per_second is None
+    assert pace.worker(7) == Worker(7)
     for _ in range(20):
         pace.observe(10, 2.0)
     for _ in range(8):
@@ -67,7 +67,6 @@ def test_a_pace_forgets_and_counts_the_time_until_the_weights_were_there() -> No
     worker = pace.worker(7)
     assert (worker.most, worker.fixed_seconds) == (7, 0.5)
     assert worker.seconds_a_completion == pytest.approx(0.1)
-    assert pace.completions_per_second == pytest.approx(10.0)
 
 
 def test_a_donor_that_got_nothing_is_doubted_less_each_time_until_it_is_tried_again() -> None:
