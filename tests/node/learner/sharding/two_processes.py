@@ -114,17 +114,19 @@ def _with_rewards(group: TrainingGroup, baseline: Any) -> TrainingGroup:
 
 def compare(case: dict[str, Any], group: DeviceGroup) -> dict[str, Any]:
     alone, together = Learning(case, None), Learning(case, group)
+    before = {name: p.detach().float().clone() for name, p in alone.trained.items()}
     reports = [(_figures(alone.learn(batch)), _figures(together.learn(batch))) for batch in batches_of(case)]
-    apart = 0.0
+    apart = moved = 0.0
     for name, whole in alone.trained.items():
         rows = rows_of(whole.shape, group.rank, group.count)
         theirs, ours = whole.detach()[rows].float(), shard_of(together.trained[name].detach()).float()
         assert theirs.shape == ours.shape
-        apart = max(apart, float((theirs - ours).abs().max()) if ours.numel() else 0.0)
+        apart += float((theirs - ours).square().sum())
+        moved += float((theirs - before[name][rows]).square().sum())
     held = sum(master.numel() for master in together.optimizer.masters().values())
     return {
         "reports": reports,
-        "apart": apart,
+        "apart": math.sqrt(apart / moved),  # as a share of the way that the steps went
         "held": held,
         "parameters": sum(p.numel() for p in alone.trained.values()),
         "skipped": [alone.optimizer.steps_skipped, together.optimizer.steps_skipped],
