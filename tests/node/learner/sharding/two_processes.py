@@ -40,20 +40,20 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "tied": {"architecture": "qwen3"},
     "untied": {"architecture": "llama"},
     "biases": {"architecture": "gpt-neox"},
-    "sliding window": {"architecture": "qwen3-sliding"},
     "bfloat16": {"architecture": "qwen3", "dtype": "bfloat16"},
     "adapter on bfloat16": {"architecture": "qwen3", "dtype": "bfloat16", "adapter": True},
     "two steps, divided by the mean weight": {
         "architecture": "qwen3",
         "objective": {"correction": "f_tis", "steps": 2},
     },
-    "sequence weights": {
+    "baselines of least variance, rate by the weights": {
         "architecture": "qwen3",
-        "objective": {"loss": "grpo", "correction": "sequence_tis", "ess_learning_rate": True},
-    },
-    "baselines of least variance": {
-        "architecture": "qwen3",
-        "objective": {"advantage": "min_variance", "correction": "token_tis"},
+        "objective": {
+            "advantage": "min_variance",
+            "correction": "sequence_tis",
+            "loss": "grpo",
+            "ess_learning_rate": True,
+        },
         "baseline": "min_variance",
     },
     "gradient not finite": {"architecture": "qwen3", "advantage": math.nan},
@@ -99,9 +99,9 @@ class Learning:
 
 def batches_of(case: dict[str, Any]) -> list[list[TrainingGroup]]:
     """Returns many micro-batches of unlike lengths, one that is a single completion, none, and many again."""
-    many = groups(1, prompts=7)
+    many = groups(1, prompts=5)
     one = [TrainingGroup((1, 2), (completion([3], case.get("advantage", 1.0)),), 1, 1)]
-    found = [many, one, [], groups(2, prompts=5)]
+    found = [many, one, [], groups(2, prompts=3)]
     if "baseline" not in case:
         return found
     return [[_with_rewards(group, case["baseline"]) for group in batch] for batch in found]
