@@ -120,8 +120,13 @@ def _own_card(parts: EngineParts) -> dict[str, str]:
     devices = parts.config.learner.devices
     if devices == 1 or parts.policy.device.type != "cuda":
         return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[devices] if visible else str(devices)}
+    return {"CUDA_VISIBLE_DEVICES": card_after(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))}
+
+
+def card_after(devices: int, visible: str | None) -> str:
+    """Returns the name of the card that follows the first ``devices`` of those that CUDA_VISIBLE_DEVICES names; None
+    or nothing there means all. ``node.learner.sharding.starting.check_cards`` has made sure that there is one."""
+    return visible.split(",")[devices] if visible else str(devices)
 
 
 def _patience(parts: EngineParts) -> Patience:

@@ -11,7 +11,7 @@ from node.policy.model_name import model_name
 class Loading(TimedEvent, frozen=True, kw_only=True, tag="loading"):
     """What the learner is loading before its first round."""
 
-    what: str  # "policy", "tasks", "engine", "checkpoint"
+    what: str  # "policy", "tasks", "engine", "checkpoint", "devices"
     seconds: float  # since the process started
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from node.averaging import noloco
+from node.averaging.weight_averager import copied
 from node.checkpoints.checkpoints import NewestCheckpoint, read, write
 from node.configuration import Config, LearnerSection, PolicySection
 from node.learner.memory.undo import Undo
@@ -150,6 +152,16 @@ def test_weights_that_are_put_are_those_that_the_next_pass_uses_on_both_devices(
         optimizer.put(moved)
     assert_close(sharded.policy.weights(), moved, 0)
     assert sharded.learn(4).objective.entropy == pytest.approx(whole.learn(4).objective.entropy, rel=1e-5)
+
+
+def test_an_outer_step_of_averaging_moves_both_devices_as_it_moves_one_process(sharded: InShards, whole: Whole) -> None:
+    partner = {name: tensor.detach() * 1.1 for name, tensor in whole.optimizer.masters().items()}
+    for each in (sharded, whole):
+        offered = copied(each.optimizer.masters())
+        state = noloco.outer_step(noloco.begin(offered), [offered, partner], noloco.NolocoConstants())
+        each.learn(8)  # meanwhile
+        each.optimizer.put(noloco.overlapped(each.optimizer.masters(), offered, state.outer))
+    assert_close(sharded.policy.weights(), whole.policy.trainable(), 0.1)
 
 
 def test_a_copy_brings_weights_and_moments_back_to_the_bit(sharded: InShards) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.learner.sharding.two_processes import CASES, RATE, run_together
+from tests.node.learner.sharding.two_processes import CASES, run_together
 
 pytestmark = pytest.mark.processes
 
@@ -28,8 +28,8 @@ def test_both_processes_take_the_steps_that_one_takes(found: Found, case: str) -
             for name in ("loss", "entropy", "norm"):
                 expected = pytest.approx(alone[name], rel=2e-2 if coarse else 1e-4, abs=1e-6, nan_ok=True)
                 assert together[name] == expected, name
-        # AdamW moves a weight by the rate, whatever its gradient; a bfloat16 policy is also rounded.
-        assert of_rank[case]["apart"] <= (0.02 if coarse else RATE / 20)
+        # AdamW moves a weight by the rate, whatever its gradient: where that is next to nothing, rounding says whither.
+        assert of_rank[case]["apart"] <= (0.1 if coarse else 1e-3)
 
 
 @pytest.mark.parametrize("case", CASES)
