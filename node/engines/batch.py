@@ -137,7 +137,7 @@ class Batch:
             with self._threads.step():
                 return self._decoder.step(last)
         self._drafts = drafts = self._row_drafts.next_pass(self._remaining[: self._present])
-        with self._threads.step():
+        with self._threads.step(self._row_drafts.length):
             return self._decoder.step(last, drafts)
 
     def _steps(self, logits: Tensor, draws: Draws) -> _Look:

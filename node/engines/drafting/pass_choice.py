@@ -26,6 +26,7 @@ TRIAL_EVERY: Final = 32  # passes
 EARLY_TRIAL_EVERY: Final = 4  # until so many sizes are known:
 SIZES_KNOWN_EARLY: Final = 4
 _DOWN, _UP = 0.3, 0.05  # the share of a difference that is taken over: other programs only ever make a pass longer
+_SHORTEST: Final = 1e-9  # seconds; a coarse clock may stand still
 _LONGEST_STEP: Final = 2.0  # times what was expected; a pass that took longer says no more
 
 
@@ -43,7 +44,7 @@ class PassSeconds:
     _passes: int = 0
 
     def took(self, positions: int, seconds: float) -> None:
-        size = size_of(positions)
+        size, seconds = size_of(positions), max(seconds, _SHORTEST)
         before = self._seconds.get(size, seconds)
         seconds = min(seconds, _LONGEST_STEP * before)
         self._seconds[size] = before + (_DOWN if seconds < before else _UP) * (seconds - before)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from node.engines.decoder import Drafts
 from node.engines.drafting.answer_index import AnswerIndex
-from node.engines.drafting.pass_choice import PassSeconds, guesses_worth_verifying, may_pay
+from node.engines.drafting.pass_choice import PassSeconds, guesses_worth_verifying, may_pay, size_of
 from node.kernels.cpu_drafts import LONGEST_ORDER, begin, propose, take
 
 MOST_GUESSES: Final = 8  # a row and pass
@@ -73,6 +73,7 @@ class RowDrafts:
         self._wholes = np.zeros(rows, dtype=np.uint64)
         self._tokens = np.zeros((rows, MOST_GUESSES), dtype=np.int64)
         self._chances = np.zeros((rows, MOST_GUESSES))
+        self._present = 0  # rows of the pass under way
         self._began: tuple[int, float] | None = None  # the pass under way: its positions, and when
         drafting.index.look_at_waiting()
 
@@ -101,8 +102,16 @@ class RowDrafts:
             positions, began = self._began
             drafting.seconds.took(positions, now - began)
         drafts = self._chosen(remaining)
+        self._present = rows
         self._began = rows if drafts is None else rows + len(drafts.tokens), now
         return drafts
+
+    @property
+    def length(self) -> float:
+        """How long the pass under way is expected to be against one without guesses."""
+        assert self._began is not None
+        seconds, (positions, _) = self._drafting.seconds, self._began
+        return seconds.of(size_of(positions)) / seconds.of(size_of(self._present))
 
     def _chosen(self, remaining: Ints) -> Drafts | None:
         rows, seconds = len(remaining), self._drafting.seconds

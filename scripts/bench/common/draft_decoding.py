@@ -2,8 +2,8 @@
 
 The six tasks of the default swarm in turn, answered by ``builtin:wren`` as it is shipped (fresh), and after rounds of
 reinforcement learning on them by itself (trained). Both engines sample the same prompts with the same seeds; one
-guesses from what it sampled itself and from right answers of ``builtin:robin`` and ``builtin:finch``, written in wren's tokens,
-as a node gets them from its peers; the trained one also from what its own learning sampled.
+guesses from what it sampled itself and from right answers of ``builtin:robin`` and ``builtin:finch``, written in wren's
+tokens, as a node gets them from its peers; the trained one also from what its own learning sampled.
 
 ``builtin`` is the model itself, where the engine would not guess by itself. ``40M`` and ``0.5B`` are the same function
 at the cost of a larger model (``widened``): a trained model's answers, without a large model that was trained.
@@ -47,8 +47,7 @@ SHAPES: Final = {
     "0.5B": WiderShape(layers=24, hidden=896, intermediate=4864, heads=28, kv_heads=4, vocabulary=151_936),
 }
 COMPLETIONS: Final = 4
-ROWS: Final = (8, 16, 128)  # completions of a call, by which it is named
-MOST_ROWS: Final = {"0.5B": 16}  # a call of 128 takes half a minute there
+ROWS: Final = {"builtin": (8, 128), "40M": (8, 16, 32), "0.5B": (8, 24)}  # completions of a call
 ENGINE_ROWS: Final = 128
 PEERS: Final = ("robin", "finch")
 PEERS_PROMPTS: Final = 600  # that each peer has answered
@@ -156,7 +155,9 @@ class Contest:
     samples: int = 0
 
     def ratio(self, clock: str) -> float:
-        return statistics.median(self.speeds[True, clock]) / statistics.median(self.speeds[False, clock])
+        """The median over the calls, of which each had the same prompts and seed twice."""
+        pairs = zip(self.speeds[True, clock], self.speeds[False, clock], strict=True)
+        return statistics.median(with_guesses / without for with_guesses, without in pairs)
 
 
 def contest(policy: Policy, history: Answers, rows: int, calls: int) -> tuple[Contest, TorchEngine]:
@@ -210,10 +211,10 @@ def measure_drafts(folder: Path, shapes: Sequence[str], calls: int, training_rou
                 model = folder / f"{name} {shape}"
                 write_widened(source, wider, model)
             policy = load(str(model))
-            for rows in ROWS:
-                if rows <= MOST_ROWS.get(shape, rows):
-                    print(f"{shape}, {name}, {rows} rows", file=sys.stderr, flush=True)
-                    figures += _figures(f"drafts: {shape}, {name}, {rows} rows", *contest(policy, history, rows, calls))
+            for rows in ROWS[shape]:
+                result, engine = contest(policy, history, rows, calls)
+                figures += _figures(f"drafts: {shape}, {name}, {rows} rows", result, engine)
+                print(f"{shape}, {name}, {rows} rows: × {result.ratio('wall'):.3f}", file=sys.stderr, flush=True)
     return figures
 
 

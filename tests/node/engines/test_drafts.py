@@ -185,6 +185,15 @@ def test_guesses_fill_a_pass_whose_positions_are_free_and_unlikely_ones_are_left
     assert guesses_worth_verifying(5, np.full(40, 0.1), 64, dear) == 3, "up to the next multiple they cost nothing"
 
 
+def test_size_between_two_is_on_their_line_and_no_pass_is_taken_to_be_longer_than_a_larger_one() -> None:
+    seconds = seconds_of({2: 0.2, 4: 0.4, 6: 0.3, 8: 0.0})
+    assert seconds.of(8) > 0, "a clock that stands still"
+    seconds = seconds_of({2: 0.2, 4: 0.4, 6: 0.3})
+    assert [seconds.of(size) for size in (1, 2, 4, 6)] == [0.2, 0.2, 0.3, 0.3]
+    assert seconds.of(3) == pytest.approx(0.3)
+    assert seconds.of(12) == pytest.approx(0.6), "in proportion: nothing says that it is cheaper"
+
+
 def test_costs_that_change_are_noticed_since_sizes_that_are_not_used_are_tried_now_and_then() -> None:
     seconds = seconds_of({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4})  # no guess pays
     chosen = []
