@@ -4,8 +4,8 @@ A prompt is computed once for all its completions. Rows whose completion has end
 join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them. Equal seeds
 and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
 batch around it, on the number of threads, on the layout of the cache and on guesses that were verified only by the
-rounding of its logits. Keys and values live for one call: a completion that a later call resumes is computed again, so that keys and values of old
-weights are never read under new ones.
+rounding of its logits. Keys and values live for one call: a completion that a later call resumes is computed again, so
+that keys and values of old weights are never read under new ones.
 """
 
 from __future__ import annotations
