@@ -3,7 +3,8 @@
 The six tasks of the default swarm in turn, answered by ``builtin:wren`` as it is shipped (fresh), and after rounds of
 reinforcement learning on them by itself (trained). Both engines sample the same prompts with the same seeds; one
 guesses from what it sampled itself and from right answers of ``builtin:robin`` and ``builtin:finch``, written in wren's
-tokens, as a node gets them from its peers; the trained one also from what its own learning sampled.
+tokens, as a node gets them from its peers; the fresh one also from what it sampled in about twenty rounds before, the
+trained one from what its own learning sampled.
 
 ``builtin`` is the model itself, where the engine would not guess by itself. ``40M`` and ``0.5B`` are the same function
 at the cost of a larger model (``widened``): a trained model's answers, without a large model that was trained.
@@ -51,7 +52,8 @@ ROWS: Final = {"builtin": (8, 128), "40M": (8, 16, 32), "0.5B": (8, 24)}  # comp
 ENGINE_ROWS: Final = 128
 PEERS: Final = ("robin", "finch")
 PEERS_PROMPTS: Final = 600  # that each peer has answered
-PEERS_SEED, MEASURED_SEED = 1_000_000, 2_000_000  # of prompts; learning draws from others
+OWN_PROMPTS: Final = 600  # that the fresh model has answered
+PEERS_SEED, MEASURED_SEED, OWN_SEED = 1_000_000, 2_000_000, 3_000_000  # of prompts; learning draws from others
 CLOCKS: Final = {"wall": time.perf_counter, "CPU": time.process_time}
 
 Answers = list[tuple[Sequence[int], Sequence[int]]]  # prompt and answer, in wren's tokens
@@ -188,6 +190,14 @@ def contest(policy: Policy, history: Answers, rows: int, calls: int) -> tuple[Co
     return result, engines[True]
 
 
+def own_answers(policy: Policy) -> Answers:
+    """Returns what ``policy`` sampled in about twenty rounds before it learnt anything."""
+    prompts = [TASKS.prompt(number, OWN_SEED) for number in range(OWN_PROMPTS)]
+    engine = RecordingEngine(policy)
+    engine.generate(requests_of(policy, prompts, COMPLETIONS), Sampling(seed=1))
+    return engine.answers
+
+
 def _equal(one: Sample, other: Sample) -> bool:
     return np.array_equal(one.token_ids, other.token_ids) and np.array_equal(one.logps, other.logps)
 
@@ -201,7 +211,7 @@ def measure_drafts(folder: Path, shapes: Sequence[str], calls: int, training_rou
     for each in (REPOSITORY / "node" / "models" / "wren").glob("token*"):
         (folder / "trained" / each.name).write_bytes(each.read_bytes())
     sources = {
-        "fresh": (REPOSITORY / "node" / "models" / "wren", peers),
+        "fresh": (REPOSITORY / "node" / "models" / "wren", [*peers, *own_answers(fresh)]),
         "trained": (folder / "trained", [*peers, *own]),
     }
     for shape in shapes:
@@ -214,7 +224,9 @@ def measure_drafts(folder: Path, shapes: Sequence[str], calls: int, training_rou
             for rows in ROWS[shape]:
                 result, engine = contest(policy, history, rows, calls)
                 figures += _figures(f"drafts: {shape}, {name}, {rows} rows", result, engine)
-                print(f"{shape}, {name}, {rows} rows: × {result.ratio('wall'):.3f}", file=sys.stderr, flush=True)
+                ratios = ", ".join(f"{clock} × {result.ratio(clock):.3f}" for clock in CLOCKS)
+                equal = f"{result.equal} of {result.samples} samples equal"
+                print(f"{shape}, {name}, {rows} rows: {ratios}; {equal}", file=sys.stderr, flush=True)
     return figures
 
 
