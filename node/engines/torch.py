@@ -174,8 +174,11 @@ class TorchEngine:
         return self._decoder.cache_bytes
 
     def remember(self, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
-        if self.drafting is not None:
-            for answer in answers:
+        """An answer with a token that the model does not have is left out."""
+        if self.drafting is None:
+            return
+        for answer in answers:
+            if min(answer, default=0) >= 0 and max(answer, default=0) < self._policy.vocabulary:
                 self.drafting.index.remember(prompt_ids, answer)
 
     def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:

@@ -77,6 +77,16 @@ def test_answers_that_were_seen_before_are_sampled_in_fewer_passes(load_policy: 
     assert passes[True] < passes[False] / 2
 
 
+def test_answers_with_tokens_that_the_model_does_not_have_are_never_guessed(load_policy: Load) -> None:
+    policy, prompt = load_policy("qwen3"), [5, 9, 7]
+    engine = engine_of(policy, drafts=True)
+    plain = engine_of(policy, drafts=False).generate([GenerationRequest(prompt, 8, 6)], Sampling(seed=3))
+    for token in range(policy.vocabulary):
+        engine.remember(prompt, [[token, 10**6, 3], [token, -1, 3]])
+    given = engine.generate([GenerationRequest(prompt, 8, 6)], Sampling(seed=3))
+    assert [s.token_ids.tolist() for s in given[0]] == [s.token_ids.tolist() for s in plain[0]]
+
+
 def counted_steps(engine: TorchEngine) -> list[int]:
     calls: list[int] = []
     step = engine._decoder.step
