@@ -3,13 +3,16 @@
 The host looks at what was sampled once in ``look_every`` tokens. On a GPU each look waits for the device, and between
 two looks nothing does: tokens, log-probabilities and random numbers stay there. A row whose completion has ended is
 noticed at the next look; the tokens that it got meanwhile are dropped.
+
+Where the host looks at every token, and the decoder can, a pass also verifies guesses of what follows (``drafting``):
+then a look has one token of each row or more.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engines.decoder import Decoder, Prefilled
+from node.engines.decoder import Decoder, Drafts, Prefilled
+from node.engines.drafting.row_drafts import Drafting, RowDrafts, verified
 from node.engines.draws import Draws
 from node.engines.engine import Enough
 from node.engines.resumption import SamplingStart
@@ -67,6 +71,7 @@ class _Look:
 
     tokens: NDArray[np.int64]
     logps: NDArray[np.float32]
+    taken: NDArray[np.int64]  # (n,) how many of them each row has
     last: Tensor  # (n,) the newest tokens, on the device
 
 
@@ -80,8 +85,14 @@ class Batch:
         *,
         look_every: int,
         threads: StepThreads,
+        drafting: Drafting | None = None,
+        most_positions: int = 0,
     ) -> None:
+        """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token."""
         self._decoder, self._starts, self._stop = decoder, starts, stop
+        self._drafting, self._most_positions = drafting, most_positions
+        self._row_drafts: RowDrafts | None = None
+        self._drafts: Drafts | None = None  # of the latest pass
         self._look_every, self._threads = look_every, threads
         self._owners = [index for index, start in enumerate(starts) for _ in range(start.completions)]
         self._rows = rows = min(rows, len(self._owners))
@@ -101,6 +112,8 @@ class Batch:
             longest_completion = max(start.limit for start in self._starts)
             completions = [start.completions for start in self._starts]
             self._decoder.begin(self._rows, completions, longest_prompt, longest_completion)
+            if self._drafting is not None:
+                self._row_drafts = RowDrafts(self._drafting, self._rows, self._most_positions, eos_ids)
             with self._threads.chosen():
                 self._sample(draws, np.array(eos_ids), history)
         return _sequences(history, len(self._owners))
@@ -113,15 +126,24 @@ class Batch:
             if self._stop is not None and self._stop.now():
                 return
             if self._present:
-                with self._threads.step():
-                    logits = self._decoder.step(look.last if survivors is None else look.last[survivors])
+                logits = self._step(look.last if survivors is None else look.last[survivors])
             elif self._waiting:
                 logits = None
             else:
                 return
 
+    def _step(self, last: Tensor) -> Tensor:
+        if self._row_drafts is None:
+            with self._threads.step():
+                return self._decoder.step(last)
+        self._drafts = drafts = self._row_drafts.next_pass(self._remaining[: self._present])
+        with self._threads.step(self._row_drafts.length):
+            return self._decoder.step(last, drafts)
+
     def _steps(self, logits: Tensor, draws: Draws) -> _Look:
         """Samples as many tokens as come before the next look, at most as many as some row may still have."""
+        if self._drafts is not None:
+            return self._verify(self._drafts, logits, draws)
         present = self._present
         steps = min(self._look_every, int(self._remaining[:present].max()))
         draws.prepare(self._completion[:present], self._sampled[:present], steps)
@@ -133,7 +155,22 @@ class Batch:
             chosen, logp = draws.draw(logits)
             tokens.append(chosen)
             logps.append(logp)
-        return _Look(torch.stack(tokens).cpu().numpy(), torch.stack(logps).cpu().numpy(), tokens[-1])
+        taken = np.full(present, steps)
+        return _Look(torch.stack(tokens).cpu().numpy(), torch.stack(logps).cpu().numpy(), taken, tokens[-1])
+
+    def _verify(self, drafts: Drafts, logits: Tensor, draws: Draws) -> _Look:
+        """Samples after each position of the latest pass, and takes back the guesses that were wrong."""
+        since = self._present - len(drafts.counts)  # rows that have joined
+        drafts, self._drafts = replace(drafts, counts=np.pad(drafts.counts, (0, since))), None
+        row_of = drafts.row_of
+        draws.prepare(self._completion[row_of], self._sampled[row_of] + drafts.after, 1)
+        chosen, logp = draws.draw(logits)
+        tokens, logps, taken = verified(drafts, chosen.numpy(), logp.numpy())
+        self._decoder.take_back(drafts.counts + 1 - taken)
+        assert self._drafting is not None
+        self._drafting.counts.verified(len(drafts.tokens), int(taken.sum()) - len(taken))
+        last = torch.from_numpy(tokens[taken - 1, np.arange(len(taken))])
+        return _Look(tokens, logps, taken, last)
 
     def _keep(self, look: _Look, eos_ids: NDArray[np.int64], history: _History) -> Tensor | None:
         """Records the tokens up to each completion's end and removes the rows that ended.
@@ -143,15 +180,18 @@ class Batch:
         steps, present = look.tokens.shape
         remaining = self._remaining[:present]
         position = np.arange(1, steps + 1)[:, None]
-        ends = np.isin(look.tokens, eos_ids) | (position == remaining)
+        ends = (np.isin(look.tokens, eos_ids) | (position == remaining)) & (position <= look.taken)
         ended = ends.any(0)
-        kept = position <= np.where(ended, ends.argmax(0) + 1, steps)
+        tokens = np.where(ended, ends.argmax(0) + 1, look.taken)
+        kept = position <= tokens
+        if self._row_drafts is not None:
+            self._row_drafts.took(look.tokens, tokens)
         completions = np.broadcast_to(self._completion[:present], kept.shape)
         history.completions.append(completions[kept])
         history.tokens.append(look.tokens[kept])
         history.logps.append(look.logps[kept])
-        remaining -= steps
-        self._sampled[:present] += steps
+        remaining -= look.taken
+        self._sampled[:present] += look.taken
         if not ended.any():
             return None
         if self._stop is not None:
@@ -168,6 +208,8 @@ class Batch:
         for array in (self._completion, self._sampled, self._remaining):
             array[:left] = array[order]
         self._decoder.leave(np.flatnonzero(ended).tolist(), holes.tolist(), tails.tolist(), left)
+        if self._row_drafts is not None:
+            self._row_drafts.left(order)
         self._present = left
         return order
 
@@ -181,13 +223,22 @@ class Batch:
                 break
             self._decoder.join(prefilled, which)
             parts.append(prefilled.logits[torch.tensor(which, device=prefilled.logits.device)])
-            for _ in which:
-                row, completion = self._present, self._waiting.popleft()
-                self._completion[row], self._sampled[row] = completion, 0
-                self._remaining[row] = self._starts[self._owners[completion]].limit
-                self._present += 1
+            self._join(len(which))
             count -= len(which)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _join(self, count: int) -> None:
+        """The first of the waiting completions are rows from now on."""
+        while count > 0:
+            owner = self._owners[self._waiting[0]]
+            first, start = self._present, self._starts[owner]
+            while count > 0 and self._owners[self._waiting[0]] == owner:
+                self._completion[self._present], self._sampled[self._present] = self._waiting.popleft(), 0
+                self._remaining[self._present] = start.limit
+                self._present += 1
+                count -= 1
+            if self._row_drafts is not None:
+                self._row_drafts.joined(slice(first, self._present), start.prefix_ids)
 
     def _prefill(self, chosen: Sequence[int]) -> tuple[Prefilled[Any] | None, list[int]]:
         """Computes the prompts of the first of ``chosen``, as many as one pass may hold and the decoder has room for.

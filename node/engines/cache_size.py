@@ -33,6 +33,7 @@ class AttentionShape:
     queries: int  # query heads that share one key-value head
     head_size: int
     element_bytes: int  # of the model's dtype
+    masked_rows: bool = True  # attention needs a mask of the rows' slots; compiled attention needs none
 
     @property
     def packed_bytes(self) -> int:
@@ -66,7 +67,8 @@ class CachePlan:
 
     def bytes(self, shape: AttentionShape) -> int:
         """Returns what the decoder allocates: keys, values and masks."""
-        masks = shape.kv_heads * (self.rows * self.slots + self.prompts * self.prompt_slots)
+        masked = self.prompts * self.prompt_slots + (self.rows * self.slots if shape.masked_rows else 0)
+        masks = shape.kv_heads * masked
         return (sum(self.parts(shape)) + masks) * shape.element_bytes
 
 

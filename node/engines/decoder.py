@@ -1,4 +1,5 @@
-"""The interface between engine and decoder: a batch of rows that each grow by one token a step.
+"""The interface between engine and decoder: a batch of rows that each grow by one token a step, or by more where the
+engine guessed what follows.
 
 The engine decides which rows join and leave; the decoder keeps keys and values and computes logits.
 """
@@ -9,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 Cache = TypeVar("Cache")
 
@@ -21,6 +24,27 @@ class Prefilled(Generic[Cache]):
     logits: torch.Tensor  # (P, V) for the token after each prompt
     lengths: tuple[int, ...]  # tokens of each prompt
     cache: Cache  # keys and values, or where the decoder holds them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafts:
+    """Guesses of the tokens that follow each row's newest one, to be verified in one pass."""
+
+    tokens: NDArray[np.int64]  # (d,) the rows' one after another
+    counts: NDArray[np.int64]  # (n,) of each row, d together
+
+    @property
+    def row_of(self) -> NDArray[np.int64]:
+        """The row of each position of the pass, (n + d,): of each row its newest token, then its guesses."""
+        rows: NDArray[np.int64] = np.repeat(np.arange(len(self.counts)), self.counts + 1)
+        return rows
+
+    @property
+    def after(self) -> NDArray[np.int64]:
+        """How many positions of its own row come before each position, (n + d,)."""
+        firsts = np.cumsum(self.counts + 1) - (self.counts + 1)
+        after: NDArray[np.int64] = np.arange(len(self.counts) + len(self.tokens)) - np.repeat(firsts, self.counts + 1)
+        return after
 
 
 class Decoder(Protocol[Cache]):
@@ -57,8 +81,18 @@ class Decoder(Protocol[Cache]):
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
         """Rows ``ended`` end. The batch shrinks to ``rows``: row ``tails[i]`` moves to ``holes[i]``."""
 
-    def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Appends one token to each row, (n,) int64. Returns the logits of the next ones, (n, V)."""
+    @property
+    def verifies_drafts(self) -> bool:
+        """Whether ``step`` takes drafts."""
+
+    def step(self, tokens: torch.Tensor, drafts: Drafts | None = None) -> torch.Tensor:
+        """Appends one token to each row, (n,) int64. Returns the logits of the next ones, (n, V).
+
+        With ``drafts`` it appends those too, and returns the logits after each position of the pass, (n + d, V).
+        """
+
+    def take_back(self, counts: NDArray[np.int64]) -> None:
+        """Drops the last ``counts``, (n,), tokens of each row: guesses that were wrong."""
 
 
 def right_aligned(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -121,6 +121,10 @@ class Engine(Protocol):
     def rows(self, rows: int) -> None:
         """Counts from the next call on. Raises ``ValueError`` below 1."""
 
+    def remember(self, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
+        """Takes answers of other nodes: later samples may be guessed from them, which changes no sample. Called from
+        any thread; an engine that guesses nothing does nothing."""
+
     def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:
         """Tells an engine that may lose its weights where it gets all of those that it has taken last."""
 

@@ -12,13 +12,15 @@ import inspect
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from node.engines.decoder import Prefilled, right_aligned
+from node.engines.decoder import Drafts, Prefilled, right_aligned
 from protocol.errors import ConfigurationError
 
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, (rows, kv heads, slots, size)
@@ -100,7 +102,14 @@ class GenericDecoder:
                 kept.layers.append(_layer(keys[order, :, empty:], values[order, :, empty:]))
         self._cache, self._seen = (kept, seen[:, empty:]) if rows else (None, self._seen[:0, :0])
 
-    def step(self, tokens: Tensor) -> Tensor:
+    @property
+    def verifies_drafts(self) -> bool:
+        return False
+
+    def take_back(self, counts: NDArray[np.int64]) -> None:
+        raise AssertionError("it was given no drafts")
+
+    def step(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
         assert self._cache is not None, "a step needs rows"
         self._seen = functional.pad(self._seen, (0, 1), value=1)
         return self._forward(tokens[:, None], self._seen, self._cache)

@@ -119,14 +119,15 @@ class StepThreads:
             self._set(self._trials.threads if tokens <= SHORT_PASS_TOKENS else self._most)
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, length: float = 1.0) -> Iterator[None]:
+        """``length``: how long this step is expected to be against others of the same rows."""
         if self._most == 1:
             yield
             return
         self._set(self._trials.threads)
         began = self._clock()
         yield
-        self._trials.took(self._clock() - began)
+        self._trials.took((self._clock() - began) / length)
 
     @staticmethod
     def _set(threads: int) -> None:

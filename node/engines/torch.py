@@ -3,9 +3,9 @@
 A prompt is computed once for all its completions. Rows whose completion has ended leave the batch; waiting completions
 join as soon as an eighth of the rows is free. Token log-probabilities come from the pass that sampled them. Equal seeds
 and equal calls give equal samples: a token depends on the seed, its completion and its position (``draws``), on the
-batch around it, on the number of threads and on the layout of the cache only by the rounding of its logits. Keys and
-values live for one call: a completion that a later call resumes is computed again, so that keys and values of old
-weights are never read under new ones.
+batch around it, on the number of threads, on the layout of the cache and on guesses that were verified only by the
+rounding of its logits. Keys and values live for one call: a completion that a later call resumes is computed again, so
+that keys and values of old weights are never read under new ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from node.engines.batch import Batch, Stop
 from node.engines.cache_size import SPARE_SLOTS
 from node.engines.decoder import Decoder
+from node.engines.drafting.row_drafts import Drafting
 from node.engines.draws import Draws
 from node.engines.encoded_weights import EncodedWeights, load_encoded
 from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
@@ -34,6 +35,9 @@ from protocol.streams.engine_batches import Sampled
 
 LOOK_EVERY: Final = {"cpu": 1}  # tokens between two looks of the host, by device
 LOOK_EVERY_ELSEWHERE: Final = 16  # a completion computes up to 15 tokens after its end
+# Weights that a core's cache holds are not what a pass waits for: below this, guesses gain less than their search costs
+# (scripts/bench/engine.py --workloads drafts).
+DRAFTING_WEIGHTS: Final = 10_000_000
 
 
 class TorchEngine:
@@ -52,7 +56,9 @@ class TorchEngine:
     ``shared_prompts``: whether a prompt's keys and values are held once for its completions or in each row, by default
     what is faster (``cache_size.plan_cache``). ``adaptive_threads``: in float32 on a CPU, use at most the threads that
     torch has, and fewer while that is faster (``step_threads``). ``look_every``: tokens between two looks of the host
-    at what was sampled, by default 1 on a CPU and 16 elsewhere.
+    at what was sampled, by default 1 on a CPU and 16 elsewhere. ``drafts``: guess what follows from answers sampled
+    before and verify it, as far as that is faster (``drafting``), by default for models of ``DRAFTING_WEIGHTS`` and
+    more; only in float32 on a CPU with the lean decoder. It changes no sample, within the rounding of logits.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class TorchEngine:
         shared_prompts: bool | None = None,
         adaptive_threads: bool = True,
         look_every: int | None = None,
+        drafts: bool | None = None,
     ) -> None:
         if look_every is not None and not 1 <= look_every <= SPARE_SLOTS:
             raise ValueError(f"look_every is {look_every}: 1 to {SPARE_SLOTS}")
@@ -80,6 +87,9 @@ class TorchEngine:
         self._look_every = (
             look_every if look_every is not None else LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ELSEWHERE)
         )
+        drafts = policy.parameters >= DRAFTING_WEIGHTS if drafts is None else drafts
+        verifies = self._look_every == 1 and self._decoder.verifies_drafts
+        self.drafting: Final = Drafting() if drafts and verifies else None
         self._version = 0
         self._weights_hash: bytes | None = None  # of the weights loaded last, if they came encoded
 
@@ -137,7 +147,16 @@ class TorchEngine:
         if not starts:
             return []
         stop = None if enough is None else Stop(enough, starts, groups)
-        batch = Batch(self._decoder, starts, self._rows, stop, look_every=self._look_every, threads=self._threads)
+        batch = Batch(
+            self._decoder,
+            starts,
+            self._rows,
+            stop,
+            look_every=self._look_every,
+            threads=self._threads,
+            drafting=self.drafting,
+            most_positions=self._rows,
+        )
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)
         with torch.inference_mode(), _evaluating(self._policy.model):
@@ -158,6 +177,14 @@ class TorchEngine:
     def cache_bytes(self) -> int:
         """Bytes of keys and values held now, by rows, prompts and their masks."""
         return self._decoder.cache_bytes
+
+    def remember(self, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
+        """An answer with a token that the model does not have is left out."""
+        if self.drafting is None:
+            return
+        for answer in answers:
+            if min(answer, default=0) >= 0 and max(answer, default=0) < self._policy.vocabulary:
+                self.drafting.index.remember(prompt_ids, answer)
 
     def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:
         """Nothing to do: what is in the learner's process is lost with it."""

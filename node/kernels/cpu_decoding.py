@@ -74,30 +74,34 @@ def rotate_heads(heads: Array, scale: Array, rotations: Array, epsilon: float) -
 
 @njit(nogil=True, cache=True)
 def attend(
-    heads: Array,  # (n, kv heads, queries + 2, size) rotated queries, key and value of each row's newest token
+    heads: Array,  # (n, kv heads, queries + 2, size) rotated queries, key and value of each position of the pass
     keys: Array,  # (rows, kv heads, size, slots)
     values: Array,  # (rows, kv heads, slots, size)
     starts: Array,  # (rows,) each row's first slot
-    now: int,
-    other: Array,  # (m, queries, size) attention over another part of the past; m = 0: there is none
-    other_logs: Array,  # (m, queries, 1) its logarithms
-    places: Array,  # (n × kv heads,) where in ``other`` those of each row and head are
-    rows: int,
+    row_of: Array,  # (m,) the row of each of the first m positions; a row's positions in their order
+    slots: Array,  # (m,) where each one's key and value belong
+    other: Array,  # (p, queries, size) attention over another part of the past; p = 0: there is none
+    other_logs: Array,  # (p, queries, 1) its logarithms
+    places: Array,  # (n × kv heads,) where in ``other`` those of each position and head are
     mixed: Array,  # (n, kv heads, queries, size)
 ) -> None:
-    """Writes the newest keys and values into slot ``now``, and attention over each row's slots to ``mixed``, for the
-    first ``rows`` rows."""
+    """Writes keys and values into their slots, and attention over the row's slots up to each position's to ``mixed``,
+    for the first m positions."""
     kv_heads, queries, size = mixed.shape[1:]
+    longest = 0
+    for position in range(len(slots)):
+        longest = max(longest, slots[position] + 1)
     wanted = np.empty((queries, size), np.float32)
-    scores = np.empty((queries, now + 1), np.float32)
-    bits = np.empty(now + 1, np.int32)
+    scores = np.empty((queries, longest), np.float32)
+    bits = np.empty(longest, np.int32)
     powers = bits.view(np.float32)
     lanes = np.empty(_LANES, np.float32)
     scale = _LOG2_E / np.float32(math.sqrt(size))
-    for row in range(rows):
+    for position in range(len(slots)):
+        row, now = row_of[position], slots[position]
         first = starts[row]
         for head in range(kv_heads):
-            newest, target = heads[row, head], mixed[row, head]
+            newest, target = heads[position, head], mixed[position, head]
             for i in range(size):
                 keys[row, head, i, now] = newest[queries, i]
             values[row, head, now] = newest[queries + 1]
@@ -114,7 +118,7 @@ def attend(
                 _mix(line, values[row, head], first, target[query])
                 share = _ONE
                 if len(other):
-                    place = places[row * kv_heads + head]
+                    place = places[position * kv_heads + head]
                     log = (highest + np.float32(math.log2(total))) * _LN_2
                     share = _ONE / (_ONE + np.float32(math.exp(other_logs[place, query, 0] - log)))
                     _scaled(target[query], share / total)

@@ -336,6 +336,8 @@ class Learner:
         from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
         foreign_batch = self._guard.shaped(self.state.round + 1, own_batch, from_peers)
         self._foreign.report_use(verified, foreign_batch, record.foreign)
+        for group in foreign_batch:
+            self._engine.remember(group.prompt_ids, [each.token_ids.tolist() for each in group.completions])
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         draws = self._draws("rehearse", self.state.round)
         seen_again = self.state.rehearsal.drawn(len(own), list(self.tasks), self.state.success, draws)

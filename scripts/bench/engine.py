@@ -7,10 +7,12 @@ at temperature 1 from the full distribution, log-probabilities kept:
   fixed   64 new tokens each; the model cannot sample the end-of-sequence token
   group   another Qwen3 shape, whose sizes are flags: 8 prompts of 512 tokens, 8 answers of 64 tokens each; the engine
           with each prompt's keys and values held once, against the engine with a copy of them in every row
+  drafts  on request: the default swarm's tasks, answered by a built-in model, fresh and trained; the engine with
+          guesses from earlier answers against the engine without (``common.draft_decoding``)
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
 With ``--busy N``, N processes that compute without end run beside the counted rounds (of ``group``, beside all).
 
-    python -m scripts.bench.engine [--workloads mixed fixed group] [--busy 8] [--against vllm] [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed group drafts] [--busy 8] [--against vllm] [--json]
 
 ``--against vllm`` makes a virtual environment, ``.venv-vllm`` (3.5 GB), the first time.
 """
@@ -40,12 +42,14 @@ from node.policy.tokens import TokenTable
 from scripts import REPOSITORY
 from scripts.bench.common.busy import busy_processes
 from scripts.bench.common.compute_process import ensure_compute_environment
+from scripts.bench.common.draft_decoding import SHAPES, measure_drafts
 from scripts.bench.common.group_decoding import GroupShape, measure_groups
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
 WORKLOADS: Final = ("mixed", "fixed", "group")
+ON_REQUEST: Final = ("drafts",)  # takes ten minutes
 GROUP_SHAPE: Final = GroupShape(
     layers=8, hidden=256, heads=8, kv_heads=8, prompts=8, prompt_tokens=512, answer_tokens=64
 )
@@ -215,8 +219,10 @@ def main() -> None:
     parser.add_argument("--against", choices=["vllm"], help="also measure vLLM, in its own environment")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, *ON_REQUEST], default=list(WORKLOADS))
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
+    parser.add_argument("--draft-models", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of drafts")
+    parser.add_argument("--training-rounds", type=int, default=200, help="of drafts' trained model")
     sizes = parser.add_argument_group("the group workload's sizes")
     for field in fields(GroupShape):
         flag = f"--{field.name.replace('_', '-')}"
@@ -241,6 +247,10 @@ def main() -> None:
             folder = Path(temporary)
             with busy_processes(arguments.busy):
                 figures += measure_groups(shape, folder, endless_tokens(folder), CHARACTERS + 2, arguments.rounds)
+        if "drafts" in arguments.workloads:
+            with busy_processes(arguments.busy):
+                models = arguments.draft_models
+                figures += measure_drafts(Path(temporary), models, arguments.rounds, arguments.training_rounds)
     report("engine", figures, as_json=arguments.json)
 
 

@@ -87,6 +87,9 @@ class DonatedEngine:
     def rows(self, rows: int) -> None:
         self.own.rows = rows
 
+    def remember(self, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
+        self.own.remember(prompt_ids, answers)
+
     def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:
         self.own.restores_from(whole)
 

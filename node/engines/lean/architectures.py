@@ -91,9 +91,9 @@ class ModelShape:
     activation: str
     parallel: bool
 
-    def attention(self, element_bytes: int) -> AttentionShape:
+    def attention(self, element_bytes: int, *, masked_rows: bool) -> AttentionShape:
         return AttentionShape(
-            self.layers, self.hidden, self.kv_heads, self.queries, self.head_size, element_bytes=element_bytes
+            self.layers, self.hidden, self.kv_heads, self.queries, self.head_size, element_bytes, masked_rows
         )
 
 

@@ -12,17 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from node.engines.cache_size import NO_CACHE, ROW_MULTIPLE, AttentionShape, CachePlan, plan_cache
-from node.engines.decoder import Prefilled, right_aligned
+from node.engines.cache_size import NO_CACHE, AttentionShape, CachePlan, plan_cache
+from node.engines.decoder import Drafts, Prefilled, right_aligned
 from node.engines.lean.architectures import Architecture, ModelShape, shape_of
 from node.engines.lean.attention import attention_for, joined
 from node.engines.lean.packing import LayerWeights, Norm, WeightPacker
+from node.engines.lean.passes import Pass, RowPositions
 from node.engines.lean.rotations import Rotations
+from node.engines.lean.row_slots import RowSlots
 from node.engines.lean.shared_prompts import SharedPrompts
 from node.engines.lean.timeline import RowTimeline
 from node.kernels.cpu_decoding import HEAD_MULTIPLE, NO_OTHER_PART, NO_SCALE, attend, rms_norm, rotate_heads
@@ -58,17 +62,17 @@ class LeanDecoder:
         exact_on_cpu = self._device.type == "cpu" and self._dtype == torch.float32
         self._compiled = exact_on_cpu and self._shape.head_size % HEAD_MULTIPLE == 0
         self._store: Tensor
-        self._timeline: RowTimeline
+        self._rows: RowTimeline | RowSlots
         self._prompts: SharedPrompts | None
         self._divide(torch.empty(0, dtype=self._dtype, device=self._device), NO_CACHE, 0)
-        self._without_rows = self._store, self._timeline
+        self._without_rows = self._store, self._rows
         self.refresh()
 
     def refresh(self) -> None:
         self._weights = self._packer.pack()
 
     def release(self) -> None:
-        self._store, self._timeline = self._without_rows
+        self._store, self._rows = self._without_rows
         self._prompts = None
 
     @property
@@ -77,11 +81,11 @@ class LeanDecoder:
 
     @property
     def cache_bytes(self) -> int:
-        return self._store.nbytes + self._timeline.mask_bytes + (self._prompts.mask_bytes if self._prompts else 0)
+        return self._store.nbytes + self._rows.mask_bytes + (self._prompts.mask_bytes if self._prompts else 0)
 
     @property
     def attention_shape(self) -> AttentionShape:
-        return self._shape.attention(self._dtype.itemsize)
+        return self._shape.attention(self._dtype.itemsize, masked_rows=not self._compiled)
 
     @property
     def free_prompts(self) -> int | None:
@@ -91,8 +95,7 @@ class LeanDecoder:
         plan = plan_cache(rows, completions, longest_prompt, longest_completion, shared=self._shared_prompts)
         self._make_room(plan, longest_prompt)
         self._rotations.make_table(longest_prompt + longest_completion, self._shape.head_size)
-        self._tokens = torch.zeros(plan.rows, dtype=torch.int64, device=self._device)
-        self._positions = torch.zeros(plan.rows, dtype=torch.int64, device=self._device)  # of each row's next token
+        self._positions = RowPositions(plan.rows, self._device)
 
     def prefill(self, prompts: Sequence[Sequence[int]], completions: Sequence[int]) -> Prefilled[Cache]:
         lengths = [len(prompt) for prompt in prompts]
@@ -112,38 +115,47 @@ class LeanDecoder:
 
     def join(self, prefilled: Prefilled[Cache], which: Sequence[int]) -> None:
         lengths = [prefilled.lengths[index] for index in which]
-        rows = self._timeline.join([0] * len(which) if self._prompts is not None else lengths)
-        self._positions[rows] = torch.tensor(lengths, device=self._device)
+        rows = self._rows.join([0] * len(which) if self._prompts is not None else lengths)
+        self._positions.join(rows, lengths)
         if isinstance(prefilled.cache, list):
             assert self._prompts is not None, "computed before begin"
             self._prompts.join(rows, [prefilled.cache[index] for index in which])
         else:
             chosen = torch.tensor(which, device=self._device)
-            for cache, computed in zip((self._timeline.keys, self._timeline.values), prefilled.cache, strict=True):
-                slots = slice(self._timeline.now - computed.shape[-2], self._timeline.now)
+            for cache, computed in zip((self._rows.keys, self._rows.values), prefilled.cache, strict=True):
+                slots = slice(self._rows.joins_at - computed.shape[-2], self._rows.joins_at)
                 cache[:, rows, :, slots] = computed.index_select(1, chosen)
 
     def leave(self, ended: Sequence[int], holes: Sequence[int], tails: Sequence[int], rows: int) -> None:
         into, source = (torch.tensor(indices, dtype=torch.int64, device=self._device) for indices in (holes, tails))
-        self._positions[into] = self._positions[source]
-        self._timeline.leave(into, source, (holes, tails), rows)
+        self._positions.leave(into, source)
+        self._rows.leave(into, source, (holes, tails), rows)
         if self._prompts is not None:
             self._prompts.leave(ended, holes, tails, rows)
 
-    def step(self, tokens: Tensor) -> Tensor:
-        timeline, rows = self._timeline, self._timeline.rows
-        timeline.make_room()
-        count = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
-        self._tokens[:rows].copy_(tokens)
-        rotations = self._rotations.at(self._positions[:count])
-        x = functional.embedding(self._tokens[:count], self._weights.embedding)
+    @property
+    def verifies_drafts(self) -> bool:
+        return self._compiled
+
+    def step(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
+        if isinstance(self._rows, RowTimeline):
+            self._rows.make_room()
+        of_pass = self._positions.next_pass(tokens, drafts, self._rows, self._prompts)
+        rotations = self._rotations.at(of_pass.positions)
+        x = functional.embedding(of_pass.tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
             heads = self._heads(x, layer, rotations)  # (n, kv heads, queries + 2, size)
-            mixed = self._attend_compiled(heads, index) if self._compiled else self._attend(heads, index)
+            mixed = self._attend_compiled(heads, index, of_pass) if self._compiled else self._attend(heads, index)
             x = self._rest_of_layer(x, mixed, layer)
-        timeline.now += 1
-        self._positions.add_(1)
-        return self._logits(x)[:rows]
+        self._advance(1 if drafts is None else drafts.counts + 1)
+        return self._logits(x)[: of_pass.wanted]
+
+    def take_back(self, counts: NDArray[np.int64]) -> None:
+        self._advance(-counts)
+
+    def _advance(self, tokens: NDArray[np.int64] | int) -> None:
+        self._rows.advance(tokens)
+        self._positions.advance(tokens)
 
     def _prompt_logits(self, prompts: Sequence[Sequence[int]], keep: Callable[[int, Tensor, Tensor], None]) -> Tensor:
         """Returns the logits after each prompt, (P, V); ``keep(layer, keys, values)``, (P, kv heads, L, size) each."""
@@ -197,10 +209,11 @@ class LeanDecoder:
 
     def _attend(self, heads: Tensor, index: int) -> Tensor:
         """Writes each row's newest key and value. Returns attention's output over its past, (n, query heads × size)."""
-        shape, count = self._shape, len(heads)
-        self._timeline.write(index, count, heads[:, :, -2], heads[:, :, -1])
+        shape, count, timeline = self._shape, len(heads), self._rows
+        assert isinstance(timeline, RowTimeline)
+        timeline.write(index, count, heads[:, :, -2], heads[:, :, -1])
         batches = count * shape.kv_heads
-        past = self._timeline.past(index, batches)
+        past = timeline.past(index, batches)
         queries = heads.view(batches, shape.queries + 2, shape.head_size)[:, :-2]
         if self._prompts is not None:
             own, own_logs = self._attention(queries, past)
@@ -211,24 +224,27 @@ class LeanDecoder:
             )
         return mixed.reshape(count, -1)
 
-    def _attend_compiled(self, heads: Tensor, index: int) -> Tensor:
-        """The same in one call, except for attention over shared prompts."""
-        shape, timeline = self._shape, self._timeline
+    def _attend_compiled(self, heads: Tensor, index: int, of_pass: Pass) -> Tensor:
+        """The same in one call, except for attention over shared prompts; a row may have several positions."""
+        shape, rows = self._shape, self._rows
+        assert isinstance(rows, RowSlots)
         other, other_logs, places = NO_OTHER_PART
-        if self._prompts is not None:
+        if of_pass.seats is not None:
+            assert self._prompts is not None
             queries = heads[:, :, :-2].flatten(0, 1)
-            other, other_logs = (found.numpy() for found in self._prompts.attend_by_prompt(queries, index))
-            places = self._prompts.places.numpy()
+            attended = self._prompts.attend_by_prompt(queries, index, of_pass.seats)
+            other, other_logs = (found.numpy() for found in attended)
+            places = of_pass.seats.places.numpy()
         mixed = torch.empty((len(heads), shape.kv_heads, shape.queries, shape.head_size))
         attend(
             heads.numpy(),
-            *timeline.host_layers[index],
-            timeline.starts,
-            timeline.now,
+            *rows.host_layers[index],
+            rows.starts,
+            of_pass.row_of,
+            of_pass.slots,
             other,
             other_logs,
             places,
-            timeline.rows,
             mixed.numpy(),
         )
         return mixed.flatten(1)
@@ -270,17 +286,22 @@ class LeanDecoder:
         own_keys, own_values, keys, values = torch.split(store[: sum(parts)], list(parts))
         lead = 0 if plan.shared else longest_prompt
         self._store = store
-        own = self._divided(own_keys, own_values, plan.rows, plan.slots, transposed=self._compiled)
-        self._timeline = RowTimeline(*own, lead=lead)
+        rows = (plan.rows, plan.slots)
+        if self._compiled:
+            self._rows = RowSlots(*self._divided(own_keys, own_values, *rows, transposed=True), lead=lead)
+        else:
+            own = self._divided(own_keys, own_values, *rows, transposed=False)
+            self._rows = RowTimeline(*own, self._mask(*rows), lead=lead)
         self._prompts = None
         if plan.shared:
-            held = self._divided(keys, values, plan.prompts, plan.prompt_slots, transposed=False)
-            self._prompts = SharedPrompts(*held, rows=plan.rows, attention=self._attention)
+            prompts = (plan.prompts, plan.prompt_slots)
+            held = self._divided(keys, values, *prompts, transposed=False)
+            self._prompts = SharedPrompts(*held, self._mask(*prompts), rows=plan.rows, attention=self._attention)
 
     def _divided(
         self, keys: Tensor, values: Tensor, count: int, slots: int, *, transposed: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns keys and values of ``count`` rows or prompts and their mask, which starts with zeros.
+    ) -> tuple[Tensor, Tensor]:
+        """Returns keys and values of ``count`` rows or prompts.
 
         ``transposed`` keys lie in memory with a coordinate's slots side by side, as compiled attention reads them.
         """
@@ -290,5 +311,7 @@ class LeanDecoder:
             divided_keys = keys.view(*outer, shape.head_size, slots).transpose(-1, -2)
         else:
             divided_keys = keys.view(*outer, slots, shape.head_size)
-        mask = torch.zeros((count, shape.kv_heads, slots), dtype=self._dtype, device=self._device)
-        return divided_keys, values.view(*outer, slots, shape.head_size), mask
+        return divided_keys, values.view(*outer, slots, shape.head_size)
+
+    def _mask(self, count: int, slots: int) -> Tensor:
+        return torch.zeros((count, self._shape.kv_heads, slots), dtype=self._dtype, device=self._device)

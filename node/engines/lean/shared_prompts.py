@@ -8,6 +8,7 @@ prompt and brings the result back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engines.lean.attention import Attention, Past
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seats:
+    """Where each query lies among its prompt's: prompt, kv head, seat, with as many seats a prompt as the most queries
+    that one has. An empty seat has the first query, and nobody reads its result."""
+
+    gather: Tensor  # (prompts × kv heads × seats,) which query and head sits there
+    places: Tensor  # (queries × kv heads,) where each one sits
 
 
 class SharedPrompts:
@@ -79,18 +89,27 @@ class SharedPrompts:
             self._remove(int(place), rows)
         self._seat(rows)
 
+    @property
+    def seats(self) -> Seats:
+        """Of a pass with one query a row."""
+        return self._seats
+
+    def seats_of(self, row_of: NDArray[np.int64], count: int) -> Seats:
+        """Of a pass with several queries a row: ``row_of`` has the row of each; ``count`` queries read a result."""
+        return _seats_of(self._prompt[row_of], self._held, self._kv_heads, count, self._device)
+
     def attend(self, queries: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """``queries`` is (rows × kv heads, q, size). Returns attention over each row's prompt, alike, and its l,
         (rows × kv heads, q, 1)."""
-        mixed, logs = self.attend_by_prompt(queries, layer)
-        back = self.places[: queries.shape[0]]
+        mixed, logs = self.attend_by_prompt(queries, layer, self._seats)
+        back = self._seats.places[: queries.shape[0]]
         return mixed[back], logs[back]
 
-    def attend_by_prompt(self, queries: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """The same, in the order of the prompts: the result for a row and kv head stands where ``places`` says."""
+    def attend_by_prompt(self, queries: Tensor, layer: int, seats: Seats) -> tuple[Tensor, Tensor]:
+        """The same, in the order of the prompts: the result for a query and kv head stands where ``places`` says."""
         _, count, size = queries.shape
         batches, window = self._held * self._kv_heads, slice(self._first, self._slots)
-        by_prompt = queries[self._gather].view(batches, -1, size)
+        by_prompt = queries[seats.gather].view(batches, -1, size)
         keys, values = self._layer_keys[layer][:batches, window], self._layer_values[layer][:batches, window]
         past = Past(keys, values, self._layer_mask[:batches, :, window], self._padded)
         mixed, logs = self._attention(by_prompt, past)
@@ -111,23 +130,24 @@ class SharedPrompts:
         present[present == last] = place
 
     def _seat(self, rows: int) -> None:
-        """Sets where each row's queries lie among its prompt's: prompt, kv head, seat, with as many seats a prompt as
-        the most rows that continue one. An empty seat has row 0's queries, and nobody reads its result."""
-        held, kv_heads = self._held, self._kv_heads
+        held = self._held
         lengths = self._lengths[:held]
         self._first = self._slots - int(lengths.max(initial=0))
         self._padded = bool((lengths != self._slots - self._first).any())
-        prompt = self._prompt[:rows]
-        order = np.argsort(prompt, kind="stable")
-        counts = np.bincount(prompt, minlength=held)
-        seat = np.empty(rows, dtype=np.int64)
-        seat[order] = np.arange(rows) - np.repeat(np.cumsum(counts) - counts, counts)
-        seats = int(counts.max(initial=1))
-        heads = np.arange(kv_heads)
-        gather = np.zeros((held, kv_heads, seats), dtype=np.int64)
-        gather[prompt, :, seat] = np.arange(rows)[:, None] * kv_heads + heads
-        back = (prompt[:, None] * kv_heads + heads) * seats + seat[:, None]
-        padded = np.zeros((len(self._prompt), kv_heads), dtype=np.int64)  # rows up to the next multiple read something
-        padded[:rows] = back
-        self._gather = torch.from_numpy(gather.ravel()).to(self._device)
-        self.places = torch.from_numpy(padded.ravel()).to(self._device)
+        self._seats = _seats_of(self._prompt[:rows], held, self._kv_heads, len(self._prompt), self._device)
+
+
+def _seats_of(prompt: NDArray[np.int64], held: int, kv_heads: int, count: int, device: torch.device) -> Seats:
+    """``prompt`` is each query's, by place. Queries up to ``count`` that have none read some result."""
+    queries = len(prompt)
+    order = np.argsort(prompt, kind="stable")
+    counts = np.bincount(prompt, minlength=held)
+    seat = np.empty(queries, dtype=np.int64)
+    seat[order] = np.arange(queries) - np.repeat(np.cumsum(counts) - counts, counts)
+    seats = int(counts.max(initial=1))
+    heads = np.arange(kv_heads)
+    gather = np.zeros((held, kv_heads, seats), dtype=np.int64)
+    gather[prompt, :, seat] = np.arange(queries)[:, None] * kv_heads + heads
+    places = np.zeros((count, kv_heads), dtype=np.int64)
+    places[:queries] = (prompt[:, None] * kv_heads + heads) * seats + seat[:, None]
+    return Seats(torch.from_numpy(gather.ravel()).to(device), torch.from_numpy(places.ravel()).to(device))

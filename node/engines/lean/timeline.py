@@ -7,8 +7,6 @@ row's first slot is where it joined; slots before it are masked.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,14 +40,10 @@ class RowTimeline:
     def mask_bytes(self) -> int:
         return self._mask.nbytes
 
-    @cached_property
-    def host_layers(self) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
-        """Each layer's keys, (rows, kv heads, size, slots), and values, (rows, kv heads, slots, size), of a cache in
-        host memory."""
-        return tuple(
-            (keys.transpose(-1, -2).numpy(), values.numpy())
-            for keys, values in zip(self.keys, self.values, strict=True)
-        )
+    @property
+    def joins_at(self) -> int:
+        """The slot after a joining row's prompt."""
+        return self.now
 
     def join(self, lengths: Sequence[int]) -> slice:
         """Adds a row with ``length`` slots before ``now`` for each of ``lengths``. Returns which rows they are."""
@@ -81,6 +75,10 @@ class RowTimeline:
         self.starts = np.maximum(self.starts - (self.now - moved), 0)
         self.now = moved
         self._starts_changed(slice(0, self._room))
+
+    def advance(self, tokens: NDArray[np.int64] | int) -> None:
+        assert isinstance(tokens, int), "rows of one timeline advance alike"
+        self.now += tokens
 
     def write(self, layer: int, count: int, keys: Tensor, values: Tensor) -> None:
         """Writes the newest token's keys and values of the first ``count`` rows, (count, kv heads, size)."""

@@ -139,6 +139,11 @@ class ProcessEngine:
     def restores_from(self, whole: Callable[[], EncodedWeights]) -> None:
         self._whole = whole
 
+    def remember(self, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
+        """An engine in another process guesses from its own answers alone."""
+        if self._embedded is not None:
+            self._embedded.remember(prompt_ids, answers)
+
     def load_weights(self, version: int, weights: Weights) -> None:
         """Raises ``ProtocolError`` for weights that the engine refuses. One that was started again refuses a diff
         (``StaleBaseError``), unless it is from the weights in the model's own files."""

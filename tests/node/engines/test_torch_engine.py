@@ -128,14 +128,16 @@ def test_lean_and_generic_decoders_give_equal_logits_while_rows_come_and_go(
         torch.testing.assert_close(torch.log_softmax(lean, -1), torch.log_softmax(generic, -1), atol=1e-4, rtol=0)
 
 
-def test_long_crowded_batch_moves_its_timeline_back_and_stays_exact(load_policy: Load) -> None:
+@pytest.mark.parametrize("compiled", [False, True])  # compiled rows have slots of their own and never move
+def test_long_crowded_batch_moves_its_timeline_back_and_stays_exact(load_policy: Load, compiled: bool) -> None:
     policy, asked = load_policy("qwen3"), requests(40, longest=12)
     engine = TorchEngine(policy, rows=4, seed=0)
     decoder = engine._decoder
     assert isinstance(decoder, LeanDecoder)
+    decoder._compiled = compiled
     given = engine.generate(asked, Sampling())
     check(policy, asked, given)
-    assert sum(len(sample.token_ids) for samples in given for sample in samples) / 4 > decoder._timeline._slots
+    assert sum(len(sample.token_ids) for samples in given for sample in samples) / 4 > decoder._rows._slots
 
 
 def test_one_engine_serves_calls_of_many_sizes_and_what_they_leave_behind_does_no_harm(load_policy: Load) -> None:

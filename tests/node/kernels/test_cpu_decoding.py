@@ -64,8 +64,9 @@ class Rows:
     def attend(self, other: tuple[Tensor, Tensor, Tensor] | None = None, rows: int = 5) -> Tensor:
         stored = self.keys.transpose(-1, -2).contiguous()
         mixed, logs, places = NO_OTHER_PART if other is None else (each.numpy() for each in other)
+        row_of, slots = np.arange(rows), np.full(rows, self.now)
         attend(
-            self.heads.numpy(), stored.numpy(), self.values.numpy(), self.starts, self.now, mixed, logs, places, rows,
+            self.heads.numpy(), stored.numpy(), self.values.numpy(), self.starts, row_of, slots, mixed, logs, places,
             self.mixed.numpy(),
         )  # fmt: skip
         self.keys = stored.transpose(-1, -2)

@@ -82,6 +82,25 @@ def test_right_answers_of_others_become_likelier(swarm: MemorySwarm) -> None:
     assert answer_logp() > before + 0.3
 
 
+def test_engine_hears_of_the_answers_that_are_learnt_from_and_of_no_liars(
+    swarm: MemorySwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node("ann", swarm.member("ann"))
+    heard: list[tuple[list[int], list[list[int]]]] = []
+    monkeypatch.setattr(
+        node.learner._engine, "remember", lambda prompt, answers: heard.append((list(prompt), list(answers)))
+    )
+    swarm.put("liar", with_first(right_group(node.policy, answers=["f", "a", "a", "a"], seed=7), reward=1.0))
+    group = right_group(policy(9, merging=True), seed=4)
+    swarm.put("bob", group)
+    assert node.round().foreign_groups_used == 1
+    answer = node.policy.tokens.tokenize_completion(group.completions[0].text)
+    assert answer is not None
+    ((prompt, answers),) = heard
+    assert prompt == node.policy.tokens.prompt_ids(LetterTask("first").prompt(group.prompt).text)
+    assert [*answer[0], node.policy.tokens.eos_id] in answers
+
+
 def test_liar_is_found_out_judged_and_not_learnt_from(swarm: MemorySwarm) -> None:
     node = Node("ann", swarm.member("ann"))
     swarm.put("liar", with_first(right_group(node.policy, answers=["f", "a", "a", "a"]), reward=1.0))

@@ -1,0 +1,245 @@
+"""Guesses from earlier answers: tokens a second of the embedded engine with them and without.
+
+The six tasks of the default swarm in turn, answered by ``builtin:wren`` as it is shipped (fresh), and after rounds of
+reinforcement learning on them by itself (trained). Both engines sample the same prompts with the same seeds; one
+guesses from what it sampled itself and from right answers of ``builtin:robin`` and ``builtin:finch``, written in wren's
+tokens, as a node gets them from its peers; the fresh one also from what it sampled in about twenty rounds before, the
+trained one from what its own learning sampled.
+
+``builtin`` is the model itself, where the engine would not guess by itself. ``40M`` and ``0.5B`` are the same function
+at the cost of a larger model (``widened``): a trained model's answers, without a large model that was trained.
+
+Beside tokens a second of wall time, those of the process's CPU time are printed: they hold where other programs use the
+cores too. Equal samples: token ids and log-probabilities to the bit.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from node.configuration import Config, EngineSection, LearnerSection, PolicySection
+from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling
+from node.engines.torch import TorchEngine
+from node.events import RoundDone
+from node.learner.foreign.intake import RolloutIntake
+from node.learner.loop import Learner
+from node.learner.optimizer import MasterAdamW
+from node.learner.persistence import LearnerState
+from node.policy.policy import Policy
+from node.tasks.default_swarm import DEFAULT_TASKS
+from node.tasks.scorer import Scores
+from node.tasks.task import Prompt
+from protocol.messages import PromptRef
+from scripts import REPOSITORY
+from scripts.bench.common.reporting import Figure
+from scripts.bench.common.widened import WiderShape, write_widened
+
+SHAPES: Final = {
+    "builtin": None,
+    "40M": WiderShape(layers=12, hidden=512, intermediate=1536, heads=16, kv_heads=4, vocabulary=16_384),
+    "0.5B": WiderShape(layers=24, hidden=896, intermediate=4864, heads=28, kv_heads=4, vocabulary=151_936),
+}
+COMPLETIONS: Final = 4
+ROWS: Final = {"builtin": (8, 128), "40M": (8, 16, 32), "0.5B": (8, 24)}  # completions of a call
+ENGINE_ROWS: Final = 128
+PEERS: Final = ("robin", "finch")
+PEERS_PROMPTS: Final = 600  # that each peer has answered
+OWN_PROMPTS: Final = 600  # that the fresh model has answered
+PEERS_SEED, MEASURED_SEED, OWN_SEED = 1_000_000, 2_000_000, 3_000_000  # of prompts; learning draws from others
+CLOCKS: Final = {"wall": time.perf_counter, "CPU": time.process_time}
+
+Answers = list[tuple[Sequence[int], Sequence[int]]]  # prompt and answer, in wren's tokens
+
+
+class DefaultTasks:
+    """Scores in this process."""
+
+    by_name: Final = {task.name: task for task in DEFAULT_TASKS}
+
+    def prompt(self, number: int, seed: int) -> Prompt:
+        task = DEFAULT_TASKS[number % len(DEFAULT_TASKS)]
+        return task.prompt(task.ref(seed + number))
+
+    def score(self, items: Sequence[tuple[PromptRef, Sequence[str]]]) -> list[Scores]:
+        prompts = [self.by_name[ref.task].prompt(ref) for ref, _ in items]
+        rewards = [self.by_name[p.ref.task].rewards(p, texts) for p, (_, texts) in zip(prompts, items, strict=True)]
+        return [Scores(tuple(each), (None,) * len(each)) for each in rewards]
+
+
+TASKS: Final = DefaultTasks()
+
+
+class RecordingEngine(TorchEngine):
+    """Keeps what it samples."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy, rows=ENGINE_ROWS, seed=0)
+        self.answers: Answers = []
+
+    def advance(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+    ) -> list[GenerationProgress]:
+        reached = super().advance(requests, sampling, enough)
+        for request, progress in zip(requests, reached, strict=True):
+            self.answers += [(request.prompt_ids, each.token_ids.tolist()) for each in progress.sequences]
+        return reached
+
+
+def load(model: str) -> Policy:
+    return Policy.load(PolicySection(model=model, device="cpu", dtype="float32"))
+
+
+def requests_of(policy: Policy, prompts: Sequence[Prompt], completions: int) -> list[GenerationRequest]:
+    limits = [TASKS.by_name[prompt.ref.task].max_new_tokens for prompt in prompts]
+    return [
+        GenerationRequest(policy.tokens.prompt_ids(prompt.text), completions, limit)
+        for prompt, limit in zip(prompts, limits, strict=True)
+    ]
+
+
+def trained(policy: Policy, rounds: int) -> Answers:
+    """Trains ``policy`` alone on the default tasks; returns what it sampled meanwhile, and prints its success."""
+    section = LearnerSection(foreign_groups=0)
+    config = Config(name="bench", learner=section, engine=EngineSection(rows=ENGINE_ROWS), rounds=rounds)
+    engine, done = RecordingEngine(policy), list[RoundDone]()
+    learner = Learner(
+        config,
+        policy,
+        TASKS.by_name,
+        engine,
+        TASKS,
+        RolloutIntake(None, TASKS.by_name, section, time.time),
+        MasterAdamW(policy.trainable(), section),
+        LearnerState(),
+        report=lambda event: done.append(event) if isinstance(event, RoundDone) else None,
+        clock=time.time,
+    )
+    learner.run(lambda: None)
+    first, last = (statistics.fmean(each.reward or 0.0 for each in part) for part in (done[:10], done[-10:]))
+    print(f"{rounds} rounds of learning: mean reward {first:.2f}, then {last:.2f}", file=sys.stderr, flush=True)
+    return engine.answers
+
+
+def right_answers_of_peers(policy: Policy) -> Answers:
+    """Returns right answers of the other built-in models, in ``policy``'s tokens."""
+    answers: Answers = []
+    for name in PEERS:
+        peer = load(f"builtin:{name}")
+        prompts = [TASKS.prompt(number, PEERS_SEED) for number in range(PEERS_PROMPTS)]
+        given = TorchEngine(peer, rows=ENGINE_ROWS, seed=0).generate(
+            requests_of(peer, prompts, COMPLETIONS), Sampling(seed=0)
+        )
+        for prompt, samples in zip(prompts, given, strict=True):
+            texts = [peer.tokens.text_of(each.token_ids.tolist()) for each in samples]
+            rewards = TASKS.score([(prompt.ref, [text.decode("utf-8", "replace") for text in texts])])[0].rewards
+            for text, sample, reward in zip(texts, samples, rewards, strict=True):
+                written = policy.tokens.tokenize_completion(text)
+                if reward > 0 and written is not None:
+                    end = [policy.tokens.eos_id] if int(sample.token_ids[-1]) in peer.tokens.eos_ids else []
+                    answers.append((policy.tokens.prompt_ids(prompt.text), [*written[0], *end]))
+    return answers
+
+
+@dataclass
+class Contest:
+    """One model and number of rows: the speeds of both engines, call by call."""
+
+    speeds: dict[tuple[bool, str], list[float]] = field(default_factory=dict)  # with guesses?, clock
+    equal: int = 0
+    samples: int = 0
+
+    def ratio(self, clock: str) -> float:
+        """The median over the calls, of which each had the same prompts and seed twice."""
+        pairs = zip(self.speeds[True, clock], self.speeds[False, clock], strict=True)
+        return statistics.median(with_guesses / without for with_guesses, without in pairs)
+
+
+def contest(policy: Policy, history: Answers, rows: int, calls: int) -> tuple[Contest, TorchEngine]:
+    """The engines take turns at ``calls`` calls, after two that are not counted."""
+    engines = {drafts: TorchEngine(policy, rows=ENGINE_ROWS, seed=0, drafts=drafts) for drafts in (False, True)}
+    drafting = engines[True].drafting
+    assert drafting is not None
+    for prompt, answer in history:
+        drafting.index.remember(prompt, answer)
+        drafting.index.look_at_waiting()
+    result = Contest({(drafts, clock): [] for drafts in engines for clock in CLOCKS})
+    groups = rows // COMPLETIONS
+    for call in range(calls + 2):
+        prompts = [TASKS.prompt(call * groups + number, MEASURED_SEED) for number in range(groups)]
+        asked = requests_of(policy, prompts, COMPLETIONS)
+        given: dict[bool, list[Sample]] = {}
+        for drafts in (False, True) if call % 2 else (True, False):
+            began = {clock: now() for clock, now in CLOCKS.items()}
+            samples = engines[drafts].generate(asked, Sampling(seed=call))
+            seconds = {clock: now() - began[clock] for clock, now in CLOCKS.items()}
+            given[drafts] = [each for group in samples for each in group]
+            tokens = sum(len(each.token_ids) for each in given[drafts])
+            for clock in CLOCKS:
+                if call >= 2:
+                    result.speeds[drafts, clock].append(tokens / seconds[clock])
+        result.samples += len(given[False])
+        result.equal += sum(map(_equal, given[False], given[True]))
+    return result, engines[True]
+
+
+def own_answers(policy: Policy) -> Answers:
+    """Returns what ``policy`` sampled in about twenty rounds before it learnt anything."""
+    prompts = [TASKS.prompt(number, OWN_SEED) for number in range(OWN_PROMPTS)]
+    engine = RecordingEngine(policy)
+    engine.generate(requests_of(policy, prompts, COMPLETIONS), Sampling(seed=1))
+    return engine.answers
+
+
+def _equal(one: Sample, other: Sample) -> bool:
+    return np.array_equal(one.token_ids, other.token_ids) and np.array_equal(one.logps, other.logps)
+
+
+def measure_drafts(folder: Path, shapes: Sequence[str], calls: int, training_rounds: int) -> list[Figure]:
+    figures: list[Figure] = []
+    fresh, learning = load("builtin:wren"), load("builtin:wren")
+    peers = right_answers_of_peers(fresh)
+    own = trained(learning, training_rounds)
+    learning.base.save_pretrained(folder / "trained")
+    for each in (REPOSITORY / "node" / "models" / "wren").glob("token*"):
+        (folder / "trained" / each.name).write_bytes(each.read_bytes())
+    sources = {
+        "fresh": (REPOSITORY / "node" / "models" / "wren", [*peers, *own_answers(fresh)]),
+        "trained": (folder / "trained", [*peers, *own]),
+    }
+    for shape in shapes:
+        for name, (source, history) in sources.items():
+            model, wider = source, SHAPES[shape]
+            if wider is not None:
+                model = folder / f"{name} {shape}"
+                write_widened(source, wider, model)
+            policy = load(str(model))
+            for rows in ROWS[shape]:
+                result, engine = contest(policy, history, rows, calls)
+                figures += _figures(f"drafts: {shape}, {name}, {rows} rows", result, engine)
+                ratios = ", ".join(f"{clock} × {result.ratio(clock):.3f}" for clock in CLOCKS)
+                equal = f"{result.equal} of {result.samples} samples equal"
+                print(f"{shape}, {name}, {rows} rows: {ratios}; {equal}", file=sys.stderr, flush=True)
+    return figures
+
+
+def _figures(title: str, result: Contest, engine: TorchEngine) -> list[Figure]:
+    assert engine.drafting is not None
+    counts = engine.drafting.counts
+    without, with_guesses = (statistics.median(result.speeds[drafts, "wall"]) for drafts in (False, True))
+    held = counts.held / counts.guesses if counts.guesses else 0.0
+    return [
+        Figure(f"{title}: without", without, "tokens/s", "higher"),
+        Figure(f"{title}: with", with_guesses, "tokens/s", "higher"),
+        Figure(f"{title}: with / without", result.ratio("wall"), "×", "higher", "≥ 1.3"),
+        Figure(f"{title}: the same, CPU time", result.ratio("CPU"), "×", "higher"),
+        Figure(f"{title}: guesses that held", held, "", "higher"),
+        Figure(f"{title}: equal samples", result.equal / result.samples, "", "higher", "1"),
+    ]
