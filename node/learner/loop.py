@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from node.averaging.guard import OwnGroup
@@ -37,6 +38,7 @@ from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
+from node.learner.imitation import IMITATION_RATE, of_others
 from node.learner.influence.guard import Guard
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
@@ -47,7 +49,7 @@ from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.training_groups import own_training_group
-from node.learner.optimizer import MasterAdamW
+from node.learner.optimizer import MasterAdamW, StepReport
 from node.learner.persistence import LearnerState, Persistence
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
@@ -253,6 +255,7 @@ class Learner:
         )
         if harm is None:
             return False
+        self.state.imitation.forget(harm.peers)
         self._report(
             Fault(time_seconds=self._clock(), kind="harm", detail=str(harm), round=self.state.round, fatal=False)
         )
@@ -323,8 +326,8 @@ class Learner:
     def _learn(
         self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
     ) -> BatchReport:
-        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; the swarm
-        learns which groups of others were used."""
+        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
+        ones on right answers of peers. The swarm learns which groups of others were used."""
         objective = self.config.objective
         theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
@@ -340,19 +343,53 @@ class Learner:
         for rollout, scores in own:
             self.state.rehearsal.remember(rollout, scores.rewards)
         record.foreign_completions = learnt.foreign_completions
+        masses: list[tuple[str, str, float]] = []
         taught: list[VerifiedGroup] = []
         if learnt.step is not None and learnt.step.taken:
             sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
             sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
             sources += [(task, SELF) for task, _ in seen_again]
-            record.learnt_from((*source, mass) for source, mass in zip(sources, learnt.masses, strict=True))
+            masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
             taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
+        if self.config.learner.imitates:
+            again = self._imitate(own_batch, masses)
+            for each, group in zip(verified, foreign_batch, strict=True):
+                self.state.imitation.remember(each.prompt.ref.task, group)
+            learnt = replace(learnt, step=again if again is not None and again.taken else learnt.step)
+        record.learnt_from(masses)
         samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
         if samples is not None:
             self._report(samples)
         return learnt
 
-    def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
+    def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> StepReport | None:
+        """Takes steps on remembered right answers of peers, and on own ones beside them; returns what the last one did,
+        None without any. Adds what each answer weighed to ``masses``: class, peer, mass."""
+        state, last = self.state, None
+        lessons = state.imitation.lessons(
+            state.rehearsal,
+            list(self.tasks),
+            state.success,
+            self._guard.may_teach_again,
+            self._whole_batch,
+            self._draws("imitate", state.round),
+        )
+        for lesson in lessons:
+            groups = self._guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
+            own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
+            report = self._stepped([*(group for _, _, group in own), *groups], IMITATION_RATE)
+            if report.step is not None and report.step.taken:
+                last = report.step
+                sources = [*own, *(each for each in lesson if each[1] != SELF)]
+                masses += [(task, peer, mass) for (task, peer, _), mass in zip(sources, report.masses, strict=True)]
+        return last
+
+    @property
+    def _whole_batch(self) -> int:
+        """The completions that a round generates."""
+        return self.config.learner.own_groups * self.config.learner.completions
+
+    def _stepped(self, groups: Sequence[TrainingGroup], rate: float = 1.0) -> BatchReport:
         """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are."""
         return steps_or_nothing(
             self._phases,
@@ -365,7 +402,8 @@ class Learner:
                 self._others,
                 temperature=self.config.engine.temperature,
                 max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
-                whole_batch=self.config.learner.own_groups * self.config.learner.completions,
+                whole_batch=self._whole_batch,
+                rate=rate,
             ),
             self._optimizer,
             self._others,

@@ -55,9 +55,10 @@ def optimizer_steps(
     temperature: float,
     max_new_tokens: int,
     whole_batch: int,
+    rate: float = 1.0,
 ) -> BatchReport:
     """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task,
-    ``whole_batch`` the completions that a round generates.
+    ``whole_batch`` the completions that a round generates, ``rate`` what the learning rate is multiplied by.
 
     An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
     with ``objective.steps`` above 1, steps that were taken before it stay taken.
@@ -85,7 +86,7 @@ def optimizer_steps(
                     anchors[index] = anchors[index].with_proximal(logps.detach())
         total.add(report)
         if report.tokens or report.kl_tokens:
-            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal)
+            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal * rate)
             steps.append(step)
             others.after_step(_active_share(report))
     total.loss /= objective.steps

@@ -139,6 +139,31 @@ class Guard:
         self.state.shares[round_number] = taught
         return groups
 
+    def may_teach_again(self, peer: str) -> bool:
+        """Whether answers of ``peer`` may be seen again, in steps beside the one that they came with."""
+        return self.state.standings.of(peer).proven
+
+    def shaped_again(
+        self, round_number: int, own: Sequence[TrainingGroup], foreign: Sequence[tuple[str, TrainingGroup]]
+    ) -> list[TrainingGroup]:
+        """Returns remembered answers of peers that may teach again, with their influence in one more step, under the
+        same caps: ``own`` are the round's own groups. Takes note of who taught."""
+        standings = self.state.standings
+        groups = shaped(
+            own,
+            foreign,
+            completions=self._completions,
+            influence=lambda peer: standings.influence(peer, round_number),
+            newcomers=frozenset(),
+            caution=standings.caution,
+        )
+        masses = masses_by_peer([(peer, group) for (peer, _), group in zip(foreign, groups, strict=True)])
+        taught = {peer: mass for peer, mass in masses.items() if mass > 0}
+        before = self.state.shares.setdefault(round_number, {})
+        before |= {peer: before.get(peer, 0.0) + mass for peer, mass in taught.items()}
+        standings.taught(list(taught), round_number)
+        return groups
+
     def after_round(
         self, round_number: int, groups: Groups, copied: Callable[[Undo | None], Undo | None]
     ) -> Harm | None:
