@@ -155,11 +155,6 @@ class LearnerSection(ConfigSection):
         """How many foreign groups a round fetches or takes again, at most."""
         return chosen(self.foreign_groups, self.own_groups)
 
-    @property
-    def imitates(self) -> bool:
-        """Whether right answers of peers are remembered and seen again."""
-        return self.foreign_groups == "auto"
-
 
 class ResearchSection(ConfigSection):
     """What experiments vary and a node leaves alone. The defaults are what the experiments found best or equal."""

@@ -9,9 +9,10 @@ of that. So verified right answers are remembered, and each is seen again every 
 there are few, which would be learnt by heart, more often the more there are. Own right answers are seen beside them as
 evenly, so that what is learnt from others does not push out what was known.
 
-A class is worth it while our own success leaves ``LEAST_GAIN`` to gain. Only answers of peers that are proven are seen
-again, under the caps of ``influence.shares`` against the round's own groups in every step, so a newcomer's influence is
-that of one step a round; answers of peers that did harm are forgotten.
+A class is worth it while our own success leaves ``LEAST_GAIN`` to gain. Only answers of peers that are proven are
+remembered, and seen again while they still are, under the caps of ``influence.shares`` against the round's own groups
+in every step. So newcomers fill no memory and their influence is that of one step a round; answers of peers that did
+harm are forgotten.
 """
 
 from __future__ import annotations

@@ -351,10 +351,11 @@ class Learner:
             sources += [(task, SELF) for task, _ in seen_again]
             masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
             taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
-        if self.config.learner.imitates:
+        if self.config.learner.foreign_groups == "auto":
             again = self._imitate(own_batch, masses)
             for each, group in zip(verified, foreign_batch, strict=True):
-                self.state.imitation.remember(each.prompt.ref.task, group)
+                if self._guard.may_teach_again(each.foreign.peer):
+                    self.state.imitation.remember(each.prompt.ref.task, group)
             learnt = replace(learnt, step=again if again is not None and again.taken else learnt.step)
         record.learnt_from(masses)
         samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)

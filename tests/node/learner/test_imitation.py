@@ -146,11 +146,15 @@ def test_a_skill_is_learnt_from_what_a_peer_once_sent_unless_a_number_of_groups_
     assert abs(reached[8]) < 0.1
 
 
-def test_a_round_remembers_right_answers_of_peers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_round_remembers_right_answers_of_proven_peers(tmp_path: Path, proven: bool) -> None:
     swarm = MemorySwarm(tmp_path, lambda: 1_000_000.0)
     own = policy()
-    node = Node("ann", swarm.member("ann"), own_policy=own, learner=LearnerSection(own_groups=4, learning_rate=1e-4))
+    section = LearnerSection(own_groups=4, learning_rate=1e-4)
+    node = Node("ann", swarm.member("ann"), own_policy=own, learner=section, trusting=proven)
     swarm.put("bob", right_group(own, seed=1))
-    node.round()
-    ((task, known),) = node.learner.state.imitation.classes.items()
-    assert task == "first" and [each.peer for each in known.values()] == ["bob"]
+    assert node.round().foreign_groups_used == 1
+    known = node.learner.state.imitation.classes
+    assert {task: [each.peer for each in of_class.values()] for task, of_class in known.items()} == (
+        {"first": ["bob"]} if proven else {}
+    )
