@@ -1,9 +1,9 @@
 """The round, top to bottom. Each node counts its own rounds, and no node waits for another.
 
     allocate → generate → (foreign groups have meanwhile been chosen and fetched) → score own and foreign together
-    → one optimizer step on own and foreign groups → share own groups that may help others → average weights with a
-    partner, now and then → new weights to the engine → report → measure on held-out prompts, now and then
-    → checkpoint in the background
+    → one optimizer step on own and foreign groups, further ones on remembered answers of peers → share own groups that
+    may help others → average weights with a partner, now and then → new weights to the engine → report → measure on
+    held-out prompts, now and then → checkpoint in the background
 
 ``Learner.round`` does this, in this order; what each step does is in the module that it calls. The optimizer's step is
 ``step.optimizer_steps``, in ``step.py``, the next file to read. Without peers no foreign group arrives, and the round
@@ -49,7 +49,7 @@ from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.training_groups import own_training_group
-from node.learner.optimizer import MasterAdamW, StepReport
+from node.learner.optimizer import MasterAdamW
 from node.learner.persistence import LearnerState, Persistence
 from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
@@ -220,7 +220,7 @@ class Learner:
         self.state.advance(record, rewards_by_task)
         averaged = self._average()
         taken_back |= self._take_back_learning(groups)
-        if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
+        if averaged or taken_back or learnt.moved:
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.trainable())
         watch.lap("publish")
@@ -352,21 +352,20 @@ class Learner:
             masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
             taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
         if self.config.learner.foreign_groups == "auto":
-            again = self._imitate(own_batch, masses)
+            learnt = replace(learnt, further_steps=self._imitate(own_batch, masses))
             for each, group in zip(verified, foreign_batch, strict=True):
                 if self._guard.may_teach_again(each.foreign.peer):
                     self.state.imitation.remember(each.prompt.ref.task, group)
-            learnt = replace(learnt, step=again if again is not None and again.taken else learnt.step)
         record.learnt_from(masses)
         samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
         if samples is not None:
             self._report(samples)
         return learnt
 
-    def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> StepReport | None:
-        """Takes steps on remembered right answers of peers, and on own ones beside them; returns what the last one did,
-        None without any. Adds what each answer weighed to ``masses``: class, peer, mass."""
-        state, last = self.state, None
+    def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> int:
+        """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what
+        each answer weighed to ``masses``: class, peer, mass."""
+        state, taken = self.state, 0
         lessons = state.imitation.lessons(
             state.rehearsal,
             list(self.tasks),
@@ -380,10 +379,10 @@ class Learner:
             own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
             report = self._stepped([*(group for _, _, group in own), *groups], IMITATION_RATE)
             if report.step is not None and report.step.taken:
-                last = report.step
+                taken += 1
                 sources = [*own, *(each for each in lesson if each[1] != SELF)]
                 masses += [(task, peer, mass) for (task, peer, _), mass in zip(sources, report.masses, strict=True)]
-        return last
+        return taken
 
     @property
     def _whole_batch(self) -> int:

@@ -39,6 +39,12 @@ class BatchReport:
     foreign_completions: int = 0  # trained on
     foreign_unusable: int = 0  # completions whose claimed log-probabilities are impossible, dropped or taken as text
     masses: tuple[float, ...] = ()  # of the groups in their order: ``node.learner.influence.shares.mass``
+    further_steps: int = 0  # taken in the same round, on remembered answers of peers
+
+    @property
+    def moved(self) -> bool:
+        """Whether any step changed the weights."""
+        return self.further_steps > 0 or (self.step is not None and self.step.taken)
 
     def multi_token_span_share(self) -> float | None:
         return self.foreign_multi_token_spans / self.foreign_spans if self.foreign_spans else None

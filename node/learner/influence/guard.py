@@ -1,9 +1,10 @@
 """Keeps what is learnt from others from doing harm, whatever it is that they send.
 
-A round asks it three things, in this order:
+A round asks it four things, in this order:
 
     admits         whose groups are worth fetching                                     (``standing``)
     shaped         how much each group that arrived may weigh in the step               (``shares``)
+    shaped_again   the same for remembered answers, in each further step
     after_round    whether own success has fallen, and by whom; then weights go back    (``watch``)
 
 Own success is measured on the learner's own groups, which it generates and scores in any case: it costs nothing, and
