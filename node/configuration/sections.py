@@ -132,7 +132,8 @@ class LearnerSection(ConfigSection):
     """The round."""
 
     own_groups: AtLeastOne = 32
-    foreign_groups: Count = 32  # at most, per round
+    # Of peers, at most, per round; "auto": as many new ones as own groups, and remembered right answers beside them.
+    foreign_groups: Count | Auto = "auto"
     completions: Annotated[int, Field(ge=2, le=64)] = 4  # per group
     share_groups: Count = 32  # at most, per round
     resample: Count = 0  # × own_groups: prompts drawn at most to replace own groups of equal rewards; 0 keeps those
@@ -149,6 +150,11 @@ class LearnerSection(ConfigSection):
     trust_peers: bool = False  # peers have full influence from the start, as members of a private cluster always do
     max_age_seconds: Positive = 300.0  # of a foreign group
     foreign_uses: Annotated[int, Field(ge=1, le=64)] = 4  # of one foreign group, in as many rounds
+
+    @property
+    def most_foreign_groups(self) -> int:
+        """How many foreign groups a round fetches or takes again, at most."""
+        return chosen(self.foreign_groups, self.own_groups)
 
 
 class ResearchSection(ConfigSection):

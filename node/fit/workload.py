@@ -62,7 +62,7 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
         prompt_tokens=prompt,
         answer_tokens=min(answer, max(1, sizes.context - prompt)),
         own_groups=max(1, round(learner.own_groups * (1 + learner.overprovision))) * max(1, learner.resample),
-        foreign_groups=learner.foreign_groups,
+        foreign_groups=learner.most_foreign_groups,
         completions=learner.completions,
         engine_copies=waiting if elsewhere else waiting + (waiting > 0),
         engine_elsewhere=elsewhere,

@@ -1,9 +1,9 @@
 """The round, top to bottom. Each node counts its own rounds, and no node waits for another.
 
     allocate → generate → (foreign groups have meanwhile been chosen and fetched) → score own and foreign together
-    → one optimizer step on own and foreign groups → share own groups that may help others → average weights with a
-    partner, now and then → new weights to the engine → report → measure on held-out prompts, now and then
-    → checkpoint in the background
+    → one optimizer step on own and foreign groups, further ones on remembered answers of peers → share own groups that
+    may help others → average weights with a partner, now and then → new weights to the engine → report → measure on
+    held-out prompts, now and then → checkpoint in the background
 
 ``Learner.round`` does this, in this order; what each step does is in the module that it calls. The optimizer's step is
 ``step.optimizer_steps``, in ``step.py``, the next file to read. Without peers no foreign group arrives, and the round
@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from node.averaging.guard import OwnGroup
@@ -37,6 +38,7 @@ from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
 from node.learner.generation.own_rollouts import Rollout, can_be_shared, group_of, scoring_item, worth_sharing
 from node.learner.generation.schedule import schedule_of
+from node.learner.imitation import IMITATION_RATE, of_others
 from node.learner.influence.guard import Guard
 from node.learner.memory.device_memory import device_memory
 from node.learner.memory.phases import PhaseRunner, SizePlan, WaitAbandoned
@@ -221,7 +223,7 @@ class Learner:
         self.state.advance(record, rewards_by_task)
         averaged = self._average()
         taken_back |= self._take_back_learning(groups)
-        if averaged or taken_back or (learnt.step is not None and learnt.step.taken):
+        if averaged or taken_back or learnt.moved:
             self.state.policy_version += 1
             self._schedule.publish(self.state.policy_version, self.policy.weights())
         watch.lap("publish")
@@ -256,6 +258,7 @@ class Learner:
         )
         if harm is None:
             return False
+        self.state.imitation.forget(harm.peers)
         self._report(
             Fault(time_seconds=self._clock(), kind="harm", detail=str(harm), round=self.state.round, fatal=False)
         )
@@ -326,8 +329,8 @@ class Learner:
     def _learn(
         self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
     ) -> BatchReport:
-        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; the swarm
-        learns which groups of others were used."""
+        """Takes one optimizer step on own and foreign groups, and on own right answers of earlier rounds; then further
+        ones on right answers of peers. The swarm learns which groups of others were used."""
         objective = self.config.objective
         theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
@@ -345,39 +348,74 @@ class Learner:
         for rollout, scores in own:
             self.state.rehearsal.remember(rollout, scores.rewards)
         record.foreign_completions = learnt.foreign_completions
+        masses: list[tuple[str, str, float]] = []
         taught: list[VerifiedGroup] = []
         if learnt.step is not None and learnt.step.taken:
             sources = [(rollout.prompt.ref.task, SELF) for rollout, _ in own]
             sources += [(each.prompt.ref.task, each.foreign.peer) for each in verified]
             sources += [(task, SELF) for task, _ in seen_again]
-            record.learnt_from((*source, mass) for source, mass in zip(sources, learnt.masses, strict=True))
+            masses += [(*source, mass) for source, mass in zip(sources, learnt.masses, strict=True)]
             taught = [each for each, mass in zip(verified, learnt.masses[len(own) :], strict=False) if mass > 0]
+        if self.config.learner.foreign_groups == "auto":
+            learnt = replace(learnt, further_steps=self._imitate(own_batch, masses))
+            for each, group in zip(verified, foreign_batch, strict=True):
+                if self._guard.may_teach_again(each.foreign.peer):
+                    self.state.imitation.remember(each.prompt.ref.task, group)
+        record.learnt_from(masses)
         samples = self._samples.of_round(self._clock(), self.state.round + 1, own, taught)
         if samples is not None:
             self._report(samples)
         return learnt
 
-    def _stepped(self, groups: Sequence[TrainingGroup]) -> BatchReport:
+    def _imitate(self, own_batch: Sequence[TrainingGroup], masses: list[tuple[str, str, float]]) -> int:
+        """Takes steps on remembered right answers of peers, and on own ones beside them; returns how many. Adds what
+        each answer weighed to ``masses``: class, peer, mass."""
+        state, taken = self.state, 0
+        lessons = state.imitation.lessons(
+            state.rehearsal,
+            list(self.tasks),
+            state.success,
+            self._guard.may_teach_again,
+            self._whole_batch,
+            self._draws("imitate", state.round),
+        )
+        for lesson in lessons:
+            groups = self._guard.shaped_again(state.round + 1, own_batch, of_others(lesson))
+            own = [(task, peer, group) for task, peer, group in lesson if peer == SELF]
+            report = self._stepped([*(group for _, _, group in own), *groups], IMITATION_RATE)
+            if report.step is not None and report.step.taken:
+                taken += 1
+                sources = [*own, *(each for each in lesson if each[1] != SELF)]
+                masses += [(task, peer, mass) for (task, peer, _), mass in zip(sources, report.masses, strict=True)]
+        return taken
+
+    @property
+    def _whole_batch(self) -> int:
+        """The completions that a round generates."""
+        return self.config.learner.own_groups * self.config.learner.completions
+
+    def _stepped(self, groups: Sequence[TrainingGroup], rate: float = 1.0) -> BatchReport:
         """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are; on
         several devices nothing is repeated, and all of them end."""
         if self._devices.count > 1:
-            return self._taken(groups)
+            return self._taken(groups, rate)
         return steps_or_nothing(
             self._phases,
-            lambda: self._taken(groups),
+            lambda: self._taken(groups, rate),
             self._optimizer,
             self._others,
             self.config.objective,
             self._schedule.release,
         )
 
-    def _taken(self, groups: Sequence[TrainingGroup]) -> BatchReport:
+    def _taken(self, groups: Sequence[TrainingGroup], rate: float) -> BatchReport:
         task = StepTask(
             tuple(groups),
             self.passes,
             self.config.engine.temperature,
             max_new_tokens=max(task.max_new_tokens for task in self.tasks.values()),
-            whole_batch=self.config.learner.own_groups * self.config.learner.completions,
+            whole_batch=self._whole_batch,
+            rate=rate,
         )
         with self._devices.taking(task):
             return optimizer_steps(
@@ -390,6 +428,7 @@ class Learner:
                 temperature=task.temperature,
                 max_new_tokens=task.max_new_tokens,
                 whole_batch=task.whole_batch,
+                rate=task.rate,
                 devices=self._devices,
             )
 

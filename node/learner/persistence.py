@@ -28,6 +28,7 @@ from node.evaluation.held_out import HeldOutReward
 from node.events import CheckpointSaved, Event, NotSaved
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.unfinished import UnfinishedGroup, restored_unfinished, snapshot_of_unfinished
+from node.learner.imitation import Imitation
 from node.learner.influence.guard import InfluenceState
 from node.learner.memory.phases import PhaseRunner
 from node.learner.optimizer import MasterAdamW
@@ -63,6 +64,7 @@ class LearnerState:
     outer_round: int = 0  # rounds done when the weights of the last outer step were offered; 0 before the first
     influence: InfluenceState = field(default_factory=InfluenceState)
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    imitation: Imitation = field(default_factory=Imitation)
     evaluation: HeldOutReward | None = None  # the newest, of the weights after the round that it names
 
     def advance(
@@ -239,6 +241,7 @@ def snapshot_of(
         "averaging": state.averaging.snapshot(),
         "influence": state.influence.snapshot(),
         "rehearsal": state.rehearsal.snapshot(),
+        "imitation": state.imitation.snapshot(),
         EVALUATION: msgspec.to_builtins(state.evaluation),
         "pool": dict(pool_position),
     }
@@ -318,6 +321,7 @@ def _state_of(snapshot: Snapshot, policy: Policy) -> LearnerState:
         evaluation=msgspec.convert(saved.get(EVALUATION), HeldOutReward | None),
         influence=InfluenceState.restored(saved.get("influence")),
         rehearsal=Rehearsal.restored(saved.get("rehearsal", {})),
+        imitation=Imitation.restored(saved.get("imitation", {})),
     )
 
 

@@ -14,52 +14,25 @@ evenly, not by A; they count as text, at weight 1.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from node.learner.allocation.success import SuccessTracker
 from node.learner.generation.own_rollouts import Rollout
-from node.learner.objective.alignment import text_alignment
-from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
-
-RIGHT: Final = 0.5  # a reward from here up is a right answer
-MOST_ANSWERS: Final = 128  # of one class
-MOST_TOKENS: Final = 1 << 16  # of all classes together, prompts included; at most 400 kB of a checkpoint
-
-_Ids = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RightAnswer:
-    answer_ids: _Ids
-    reward: float
+from node.learner.objective.batch import TrainingGroup
+from node.learner.right_answers import RIGHT, RightAnswer, RightAnswers, as_text
 
 
 @dataclass(slots=True)
-class Rehearsal:
-    """The remembered answers: by class, then by prompt, the oldest first. Where they are too many, the oldest of their
-    class goes; where they are too long, the oldest of the class that takes most."""
-
-    classes: dict[str, dict[_Ids, RightAnswer]] = field(default_factory=dict)
+class Rehearsal(RightAnswers):
+    """Our own right answers."""
 
     def remember(self, rollout: Rollout, rewards: Sequence[float]) -> None:
         """Takes one own group: its best answer, if that is right."""
         best = max(range(len(rewards)), key=rewards.__getitem__)
-        if rewards[best] < RIGHT:
-            return
-        known = self.classes.setdefault(rollout.prompt.ref.task, {})
-        known.pop(rollout.prompt_ids, None)  # so that it is the newest
-        known[rollout.prompt_ids] = RightAnswer(tuple(rollout.samples[best].token_ids.tolist()), float(rewards[best]))
-        if len(known) > MOST_ANSWERS:
-            known.pop(next(iter(known)))
-        tokens = {name: sum(len(p) + len(a.answer_ids) for p, a in each.items()) for name, each in self.classes.items()}
-        while sum(tokens.values()) > MOST_TOKENS:
-            largest = max(tokens, key=tokens.__getitem__)
-            oldest = next(iter(self.classes[largest]))
-            tokens[largest] -= len(oldest) + len(self.classes[largest].pop(oldest).answer_ids)
+        if rewards[best] >= RIGHT:
+            answer = RightAnswer(tuple(rollout.samples[best].token_ids.tolist()), float(rewards[best]))
+            self.keep(rollout.prompt.ref.task, rollout.prompt_ids, answer)
 
     def drawn(
         self, count: int, tasks: Sequence[str], success: SuccessTracker, draws: random.Random
@@ -74,37 +47,5 @@ class Rehearsal:
             answer = self.classes[task][prompt]
             advantage = answer.reward - success.of(task)
             if advantage > 0:
-                found.append((task, _group(prompt, answer, advantage, success.of(task))))
+                found.append((task, as_text(prompt, answer, advantage, success.of(task))))
         return found
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            name: [[list(prompt), list(each.answer_ids), each.reward] for prompt, each in known.items()]
-            for name, known in self.classes.items()
-        }
-
-    @classmethod
-    def restored(cls, snapshot: Mapping[str, Any]) -> Rehearsal:
-        return cls(
-            {
-                name: {
-                    tuple(map(int, prompt)): RightAnswer(tuple(map(int, answer)), float(reward))
-                    for prompt, answer, reward in known
-                }
-                for name, known in snapshot.items()
-            }
-        )
-
-
-def _group(prompt: _Ids, answer: RightAnswer, advantage: float, success: float) -> TrainingGroup:
-    tokens = len(answer.answer_ids)
-    completion = TrainingCompletion(
-        np.array(answer.answer_ids, dtype=np.int64),
-        text_alignment(tokens),
-        advantage,
-        SELF,
-        reward=answer.reward,
-        success=success,
-        as_text=True,
-    )
-    return TrainingGroup(prompt, (completion,), tokens, 1)

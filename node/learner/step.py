@@ -41,6 +41,12 @@ class BatchReport:
     foreign_completions: int = 0  # trained on
     foreign_unusable: int = 0  # completions whose claimed log-probabilities are impossible, dropped or taken as text
     masses: tuple[float, ...] = ()  # of the groups in their order: ``node.learner.influence.shares.mass``
+    further_steps: int = 0  # taken in the same round, on remembered answers of peers
+
+    @property
+    def moved(self) -> bool:
+        """Whether any step changed the weights."""
+        return self.further_steps > 0 or (self.step is not None and self.step.taken)
 
     def multi_token_span_share(self) -> float | None:
         return self.foreign_multi_token_spans / self.foreign_spans if self.foreign_spans else None
@@ -57,11 +63,12 @@ def optimizer_steps(
     temperature: float,
     max_new_tokens: int,
     whole_batch: int,
+    rate: float = 1.0,
     devices: Devices = ONE_DEVICE,
 ) -> BatchReport:
     """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task,
-    ``whole_batch`` the completions that a round generates. All ``devices`` call it with the same arguments, and get the
-    same report.
+    ``whole_batch`` the completions that a round generates, ``rate`` what the learning rate is multiplied by. All
+    ``devices`` call it with the same arguments, and get the same report.
 
     An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
     with ``objective.steps`` above 1, steps that were taken before it stay taken.
@@ -90,7 +97,7 @@ def optimizer_steps(
         report = devices.added(report)
         total.add(report)
         if report.tokens or report.kl_tokens:
-            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal)
+            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal * rate)
             steps.append(step)
             others.after_step(_active_share(report))
     total.loss /= objective.steps

@@ -129,7 +129,7 @@ class HostileRule:
         prompts = [
             task.prompt(task.ref(self._random.randrange(1 << 20))) for task in SKILLS.values() for _ in range(16)
         ]
-        tokenizer = models.character_tokenizer()
+        tokenizer = models.character_tokenizer(SKILLS)
         ids, labels = teaching_batch(tokenizer, [(prompt.text, str(prompt.answer)) for prompt in prompts])
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
         logits = torch.func.functional_call(self._policy.model, leaves, (ids,)).logits[:, :-1]

@@ -31,7 +31,15 @@ from transformers.utils import logging as transformers_logging
 
 from scripts import REPOSITORY
 from scripts.build_models import SPECIAL, UNKNOWN, Accuracy, finished_tokenizer, knowledge, teaching_batch
-from scripts.experiments.harness.skills import ALPHABET, COPY, HELD_OUT, SEEDS, SKILLS, SkillTask
+from scripts.experiments.harness.skills import (
+    COPY,
+    EIGHT_SKILLS,
+    HELD_OUT,
+    SEEDS,
+    SKILLS,
+    SkillTask,
+    alphabet_of,
+)
 
 MODELS_FOLDER: Final = REPOSITORY / ".experiments" / "models"
 SHAPE: Final[dict[str, Any]] = {
@@ -47,6 +55,7 @@ MEASURE_PROMPTS: Final = 200
 OTHER_WEIGHT: Final = 0.1  # how often an untaught skill is drawn, relative to 1 for a taught one
 COPY_WEIGHT: Final = 0.3
 SPECIALIST_SUCCESS: Final = 0.8
+PAIR_SUCCESS: Final = 0.7  # of either skill
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class SkillRecipe:
         shape: dict[str, Any] = {
             "recipe": asdict(self),
             "shape": SHAPE,
-            "alphabet": ALPHABET,
+            "alphabet": alphabet_of(self.skills),
             "hashes": self._skill_hashes(),
         }
         shape |= {"batch": BATCH, "rate": LEARNING_RATE, "warmup": WARMUP_STEPS, "every": MEASURE_EVERY_STEPS}
@@ -77,8 +86,23 @@ class SkillRecipe:
         canonical = json.dumps(shape, sort_keys=True, separators=(",", ":"))
         return f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
 
+    def reached(self, sampled: Mapping[str, float]) -> float:
+        """Returns what is compared with ``success``: of each skill's sampled success, the mean of those taught."""
+        return statistics.fmean(sampled[name] for name, _ in self.taught)
+
     def _skill_hashes(self) -> dict[str, str]:
         return {name: task.config_hash.hex() for name, task in self.skills.items()}
+
+
+class EightSkillRecipe(SkillRecipe):
+    """A model with a tokenizer for eight skills, four of them harder. The skill learnt last decides when it is done."""
+
+    @property
+    def skills(self) -> Mapping[str, SkillTask]:
+        return EIGHT_SKILLS
+
+    def reached(self, sampled: Mapping[str, float]) -> float:
+        return min(sampled[name] for name, _ in self.taught)
 
 
 def specialist(skill: str, seed: int) -> SkillRecipe:
@@ -89,11 +113,18 @@ SPECIALISTS: Final = tuple(specialist(name, 11 + n) for n, name in enumerate(SKI
 STUDENT: Final = SkillRecipe(
     "student", 21, (("reverse", 1.0), ("rotate", 0.35), ("swap", 0.12), ("halves", 0.04)), 0.25
 )
-RECIPES: Final = (*SPECIALISTS, STUDENT)
+# One easy skill and one of the harder ones each, the harder one drawn three times as often.
+PAIRS: Final = tuple(
+    EightSkillRecipe(f"{easy}-{harder}", 31 + n, ((easy, 0.5), (harder, 1.5)), PAIR_SUCCESS)
+    for n, (easy, harder) in enumerate(
+        (("reverse", "sorting"), ("rotate", "running_sums"), ("swap", "two_steps"), ("halves", "addition"))
+    )
+)
+RECIPES: Final = (*SPECIALISTS, STUDENT, *PAIRS)
 
 
-def character_tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *ALPHABET])}
+def character_tokenizer(skills: Mapping[str, SkillTask]) -> PreTrainedTokenizerFast:
+    vocabulary = {token: n for n, token in enumerate([*SPECIAL, UNKNOWN, *alphabet_of(skills)])}
     tokenizer = Tokenizer(tokenizer_models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -142,7 +173,7 @@ def train(recipe: SkillRecipe, model: PreTrainedModel, tokenizer: PreTrainedToke
         optimizer.step()
         if step % MEASURE_EVERY_STEPS == 0:
             known = measured(recipe, model, tokenizer, HELD_OUT)
-            success = statistics.fmean(known[name].sampled for name, _ in recipe.taught)
+            success = recipe.reached({name: each.sampled for name, each in known.items()})
             if success >= recipe.success:
                 return step
     raise RuntimeError(f"{recipe.name}: success {success:.2f} after {STEPS_LIMIT} steps, wanted {recipe.success}")
@@ -157,7 +188,7 @@ def ensure(recipe: SkillRecipe, root: Path = MODELS_FOLDER) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
     began = time.monotonic()
-    tokenizer = character_tokenizer()
+    tokenizer = character_tokenizer(recipe.skills)
     model = network(tokenizer)
     steps = train(recipe, model, tokenizer)
     model.eval()  # type: ignore[no-untyped-call]  # transformers

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from node.learner import step
 from node.learner.allocation.success import SuccessTracker
-from node.learner.rehearsal import Rehearsal, RightAnswer
+from node.learner.rehearsal import Rehearsal
+from node.learner.right_answers import RightAnswer
 from protocol.errors import StarlingError
 from protocol.messages import PromptRef
 from protocol.rollouts import Completion, FinishReason, Group

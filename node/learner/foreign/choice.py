@@ -61,7 +61,7 @@ def choose(
     try_strangers: bool = True,
     admits: Callable[[str], bool] = lambda peer: True,
 ) -> ForeignChoice:
-    """Chooses at most ``section.foreign_groups`` candidates, those of proven peers first.
+    """Chooses at most ``section.most_foreign_groups`` candidates, those of proven peers first.
 
     Without ``try_strangers`` nobody else is chosen as long as a proven peer has a group. Changes nothing but the state
     of ``draws``.
@@ -84,10 +84,10 @@ def choose(
         elif not pool.peers.rests(group.peer, now_seconds):
             useful.append((group, use))
     if research.foreign_choice == "uniform":
-        drawn = draws.sample(useful, min(section.foreign_groups, len(useful)))
+        drawn = draws.sample(useful, min(section.most_foreign_groups, len(useful)))
         return ForeignChoice(tuple(group for group, _ in drawn), passed_over)
     ranked = _ranked(now_seconds, _distinct(useful, pool), pool, section, draws)
-    wanted = section.foreign_groups
+    wanted = section.most_foreign_groups
     proven = [group for group in ranked if pool.peers.standing(group.peer) is Standing.PROVEN]
     others = [group for group in ranked if pool.peers.standing(group.peer) is not Standing.PROVEN]
     kept = _within_peer_share(proven, wanted, section.peer_share)

@@ -1,9 +1,10 @@
 """Keeps what is learnt from others from doing harm, whatever it is that they send.
 
-A round asks it three things, in this order:
+A round asks it four things, in this order:
 
     admits         whose groups are worth fetching                                     (``standing``)
     shaped         how much each group that arrived may weigh in the step               (``shares``)
+    shaped_again   the same for remembered answers, in each further step
     after_round    whether own success has fallen, and by whom; then weights go back    (``watch``)
 
 Own success is measured on the learner's own groups, which it generates and scores in any case: it costs nothing, and
@@ -137,6 +138,31 @@ class Guard:
         taught = {peer: each for peer, each in masses.items() if each > 0}
         standings.taught(list(taught), round_number)
         self.state.shares[round_number] = taught
+        return groups
+
+    def may_teach_again(self, peer: str) -> bool:
+        """Whether answers of ``peer`` may be seen again, in steps beside the one that they came with."""
+        return self.state.standings.of(peer).proven
+
+    def shaped_again(
+        self, round_number: int, own: Sequence[TrainingGroup], foreign: Sequence[tuple[str, TrainingGroup]]
+    ) -> list[TrainingGroup]:
+        """Returns remembered answers of peers that may teach again, with their influence in one more step, under the
+        same caps: ``own`` are the round's own groups. Takes note of who taught."""
+        standings = self.state.standings
+        groups = shaped(
+            own,
+            foreign,
+            completions=self._completions,
+            influence=lambda peer: standings.influence(peer, round_number),
+            newcomers=frozenset(),
+            caution=standings.caution,
+        )
+        masses = masses_by_peer([(peer, group) for (peer, _), group in zip(foreign, groups, strict=True)])
+        taught = {peer: mass for peer, mass in masses.items() if mass > 0}
+        before = self.state.shares.setdefault(round_number, {})
+        before |= {peer: before.get(peer, 0.0) + mass for peer, mass in taught.items()}
+        standings.taught(list(taught), round_number)
         return groups
 
     def after_round(

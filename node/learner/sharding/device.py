@@ -67,6 +67,7 @@ class Device:
             temperature=task.temperature,
             max_new_tokens=task.max_new_tokens,
             whole_batch=task.whole_batch,
+            rate=task.rate,
             devices=self._group,
         )
         reshard(self._network)

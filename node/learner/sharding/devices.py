@@ -43,6 +43,7 @@ class StepTask:
     temperature: float
     max_new_tokens: int  # the longest answer of any task
     whole_batch: int  # the completions that a round generates
+    rate: float = 1.0
 
 
 class Devices(Protocol):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from node.learner import loop, step
 from node.learner.adamw import float32_moments
+from node.learner.imitation import Imitation
 from node.learner.objective.batch import TrainingGroup
 from node.learner.objective.training_groups import own_training_group
 from node.learner.rehearsal import Rehearsal
@@ -50,6 +51,8 @@ ABLATIONS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     "whole steps": partial(_steps_scaled, lambda share: 1.0),
     "root of the share": partial(_steps_scaled, math.sqrt),
     "nothing seen again": partial(_replaced, Rehearsal, "drawn", lambda *arguments: []),
+    "peers not seen again": partial(_replaced, Imitation, "lessons", lambda *arguments: []),
+    "imitation at the learning rate": partial(_replaced, loop, "IMITATION_RATE", 1.0),
     "no negatives": partial(_negatives_weighed, 0.0),
     "negatives at 0.3": partial(_negatives_weighed, 0.3),
     "short second moment": partial(_replaced, float32_moments, "BETA2", 0.99),

@@ -44,7 +44,7 @@ from scripts.experiments.harness.family_averaging import WaitingAverager
 from scripts.experiments.harness.learner_ablations import ABLATIONS
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
-from scripts.experiments.harness.skills import SKILLS
+from scripts.experiments.harness.skills import EIGHT_SKILLS
 from scripts.experiments.harness.trials import SharedUpdates, change_first_factors
 
 ROUND_SECONDS: Final = 5.0  # of network time for a round of all nodes
@@ -172,7 +172,7 @@ class ExperimentNode:
 
 
 def tasks_named(names: Sequence[str]) -> dict[str, Task]:
-    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **SKILLS}
+    known: dict[str, Task] = {**{task.name: task for task in DEFAULT_TASKS}, **EIGHT_SKILLS}
     return {name: known[name] for name in names}
 
 
@@ -210,22 +210,24 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
         shared = None
         if "update_sum" in plan.trial:
             shared = SharedUpdates([node.optimizer for node in nodes], plan.seed, **plan.trial["update_sum"])
-        apart = _run_rounds(plan, nodes, swarm, shared, is_orphaned)
+        apart, cpu_at = _run_rounds(plan, nodes, swarm, shared, is_orphaned)
         announced = [node.member.bytes_announced if node.member is not None else 0 for node in nodes]
         results = [node.result(sum(announced) - own) for node, own in zip(nodes, announced, strict=True)]
         if shared is not None:
             averaging = {"outer_steps": shared.steps, "averaging_bytes": round(shared.received_bytes)}
             results = [msgspec.structs.replace(result, **averaging) for result in results]
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
-    return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan, apart)
+    return RunResult(plan.key, plan.condition, plan.seed, seconds, cpu_seconds, results, plan, apart, cpu_at)
 
 
 def _run_rounds(
     plan: RunPlan, nodes: Sequence[ExperimentNode], swarm: SimulatedSwarm | None, shared: SharedUpdates | None,
     is_orphaned: Callable[[], bool],
-) -> list[float]:  # fmt: skip
-    """Runs all rounds; returns the mean distance of nodes of one family at each measurement."""
-    apart = []
+) -> tuple[list[float], list[float]]:  # fmt: skip
+    """Runs all rounds; returns, for each measurement, the mean distance of nodes of one family, and the processor
+    seconds until then."""
+    apart, cpu_at = list[float](), list[float]()
+    cpu_began = time.process_time()  # set forward by what measuring takes
     for round_number in range(plan.rounds + 1):
         if is_orphaned():
             raise InterruptedError("the experiment that this run belongs to has ended")
@@ -239,10 +241,13 @@ def _run_rounds(
         if swarm is not None and round_number == plan.parted_after:
             swarm.part()
         if round_number in plan.measure_at:
+            measuring_began = time.process_time()
+            cpu_at.append(measuring_began - cpu_began)
             for node in nodes:
                 node.measure(round_number, prompts=plan.measure_prompts, samples=plan.measure_samples)
             apart += mean_apart(nodes)
-    return apart
+            cpu_began += time.process_time() - measuring_began
+    return apart, cpu_at
 
 
 def mean_apart(nodes: Sequence[ExperimentNode]) -> list[float]:

@@ -138,6 +138,7 @@ class RunResult(Struct, frozen=True):
     nodes: list[NodeHistory]
     plan: RunPlan
     apart: list[float] = []  # at each measurement, between nodes of one family; empty where there are not two
+    cpu_at: list[float] = []  # processor seconds of the rounds until each measurement, measuring left out
 
 
 def result_path(folder: Path, plan: ExperimentPlan[ExperimentResult]) -> Path:

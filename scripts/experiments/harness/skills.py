@@ -1,8 +1,8 @@
 """Skills on short strings, as tasks: the skills that the small models of the experiments have or lack.
 
-Each prompt is a capital that names the skill, four letters, and ``=``; the answer is the letters in another order,
-which an answer that ignores the question cannot match. ``COPY`` is the basis of all: every model is taught it, no
-experiment measures it.
+Each prompt is a capital that names the skill, four letters, and ``=``. The answer to one of ``SKILLS`` is the letters
+in another order; those of ``HARDER`` have to be computed, the letters from a on standing for the digits. An answer that
+ignores the question cannot match. ``COPY`` is the basis of all: every model is taught it, no experiment measures it.
 
 The split of prompts is fixed: those whose text hashes into one eighth come from seeds below ``HELD_OUT`` and measure;
 all others come from the seeds above and teach. So no model has trained on a question of a measurement.
@@ -14,6 +14,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 from typing import Final
 
@@ -29,6 +30,21 @@ LETTERS: Final = "abcdefghij"
 
 def _swapped(symbols: str) -> str:
     return "".join(symbols[i + 1] + symbols[i] for i in range(0, len(symbols), 2))
+
+
+def _later(symbol: str, by: int) -> str:
+    """Returns the letter ``by`` places on; a follows j."""
+    return LETTERS[(LETTERS.index(symbol) + by) % len(LETTERS)]
+
+
+def _running_sums(symbols: str) -> str:
+    return "".join(accumulate(symbols, lambda total, symbol: _later(total, LETTERS.index(symbol))))
+
+
+def _added(symbols: str) -> str:
+    """Returns a number of three digits plus one of one digit, in four digits, the last one first, as carries run."""
+    first, second, third, added = (LETTERS.index(symbol) for symbol in symbols)
+    return "".join(LETTERS[int(digit)] for digit in reversed(f"{100 * first + 10 * second + third + added:04d}"))
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,19 @@ SKILLS: Final[Mapping[str, SkillTask]] = {
     )
 }
 
+HARDER: Final[Mapping[str, SkillTask]] = {
+    task.name: task
+    for task in (
+        SkillTask("sorting", "S", LETTERS, lambda symbols: "".join(sorted(symbols))),
+        SkillTask("running_sums", "U", LETTERS, _running_sums),
+        SkillTask("two_steps", "B", LETTERS, lambda symbols: "".join(_later(s, 1) for s in reversed(symbols))),
+        SkillTask("addition", "A", LETTERS, _added),
+    )
+}
+EIGHT_SKILLS: Final[Mapping[str, SkillTask]] = {**SKILLS, **HARDER}
 
 COPY: Final = SkillTask("copy", "C", LETTERS, lambda symbols: symbols)
-ALPHABET: Final = "".join(sorted({*LETTERS, "=", COPY.tag, *(task.tag for task in SKILLS.values())}))
+
+
+def alphabet_of(skills: Mapping[str, SkillTask]) -> str:
+    return "".join(sorted({*LETTERS, "=", COPY.tag, *(task.tag for task in skills.values())}))

@@ -11,11 +11,12 @@ import pytest
 
 from node.configuration import LearnerSection
 from node.engines.engine import Sample, Segment
-from node.learner import rehearsal
+from node.learner import right_answers
 from node.learner.allocation.success import ClassSuccess, SuccessTracker
 from node.learner.generation.own_rollouts import Rollout
 from node.learner.objective.batch import SELF
-from node.learner.rehearsal import MOST_ANSWERS, Rehearsal
+from node.learner.rehearsal import Rehearsal
+from node.learner.right_answers import MOST_ANSWERS
 from node.policy.policy import Policy
 from protocol.rollouts import FinishReason
 from tests.node.learner.letter_node import LetterTask, Node, policy
@@ -69,7 +70,7 @@ def test_what_is_remembered_is_bounded_and_the_newest_stays(monkeypatch: pytest.
     for number in range(MOST_ANSWERS + 3):
         remembered.remember(rollout("first", [number], [[7]]), [1.0])
     assert list(remembered.classes["first"])[:: MOST_ANSWERS - 1] == [(3,), (MOST_ANSWERS + 2,)]
-    monkeypatch.setattr(rehearsal, "MOST_TOKENS", 200)
+    monkeypatch.setattr(right_answers, "MOST_TOKENS", 200)
     remembered.remember(rollout("again", [1] * 20, [[7] * 20]), [1.0])
     assert len(remembered.classes["first"]) == (200 - 40) // 2  # the class that takes most gives way
     remembered.remember(rollout("again", [1], [[7] * 150]), [1.0])

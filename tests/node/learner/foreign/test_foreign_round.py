@@ -58,7 +58,8 @@ def test_two_nodes_use_each_others_groups(swarm: MemorySwarm, merging: bool) -> 
 
 
 def test_right_answers_of_others_become_likelier(swarm: MemorySwarm) -> None:
-    node = Node("ann", swarm.member("ann"), learner=LearnerSection(own_groups=1, completions=2, learning_rate=3e-3))
+    section = LearnerSection(own_groups=1, completions=2, foreign_groups=32, learning_rate=3e-3)
+    node = Node("ann", swarm.member("ann"), learner=section)
     teacher = policy(9, merging=True)
     group = right_group(teacher, seed=4)
     prompt = node.policy.tokens.prompt_ids(LetterTask("first").prompt(group.prompt).text)

@@ -16,7 +16,7 @@ from node.learner.influence.watch import Level, SuccessWatch
 from node.learner.persistence import restore
 from tests.node.learner.letter_node import MemorySwarm, Node, right_group
 
-SECTION = LearnerSection(own_groups=16, completions=4, foreign_groups=4, learning_rate=1e-2)
+SECTION = LearnerSection(own_groups=16, completions=4, learning_rate=1e-2)
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def test_weights_go_back_to_before_the_fall_and_the_engine_gets_them(swarm: Memo
     for name, tensor in weights(node).items():
         assert torch.equal(tensor, before[name])
     assert not influence.standings.of("eve").proven
+    assert not any(node.learner.state.imitation.classes.values())  # what eve taught is not seen again
     assert not harm.fatal
 
 

@@ -1,0 +1,90 @@
+"""Right answers to learn from again: a bounded memory by class and prompt, own ones and those of peers alike.
+
+Of each prompt the newest answer is kept. Where a class has too many, the oldest of the peer that has most of them
+there goes, so that no peer pushes out the others'; where all are too long, the oldest of the class that takes most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+
+from node.learner.objective.alignment import text_alignment
+from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
+
+RIGHT: Final = 0.5  # a reward from here up is a right answer
+MOST_ANSWERS: Final = 256  # of one class
+MOST_TOKENS: Final = 1 << 16  # of all classes together, prompts included; at most 400 kB of a checkpoint
+
+PromptIds = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RightAnswer:
+    answer_ids: tuple[int, ...]  # in the learner's own tokens
+    reward: float
+    peer: str = SELF  # whose it is
+
+
+@dataclass(slots=True)
+class RightAnswers:
+    """The remembered answers: by class, then by prompt, the oldest first."""
+
+    classes: dict[str, dict[PromptIds, RightAnswer]] = field(default_factory=dict)
+
+    def keep(self, task: str, prompt: PromptIds, answer: RightAnswer) -> None:
+        known = self.classes.setdefault(task, {})
+        known.pop(prompt, None)  # so that it is the newest
+        known[prompt] = answer
+        if len(known) > MOST_ANSWERS:
+            ((most, _),) = Counter(each.peer for each in known.values()).most_common(1)
+            known.pop(next(prompt for prompt, each in known.items() if each.peer == most))
+        tokens = {name: sum(len(p) + len(a.answer_ids) for p, a in each.items()) for name, each in self.classes.items()}
+        while sum(tokens.values()) > MOST_TOKENS:
+            largest = max(tokens, key=tokens.__getitem__)
+            oldest = next(iter(self.classes[largest]))
+            tokens[largest] -= len(oldest) + len(self.classes[largest].pop(oldest).answer_ids)
+
+    def forget(self, peers: Collection[str]) -> None:
+        """Drops the answers of ``peers``."""
+        for known in self.classes.values():
+            for prompt in [prompt for prompt, each in known.items() if each.peer in peers]:
+                del known[prompt]
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            name: [[list(prompt), list(each.answer_ids), each.reward, each.peer] for prompt, each in known.items()]
+            for name, known in self.classes.items()
+        }
+
+    @classmethod
+    def restored(cls, snapshot: Mapping[str, Any]) -> Self:
+        """Returns what ``snapshot`` returned; where it has no peer, as of an earlier version, an answer is our own."""
+        return cls(
+            {
+                name: {
+                    tuple(map(int, prompt)): RightAnswer(tuple(map(int, answer)), float(reward), *map(str, peer))
+                    for prompt, answer, reward, *peer in known
+                }
+                for name, known in snapshot.items()
+            }
+        )
+
+
+def as_text(prompt: PromptIds, answer: RightAnswer, advantage: float, success: float) -> TrainingGroup:
+    """Returns one answer as a group of its own, at weight 1."""
+    tokens = len(answer.answer_ids)
+    completion = TrainingCompletion(
+        np.array(answer.answer_ids, dtype=np.int64),
+        text_alignment(tokens),
+        advantage,
+        answer.peer,
+        reward=answer.reward,
+        success=success,
+        as_text=True,
+    )
+    return TrainingGroup(prompt, (completion,), tokens, 1)
