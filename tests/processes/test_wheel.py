@@ -27,22 +27,22 @@ def built_wheel(folder: Path) -> Path:
         if name.split("/")[0] not in ("tests", "docs", "scripts") and (ROOT / name).is_file():
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, sources / name)
-    pip("wheel", str(sources), "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
+    uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder), str(sources))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *arguments, "--quiet"], capture_output=True, text=True, check=False
-    )
+def uv(*arguments: str) -> None:
+    """An environment that uv made has no pip."""
+    command = [sys.executable, "-m", "uv", *arguments, "--offline", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def installed(wheel: Path, folder: Path) -> Path:
     """An environment with the wheel alone, which takes the dependencies, but no editable install, from this one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    pip("--python", str(folder / "bin" / "python"), "install", "--no-deps", str(wheel))
+    uv("pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps", str(wheel))
     (site_packages,) = folder.glob("lib/python*/site-packages")
     (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return folder

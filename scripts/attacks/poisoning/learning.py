@@ -43,7 +43,7 @@ from scripts.experiments.harness.nodes_run import ROUND_SECONDS, WAIT_SECONDS, O
 VICTIM: Final = "wren"
 HONEST: Final = ("robin", "finch")
 IDENTITIES: Final = 2  # of each honest model, which share what it announces
-GROUPS: Final = 16  # own and foreign, each, a round
+GROUPS: Final = 16  # own ones a round; as many of peers, and what the default rule sees again
 MEASURED_PROMPTS: Final = 64  # of each task
 RECORDINGS: Final = REPOSITORY / ".experiments" / "poisoners"
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in DEFAULT_TASKS}
@@ -67,7 +67,7 @@ def _learner(
     board: Board,
     tasks: Mapping[str, Task],
     seed: int,
-    foreign: int,
+    foreign: int | str,
     report: Callable[[Event], None],
     trusting: bool,
     guarded: bool = True,
@@ -160,7 +160,7 @@ def learnt_beside(
     peers = {model: recorded(model, 100 + seed, rounds) for model in honest}
     with tempfile.TemporaryDirectory() as folder:
         board = Board(Path(folder))
-        with _learner(VICTIM, board, tasks, seed, GROUPS, note, trusting, guarded) as (learner, intake, policy):
+        with _learner(VICTIM, board, tasks, seed, "auto", note, trusting, guarded) as (learner, intake, policy):
             context = Network.of(policy.model).context
             crowd = Crowd(TASKS, policy.tokens, context=context)
             for number in range(1, rounds + 1):

@@ -21,6 +21,14 @@ class NoGuard(Guard):
     ) -> list[TrainingGroup]:
         return [group for _, group in foreign]
 
+    def may_teach_again(self, peer: str) -> bool:
+        return True
+
+    def shaped_again(
+        self, round_number: int, own: Sequence[TrainingGroup], foreign: Sequence[tuple[str, TrainingGroup]]
+    ) -> list[TrainingGroup]:
+        return [group for _, group in foreign]
+
     def after_round(
         self, round_number: int, groups: Groups, copied: Callable[[Undo | None], Undo | None]
     ) -> Harm | None:

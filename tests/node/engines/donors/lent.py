@@ -54,8 +54,8 @@ class Village:
             run.end()
 
     def last(self, peer: str) -> DonorShare:
-        (found,) = [each for each in self.told[-1].donors if each.peer == peer]
-        return found
+        """What was told of a donor last; rounds after the one that lost it tell nothing of it."""
+        return next(each for told in reversed(self.told) for each in told.donors if each.peer == peer)
 
 
 @contextmanager
