@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+from tests.hang_guard import HANG_SECONDS
 from tests.processes.browser_page import text_of, until
 
 pytestmark = pytest.mark.processes
@@ -62,7 +64,10 @@ def free_port() -> int:
 def nothing_is_wider_than_the_screen(browser: webdriver.Chrome, width: int) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    deadline = time.monotonic() + HANG_SECONDS  # charts take a new width in the next frame that is drawn
+    while (wide := browser.execute_script("return document.documentElement.scrollWidth")) > width:
+        assert time.monotonic() < deadline, f"{wide} pixels on a screen of {width}"
+        time.sleep(0.05)
     if picture := os.environ.get("STARLING_PAGE_PICTURES"):
         browser.save_screenshot(f"{picture}/page-{width}.png")
 
