@@ -4,7 +4,7 @@ import { readFileSync, readdirSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import * as announcements from './starling/announcements.js'
 import * as blobs from './starling/blobs.js'
-import { Refused, equal, hex, join, sha256, u32, u64, unhex, utf8 } from './starling/bytes.js'
+import { Refused, equal, hex, join, sha256, u32, u64, unbase58, unhex, utf8 } from './starling/bytes.js'
 import * as cluster from './starling/cluster.js'
 import { encoded, frameLength, value } from './starling/encoding.js'
 import * as gossip from './starling/gossip.js'
@@ -16,7 +16,8 @@ import * as streams from './starling/streams.js'
 import * as weights from './starling/weights.js'
 
 const FOLDER = new URL('../vectors/', import.meta.url)
-const OTHERS = new Set(['trl_losses.json']) // of an objective, not of the protocol
+// Of an objective; between a learner and its own engine: not between peers.
+const OTHERS = new Set(['trl_losses.json', 'engine_messages.json'])
 
 class Disagreement extends Error {}
 const holds = (condition, what) => { if (!condition) throw new Disagreement(what) }
@@ -145,13 +146,22 @@ const CHECKS = {
     holds(found === v.reason, found)
   },
   blob_messages: blobMessage,
-  ...Object.fromEntries(['averaging', 'peer', 'handshake', 'member'].map((protocol) => [`${protocol}_messages`, (v) => {
+  ...Object.fromEntries(['averaging', 'peer', 'handshake', 'member', 'lend'].map((protocol) => [`${protocol}_messages`, (v) => {
     const found = streams.read(protocol, v.kind, bodyOf(unhex(v.frame)))
-    const wanted = protocol === 'averaging' ? [v.kind, ...Object.values(v.fields)] : v.fields
+    const tagged = protocol === 'averaging' || protocol === 'lend'
+    const wanted = tagged ? [v.kind, ...Object.values(v.fields)] : v.fields
     holds(agrees(found, wanted), 'fields')
     holds(hex(encoded(value(bodyOf(unhex(v.frame))))) === v.frame.slice(8), 'encoded again')
   }])),
+  donor_invitations (v) {
+    const raw = unbase58(v.text.replace('starling-lend://1', ''))
+    const body = raw.subarray(0, -4)
+    holds(hex(sha256(utf8('starling/lend/1\0'), body).subarray(0, 4)) === hex(raw.subarray(-4)), 'checksum')
+    holds(agrees(value(body), Object.values(v.fields)), 'fields')
+    holds(hex(sha256(utf8('starling/lend/secret/1\0'), unhex(v.fields.secret))) === v.secret_hash, 'hash of the secret')
+  },
   refused_stream_messages (v) {
+    if (v.protocol === 'engines') return // as engine_messages
     const found = refusal(() => {
       const raw = unhex(v.frame)
       frameLength(raw.subarray(0, 4), streams.MOST_BYTES[v.protocol])

@@ -404,3 +404,13 @@ def test_files_are_those_that_the_script_writes() -> None:
             for frame in FRAMES.get(name, ()):
                 del vector[frame]
         assert found == expected, f"run python -m scripts.make_vectors if {name} was meant to change"
+
+
+def test_the_foreign_client_says_of_every_file_and_stream_whether_it_reads_it() -> None:
+    """It is run by ``scripts/test_foreign.sh`` alone, which needs npm: a file that it does not know is seen here."""
+    client = (FOLDER.parent / "foreign" / "vectors.js").read_text(encoding="utf-8")
+    files = [path.stem for path in FOLDER.glob("*.json")]
+    assert files and [f for f in files if f not in client and f"'{f.removesuffix('_messages')}'" not in client] == []
+    streams = client + (FOLDER.parent / "foreign" / "starling" / "streams.js").read_text(encoding="utf-8")
+    refused = {vector["protocol"] for vector in vectors("refused_stream_messages")}
+    assert refused and [name for name in refused if f"{name}:" not in streams and f"'{name}'" not in streams] == []

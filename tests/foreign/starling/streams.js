@@ -2,7 +2,7 @@
 import { array, bin, bool, counter, decoded, hash16, hash32, int, name, oneOf, optional, str, struct, union, withDefault } from './encoding.js'
 
 const MEBI = 2 ** 20
-export const MOST_BYTES = { averaging: 1024, blobs: 65_536, peers: 32_768, handshake: 303_104, members: 427_008 }
+export const MOST_BYTES = { averaging: 1024, blobs: 65_536, peers: 32_768, handshake: 303_104, members: 427_008, lends: 4096 }
 const address = str(256)
 const own = array(address, 0, 8)
 const offer = struct(hash16, hash16, name, counter, hash32, int(1, 2 ** 40))
@@ -25,6 +25,10 @@ const documents = struct(
   withDefault(bin(0, 262_144), nothing), withDefault(revocations, nothing), withDefault(document, nothing),
   withDefault(document, nothing)
 )
+const version = int(0, 65_535)
+const lendAnswer = union({
+  terms: struct(str(512), int(0, 65_536), bool, name, hash16), refused: struct(name, str(512))
+})
 const membersQuestion = struct(bin(0, 131_072), counter, counter)
 const news = struct(array(document, 0, 128), revocations, document)
 
@@ -33,6 +37,10 @@ const KINDS = {
   handshake: {
     greeting, answer: struct(optional(refusal), optional(greeting), optional(documents)),
     conclusion: struct(optional(refusal), documents), most: MOST_BYTES.handshake
+  },
+  lend: {
+    hello: union({ hello: struct(version, version, hash32, name) }), terms: lendAnswer, refused: lendAnswer,
+    most: MOST_BYTES.lends
   },
   member: { question: membersQuestion, answer: struct(membersQuestion, news), news, most: MOST_BYTES.members }
 }
