@@ -146,6 +146,10 @@ class LockHeld:
 
     supervisor: int | None  # its process id; None where it is dead and its children, which end soon, hold the lock
 
+    @property
+    def holder(self) -> str:
+        return f"process {self.supervisor}" if self.supervisor else "processes that are still ending"
+
 
 def lock_home(home: Home) -> Lock | LockHeld:
     """Locks the data directory for this process, unless another node has locked it. Raises ``StorageError`` where the

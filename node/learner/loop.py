@@ -55,7 +55,7 @@ from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
 from node.learner.samples import SampleChoice
 from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
-from node.learner.step import BatchReport, optimizer_steps
+from node.learner.step import BatchReport, steps_of
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Task
@@ -418,19 +418,7 @@ class Learner:
             rate=rate,
         )
         with self._devices.taking(task):
-            return optimizer_steps(
-                self._network,
-                self._optimizer,
-                task.groups,
-                task.passes,
-                self.config.objective,
-                self._others,
-                temperature=task.temperature,
-                max_new_tokens=task.max_new_tokens,
-                whole_batch=task.whole_batch,
-                rate=task.rate,
-                devices=self._devices,
-            )
+            return steps_of(task, self._network, self._optimizer, self.config.objective, self._others, self._devices)
 
     def _average(self) -> bool:
         """Returns whether averaging with a partner has changed the weights."""

@@ -26,7 +26,7 @@ from node.learner.objective.report import ObjectiveReport
 from node.learner.objective.spans import RaggedSpans
 from node.learner.objective.weights import CORRECTIONS, span_weights
 from node.learner.optimizer import MasterAdamW, StepReport
-from node.learner.sharding.devices import ONE_DEVICE, Devices, divided, share_of_tokens
+from node.learner.sharding.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
 from node.learner.signal import signal_share
 
 
@@ -113,6 +113,30 @@ def _planned(
         batch_tokens = share_of_tokens(planned, passes.batch_tokens, devices.count)
         planned = plan_micro_batches(groups, batch_tokens=batch_tokens, pads_prompts=network.pads_prompts)
     return divided(planned, devices)
+
+
+def steps_of(
+    task: StepTask,
+    network: Network,
+    optimizer: MasterAdamW,
+    objective: ObjectiveSection,
+    others: OtherPolicies,
+    devices: Devices,
+) -> BatchReport:
+    """Takes the steps that all ``devices`` were told to take: ``optimizer_steps``."""
+    return optimizer_steps(
+        network,
+        optimizer,
+        task.groups,
+        task.passes,
+        objective,
+        others,
+        temperature=task.temperature,
+        max_new_tokens=task.max_new_tokens,
+        whole_batch=task.whole_batch,
+        rate=task.rate,
+        devices=devices,
+    )
 
 
 @torch.no_grad()

@@ -15,9 +15,9 @@ from node.home import Home, Lock, LockHeld, lock_home
 from node.lending.invited import invitation_of
 from node.lending.lending_setup import LendingSetup
 from node.printable import printable
-from node.supervision.cluster_setup import credentials_of, ensure_joined
+from node.supervision.cluster_setup import ensure_joined
 from node.supervision.outcome import RunOutcome
-from node.supervision.start import swarm_settings
+from node.supervision.start import settings_without_learner
 from protocol.donor_invitation import DonorInvitation
 from protocol.errors import ConfigurationError
 from protocol.identity import NodeKey
@@ -25,7 +25,6 @@ from swarm.exit_codes import ExitCode
 from swarm.settings import ServiceSettings
 
 LENDING_COMMAND: Final = (sys.executable, "-P", "-m", "node.lending.lending_process")
-NAME_END_CHARACTERS: Final = 5  # of the peer id, in the name of a donor without a configured one
 
 
 def prepare_lending(
@@ -43,11 +42,10 @@ def prepare_lending(
     home.prepare()
     lock = lock_home(home)
     if isinstance(lock, LockHeld):
-        holder = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
         return RunOutcome(
             ExitCode.TRY_AGAIN,
-            f"the data directory {home.path} is in use ({holder}); end what runs there with starling down, or lend "
-            "with a directory of its own: --home DIRECTORY",
+            f"the data directory {home.path} is in use ({lock.holder}); end what runs there with starling down, or "
+            "lend with a directory of its own: --home DIRECTORY",
         )
     key = NodeKey.load_or_create(home.key)
     invitation = invitation_of(home, given)
@@ -67,18 +65,13 @@ def prepare_lending(
 
 def donor_settings(home: Home, config: Config, key: NodeKey, invitation: DonorInvitation) -> ServiceSettings:
     """Returns the settings of a donor's part in the owner's swarm."""
-    settings = swarm_settings(home, config, credentials_of(home, key))
+    settings = settings_without_learner(home, config, key, "donor")
     if not settings.private:
         settings = msgspec.structs.replace(
             settings, swarm_name=invitation.swarm_name, swarm_id=invitation.swarm_id.hex(), manifest=""
         )
-    return msgspec.structs.replace(
-        settings,
-        name=config.name or f"donor-{key.peer_id[-NAME_END_CHARACTERS:]}",
-        peers=tuple(dict.fromkeys((*invitation.addresses, *settings.peers))),
-        relay=False,
-        log_level="error" if settings.log_level == "info" else settings.log_level,  # its terminal is no log file
-    )
+    peers = tuple(dict.fromkeys((*invitation.addresses, *settings.peers)))
+    return msgspec.structs.replace(settings, peers=peers, relay=False)
 
 
 def become_donor(lock: Lock, settings: ServiceSettings, lending: LendingSetup, *, as_json: bool) -> NoReturn:

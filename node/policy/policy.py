@@ -55,7 +55,7 @@ class Policy:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the same, live, for whoever only reads them. Of a policy in shards each is put together when it is
+        """Returns the same, live, for code that only reads them. Of a policy in shards each is put together when it is
         asked for (``WholeTensors``)."""
         return self.trainable()
 

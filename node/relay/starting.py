@@ -15,15 +15,14 @@ import msgspec
 from node.becoming import become
 from node.configuration import Config
 from node.home import Home, Lock, LockHeld, lock_home
-from node.supervision.cluster_setup import credentials_of, ensure_joined
+from node.supervision.cluster_setup import ensure_joined
 from node.supervision.outcome import RunOutcome
-from node.supervision.start import swarm_settings
+from node.supervision.start import settings_without_learner
 from protocol.identity import NodeKey
 from swarm.exit_codes import ExitCode
 from swarm.settings import ServiceSettings
 
 RELAY_COMMAND: Final = (sys.executable, "-P", "-m", "node.relay.relay_process")
-NAME_END_CHARACTERS: Final = 5  # of the peer id, in the name of a relay without a configured one
 # Threads that resolve names would each take an arena of glibc, whose holes stay: 1 MB or so each.
 RELAY_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "1"}
 
@@ -37,26 +36,15 @@ def prepare_relay(home: Home, config: Config, invite: str | None) -> tuple[Lock,
     home.prepare()
     lock = lock_home(home)
     if isinstance(lock, LockHeld):
-        holder = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
         return RunOutcome(
             ExitCode.TRY_AGAIN,
-            f"the data directory {home.path} is in use ({holder}); end what runs there with starling down, or start "
-            "the relay elsewhere with --home",
+            f"the data directory {home.path} is in use ({lock.holder}); end what runs there with starling down, or "
+            "start the relay elsewhere with --home",
         )
     key = NodeKey.load_or_create(home.key)
     if invite is not None:
         ensure_joined(home, config, invite)
-    return lock, relay_settings(home, config, key)
-
-
-def relay_settings(home: Home, config: Config, key: NodeKey) -> ServiceSettings:
-    """Returns the settings of a relay: those of the node's swarm process, with a name that tells what it is."""
-    settings = swarm_settings(home, config, credentials_of(home, key))
-    return msgspec.structs.replace(
-        settings,
-        name=config.name or f"relay-{key.peer_id[-NAME_END_CHARACTERS:]}",
-        log_level="error" if settings.log_level == "info" else settings.log_level,  # its terminal is no log file
-    )
+    return lock, settings_without_learner(home, config, key, "relay")
 
 
 def become_relay(lock: Lock, settings: ServiceSettings, *, as_json: bool) -> NoReturn:

@@ -38,6 +38,7 @@ from swarm.settings import ServiceSettings
 
 PREDECESSOR_SECONDS = 60.0  # to wait until a killed supervisor's children have checkpointed and ended
 LOCK_POLL_SECONDS = 0.2
+NAME_END_CHARACTERS = 5  # of the peer id, in the name of a relay or donor without a configured one
 MODEL_NAME_CHARACTERS = 12  # at most four bytes each: within the 64 bytes of a name
 INPUT_BYTES = 1 << 12
 LEARNER_COMMAND = (sys.executable, "-P", "-m", "node.learner.learner_process")
@@ -57,10 +58,9 @@ def run_node(
     home.prepare()
     lock = _take_lock(home, observer)
     if isinstance(lock, LockHeld):
-        holder = f"process {lock.supervisor}" if lock.supervisor else "processes that are still ending"
         return RunOutcome(
             ExitCode.TRY_AGAIN,
-            f"the data directory {home.path} is in use by another node ({holder}); "
+            f"the data directory {home.path} is in use by another node ({lock.holder}); "
             "end that one with starling down, or start this one elsewhere with --home",
         )
     try:
@@ -117,6 +117,16 @@ def swarm_settings(home: Home, config: Config, credentials: ClusterCredentials |
         mesh_degree=section.mesh_degree,
         host=chosen(section.host, DEFAULT_HOST),
         log_level=config.log_level,
+    )
+
+
+def settings_without_learner(home: Home, config: Config, key: NodeKey, kind: str) -> ServiceSettings:
+    """Returns the settings of a relay or a donor: those of a swarm process, with a name that tells what it is."""
+    settings = swarm_settings(home, config, credentials_of(home, key))
+    return msgspec.structs.replace(
+        settings,
+        name=config.name or f"{kind}-{key.peer_id[-NAME_END_CHARACTERS:]}",
+        log_level="error" if settings.log_level == "info" else settings.log_level,  # its terminal is no log file
     )
 
 

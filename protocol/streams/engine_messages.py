@@ -101,11 +101,13 @@ class AskHealth(Struct, frozen=True, array_like=True, tag="health"):
     measure: bool
 
 
-class Stop(Struct, frozen=True, array_like=True, tag="stop"):
+class EndEngine(Struct, frozen=True, array_like=True, tag="stop"):
     """Answered by ``EngineDone``; then the engine ends."""
 
 
-EngineRequest = Hello | Load | WeightsPart | LoadFile | Generate | Poll | Interrupt | Sleep | Wake | AskHealth | Stop
+EngineRequest = (
+    Hello | Load | WeightsPart | LoadFile | Generate | Poll | Interrupt | Sleep | Wake | AskHealth | EndEngine
+)
 
 
 class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):

@@ -27,7 +27,7 @@ from scripts.experiments.language_model.averaging_liars import (
 from scripts.experiments.language_model.averaging_run import BASE_STEPS, Level, ReplicaPlan, ReplicaResult
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
 
 ROUNDS: Final = 600
 REPLICAS: Final = 8
@@ -345,10 +345,7 @@ def figures(results: Results) -> list[Figure]:
 
 
 def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(results), written=path, as_json=options.json)
+    EXPERIMENT.run(document, lambda results, rounds: figures(results))
 
 
 if __name__ == "__main__":

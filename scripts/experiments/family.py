@@ -31,7 +31,7 @@ from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import STUDENT
 from scripts.experiments.reports.intervals import Estimate, over_tokens, paired, smoothed
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
 
 ROUNDS: Final = 80
 NODES: Final = {f"node-{letter}": STUDENT.key for letter in "abcd"}  # the name seeds a node's draws
@@ -210,10 +210,7 @@ def figures(results: Results, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+    EXPERIMENT.run(document, figures)
 
 
 if __name__ == "__main__":

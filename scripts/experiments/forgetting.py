@@ -41,7 +41,7 @@ from scripts.experiments.reports.falls import (
 )
 from scripts.experiments.reports.intervals import Estimate, estimate, paired
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
 
 ROUNDS: Final = 300  # alone
 TOGETHER: Final = 100
@@ -285,10 +285,7 @@ def figures(results: Results) -> list[Figure]:
 
 
 def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(results), written=path, as_json=options.json)
+    EXPERIMENT.run(document, lambda results, rounds: figures(results))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from scripts.experiments.harness.experiment import (
 from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
 from scripts.experiments.reports.intervals import Estimate, paired, smoothed
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
 
 ROUNDS: Final = 80
 GROUPS: Final = 12  # own, and as many foreign ones; two for each task
@@ -202,10 +202,7 @@ def figures(results: Results, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+    EXPERIMENT.run(document, figures)
 
 
 if __name__ == "__main__":

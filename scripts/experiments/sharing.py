@@ -30,7 +30,7 @@ from scripts.experiments.harness.skills import SKILLS
 from scripts.experiments.models import SPECIALISTS
 from scripts.experiments.reports.intervals import Estimate, over_tokens, smoothed
 from scripts.experiments.reports.plots import line_plot
-from scripts.experiments.reports.report_document import Document, Figure, conditions_table, print_figures, table
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
 
 ROUNDS: Final = 120
 GROUPS: Final = 4  # in one unit of I and J: 8 of them make an update
@@ -335,10 +335,7 @@ def figures(results: Results, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    options = EXPERIMENT.options()
-    results = EXPERIMENT.results(options)
-    path = document(results, options.rounds, EXPERIMENT.command(options)).write(options.docs)
-    print_figures(EXPERIMENT.name, figures(results, options.rounds), written=path, as_json=options.json)
+    EXPERIMENT.run(document, figures)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def engine_messages() -> list[Json]:
         "sleep": messages.Sleep(),
         "wake": messages.Wake(),
         "health": messages.AskHealth(True),
-        "stop": messages.Stop(),
+        "stop": messages.EndEngine(),
     }
     answers = {
         "welcome": messages.Welcome(1, 0, "torch", FAMILY, b"\x22" * 16, 40, 96),

@@ -32,7 +32,7 @@ from protocol.streams.lend_messages import (
     decode_lend_hello,
 )
 from swarm import api
-from swarm.donors.donor_list import Admitted, Donors, admit, change_donors, drop, read_donors
+from swarm.donors.donor_list import AdmittedDonor, Donors, admit, change_donors, drop, read_donors
 from swarm.host import Host, PeerId, Stream
 from swarm.stream_reader import StreamReader, read_frame
 
@@ -156,14 +156,14 @@ class DonorDoor:
         except VersionError as error:
             return LendRefused(LendRefusal.VERSION, str(error)), ""
         now_seconds, found = self._wall_clock(), admit(read_donors(self._path), peer, hello.secret, self._wall_clock())
-        if isinstance(found, Admitted) and self._terms is None:
+        if isinstance(found, AdmittedDonor) and self._terms is None:
             found = LendRefusal.NOT_READY  # before its invitation counts as used
         if isinstance(found, LendRefusal):
             return _refusal(found), ""
 
         def admitted(donors: Donors) -> Donors:
             again = admit(donors, peer, hello.secret, now_seconds)
-            return again.donors if isinstance(again, Admitted) else donors
+            return again.donors if isinstance(again, AdmittedDonor) else donors
 
         change_donors(self._path, admitted)
         return None, found.donor.name or hello.name

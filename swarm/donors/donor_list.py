@@ -42,18 +42,18 @@ Donors = tuple[ListedDonor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedDonor:
     donor: ListedDonor
     donors: Donors  # the list from now on
 
 
-def admit(donors: Donors, peer: str, secret: bytes, now_seconds: float) -> Admitted | LendRefusal:
+def admit(donors: Donors, peer: str, secret: bytes, now_seconds: float) -> AdmittedDonor | LendRefusal:
     """Returns the donor that ``peer`` is or becomes by ``secret``, or why it is none."""
     listed = [each for each in donors if each.peer == peer]
     if any(each.dropped_because for each in listed):
         return LendRefusal.DROPPED
     if listed:
-        return Admitted(listed[0], donors)
+        return AdmittedDonor(listed[0], donors)
     shown = hash_of_secret(secret)
     invited = [each for each in donors if each.secret_hash == shown and not each.peer and not each.dropped_because]
     if not invited:
@@ -61,7 +61,7 @@ def admit(donors: Donors, peer: str, secret: bytes, now_seconds: float) -> Admit
     if not invited[0].is_open(now_seconds):
         return LendRefusal.EXPIRED
     donor = msgspec.structs.replace(invited[0], peer=peer)
-    return Admitted(donor, tuple(donor if each is invited[0] else each for each in donors))
+    return AdmittedDonor(donor, tuple(donor if each is invited[0] else each for each in donors))
 
 
 def invite(donors: Donors, secret: bytes, name: str, *, now_seconds: float, until_seconds: float) -> Donors:

@@ -25,7 +25,7 @@ from typing import Any, Union
 def deferred(modules: Iterable[str]) -> Iterator[None]:
     """Defers the import of ``modules``, packages with all that is in them, by the imports that it surrounds.
 
-    Modules that are imported already stay as they are. Whoever imports one after the block gets the real one.
+    Modules that are imported already stay as they are. A module that imports one after the block gets the real one.
     """
     finder = _StandInFinder({module for module in modules if module not in sys.modules})
     sys.meta_path.insert(0, finder)

@@ -22,7 +22,7 @@ from node.engines.donors.donor_past import DonorPast
 from node.engines.donors.donor_source import DonorSource, WaitingDonor
 from node.engines.donors.donor_weights import DonorWeights
 from node.engines.donors.logp_checks import chosen_to_check, fault_of_claims, fault_so_far, measure
-from node.engines.donors.parts import Part, is_complete, new_tokens, newly_ended, wait_for_parts, work_of
+from node.engines.donors.parts import DonorPart, is_complete, new_tokens, newly_ended, wait_for_parts, work_of
 from node.engines.donors.shares import Pace, expected_seconds, share_out
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
@@ -170,7 +170,7 @@ class DonatedEngine:
             for donor in self._donors.values():
                 donor.weights_changed()
 
-    def _shared_out(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> tuple[list[Part], float]:
+    def _shared_out(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> tuple[list[DonorPart], float]:
         """Returns the parts of donors, which are the last requests, since the first are the oldest; and the seconds
         after which every engine should have ended."""
         ready = [donor for donor in self._donors.values() if donor.is_ready]
@@ -179,7 +179,7 @@ class DonatedEngine:
         work = [work_of(request) for request in requests]
         workers = [self._own_pace.worker(None), *(self._past[donor.peer].worker(sum(work)) for donor in ready)]
         groups = share_out(work, workers)
-        parts: list[Part] = []
+        parts: list[DonorPart] = []
         begin = groups[0]
         for donor, count in zip(ready, groups[1:], strict=True):
             if count == 0:
@@ -187,14 +187,14 @@ class DonatedEngine:
                 continue
             mine = requests[begin : begin + count]
             own = self.own
-            parts.append(Part.of(donor, mine, begin, sampling, own.policy, rows=own.rows, version=own.version))
+            parts.append(DonorPart.of(donor, mine, begin, sampling, own.policy, rows=own.rows, version=own.version))
             begin += count
         return parts, expected_seconds(work, groups, workers)
 
     def _own_part(
         self,
         requests: Sequence[GenerationRequest],
-        parts: Sequence[Part],
+        parts: Sequence[DonorPart],
         sampling: Sampling,
         enough: Enough | None,
     ) -> list[GenerationProgress]:
@@ -207,7 +207,7 @@ class DonatedEngine:
         self._own_pace.observe(newly_ended(requests, progress), self._clock() - began)
         return progress
 
-    def _taken(self, part: Part, temperature: float) -> list[GenerationProgress]:
+    def _taken(self, part: DonorPart, temperature: float) -> list[GenerationProgress]:
         """Returns what a donor reached, once that was checked; what its requests had before where it is not used."""
         job, past = part.job, self._past[part.donor.peer]
         if job.sampled is None:
@@ -226,7 +226,7 @@ class DonatedEngine:
             return reached
         return [each.begun or GenerationProgress() for each in part.requests]
 
-    def _fault_of(self, part: Part, temperature: float) -> str | None:
+    def _fault_of(self, part: DonorPart, temperature: float) -> str | None:
         """Returns what a random sample of a donor's completions shows to be false, or None."""
         assert part.job.sampled is not None
         past, owners = self._past[part.donor.peer], part.job.batch.owners
@@ -241,7 +241,7 @@ class DonatedEngine:
                 return fault
         return fault_so_far(past.checked)
 
-    def _chosen(self, part: Part) -> list[int]:
+    def _chosen(self, part: DonorPart) -> list[int]:
         assert part.job.sampled is not None
         return chosen_to_check(part.job.sampled, self._draws)
 
@@ -278,7 +278,7 @@ class DonatedEngine:
         self,
         requests: Sequence[GenerationRequest],
         kept: int,
-        parts: Sequence[Part],
+        parts: Sequence[DonorPart],
         progress: Sequence[GenerationProgress],
         seconds: float,
     ) -> None:
@@ -297,7 +297,7 @@ class DonatedEngine:
         )
 
 
-def _share_of(donor: Donor, past: DonorPast, part: Part | None, new_tokens: int) -> DonorShare:
+def _share_of(donor: Donor, past: DonorPast, part: DonorPart | None, new_tokens: int) -> DonorShare:
     states = (
         ("dropped", past.dropped),
         ("lost", donor.is_lost),

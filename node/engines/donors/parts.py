@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class DonorPart:
     """Requests ``begin`` to ``end``."""
 
     donor: Donor
@@ -46,7 +46,7 @@ class Part:
         *,
         rows: int,
         version: int,
-    ) -> Part:
+    ) -> DonorPart:
         """Raises as ``token_limit`` does."""
         limits = [token_limit(each, vocabulary=policy.vocabulary, context=policy.context) for each in requests]
         starts = starts_of(requests, limits)
@@ -77,7 +77,7 @@ class Part:
 
 
 def wait_for_parts(
-    parts: Sequence[Part],
+    parts: Sequence[DonorPart],
     has_enough: Callable[[], bool],
     clock: Callable[[], float],
     *,

@@ -1,4 +1,4 @@
-"""What an engine's process is told on its standard input. No torch: whoever starts one may have none."""
+"""What an engine's process is told on its standard input. No torch: what starts one may have none."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class RemoteEngine:
     def stop(self, *, seconds: float) -> None:
         """Asks the engine to end."""
         with suppress(EngineLostError):
-            self._ask(messages.Stop(), messages.EngineDone, seconds)
+            self._ask(messages.EndEngine(), messages.EngineDone, seconds)
 
     def close(self) -> None:
         self._channel.close()

@@ -61,7 +61,7 @@ class EngineSession:
                 request = self._request()
                 answer = self._answer(request)
                 self._channel.send(msgspec.msgpack.encode(answer), seconds=_SEND_SECONDS)
-                if isinstance(request, messages.Stop):
+                if isinstance(request, messages.EndEngine):
                     return
         except TransportError as error:
             log.info("the engine's client is gone: %s", error)
@@ -78,7 +78,7 @@ class EngineSession:
         return messages.decode_engine_request(body)
 
     def _answer(self, request: EngineRequest) -> EngineAnswer:
-        if not self._greeted and not isinstance(request, messages.Hello | messages.Stop):
+        if not self._greeted and not isinstance(request, messages.Hello | messages.EndEngine):
             return _refused(EngineRefusal.FIRST_HELLO, "the first request must be a hello")
         match request:
             case messages.Hello():
@@ -102,7 +102,7 @@ class EngineSession:
                 return self._idle_only(self._wake)
             case messages.AskHealth(measure=measure):
                 return self._idle_only(lambda: self._health(measure=True)) if measure else self._health(measure=False)
-            case messages.Stop():
+            case messages.EndEngine():
                 return messages.EngineDone()
             case messages.WeightsPart():
                 raise MalformedError("a part of a blob without a load before it")

@@ -15,7 +15,7 @@ from node.learner.sharding.messages import DeviceStart, DeviceTask, Gather, Prep
 from node.learner.sharding.model import reshard, shard_network
 from node.learner.sharding.process_group import DeviceGroup, share_processors
 from node.learner.sharding.sharded_adamw import ShardRows
-from node.learner.step import optimizer_steps
+from node.learner.step import steps_of
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
@@ -56,18 +56,5 @@ class Device:
                 self._rows.take(task)
 
     def _take_steps(self, message: TakeSteps) -> None:
-        task = message.task
-        optimizer_steps(
-            self._network,
-            self._optimizer,
-            task.groups,
-            task.passes,
-            self._objective,
-            self._others,
-            temperature=task.temperature,
-            max_new_tokens=task.max_new_tokens,
-            whole_batch=task.whole_batch,
-            rate=task.rate,
-            devices=self._group,
-        )
+        steps_of(message.task, self._network, self._optimizer, self._objective, self._others, self._group)
         reshard(self._network)

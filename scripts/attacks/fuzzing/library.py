@@ -198,7 +198,7 @@ class _Dht:
         return lambda: trio.run(act)
 
     def _peers_that_answer(self, raw: bytes) -> Any:
-        """As the host, but whoever is asked answers this."""
+        """As the host, but every peer that is asked answers this."""
 
         async def new_stream(peer: ID, protocols: Iterable[str]) -> _Stream:
             return _Stream(raw)

@@ -1,4 +1,4 @@
-"""What programs and devices beside this node say: the router at home, the Go daemon, and whoever opens a connection."""
+"""What programs and devices beside this node say: the router at home, the Go daemon, and who opens a connection."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def _extreme_of_daemon(random: Random) -> bytes:
             return daemon._number(1, 1) + daemon._bytes(2, _daemon_peer(addresses))
 
 
-# Whoever opens a connection to a node of a private cluster
+# The first bytes of a connection to a node of a private cluster
 
 
 def _greeting(psk: bytes) -> bytes:

@@ -168,7 +168,7 @@ class _Relayed:
         )
 
     def punch(self, raw: bytes) -> Act:
-        """Two messages of the other side, when it begins and when we do; every dial is in vain."""
+        """Two messages of the other side, when it begins and when we do; every dial fails."""
         content = length_prefixed(raw) * 2
 
         async def opened(peer: str, protocol: str, *, deadline_seconds: float) -> Any:

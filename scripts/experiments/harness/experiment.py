@@ -32,6 +32,7 @@ from scripts.experiments.harness.plans import (
 from scripts.experiments.harness.runs import RunFailedError, run_all
 from scripts.experiments.reports.intervals import Estimate, estimate
 from scripts.experiments.reports.plots import Line
+from scripts.experiments.reports.report_document import Document, Figure, print_figures
 
 INTERRUPTED: Final = 130  # the exit status that shells give for Ctrl-C
 
@@ -160,6 +161,18 @@ class Experiment(Generic[R]):
         whole = {name: [r for r in results if r is not None] for name, results in found.items()}
         least = {name: 1 if options.finished else len(of_name) for name, of_name in plans.items()}
         return {name: results for name, results in whole.items() if len(results) >= least[name]}
+
+    def run(
+        self,
+        document: Callable[[dict[str, list[R]], int, str], Document],
+        figures: Callable[[dict[str, list[R]], int], Sequence[Figure]],
+    ) -> None:
+        """The whole command: runs what is missing, writes the page and prints the figures; both are given the results
+        and the rounds."""
+        options = self.options()
+        results = self.results(options)
+        path = document(results, options.rounds, self.command(options)).write(options.docs)
+        print_figures(self.name, figures(results, options.rounds), written=path, as_json=options.json)
 
 
 def over_nodes(result: RunResult, value: Callable[[NodeHistory], float]) -> float:

@@ -56,7 +56,7 @@ class SteadyStream(YamuxStream):
     """
 
     read_at_seconds = -math.inf
-    _has_window: trio.Event | None = None  # of whoever waits for it
+    _has_window: trio.Event | None = None  # of the sender that waits for it
     _send_window_bytes: int
 
     @property

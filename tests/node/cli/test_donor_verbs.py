@@ -10,7 +10,7 @@ import pytest
 from node.home import Home
 from protocol.donor_invitation import decode_donor_invitation
 from protocol.identity import NodeKey
-from swarm.donors.donor_list import Admitted, admit, change_donors, drop, read_donors
+from swarm.donors.donor_list import AdmittedDonor, admit, change_donors, drop, read_donors
 from tests.node.cli.test_cli import starling
 
 __all__ = ["starling"]  # a fixture
@@ -29,7 +29,7 @@ def test_an_invitation_is_listed_becomes_a_donor_and_is_removed(starling, tmp_pa
     assert json.loads(starling("donor", "list", "--json")[1])[0]["state"] == "invited"
 
     found = admit(read_donors(path), "12D3", invitation.secret, 0.0)
-    assert isinstance(found, Admitted)
+    assert isinstance(found, AdmittedDonor)
     change_donors(path, lambda donors: found.donors)
     assert starling("donor", "list")[1].split() == ["donor", "attic", "12D3"]
     change_donors(path, lambda donors: drop(donors, "12D3", "it lied\x1b[2J"))

@@ -11,7 +11,7 @@ from protocol import limits
 from protocol.donor_invitation import hash_of_secret
 from protocol.errors import ConfigurationError, StorageError
 from protocol.streams.lend_messages import LendRefusal
-from swarm.donors.donor_list import Admitted, Donors, admit, change_donors, drop, invite, read_donors, without
+from swarm.donors.donor_list import AdmittedDonor, Donors, admit, change_donors, drop, invite, read_donors, without
 
 SECRET, OTHER = bytes(32), bytes([1]) * 32
 
@@ -22,10 +22,10 @@ def invited(name: str = "attic", until: float = 100.0) -> Donors:
 
 def test_the_first_peer_with_the_secret_becomes_the_donor_and_nobody_after_it() -> None:
     found = admit(invited(), "ada", SECRET, 5.0)
-    assert isinstance(found, Admitted) and found.donor.peer == "ada"
+    assert isinstance(found, AdmittedDonor) and found.donor.peer == "ada"
     assert admit(found.donors, "bob", SECRET, 5.0) is LendRefusal.NOT_INVITED
     again = admit(found.donors, "ada", OTHER, 1e9)  # by its id alone, for as long as it is on the list
-    assert isinstance(again, Admitted) and again.donors == found.donors
+    assert isinstance(again, AdmittedDonor) and again.donors == found.donors
 
 
 def test_a_wrong_secret_and_an_invitation_not_used_in_time_admit_nobody() -> None:
@@ -36,11 +36,11 @@ def test_a_wrong_secret_and_an_invitation_not_used_in_time_admit_nobody() -> Non
 
 def test_a_dropped_donor_stays_refused_also_with_a_new_invitation_until_it_is_removed() -> None:
     found = admit(invited(), "ada", SECRET, 5.0)
-    assert isinstance(found, Admitted)
+    assert isinstance(found, AdmittedDonor)
     dropped = drop(found.donors, "ada", "it lied")
     again = invite(dropped, OTHER, "again", now_seconds=6.0, until_seconds=60.0)
     assert admit(again, "ada", OTHER, 7.0) is LendRefusal.DROPPED
-    assert isinstance(admit(without(again, "ada"), "ada", OTHER, 7.0), Admitted)
+    assert isinstance(admit(without(again, "ada"), "ada", OTHER, 7.0), AdmittedDonor)
 
 
 def test_the_list_is_bounded_and_loses_what_nobody_used() -> None:

@@ -95,7 +95,7 @@ def test_each_request_in_its_wrong_place_is_refused_with_its_reason(run: HostedH
     assert isinstance(answer, messages.EngineProgress)
     assert (answer.version, answer.weights, answer.running, answer.left) == (4, weights.target, False, 0)
     assert client.ask(messages.AskHealth(True)) == messages.Health(4, weights.target, "idle", answer.steps)
-    assert client.ask(messages.Stop()) == messages.EngineDone()
+    assert client.ask(messages.EndEngine()) == messages.EngineDone()
     with pytest.raises(UnreachableError):
         client.ask(poll)
 

@@ -14,7 +14,7 @@ from node.checkpoints.checkpoints import read_newest
 from node.configuration import LearnerSection, ObjectiveSection
 from node.events import CheckpointSaved, Event, OutOfMemory, RoundDone
 from node.fit.fitted import Sizes
-from node.learner import loop, step
+from node.learner import step
 from node.learner.memory import phases
 from node.learner.memory.device_memory import DeviceMemory
 from protocol.errors import TooLittleMemoryError
@@ -128,7 +128,7 @@ def test_the_pass_is_halved_until_it_fits_and_the_gradient_is_the_same_up_to_rou
     roomy = node.learner.passes.batch_tokens
     node.learner._phases._plan = phases.SizePlan(Sizes(ROWS, roomy), Sizes(ROWS, roomy), floors=Sizes(1, 16))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loop, "optimizer_steps", fits_64)
+        patched.setattr(step, "optimizer_steps", fits_64)
         for _ in range(ROUNDS):
             node.round()
     assert node.learner.passes.batch_tokens == 64
@@ -153,7 +153,7 @@ def test_a_pass_that_fits_only_recomputed_is_recomputed_and_the_gradient_is_the_
     node.learner._phases._plan = phases.SizePlan(roomy, roomy, floors=Sizes(1, 256, recompute=True))
     node.learner._phases._put(roomy)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loop, "optimizer_steps", fits_recomputed)
+        patched.setattr(step, "optimizer_steps", fits_recomputed)
         for _ in range(ROUNDS):
             node.round()
     assert ran_out(node) == [("learn", "recompute")]

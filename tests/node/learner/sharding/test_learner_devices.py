@@ -27,7 +27,7 @@ from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
 from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
 from node.learner.sharding.sharded_adamw import ShardedAdamW
 from node.learner.sharding.starting import other_starts, put_in_shards
-from node.learner.step import BatchReport, optimizer_steps
+from node.learner.step import BatchReport, steps_of
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.policy.whole_tensors import bytes_of, elements_of
@@ -79,18 +79,9 @@ class InShards:
 def steps(policy: Policy, optimizer: MasterAdamW, devices: LeadingDevice, seed: int) -> BatchReport:
     task = StepTask(tuple(groups(seed, prompts=6)), PassSettings(60, recompute=True, chunk_tokens=8), 1.0, 8, 4)
     with devices.taking(task):
-        return optimizer_steps(
-            Network.of(policy.model, policy.tokens.vocabulary),
-            optimizer,
-            task.groups,
-            task.passes,
-            CONFIG.objective,
-            OtherPolicies(policy.trainable(), CONFIG.objective),
-            temperature=task.temperature,
-            max_new_tokens=task.max_new_tokens,
-            whole_batch=task.whole_batch,
-            devices=devices,
-        )
+        network = Network.of(policy.model, policy.tokens.vocabulary)
+        others = OtherPolicies(policy.trainable(), CONFIG.objective)
+        return steps_of(task, network, optimizer, CONFIG.objective, others, devices)
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], share: float) -> None:
