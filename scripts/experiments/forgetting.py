@@ -53,11 +53,17 @@ ABLATED: Final = "finch"
 ABLATION_ROUNDS: Final = 80
 ABLATION_MEASURING: Final = Measuring(times=1, prompts=60, samples=2)
 
-DEFAULTS, BEFORE = "defaults", "as it was"
+DEFAULTS, FIXED, BEFORE = "defaults", f"{GROUPS} foreign groups", "as it was"
 AS_IT_WAS: Final = ("whole steps", "nothing seen again")
-PARTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    DEFAULTS: ("with peers, then alone; steps scaled by the batch's signal, own right answers seen again", ()),
-    BEFORE: ("the same with whole steps, nothing seen again", AS_IT_WAS),
+# name: (what it is, learner.foreign_groups, parts of the learner replaced)
+PARTED: Final[Mapping[str, tuple[str, object, tuple[str, ...]]]] = {
+    DEFAULTS: (
+        "with peers, then alone; steps scaled by the signal, right answers seen again, own and others'",
+        "auto",
+        (),
+    ),
+    FIXED: ("the same, others' right answers not seen again", GROUPS, ()),
+    BEFORE: ("the same with whole steps, nothing seen again", GROUPS, AS_IT_WAS),
 }
 LEARNER: Final[Mapping[str, object]] = {"own_groups": GROUPS, "completions": COMPLETIONS}
 ALONE: Final = "alone: "
@@ -103,8 +109,10 @@ CAUSES: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, object]], tuple[
 
 
 def conditions() -> list[Condition]:
-    both = {"learner": {**LEARNER, "foreign_groups": GROUPS, "share_groups": GROUPS}}
-    parted = [Condition(name, what, both) for name, (what, _) in PARTED.items()]
+    parted = [
+        Condition(name, what, {"learner": {**LEARNER, "foreign_groups": foreign, "share_groups": GROUPS}})
+        for name, (what, foreign, _) in PARTED.items()
+    ]
     return parted + [Condition(ALONE + name, what, settings) for name, (what, settings, _) in CAUSES.items()]
 
 
@@ -113,7 +121,7 @@ def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
         nodes = {name: f"builtin:{name}" for name in MODELS}
         made = run_plan("forgetting", condition, seed, TOGETHER + rounds, nodes=nodes, tasks=TASKS, measuring=MEASURING)
         after = {TOGETHER + n for n in MEASURING.rounds(rounds)}
-        replaced = PARTED[condition.name][1]
+        replaced = PARTED[condition.name][2]
         return structs.replace(made, parted_after=TOGETHER, measure_at=(0, *sorted(after)), ablations=replaced)
     nodes = {ABLATED: f"builtin:{ABLATED}"}
     made = run_plan(
@@ -234,7 +242,7 @@ def sentences(results: Results) -> str:
 def document(results: Results, rounds: int, command: str) -> Document:
     intro = (
         f"{', '.join(MODELS[:-1])} and {MODELS[-1]} on the default swarm's {len(TASKS)} tasks: {TOGETHER} rounds with "
-        f"each other, then {rounds} alone. {GROUPS} own and up to {GROUPS} foreign groups of {COMPLETIONS} an update, "
+        f"each other, then {rounds} alone. {GROUPS} own groups of {COMPLETIONS} an update and the same number shared, "
         f"default learning rates. Success is sampled at temperature 1 on {MEASURING.prompts} held-out prompts a task, "
         f"{MEASURING.samples} completions each, always the same prompts; a task counts as a skill from {LEAST:g} on. "
         "± is the 95 % interval over seeds (Student's t)."

@@ -58,7 +58,8 @@ def _language_rows() -> dict[str, LanguageRow]:
             prefix = f"{count} replicas, {'fast' if fast else 'slow'}: "
             noloco = LanguageRow("random pairs, dense bf16", count, fast, "noloco")
             step = PACE * count**0.5  # α n
-            total = {"outer_rate": (1 - 0.3) * step, "momentum": 0.3}
+            rate = (1 - 0.3) * step
+            total = {"outer_rate": rate, "consensus_rate": rate, "momentum": 0.3}  # equal: all replicas have one φ
             rows[f"{prefix}NoLoCo"] = noloco
             rows[f"{prefix}DiLoCo"] = replace(
                 noloco, what=f"η / (1 - μ) = {step:.2g}, the sum's step", rule="diloco", settings=total,

@@ -14,6 +14,7 @@ from scripts.experiments.adapters import ALONE, SHARED, gain, less_than_whole
 from scripts.experiments.family import AVERAGED, NONE
 from scripts.experiments.harness.plans import Measurement, NodeHistory, RunPlan, RunResult
 from scripts.experiments.harness.trials import SharedUpdates, change_first_factors
+from scripts.experiments.language_model.averaging_run import ReplicaPlan, rule_of
 
 
 def finished(name: str, seed: int, success: float) -> RunResult:
@@ -25,6 +26,17 @@ def finished(name: str, seed: int, success: float) -> RunResult:
 def of_successes(**values: list[float]) -> dict[str, list[RunResult]]:
     named = {"none": NONE, "averaged": AVERAGED, "alone": ALONE, "shared": SHARED}
     return {named[k]: [finished(named[k], seed, value) for seed, value in enumerate(v)] for k, v in values.items()}
+
+
+def test_every_row_on_the_language_model_has_a_rule_that_takes_an_outer_step() -> None:
+    weights = {"one": torch.zeros(4096)}
+    for condition in updates.conditions():
+        plan = updates.plan(condition, 0, 10)
+        if isinstance(plan, ReplicaPlan):
+            rule = rule_of(plan, weights)
+            moved = rule.outer([{"one": torch.full((4096,), 0.01)} for _ in range(plan.replicas)])
+            assert len(moved) == plan.replicas, plan.condition
+            assert all(each["one"].isfinite().all() for each in moved), plan.condition
 
 
 def test_gains_are_compared_over_the_seeds_that_all_four_conditions_have() -> None:
