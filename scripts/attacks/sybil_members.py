@@ -1,6 +1,6 @@
 """Whole members of a swarm beside hundreds of identities of one stranger: from joining to averaging.
 
-    python -m scripts.attacks.sybil_members [--sybils 300] [--minutes 5] [--seed 1] [--json]
+    python -m scripts.attacks.sybil_members [--sybils 300] [--minutes 3] [--seed 1] [--json]
 
 ``--members`` whole members on the simulated network share groups of rollouts, fetch each other's, judge them as used
 and average their weights. Then ``--sybils`` identities come, from ``--networks`` /24 networks. Each dials every member,
@@ -71,6 +71,7 @@ class Member:
     began_seconds: float
     fetched: int = 0
     missed: int = 0
+    without_news: int = 0  # rounds in which no honest member had announced a group since the last one
     commits: int = 0
     first_group_seconds: float = math.inf  # after it began
     first_commit_seconds: float = math.inf
@@ -94,7 +95,8 @@ class Member:
         return anyio.current_time() - self.began_seconds
 
     def count_anew(self) -> None:
-        self.began_seconds, self.fetched, self.missed, self.commits = anyio.current_time(), 0, 0, 0
+        self.began_seconds = anyio.current_time()
+        self.fetched = self.missed = self.without_news = self.commits = 0
 
     async def _share(self) -> None:
         random = Random(f"{self.peer} shares")
@@ -114,7 +116,7 @@ class Member:
             of_honest = [each for each in seen.groups if each.peer in peers]
             cursor = seen.groups[-1].cursor if seen.groups else cursor
             if not of_honest:
-                self.missed += 1  # a round without anything new of anybody
+                self.without_news += 1
                 continue
             chosen = random.choice(of_honest)
             wanted = (api.Wanted(chosen.advert.blob, chosen.advert.size, (chosen.peer,)),)
@@ -239,9 +241,11 @@ class World:
 @dataclass(frozen=True)
 class Outcome:
     """Of members, and of those that joined among the identities: of fetches the share that brought their blob, commits
-    an hour and member; of joiners the share that fetched a group and committed, and the mean time until then."""
+    an hour and member; of members the share of rounds with new groups; of joiners the share that fetched a group and
+    committed, and the mean time until then."""
 
     fetched: float
+    news: float
     commits: float
     joiners_fetched: float
     joiners_commits: float
@@ -270,6 +274,7 @@ async def play(folder: Path, sybils: int, options: argparse.Namespace) -> Outcom
         joiners = world.honest[len(members) :]
         outcome = Outcome(
             fetched_share(members),
+            news_share(members),
             commits_an_hour(members),
             fetched_share(joiners),
             commits_an_hour(joiners),
@@ -289,6 +294,11 @@ def mean(values: Sequence[float]) -> float:
 def fetched_share(members: Sequence[Member]) -> float:
     fetched, missed = sum(each.fetched for each in members), sum(each.missed for each in members)
     return fetched / max(1, fetched + missed)
+
+
+def news_share(members: Sequence[Member]) -> float:
+    without = sum(each.without_news for each in members)
+    return 1.0 - without / max(1, without + sum(each.fetched + each.missed for each in members))
 
 
 def commits_an_hour(members: Sequence[Member]) -> float:
@@ -312,6 +322,12 @@ def figures_of(calm: Outcome, siege: Outcome) -> list[Figure]:
     bar = ">= .9"
     return [
         Figure("members: fetches that brought their blob", siege.fetched / calm.fetched, "of calm", "higher", bar),
+        Figure(
+            "members: rounds with new groups (many nodes announce less each)",
+            siege.news,
+            "share",
+            "higher",
+        ),
         Figure("members: commits", siege.commits / calm.commits, "of calm", "higher", bar),
         Figure("members: commits an hour and member, calm", calm.commits, "commits", "higher"),
         Figure("joiners that fetched and averaged", siege.arrived / calm.arrived, "of calm", "higher", bar),
@@ -331,7 +347,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=2, help="/24 networks from which the identities come")
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--joiners", type=int, default=4)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of virtual time, from the first joiner on")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of virtual time, from the first joiner on")
     parser.add_argument("--seed", type=int, default=1)
     add_json_flag(parser)
     options = parser.parse_args()

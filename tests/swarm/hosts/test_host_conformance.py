@@ -196,7 +196,7 @@ def test_reset_is_an_error_to_the_peer_and_not_an_end_of_stream(tell) -> None:
 
 
 def test_a_read_that_waits_ends_when_this_end_resets_the_stream(tell) -> None:
-    async def story(world: World, tasks: trio.Nursery) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
         one, other = await world.chain(tasks, 2)
 
         async def wait(stream: Stream) -> None:
