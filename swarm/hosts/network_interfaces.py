@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import ifaddr
 
@@ -36,12 +36,17 @@ class NetworkInterfaces:
         return self._ips
 
 
-def dialable(listening: Iterable[tuple[str, int]], ips: Sequence[str]) -> list[tuple[str, int]]:
-    """Returns the addresses of listening sockets on a machine with ``ips``: wildcards expanded, loopback last."""
+def dialable(listening: Iterable[tuple[str, int]], ips: Callable[[], Sequence[str]]) -> list[tuple[str, int]]:
+    """Returns the addresses of listening sockets: wildcards expanded, loopback last.
+
+    ``ips`` returns those of the machine. It is called for wildcards alone: reading them takes milliseconds.
+    """
     concrete: dict[tuple[str, int], None] = {}
     for host, port in listening:
         address = ipaddress.ip_address(host)
-        hosts = [ip for ip in ips if ipaddress.ip_address(ip).version == address.version]
-        for each in hosts if address.is_unspecified else [host]:
+        hosts: Iterable[str] = [host]
+        if address.is_unspecified:
+            hosts = (ip for ip in ips() if ipaddress.ip_address(ip).version == address.version)
+        for each in hosts:
             concrete[(each, port)] = None
     return sorted(concrete, key=lambda pair: ipaddress.ip_address(pair[0]).is_loopback)

@@ -6,10 +6,10 @@ the latest, from which it may be fetching), those whose claims held most often, 
 youngest of the most crowded address leaves first. A peer that is here and of use stays, whatever comes, and a newcomer
 from an address of its own finds a place as long as one address has more than one.
 
-A peer without a lasting place, newcomers among them, has one of ``PASSING`` others. Of these that peer of the most
-crowded address leaves that was connected for the longest time of late. So an identity that dials again and again has
-such a place no longer than others have, and a newcomer, which was not connected at all, comes before it: it learns
-addresses, fetches, gives, and stays once its claims hold.
+A peer without a lasting place, newcomers among them, has one of ``PASSING`` others, or a lasting one that is free. Of
+these that peer of the most crowded address leaves that was connected for the longest time of late. So an identity that
+dials again and again has such a place no longer than others have, and a newcomer, which was not connected at all, comes
+before it: it learns addresses, fetches, gives, and stays once its claims hold.
 
 A peer that brings nothing in its trial, no heartbeat of its own and no claim that held, is of no use: it does not count
 toward the peers wanted, is kept for no reason but its address, and where we dialled it, it is given up for an address
@@ -70,7 +70,8 @@ def superfluous(now_seconds: float, connections: Collection[Connection], further
     without = lasting[max(0, lasting_places - len(kept)) :]
     passing = [*newcomers, *(c for c in without if _known(c))]
     passing = _spread(sorted(passing, key=lambda c: c.recent_seconds))
-    leaving = [*passing[PASSING:], *(c for c in without if not _known(c))]
+    free_places = max(0, lasting_places - len(kept) - len(settled))
+    leaving = [*passing[PASSING + free_places :], *(c for c in without if not _known(c))]
     return [c.peer for c in reversed(leaving)]
 
 

@@ -152,8 +152,9 @@ class Reaching:
             self._on_place()
 
     def _forget(self, connected: set[PeerId]) -> None:
-        """Forgets relays that are gone, and all reports once this node listens elsewhere."""
-        self._renew_at = {p: at for p, at in self._renew_at.items() if p in connected}
+        """Forgets relays at which the place was lost, and all reports once this node listens elsewhere."""
+        held = set(self._host.relaying().relays)
+        self._renew_at = {p: at for p, at in self._renew_at.items() if p in held}
         self._refused = {p: at for p, at in self._refused.items() if p in connected}
         ports = ports_of(self._own_addresses())
         if ports != self._ports:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from libp2p.abc import INetConn
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, PeerId, Reservation, Status, StopMessage
@@ -159,12 +160,12 @@ class _Relayed:
             connections={ID.from_string(OTHER): []}, upgrade_outbound_raw_conn=ended, upgrade_inbound_raw_conn=ended
         )
 
-        circuits = Circuits(network, opened, lambda peer, dialled: None)
-        circuits.places[RELAY] = RelayPlace("/ip4/9.9.9.9/tcp/1", 1e9, SEEN_AT)
+        circuits, to_relay = Circuits(network, opened, lambda peer, dialled: None), cast(INetConn, None)
+        circuits.places[RELAY] = RelayPlace("/ip4/9.9.9.9/tcp/1", 1e9, SEEN_AT, to_relay)
         return lambda: all_of(
             lambda: in_virtual_time(lambda: circuits.on_stop(DrawnStream(content, peer=RELAY))),
             lambda: in_virtual_time(lambda: circuits.dial(RELAY, ID.from_string(OTHER))),
-            lambda: in_virtual_time(lambda: circuits.reserve(RELAY, "/ip4/9.9.9.9/tcp/1", 10.0)),
+            lambda: in_virtual_time(lambda: circuits.reserve(RELAY, "/ip4/9.9.9.9/tcp/1", to_relay, 10.0)),
         )
 
     def punch(self, raw: bytes) -> Act:

@@ -30,6 +30,8 @@ CLIENTS_PER_NETWORK: Final = 10  # a relay gives places to 16 of one /24
 AT_ONCE: Final = 4  # that join; a process of one core answers all of them
 START_SECONDS: Final = 0.1  # between two that start
 HEARTBEAT_SECONDS: Final = 100.0  # every client verifies everybody's: few, and never as late as one that is gone
+LOOK_SECONDS: Final = 2.0  # between two looks whether the place was lost; as ``peers.reaching`` does
+MESH_SECONDS: Final = 3  # between two beats of a client's mesh, which are most of what an idle one costs
 PASSED_BYTES: Final = 16 << 10
 ECHO: Final = "/bench/echo/1"
 
@@ -48,6 +50,7 @@ class Client:
     def __init__(self, number: int, relay: str, swarm_id: bytes) -> None:
         key = NodeKey(number.to_bytes(32, "big"))
         self.host = Libp2pHost(key, [f"/ip4/{client_ip(number)}/tcp/4001"])
+        self.host._pubsub.mesh.heartbeat_interval = MESH_SECONDS
         self.host.handle(ECHO, echo)
         self.placed = anyio.Event()
         self._relay, self._name = relay, f"client-{number}"
@@ -56,26 +59,40 @@ class Client:
 
     async def live(self, turns: anyio.CapacityLimiter) -> None:
         """Runs until cancelled. It takes its place anew where that failed, or the place was lost, as a node does."""
-        none = bytes(16)
-        async with self.host.run():
+        async with self.host.run(), anyio.create_task_group() as tasks:
             await self._gossip.start()
+            await self._keep_place(turns)
+            self.placed.set()
+            tasks.start_soon(self._beat)
             while True:
-                if self.circuit() is None:
-                    try:
-                        async with turns:
-                            await self._take_place()
-                        self.placed.set()
-                    except StarlingError as error:
-                        print(f"{self._name}: {error}", file=sys.stderr)
-                        await anyio.sleep(1.0)
-                        continue
-                await self._gossip.announce(Heartbeat(self._name, "bench", "wren", none, none, 1, 1, "", 0.0, 0, 0, ()))
-                await anyio.sleep(HEARTBEAT_SECONDS)
+                await anyio.sleep(LOOK_SECONDS)
+                await self._keep_place(turns)
+
+    async def _keep_place(self, turns: anyio.CapacityLimiter) -> None:
+        while not self.host.relaying().relays:
+            if self.placed.is_set():
+                print(f"{self._name} has lost its place", file=sys.stderr)
+            try:
+                async with turns:
+                    await self._take_place()
+            except StarlingError as error:
+                print(f"{self._name}: {error}", file=sys.stderr)
+                await anyio.sleep(1.0)
+
+    async def _beat(self) -> None:
+        none = bytes(16)
+        while True:
+            await self._gossip.announce(Heartbeat(self._name, "bench", "wren", none, none, 1, 1, "", 0.0, 0, 0, ()))
+            await anyio.sleep(HEARTBEAT_SECONDS)
 
     async def _take_place(self) -> None:
         peer = await self.host.connect(self._relay, deadline_seconds=60)
-        await self._exchange.ask(peer)
-        await self.host.reserve(peer, deadline_seconds=60)
+        try:
+            await self._exchange.ask(peer)
+            await self.host.reserve(peer, deadline_seconds=60)
+        except StarlingError:
+            await self.host.disconnect(peer)  # the relay may have dialled: nobody behind a router is dialled
+            raise
 
     def circuit(self) -> Address | None:
         return next((a for a in self.host.addresses() if CIRCUIT in a), None)

@@ -46,9 +46,9 @@ def memory_figures(minutes: float, reservations: int) -> list[Figure]:
         address = f"{place.multiaddr}/p2p/{status.peer}"
         stack.enter_context(_clients(place, address, status.swarm_id, reservations))
         time.sleep(SETTLE_SECONDS)
-        samples = _sampled(pid, minutes * 60.0)
+        samples = _sampled(pid, client, minutes * 60.0)
         full, status = process_memory(pid), client.status()
-    seconds, resident = np.array(samples).T
+    seconds, resident, places = np.array(samples).T
     growth = float(np.polyfit(seconds, resident, 1)[0])
     what = f"relay with {reservations} reservations"
     return [
@@ -59,9 +59,11 @@ def memory_figures(minutes: float, reservations: int) -> list[Figure]:
             for what, modules in IMPORTS.items()
         ),
         *_figures("relay alone", alone),
+        Figure(f"{what}: resident {minutes:g} minutes before", _mb(float(resident[0])), "MB", "lower"),
         *_figures(what, full),
         Figure(f"{what}: growth", growth * 60.0 / 1e6, "MB/minute", "lower", "flat"),
         Figure(f"{what}: reservations at the end", float(status.reach.reservations), "", "higher", f"{reservations}"),
+        Figure(f"{what}: fewest reservations at any time", float(places.min()), "", "higher", f"{reservations}"),
         Figure(f"{what}: connected at the end", float(status.connected_peers), "", "higher", f"{reservations}"),
         Figure(f"{what}: passed on", _mb(status.reach.relayed_bytes), "MB", "higher"),
     ]
@@ -82,11 +84,12 @@ def _mb(amount_bytes: float) -> float:
     return amount_bytes / 1e6
 
 
-def _sampled(pid: int, length_seconds: float) -> list[tuple[float, float]]:
+def _sampled(pid: int, client: SwarmClient, length_seconds: float) -> list[tuple[float, float, int]]:
+    """Returns now and then the seconds since the start, the resident bytes and the places taken."""
     samples = []
     began = time.monotonic()
     while (elapsed := time.monotonic() - began) < length_seconds:
-        samples.append((elapsed, float(process_memory(pid).resident)))
+        samples.append((elapsed, float(process_memory(pid).resident), client.status().reach.reservations))
         time.sleep(2.0)
     return samples
 

@@ -8,7 +8,9 @@
 - A peer is granted what its window has room for, and no more (``SteadyStream``). The library credits bytes twice,
   so that a window grows beyond the longest frame that it accepts, and a peer that fills it with one is dropped.
 - A stream that has ended leaves nothing behind. The library makes an event for a reader that the end has woken, and
-  keeps it for as long as the connection stands: 0.4 kB, of a few streams for each circuit of a relay.
+  keeps it for as long as the connection stands: 0.4 kB, of a few streams for each circuit of a relay. And a reader of
+  ours is not woken when we reset the stream: that of a connection through a relay, which we closed, waited for as long
+  as the relay was connected, with three tasks and all of the connection.
 - Bytes of a peer that are not read here are bounded. The library logs that a peer exceeded its window, and keeps the
   bytes; and its windows grow to 16 MiB per stream, which is more than a small node has for a slow reader.
 - So are those of all connections together: windows that are kept to add up, over many streams of many peers. Beyond the
@@ -75,6 +77,15 @@ class SteadyStream(YamuxStream):
         while self._send_window_bytes <= 0:
             self._has_window = trio.Event()
             await self._has_window.wait()
+
+    async def reset(self) -> None:
+        """Drops both directions, and ends a read of this end that waits."""
+        awaited = self.conn.stream_events.get(self.stream_id)
+        try:
+            await super().reset()
+        finally:
+            if awaited is not None:
+                awaited.set()
 
     async def send_frame(self, payload: memoryview) -> None:
         """Writes one frame, for which the peer's window must have room, of ``PAYLOAD_BYTES`` at most.

@@ -195,6 +195,32 @@ def test_reset_is_an_error_to_the_peer_and_not_an_end_of_stream(tell) -> None:
     tell(story)
 
 
+def test_a_read_that_waits_ends_when_this_end_resets_the_stream(tell) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        one, other = await world.chain(tasks, 2)
+
+        async def wait(stream: Stream) -> None:
+            await trio.sleep_forever()
+
+        other.handle(ECHO, wait)
+        stream = await one.open_stream(other.peer_id, ECHO, deadline_seconds=10)
+        await stream.send(b"?")
+        ended: list[str] = []
+
+        async def read() -> None:
+            with pytest.raises(UnreachableError):
+                await stream.receive(1)
+            ended.append("read")
+
+        async with trio.open_nursery() as reading:
+            reading.start_soon(read)
+            await trio.sleep(0.05)
+            assert not ended
+            await stream.reset()
+
+    tell(story)
+
+
 def test_protocol_that_the_peer_does_not_know_is_unreachable(tell) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         one, other = await world.chain(tasks, 2)

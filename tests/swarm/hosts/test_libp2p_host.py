@@ -191,12 +191,19 @@ def test_unread_bytes_of_many_peers_that_keep_to_their_windows_are_bounded_toget
 
 def test_wildcard_becomes_every_address_of_its_kind_with_loopback_last() -> None:
     ips = ["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"]
-    assert dialable([("0.0.0.0", 4001)], ips) == [("192.0.2.7", 4001), ("127.0.0.1", 4001)]
-    assert dialable([("::", 4002), ("192.0.2.7", 4001)], ips) == [
+    assert dialable([("0.0.0.0", 4001)], lambda: ips) == [("192.0.2.7", 4001), ("127.0.0.1", 4001)]
+    assert dialable([("::", 4002), ("192.0.2.7", 4001)], lambda: ips) == [
         ("2001:db8::7", 4002),
         ("192.0.2.7", 4001),
         ("::1", 4002),
     ]
+
+
+def test_a_host_that_listens_on_one_address_does_not_read_those_of_the_machine() -> None:
+    def read() -> list[str]:
+        raise AssertionError("read")
+
+    assert dialable([("192.0.2.7", 4001)], read) == [("192.0.2.7", 4001)]
 
 
 def test_lan_record_carries_addresses_and_nonsense_in_it_is_skipped() -> None:

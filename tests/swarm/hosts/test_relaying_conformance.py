@@ -60,6 +60,21 @@ def test_a_place_ends_with_the_connection_of_the_peer_that_has_it(tell_relaying)
     tell_relaying(story)
 
 
+def test_a_place_that_ended_with_its_connection_does_not_come_back_with_another_one(tell_relaying) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        relay, one = await world.start(tasks, 2)
+        relay.serve_as_relay(lambda peer: True)
+        await one.connect(relay.addresses()[0], deadline_seconds=10)
+        await one.reserve(relay.peer_id, deadline_seconds=10)
+        await one.disconnect(relay.peer_id)
+        await world.eventually(lambda: relay.relaying().reservations == 0)
+        await one.connect(relay.addresses()[0], deadline_seconds=10)
+        assert list(one.relaying().relays) == []
+        assert not [address for address in one.addresses() if "p2p-circuit" in address]
+
+    tell_relaying(story)
+
+
 def test_a_relay_serves_those_alone_whom_it_admits(tell_relaying) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         relay, one, other = await world.start(tasks, 3)

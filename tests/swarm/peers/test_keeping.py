@@ -74,6 +74,12 @@ def test_a_relay_keeps_as_many_peers_more_as_it_has_further_places() -> None:
     assert CONNECTIONS + PASSING + FURTHER_PLACES < HOST_CONNECTIONS, "a newcomer is heard before another leaves"
 
 
+def test_newcomers_take_the_places_that_nobody_lasting_has_and_leave_where_all_are_taken() -> None:
+    young = [connection(f"new {n}", NOW - 1.0, network="one network") for n in range(PASSING + 40)]
+    assert superfluous(NOW, [*crowd(CONNECTIONS - 40), *young]) == []
+    assert len(superfluous(NOW, [*crowd(CONNECTIONS - 39), *young])) == 1
+
+
 def test_newcomers_are_told_first_of_useful_peers_then_of_the_oldest_and_those_that_we_dialled() -> None:
     ours = [connection("useful", 500.0, standing=0.9), connection("dialled", 501.0, is_dialled=True)]
     useful, first, later, others = recommended([*crowd(300), *ours])

@@ -12,6 +12,7 @@ from protocol.errors import StarlingError
 from swarm import api
 from swarm.blobs.fetch_round import RELAYED_BLOB_BYTES
 from swarm.peers.reachability import Reach
+from swarm.peers.reaching import TICK_SECONDS
 from swarm.service import SwarmService
 from tests.swarm.test_service import Swarm, content, fetch, play, seen, share, status
 
@@ -90,6 +91,22 @@ def test_when_the_relay_leaves_another_takes_its_place(tmp_path: Path) -> None:
             await anyio.sleep(30.0)
             assert len(reach(node).relays) == 2
             assert gone.host.peer_id not in reach(node).relays
+
+    play(story)
+
+
+def test_a_place_is_taken_again_where_the_connection_to_the_relay_was_replaced_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        swarm = Swarm(tmp_path)
+        async with swarm.member("public") as public, behind_router(swarm, "inside", public) as node:
+            await anyio.sleep(60.0 + TICK_SECONDS / 2)  # the node looks after both, not in between
+            relay = public.host.peer_id
+            assert reach(node).relays == (relay,)
+            await node.host.disconnect(relay)
+            await node.host.connect(public.host.addresses()[0], deadline_seconds=5)
+            assert reach(public).reservations == 0
+            await anyio.sleep(2 * TICK_SECONDS + 1.0)
+            assert (reach(public).reservations, reach(node).relays) == (1, (relay,))
 
     play(story)
 

@@ -86,7 +86,7 @@ class Listening:
         """Returns where this machine can be dialled; the library calls it with what it would have said itself."""
         return [
             Multiaddr(f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}")
-            for ip, port in dialable(self._sockets(), self._interfaces.ips())
+            for ip, port in dialable(self._sockets(), self._interfaces.ips)
         ]
 
     def addresses(self, peer_id: str, places: Sequence[Address]) -> list[Address]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 import trio
-from libp2p.abc import IMuxedConn
+from libp2p.abc import IMuxedConn, INetConn
 from libp2p.connection_types import ConnectionType
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
@@ -71,11 +71,12 @@ class CircuitStream(ReadWriteCloser):
 
 @dataclass(frozen=True, slots=True)
 class RelayPlace:
-    """A place at a relay."""
+    """A place at a relay, which ends with the connection over which it was taken."""
 
     address: str  # /ip4/…/tcp/…/p2p/RELAY/p2p-circuit
     ends_at_seconds: float  # of the clock of ``anyio.current_time``
     seen_at: SocketAddress | None  # where the relay sees us
+    connection: INetConn
 
 
 class Circuits:
@@ -90,13 +91,19 @@ class Circuits:
         self._on_relayed = on_relayed
         self._handshakes = trio.CapacityLimiter(HANDSHAKES)
 
-    async def reserve(self, relay: PeerName, relay_address: str, deadline_seconds: float) -> float:
-        """Takes or renews a place at a connected relay; returns its seconds. Raises ``TransportError``."""
+    async def reserve(
+        self, relay: PeerName, relay_address: str, connection: INetConn, deadline_seconds: float
+    ) -> float:
+        """Takes or renews a place at a relay, to which ``connection`` stands; returns its seconds.
+
+        Raises ``TransportError``.
+        """
         with deadline(deadline_seconds, f"reserving at {relay}"):
             reply = await self._ask(relay, HopMessage(type=HopMessage.RESERVE))
         seen = unpacked(reply.peer.addrs)
         ends_at_seconds = anyio.current_time() + RESERVATION_SECONDS
-        self.places[relay] = RelayPlace(f"{relay_address}{CIRCUIT}", ends_at_seconds, seen[0] if seen else None)
+        seen_at = seen[0] if seen else None
+        self.places[relay] = RelayPlace(f"{relay_address}{CIRCUIT}", ends_at_seconds, seen_at, connection)
         return RESERVATION_SECONDS
 
     async def _ask(self, relay: PeerName, message: HopMessage) -> HopMessage:

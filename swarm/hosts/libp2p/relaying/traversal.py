@@ -91,12 +91,16 @@ class Traversal:
         connection, maddr = self._dialled.get(relay, (None, None))
         if connection is None or connection.is_closed:
             raise UnreachableError(f"{relay} is no relay: we did not dial it")
-        return await self.circuits.reserve(relay, f"{maddr}/p2p/{relay}", deadline_seconds)
+        return await self.circuits.reserve(relay, f"{maddr}/p2p/{relay}", connection, deadline_seconds)
 
     def _places(self) -> dict[PeerId, str]:
         now_seconds = anyio.current_time()
         held = self.circuits.places.items()
-        self.circuits.places = {r: p for r, p in held if p.ends_at_seconds > now_seconds and self._seen_at(r)}
+        self.circuits.places = {
+            relay: place
+            for relay, place in held
+            if place.ends_at_seconds > now_seconds and place.connection in self._live(relay)
+        }
         return {relay: place.address for relay, place in self.circuits.places.items()}
 
     def place_addresses(self) -> list[str]:
