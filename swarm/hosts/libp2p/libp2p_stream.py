@@ -22,6 +22,7 @@ from swarm.hosts.libp2p.containment import PEER_FAILURES
 from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES, SteadyStream
 
 DISCARDED_BYTES = 1 << 16  # at a time
+FRAMES_AT_ONCE = 4  # in one write: others on the connection wait for 256 KiB at most
 LOOK_SECONDS = 0.02  # between two looks whether a stream that waits for its peer's window is dead
 
 
@@ -41,12 +42,12 @@ class Libp2pStream:
             raise RuntimeError("send after close: this end of the stream is closed")
         left = memoryview(payload)
         while left:
-            frame = left[: min(await self._window(), PAYLOAD_BYTES)]
+            frames = left[: min(await self._window(), FRAMES_AT_ONCE * PAYLOAD_BYTES)]
             try:
-                await self._yamux.send_frame(frame)
+                await self._yamux.send_frames(frames)
             except PEER_FAILURES as error:
                 raise self._gone() from error
-            left = left[len(frame) :]
+            left = left[len(frames) :]
 
     async def _window(self) -> int:
         """Returns how many bytes the peer accepts now; waits until it is at least one, or the stream is dead."""
@@ -63,7 +64,7 @@ class Libp2pStream:
         if self._received_all:
             return b""
         try:
-            return await self._stream.read(max_bytes)
+            return await self._yamux.receive(max_bytes) or await self._stream.read(max_bytes)
         except StreamEOF as error:
             if self._yamux.reset_received or not self._yamux.recv_closed or self._is_connection_down():
                 raise self._gone() from error
