@@ -103,8 +103,9 @@ class SteadyStream(YamuxStream):
         which ``read`` of the library says more.
 
         ``read`` takes four turns of the loop for locks. What is done here needs none: nothing comes between looking
-        and taking.
+        and taking. Cancelled, it has taken nothing.
         """
+        await trio.lowlevel.checkpoint_if_cancelled()
         while not (self.recv_closed or self.closed or self.conn.event_shutting_down.is_set()):
             buffer = self.conn.stream_buffers.get(self.stream_id)
             arrived = self.conn.stream_events.get(self.stream_id)
@@ -115,7 +116,6 @@ class SteadyStream(YamuxStream):
                 del buffer[:max_bytes]
                 self.read_at_seconds = trio.current_time()
                 await self._auto_tune_and_send_window_update(bytes_read=len(data))
-                await trio.lowlevel.checkpoint_if_cancelled()
                 return data
             if arrived.is_set():  # for what was taken already
                 arrived = self.conn.stream_events[self.stream_id] = trio.Event()

@@ -16,6 +16,7 @@ from libp2p.io.exceptions import IncompleteReadError
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, TYPE_DATA, TYPE_WINDOW_UPDATE, YAMUX_HEADER_FORMAT
 
 _HEADER: Final = struct.Struct(YAMUX_HEADER_FORMAT)
+_NOTHING: Final = memoryview(b"")  # an empty part of a message would keep all of it in memory
 
 OnGrant = Callable[[int, int], bool]  # (stream, bytes) -> whether it was acted on
 OnPayload = Callable[[int, int], Awaitable[bool]]  # (stream, bytes), which it reads; or it reads none and returns False
@@ -30,7 +31,7 @@ class ArrivingFrames:
     def __init__(self, connection: ISecureConn, on_payload: OnPayload, on_grant: OnGrant) -> None:
         self._connection = connection
         self._on_payload, self._on_grant = on_payload, on_grant
-        self._unread = memoryview(b"")  # of the last message
+        self._unread = _NOTHING  # of the last message
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -51,7 +52,8 @@ class ArrivingFrames:
         """Returns so many bytes if they are here, without waiting for any."""
         if len(self._unread) < size:
             return None
-        taken, self._unread = self._unread[:size], self._unread[size:]
+        taken = self._unread[:size]
+        self._unread = self._unread[size:] or _NOTHING
         return taken
 
     async def exactly(self, size: int) -> bytes:
@@ -60,7 +62,7 @@ class ArrivingFrames:
         while True:
             part = self._unread[: size - len(gathered)]
             gathered += part
-            self._unread = self._unread[len(part) :]
+            self._unread = self._unread[len(part) :] or _NOTHING
             if len(gathered) == size:
                 return bytes(gathered)
             self._unread = memoryview(await self._connection.read(None))

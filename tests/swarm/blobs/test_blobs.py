@@ -482,7 +482,7 @@ def parts_of_an_upload(directory: Path, *, takes_at_once: bool, chunks: int = 16
                 if not takes_at_once:
                     await anyio.sleep(blobs_module.QUICK_SECONDS * 2)
 
-            there.server._hand_over = counted  # type: ignore[method-assign]
+            there.server._hand_over = counted
             (fetched,) = await here.fetch(here.wanted(content(chunks * CHUNK_BYTES), there))
             assert fetched.reason is None
 

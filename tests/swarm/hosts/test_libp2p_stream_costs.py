@@ -57,6 +57,29 @@ def test_a_frame_costs_both_ends_few_turns_of_the_loop(tell_on_sockets) -> None:
     tell_on_sockets(story)
 
 
+def test_a_reader_that_is_cancelled_has_taken_nothing(tell_on_sockets) -> None:
+    async def story(world: Any, tasks: trio.Nursery) -> None:
+        receiver, sender = await world.start(tasks, 2)
+        received: list[bytes] = []
+
+        async def receive(stream: Any) -> None:
+            await world.eventually(lambda: stream._yamux.conn.stream_buffers[stream._yamux.stream_id] == b"some")
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                received.append(await stream.receive(10))
+            received.append(await stream.receive(10))
+
+        receiver.handle("/cancelled/1", receive)
+        peer = await sender.connect(receiver.addresses()[0], deadline_seconds=10)
+        stream = await sender.open_stream(peer, "/cancelled/1", deadline_seconds=10)
+        await stream.send(b"some")
+        await world.eventually(lambda: bool(received))
+        assert received == [b"some"]
+        await stream.reset()
+
+    tell_on_sockets(story)
+
+
 def test_a_sender_without_a_window_goes_on_as_soon_as_it_is_granted_one(tell_on_sockets) -> None:
     async def story(world: Any, tasks: trio.Nursery) -> None:
         receiver, sender = await world.start(tasks, 2)

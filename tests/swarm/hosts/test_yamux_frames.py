@@ -92,3 +92,12 @@ def test_frames_of_open_streams_are_taken_and_all_others_left_in_pieces_of_any_s
             pieces.append(everything[at : at + chance.randint(1, largest)] if largest > 1 else everything[at : at + 7])
             at += len(pieces[-1])
         trio.run(story, pieces)
+
+
+def test_a_message_that_was_read_is_not_kept_until_the_next() -> None:
+    async def story() -> None:
+        arrived = Arrived([data(OPEN, bytes(60_000)) + frame(TYPE_PING, FLAG_SYN, 0, 7)])
+        await arrived.frames.read(HEADER_SIZE)
+        assert arrived.frames._unread.obj == b""
+
+    trio.run(story)
