@@ -22,7 +22,6 @@ from swarm.hosts.libp2p.containment import PEER_FAILURES
 from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES, SteadyStream
 
 DISCARDED_BYTES = 1 << 16  # at a time
-FRAMES_AT_ONCE = 4  # in one write: others on the connection wait for 256 KiB at most
 LOOK_SECONDS = 0.02  # between two looks whether a stream that waits for its peer's window is dead
 
 
@@ -42,12 +41,12 @@ class Libp2pStream:
             raise RuntimeError("send after close: this end of the stream is closed")
         left = memoryview(payload)
         while left:
-            frames = left[: min(await self._window(), FRAMES_AT_ONCE * PAYLOAD_BYTES)]
+            frame = left[: min(await self._window(), PAYLOAD_BYTES)]
             try:
-                await self._yamux.send_frames(frames)
+                await self._yamux.send_frame(frame)
             except PEER_FAILURES as error:
                 raise self._gone() from error
-            left = left[len(frames) :]
+            left = left[len(frame) :]
 
     async def _window(self) -> int:
         """Returns how many bytes the peer accepts now; waits until it is at least one, or the stream is dead."""

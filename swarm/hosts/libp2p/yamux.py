@@ -79,24 +79,19 @@ class SteadyStream(YamuxStream):
             self._has_window = trio.Event()
             await self._has_window.wait()
 
-    async def send_frames(self, payload: memoryview) -> None:
-        """Writes ``payload``, for which the peer's window must have room, in frames of ``PAYLOAD_BYTES`` at most.
+    async def send_frame(self, payload: memoryview) -> None:
+        """Writes one frame, for which the peer's window must have room, of ``PAYLOAD_BYTES`` at most.
 
         ``write`` of the library looks at the window under three locks, each of which is a turn of the loop. Nothing
-        comes between looking and taking here, so that none is needed. Raises ``MuxedStreamError`` where this end is
-        closed.
+        comes between looking and taking here, so that none is needed. More than a frame is not written at once: what
+        the peer is granted waits behind it, on a link that both directions fill. Raises ``MuxedStreamError`` where
+        this end is closed.
         """
         if self.send_closed or self.closed:
             raise MuxedStreamError("the stream is closed for sending")
         self.send_window -= len(payload)
-        frames: list[bytes | memoryview] = []
-        for start in range(0, len(payload), PAYLOAD_BYTES):
-            part = payload[start : start + PAYLOAD_BYTES]
-            frames += self._header(len(part)), part
-        await self.conn._write_frame(b"".join(frames))
-
-    def _header(self, payload_bytes: int) -> bytes:
-        return struct.pack(library.YAMUX_HEADER_FORMAT, 0, library.TYPE_DATA, 0, self.stream_id, payload_bytes)
+        header = struct.pack(library.YAMUX_HEADER_FORMAT, 0, library.TYPE_DATA, 0, self.stream_id, len(payload))
+        await self.conn._write_frame(b"".join((header, payload)))
 
     async def receive(self, max_bytes: int) -> bytes:
         """Waits for payload, and returns at most so much; nothing where the stream does not stand open any more, of

@@ -13,8 +13,8 @@ from swarm.host import Stream
 from swarm.hosts.libp2p.yamux import PAYLOAD_BYTES
 
 FRAMES = 64
-SENDER_TURNS_PER_FRAME = 1  # four frames in one write to the socket, and a window now and then; the library takes seven
-TURNS_PER_FRAME = 6  # of both ends; the library takes some thirty
+SENDER_TURNS_PER_FRAME = 3  # the socket, and a window now and then; the library takes seven
+TURNS_PER_FRAME = 8  # of both ends; the library takes some thirty
 
 
 class Turns(trio.abc.Instrument):
