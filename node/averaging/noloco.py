@@ -41,6 +41,7 @@ from protocol.errors import StorageError
 Weights = Mapping[str, Tensor]  # by parameter name; each of the parameter's shape
 
 MAX_MAGNITUDE: Final = 65_536.0  # no weight of a working model is larger
+AT_ONCE: Final = 1 << 15  # values of a step, which then stay in a cache
 STEPS_KEY: Final = "averaging/steps"
 _OUTER, _MOMENTUM = "averaging/outer/", "averaging/momentum/"
 
@@ -136,10 +137,19 @@ def outer_step(
             f"η is {constants.outer_rate:g} and γ is {constants.consensus_rate:g}: unless they are equal the partners' "
             "outer weights are needed too; use outer_step_of_two_vectors"
         )
-    pull = {}
-    for name, outer in state.outer.items():
-        pull[name] = _mean(group, name, shares).sub_(outer).mul_(constants.outer_rate)
-    return _moved(state, pull, constants)
+    counts = _counts(group, shares)
+    momentum, outer = {}, {}
+    for name, phi in state.outer.items():
+        momentum[name], outer[name] = torch.empty_like(phi), torch.empty_like(phi)
+        members = [member[name].detach().reshape(-1) for member in group]
+        before, m = state.momentum[name].reshape(-1), momentum[name].view(-1)
+        old, new = phi.reshape(-1), outer[name].view(-1)
+        for start in range(0, phi.numel(), AT_ONCE):
+            here = slice(start, start + AT_ONCE)
+            pull = _mean([member[here] for member in members], counts, out=m[here])
+            pull.sub_(old[here]).mul_(constants.outer_rate).add_(before[here], alpha=constants.momentum)
+            torch.add(old[here], pull, out=new[here])
+    return OuterState(outer, momentum, state.steps + 1)
 
 
 def overlapped(weights: Weights, offered: Weights, outer: Weights) -> dict[str, Tensor]:
@@ -159,8 +169,11 @@ def outer_step_of_two_vectors(
         raise ValueError(f"weights of {len(group)} members and outer weights of {len(group_outer)}")
     pull = {}
     for name, outer in state.outer.items():
-        mean_outer = _mean(group_outer, name)
-        learned = _mean(group, name).sub_(mean_outer).mul_(constants.outer_rate)
+        means = []
+        for members in (group_outer, group):
+            values = [member[name].detach() for member in members]
+            means.append(_mean(values, _counts(members), out=torch.empty_like(outer)))
+        mean_outer, learned = means[0], means[1].sub_(means[0]).mul_(constants.outer_rate)
         pull[name] = learned.add_(mean_outer.sub_(outer), alpha=constants.consensus_rate)
     return _moved(state, pull, constants)
 
@@ -195,15 +208,19 @@ def restore(tensors: Weights, weights: Weights) -> OuterState | None:
     return OuterState(found[_OUTER], found[_MOMENTUM], int(tensors[STEPS_KEY]))
 
 
-def _mean(group: Sequence[Weights], name: str, shares: Sequence[float] | None = None) -> Tensor:
-    """Returns the mean as a new float32 tensor. For two with equal shares, either order gives equal bits."""
+def _mean(values: Sequence[Tensor], counts: Sequence[float], *, out: Tensor) -> Tensor:
+    """Writes the mean to ``out``, float32. For two with equal counts, either order gives equal bits."""
+    torch.mul(values[0], counts[0], out=out)
+    for each, count in zip(values[1:], counts[1:], strict=True):
+        out.add_(each, alpha=count)
+    return out.div_(sum(counts))
+
+
+def _counts(group: Sequence[Weights], shares: Sequence[float] | None = None) -> Sequence[float]:
     counts = [1.0] * len(group) if shares is None else shares
     if len(counts) != len(group):
         raise ValueError(f"weights of {len(group)} members and shares of {len(counts)}")
-    total = group[0][name].detach().to(torch.float32, copy=True).mul_(counts[0])
-    for member, count in zip(group[1:], counts[1:], strict=True):
-        total.add_(member[name].detach(), alpha=count)
-    return total.div_(sum(counts))
+    return counts
 
 
 def _moved(state: OuterState, pull: Weights, constants: NolocoConstants) -> OuterState:

@@ -6,8 +6,10 @@ requests an exchange, decodes, and takes the outer step. Our peers average in pa
 all N in one group, which is its purpose, without compression and with its Float16Compression.
 
 Seconds run from the start signal until the last peer has its result, median of ``--rounds``; bytes are those that the
-peers' interfaces sent in that time, per peer. The hash of each of our results must be that of the formula on the two
-blobs; any difference ends the benchmark. hivemind's results are compared with the mean of all.
+peers' interfaces sent in that time, per peer; processor time is that of all processes of a peer. All peers share the
+processors of one machine: on two cores, eight peers take at least four times the processor time of one. The results are
+checked afterwards. The hash of each of ours must be that of the formula on the two blobs; any difference ends the
+benchmark. hivemind's results are compared with the mean of all.
 
     sudo .venv/bin/python -m scripts.bench.averaging_exchange [--against hivemind] [--json]
 
@@ -62,6 +64,8 @@ def figures_of(measured: Measured, arguments: argparse.Namespace) -> list[Figure
     for (name, count), rounds in measured.items():
         figures.append(Figure(f"{name}, N = {count}", seconds_of(rounds), "s", "lower"))
         figures.append(Figure(f"{name}, N = {count}: sent by a peer", bytes_of(rounds) / 1e6, "MB", "lower"))
+        taken = statistics.median(r.processor_seconds for r in rounds)
+        figures.append(Figure(f"{name}, N = {count}: processor time of a peer", taken, "s", "lower"))
         if name in THEIRS:
             right = statistics.fmean(r.correct_share for r in rounds)
             figures.append(Figure(f"{name}, N = {count}: peers with the right mean", right, "share", "higher"))

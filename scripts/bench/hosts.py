@@ -4,8 +4,8 @@
 
 Every host is a process of its own; ``py`` is ``Libp2pHost`` and ``go`` is ``GoHost``, which needs the extra ``go``.
 Rates: one process sends ``--megabytes`` on one stream of a protocol as plain as can be, another receives and discards
-it, ``--rounds`` times on one connection; the figure is the median, beside the best. Where ``py`` sends, its rate per
-second of processor is printed too, which other programs on the machine hardly change. Over the link (namespaces,
+it, ``--rounds`` times on one connection; the figure is the median, beside the best. Of an end that is ``py``, the rate
+per second of its processor is printed too, which other programs on the machine hardly change. Over the link (namespaces
 shaped by ``tc tbf``, root alone) the figure is the payload's rate over the link's. Swarm: ``--peers`` hosts, half of
 each kind, each connected to ``NEIGHBOURS`` that are drawn, publish ``MESSAGE_BYTES`` every ``EVERY_SECONDS``; the
 figure is the part of all (message, other host) pairs that arrived.
@@ -88,15 +88,15 @@ async def serve(kind: str, ip: str) -> None:
 
 
 async def fetch(kind: str, ip: str) -> None:
-    """Says how many seconds each fetch took."""
+    """Says how many seconds each fetch took, and how many of the processor here."""
     async with running(kind, ip) as host:
         say(ready=True)
         task = await next_line()
         peer = await host.connect(task["address"], deadline_seconds=30)
-        size, seconds = task["bytes"], []
+        size, seconds, worked_seconds = task["bytes"], [], []
         for _ in range(task["rounds"]):
             stream = await host.open_stream(peer, PROTOCOL, deadline_seconds=30)
-            began_seconds = time.perf_counter()
+            began_seconds, began_work_seconds = time.perf_counter(), time.process_time()
             await stream.send(int(size).to_bytes(8, "big"))
             left = size
             while left:
@@ -104,8 +104,9 @@ async def fetch(kind: str, ip: str) -> None:
                 assert piece, f"the stream ended {left} bytes too early"
                 left -= len(piece)
             seconds.append(time.perf_counter() - began_seconds)
+            worked_seconds.append(time.process_time() - began_work_seconds)
             await stream.finish(linger_seconds=5)
-        say(seconds=seconds)
+        say(seconds=seconds, worked_seconds=worked_seconds)
 
 
 async def exactly(stream: Stream, size: int) -> bytes:
@@ -188,17 +189,19 @@ class Worker:
         return cast(dict[str, Any], json.loads(line))
 
 
-def rates(server: Worker, client: Worker, megabytes: int, rounds: int) -> list[float]:
-    """Returns MB/s of each fetch."""
+def rates(server: Worker, client: Worker, megabytes: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Returns MB/s of each fetch, and MB per second of the receiver's processor."""
     address = str(server.answer()["address"])
     client.answer()
     client.ask(address=address, bytes=megabytes * 10**6, rounds=rounds)
-    return [megabytes / seconds for seconds in client.answer()["seconds"]]
+    told = client.answer()
+    by_clock, by_work = ([megabytes / each for each in told[kind]] for kind in ("seconds", "worked_seconds"))
+    return by_clock, by_work
 
 
 def on_loopback(sender: str, receiver: str, megabytes: int, rounds: int) -> list[Figure]:
     with Worker("serve", sender) as server, Worker("fetch", receiver) as client:
-        found = rates(server, client, megabytes, rounds)
+        found, received = rates(server, client, megabytes, rounds)
         server.ask(end=True)
         worked = [megabytes / seconds for seconds in server.answer()["worked_seconds"]]
     name = f"{sender} to {receiver}"
@@ -207,9 +210,10 @@ def on_loopback(sender: str, receiver: str, megabytes: int, rounds: int) -> list
         Figure(f"stream, {name}, median", statistics.median(found), "MB/s", "higher", bar),
         Figure(f"stream, {name}, best", max(found), "MB/s", "higher"),
     ]
-    if sender == "py":  # the Go daemon works in another process
-        rate = statistics.median(worked)
-        figures.append(Figure(f"stream, {name}, sender", rate, "MB per s of processor", "higher"))
+    for end, kind, by_work in (("sender", sender, worked), ("receiver", receiver, received)):
+        if kind == "py":  # the Go daemon works in another process
+            rate = statistics.median(by_work)
+            figures.append(Figure(f"stream, {name}, {end}", rate, "MB per s of processor", "higher"))
     return figures
 
 
@@ -218,7 +222,7 @@ def over_link(sender: str, receiver: str, megabits: float) -> Figure:
     with slow_network(2, megabits) as (one, other), ExitStack() as stack:
         server = stack.enter_context(Worker("serve", sender, one.address, one.command([])))
         client = stack.enter_context(Worker("fetch", receiver, other.address, other.command([])))
-        found = rates(server, client, megabytes, 1)
+        found, _ = rates(server, client, megabytes, 1)
     return Figure(
         f"{megabits:g} Mbit/s link, {sender} to {receiver}", found[0] * 8 / megabits, "of it", "higher", ">= .95"
     )

@@ -43,6 +43,7 @@ class Upload:
     moved_at_seconds: float  # since when we wait for the peer: to ask, or to take the part that is being sent
     is_under_way: bool = False
     has_turn: bool = False
+    is_quick: bool = False  # the last part was taken at once
     called: anyio.Event = field(default_factory=anyio.Event)  # its turn has come
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from protocol.weights.compressed_weights import decode_compressed
 from protocol.weights.dense_weights import open_dense
 from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
 from scripts.bench.common.averaging_weights import weights_of
+from scripts.bench.common.processor_time import processor_seconds
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.common.swarm_processes import SwarmProcess
 from swarm.api import KnownPartners
@@ -54,6 +56,15 @@ class SimulatedReplica:
 
     state: State
     weights: Weights
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What one learner has after an exchange."""
+
+    partner: str | None
+    state: State
+    ended: float  # of the monotonic clock
 
 
 class WrongResultError(Exception):
@@ -103,7 +114,7 @@ def _round(
     replicas = [_replica(rule, number, peer, parameters) for peer in range(len(swarm))]
     go = threading.Barrier(len(swarm) + 1)
 
-    def learner(process: SwarmProcess, own: SimulatedReplica) -> tuple[str | None, float, str]:
+    def learner(process: SwarmProcess, own: SimulatedReplica) -> _Result:
         go.wait()
         offering = _offering(rule, own)
         known = KnownPartners(learnt=1e9)  # no distance is too long
@@ -111,21 +122,21 @@ def _round(
         ours = WeightsOffer(offering.content, FAMILY, layout, rule.encoding, own.state.steps, known)
         found = process.client.average(ours, deadline_seconds=EXCHANGE_SECONDS)
         if found.path is None:
-            return None, time.monotonic(), found.because
+            raise WrongResultError(f"a peer found no partner: {found.because}")
         after = offering.averaged(np.memmap(found.path, np.uint8, mode="r").data, found.weight)
-        ended = time.monotonic()
-        return found.partner, ended, _digest(after.state)
+        return _Result(found.partner, after.state, time.monotonic())
 
     pending = [learners.submit(learner, process, own) for process, own in zip(swarm, replicas, strict=True)]
-    before_bytes = sent_bytes(places)
+    processes = [os.getpid(), *(process.process.pid for process in swarm)]
+    before_bytes, before_seconds = sent_bytes(places), processor_seconds(processes)
     go.wait()
     began = time.monotonic()
     results = [each.result() for each in pending]
+    taken_seconds = processor_seconds(processes) - before_seconds
     bytes_sent = sent_bytes(places) - before_bytes
-    _check(
-        rule, replicas, [p.client.status().peer for p in swarm], [(partner, digest) for partner, _, digest in results]
-    )
-    return AveragingRound(max(ended for _, ended, _ in results) - began, bytes_sent, 1.0)
+    _check(rule, replicas, [process.client.status().peer for process in swarm], results)
+    ended = max(each.ended for each in results)
+    return AveragingRound(ended - began, bytes_sent, taken_seconds / len(swarm), 1.0)
 
 
 def _replica(rule: AveragingRule, number: int, peer: int, parameters: int) -> SimulatedReplica:
@@ -149,16 +160,19 @@ def _check(
     rule: AveragingRule,
     replicas: Sequence[SimulatedReplica],
     names: Sequence[str],
-    results: Sequence[tuple[str | None, str]],
+    results: Sequence[_Result],
 ) -> None:
     """Raises ``WrongResultError`` unless all are paired and each result is the formula's on the two blobs."""
-    for own, (partner, digest) in enumerate(results):
-        if partner not in names:
-            raise WrongResultError(f"peer {own} found no partner: {digest}")
-        other = names.index(partner)
-        if results[other][0] != names[own] or digest != _digest(_formula(rule, replicas[own], replicas[other])):
-            raise WrongResultError(f"peers {own} and {other} have results that are not the formula's: {results}")
-        if isinstance(rule, DenseRule) and results[other][1] != digest:
+    digests = [_digest(each.state) for each in results]
+    for own, result in enumerate(results):
+        if result.partner not in names:
+            raise WrongResultError(f"peer {own} averaged with {result.partner}, which is none of us")
+        other = names.index(result.partner)
+        if results[other].partner != names[own]:
+            raise WrongResultError(f"peer {own} averaged with {other}, and that one with {results[other].partner}")
+        if digests[own] != _digest(_formula(rule, replicas[own], replicas[other])):
+            raise WrongResultError(f"peer {own} has a result with {other} that is not the formula's")
+        if isinstance(rule, DenseRule) and digests[own] != digests[other]:
             raise WrongResultError(f"peers {own} and {other} have equal outer weights and end with unequal ones")
 
 

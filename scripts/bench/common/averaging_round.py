@@ -10,10 +10,12 @@ from scripts.bench.common.slow_network import SlowPeer
 
 @dataclass(frozen=True)
 class AveragingRound:
-    """``seconds`` until the last peer had its result, ``sent_bytes`` per peer, and the share of correct results."""
+    """``seconds`` until the last peer had its result; ``sent_bytes`` and ``processor_seconds``, of all processes, per
+    peer; and the share of correct results."""
 
     seconds: float
     sent_bytes: float
+    processor_seconds: float
     correct_share: float
 
 

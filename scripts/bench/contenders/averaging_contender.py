@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from scripts import REPOSITORY
 from scripts.bench.common.averaging_round import AveragingRound, sent_bytes
+from scripts.bench.common.processor_time import processor_seconds
 from scripts.bench.common.slow_network import SlowPeer
 from scripts.bench.contenders.hivemind_environment import HIVEMIND_PYTHON
 
@@ -42,6 +43,10 @@ class HivemindPeer:
         assert self._process.stdout is not None
         received: dict[str, Any] = json.loads(self._process.stdout.readline())
         return received
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -78,11 +83,16 @@ def _round(
         peer.send(str(number))
     for peer in peers:
         peer.receive()
-    before_bytes, began = sent_bytes(places), time.monotonic()
+    processes = [peer.pid for peer in peers]
+    before_bytes, before_seconds, began = sent_bytes(places), processor_seconds(processes), time.monotonic()
     for peer in peers:
         peer.send("go")
     for peer in peers:
         peer.receive()
-    seconds, bytes_sent = time.monotonic() - began, sent_bytes(places) - before_bytes
+    seconds, taken_seconds = time.monotonic() - began, processor_seconds(processes) - before_seconds
+    bytes_sent = sent_bytes(places) - before_bytes
+    for peer in peers:
+        peer.send("check")
     errors = [peer.receive()["error"] for peer in peers]
-    return AveragingRound(seconds, bytes_sent, sum(error <= allowed_error for error in errors) / len(errors))
+    right = sum(error <= allowed_error for error in errors) / len(errors)
+    return AveragingRound(seconds, bytes_sent, taken_seconds / len(peers), right)

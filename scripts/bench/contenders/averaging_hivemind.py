@@ -1,7 +1,8 @@
 """A peer of ``averaging_exchange.py``'s contender, run by ``.venv-hivemind``: answers each line of input
 with JSON.
 
-``N`` prepares round N, ``go`` averages. ``averaging_weights.py`` makes the weights of a round from its number.
+``N`` prepares round N, ``go`` averages, ``check`` compares the result with the mean of all. ``averaging_weights.py``
+makes the weights of a round from its number.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def main() -> None:
     send(addresses=[str(address) for address in dht.get_visible_maddrs()])
     number, mean = 0, weights
     for line in sys.stdin:
+        if line.strip() == "check":
+            with averager.get_tensors() as tensors:
+                send(**outcome(tensors[0].clone(), mean, number, arguments.peers, arguments.peer))
+            continue
         if line.strip() != "go":
             number = int(line)
             weights_of_all = [weights_of(number, peer, arguments.parameters) for peer in range(arguments.peers)]
@@ -66,8 +71,6 @@ def main() -> None:
         began = time.monotonic()
         group = averager.step(timeout=STEP_SECONDS)
         send(seconds=time.monotonic() - began, group=len(group or ()))
-        with averager.get_tensors() as tensors:
-            send(**outcome(tensors[0].clone(), mean, number, arguments.peers, arguments.peer))
     averager.shutdown()
     dht.shutdown()
 

@@ -63,7 +63,7 @@ class Libp2pStream:
         if self._received_all:
             return b""
         try:
-            return await self._stream.read(max_bytes)
+            return await self._yamux.receive(max_bytes) or await self._stream.read(max_bytes)
         except StreamEOF as error:
             if self._yamux.reset_received or not self._yamux.recv_closed or self._is_connection_down():
                 raise self._gone() from error

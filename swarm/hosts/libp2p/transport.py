@@ -20,6 +20,7 @@ from typing import Any
 
 import trio
 from libp2p.abc import IRawConnection
+from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
@@ -34,9 +35,17 @@ LEAST_TEXT_BYTES = 5
 TEXT_BYTES = frozenset(b"\t\r\n") | frozenset(range(0x20, 0x7F))
 READ_BYTES = 1 << 16  # no less than the longest message of Noise
 WAKE_BYTES = 1 << 15  # far below any receive buffer, so that the window never closes before it is reached
-WHOLE_READ_BYTES = 2048  # a read of so many bytes or more needs all of them
+LEAST_WAKE_BYTES = 2048  # less than that is worth no call that asks to be woken later
 CONNECTIONS_PER_PEER = 3  # ``connecting.upgrading`` refuses further ones
 UNACKNOWLEDGED_SECONDS = 30.0  # a router that forgot a connection is silent; a peer is dialled again soon after
+
+
+async def acquire_at_once(lock: trio.Lock) -> None:
+    """Takes a lock; without a turn of the loop where it is free."""
+    try:
+        lock.acquire_nowait()
+    except trio.WouldBlock:
+        await lock.acquire()
 
 
 @dataclass(slots=True)
@@ -75,12 +84,27 @@ class MeteredSocket(TrioTCPStream):
 
     async def write(self, data: bytes) -> None:
         await self._meter.bandwidth.before_sending(len(data))
-        await super().write(data)
+        await acquire_at_once(self.write_lock)
+        try:
+            await self.stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            raise ConnectionClosedError(f"the peer broke the connection: {error}", transport="tcp") from error
+        except trio.ClosedResourceError:
+            pass  # by us, as in the library
+        finally:
+            self.write_lock.release()
         self._meter.sent_bytes += len(data)
 
     async def read(self, n: int | None = None) -> bytes:
-        self._wake_for(n)
-        data = await super().read(None if n is None else min(n, READ_BYTES))
+        await acquire_at_once(self.read_lock)
+        try:
+            data = bytes(await self.stream.receive_some(READ_BYTES if n is None else min(n, READ_BYTES)))
+        except trio.BrokenResourceError as error:
+            raise ConnectionClosedError(f"the peer broke the connection: {error}", transport="tcp") from error
+        except trio.ClosedResourceError:
+            return b""  # by us, as in the library
+        finally:
+            self.read_lock.release()
         self._meter.received_bytes += len(data)
         await self._meter.bandwidth.after_receiving(len(data))
         if len(self._first_bytes) < FIRST_BYTES:
@@ -92,13 +116,12 @@ class MeteredSocket(TrioTCPStream):
         """Whether what the other end sent first is plain text, as a web server sends it."""
         return len(self._first_bytes) >= LEAST_TEXT_BYTES and all(byte in TEXT_BYTES for byte in self._first_bytes)
 
-    def _wake_for(self, n: int | None) -> None:
-        """Sets after how many bytes the system wakes us: up to ``WAKE_BYTES`` of a long read, not every packet.
+    def wake_for(self, missing_bytes: int) -> None:
+        """Says of how many bytes a reader needs all: the system wakes it for ``WAKE_BYTES`` of them, not every packet.
 
-        A read of 2 kB or more is the rest of one Noise message, all of which the caller waits for. The end of the
-        connection wakes us too.
+        It stays so until it is said again. The end of the connection wakes the reader too.
         """
-        wake_bytes = 1 if n is None or n < WHOLE_READ_BYTES else min(n, WAKE_BYTES)
+        wake_bytes = 1 if missing_bytes < LEAST_WAKE_BYTES else min(missing_bytes, WAKE_BYTES)
         if wake_bytes != self._wake_bytes:
             self._wake_bytes = wake_bytes
             with suppress(OSError):  # closed: the read that follows raises

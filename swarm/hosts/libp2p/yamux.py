@@ -35,8 +35,11 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, Yamux, YamuxStream
 
 from swarm.hosts.libp2p.containment import PEER_FAILURES
+from swarm.hosts.libp2p.transport import acquire_at_once
+from swarm.hosts.libp2p.yamux_frames import ArrivingFrames
 
 WRITE_SECONDS = 30.0  # a frame of at most 64 KiB that takes longer means that the peer no longer reads
+BODY_SECONDS = 60.0  # for the payload of a frame that was begun, as in the library
 QUEUED_FRAMES = 16_384  # without payload; a peer that causes so many and reads none is dropped
 NOISE_PLAINTEXT_BYTES = 65_519
 WINDOW_BYTES = 1024 * 1024  # of one stream at most: 10 MB/s at a round trip of 100 ms
@@ -91,14 +94,39 @@ class SteadyStream(YamuxStream):
         """Writes one frame, for which the peer's window must have room, of ``PAYLOAD_BYTES`` at most.
 
         ``write`` of the library looks at the window under three locks, each of which is a turn of the loop. Nothing
-        comes between looking and taking here, so that none is needed. Raises ``MuxedStreamError`` where this end is
-        closed.
+        comes between looking and taking here, so that none is needed. More than a frame is not written at once: what
+        the peer is granted waits behind it, on a link that both directions fill. Raises ``MuxedStreamError`` where
+        this end is closed.
         """
         if self.send_closed or self.closed:
             raise MuxedStreamError("the stream is closed for sending")
         self.send_window -= len(payload)
         header = struct.pack(library.YAMUX_HEADER_FORMAT, 0, library.TYPE_DATA, 0, self.stream_id, len(payload))
         await self.conn._write_frame(b"".join((header, payload)))
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Waits for payload, and returns at most so much; nothing where the stream does not stand open any more, of
+        which ``read`` of the library says more.
+
+        ``read`` takes four turns of the loop for locks. What is done here needs none: nothing comes between looking
+        and taking. Cancelled, it has taken nothing.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not (self.recv_closed or self.closed or self.conn.event_shutting_down.is_set()):
+            buffer = self.conn.stream_buffers.get(self.stream_id)
+            arrived = self.conn.stream_events.get(self.stream_id)
+            if buffer is None or arrived is None:
+                break
+            if buffer:
+                data = bytes(memoryview(buffer)[:max_bytes])
+                del buffer[:max_bytes]
+                self.read_at_seconds = trio.current_time()
+                await self._auto_tune_and_send_window_update(bytes_read=len(data))
+                return data
+            if arrived.is_set():  # for what was taken already
+                arrived = self.conn.stream_events[self.stream_id] = trio.Event()
+            await arrived.wait()
+        return b""
 
     async def _auto_tune_and_send_window_update(self, *, bytes_read: int = 0) -> None:
         """Called after every read. Grants the peer the whole window again once half of it is free, as go-yamux does."""
@@ -123,7 +151,8 @@ class SteadyYamux(Yamux):
     """One connection's streams."""
 
     def __init__(self, secured_conn: ISecureConn, peer_id: ID, is_initiator: bool | None = None) -> None:
-        super().__init__(secured_conn, peer_id, is_initiator)
+        self._arriving = ArrivingFrames(secured_conn, self._take_payload, self._take_grant)
+        super().__init__(cast(ISecureConn, self._arriving), peer_id, is_initiator)
         self._queued: deque[bytes] = deque()
         self._is_queued = trio.Event()
         self._unchecked_bytes = 0
@@ -150,7 +179,36 @@ class SteadyYamux(Yamux):
             if stream_id not in streams or now_seconds - streams[stream_id].read_at_seconds >= STALE_SECONDS
         )
 
+    def _take_grant(self, stream_id: int, granted_bytes: int) -> bool:
+        """Acts on a frame that lets a stream send more, if it is open here."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            stream.send_window += granted_bytes
+        return stream is not None
+
+    async def _take_payload(self, stream_id: int, length: int) -> bool:
+        """Reads payload of a stream that is open here, and wakes its reader; leaves that of any other."""
+        if length > WINDOW_BYTES or stream_id not in self.streams:
+            return False
+        await self._check_unread(length)
+        payload = self._arriving.take(length) or await self._read_within(length)
+        stream, buffer = self.streams.get(stream_id), self.stream_buffers.get(stream_id)
+        if stream is not None and buffer is not None:  # it was not reset here meanwhile
+            buffer += payload
+            stream.recv_window = max(0, stream.recv_window - length)
+            self.stream_events[stream_id].set()
+        return True
+
     async def _read_data_body(self, length: int) -> bytes:
+        await self._check_unread(length)
+        return await self._read_within(length)
+
+    async def _read_within(self, length: int) -> bytes:
+        with trio.fail_after(BODY_SECONDS):
+            return await self._arriving.exactly(length)
+
+    async def _check_unread(self, length: int) -> None:
+        """Counts payload that arrives, and raises ``ConnectionClosedError`` if too much of this peer's is unread."""
         _Unread.unchecked_bytes += length
         if _Unread.unchecked_bytes >= ALL_CHECKED_EVERY_BYTES:
             _Unread.unchecked_bytes = 0
@@ -161,7 +219,6 @@ class SteadyYamux(Yamux):
             if self.unread_bytes() > UNREAD_BYTES:
                 await self._drop()
                 raise ConnectionClosedError(f"{self.peer_id} sends beyond its windows", transport="tcp")
-        return await super()._read_data_body(length)
 
     async def handle_incoming(self) -> None:
         _Unread.connections.add(self)
@@ -182,10 +239,7 @@ class SteadyYamux(Yamux):
         if len(data) == HEADER_SIZE:
             await self._drop()
             raise ConnectionClosedError(f"{self.peer_id} reads none of {QUEUED_FRAMES} frames", transport="tcp")
-        if self._write_lock.locked():
-            await self._write_lock.acquire()
-        else:
-            self._write_lock.acquire_nowait()  # without a turn of the loop
+        await acquire_at_once(self._write_lock)
         try:
             await self._write(self._take_queued() + data)
         finally:

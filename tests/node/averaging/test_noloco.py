@@ -67,6 +67,19 @@ def test_with_unequal_rates_the_partners_outer_weights_matter_and_one_vector_is_
         noloco.outer_step_of_two_vectors(own, group, [own.outer], constants)
 
 
+@pytest.mark.parametrize("values", [1, noloco.AT_ONCE, noloco.AT_ONCE + 1, 3 * noloco.AT_ONCE + 7])
+def test_a_long_tensor_is_stepped_in_parts_with_the_bits_of_one_step(values: int) -> None:
+    chance = torch.Generator().manual_seed(values)
+    phi, m, own = (torch.randn(values, generator=chance) for _ in range(3))
+    theirs = torch.randn(values, generator=chance).to(torch.bfloat16)
+    state = OuterState({"w": phi}, {"w": m}, 4)
+    found = noloco.outer_step(state, [{"w": own}, {"w": theirs}], NolocoConstants(), shares=(1.0, 0.3))
+    pull = own.add(theirs, alpha=0.3).div_(1.3).sub_(phi).mul_(0.7).add_(m, alpha=0.5)
+    assert torch.equal(found.momentum["w"], pull)
+    assert torch.equal(found.outer["w"], phi + pull)
+    assert found.steps == 5
+
+
 def test_alone_the_step_is_plain_outer_momentum() -> None:
     own, learned = state(1), weights(2)
     after = noloco.outer_step(own, [learned], RELEASED)

@@ -467,6 +467,38 @@ def test_uploads_keep_to_their_limit_and_a_slow_one_is_not_a_stalled_one(tmp_pat
     play(story)
 
 
+def parts_of_an_upload(directory: Path, *, takes_at_once: bool, chunks: int = 16) -> list[int]:
+    """Returns the lengths of the parts in which a blob of so many chunks goes to a peer."""
+    parts: list[int] = []
+
+    async def story() -> None:
+        async with World(directory).nodes(2) as (here, there):
+            there.store.put(content(chunks * CHUNK_BYTES))
+            hand_over = there.server._hand_over
+
+            async def counted(stream: Stream, part: bytes) -> None:
+                parts.append(len(part))
+                await hand_over(stream, part)
+                if not takes_at_once:
+                    await anyio.sleep(blobs_module.QUICK_SECONDS * 2)
+
+            there.server._hand_over = counted
+            (fetched,) = await here.fetch(here.wanted(content(chunks * CHUNK_BYTES), there))
+            assert fetched.reason is None
+
+    play(story)
+    return parts
+
+
+def test_a_peer_that_takes_parts_at_once_gets_larger_ones_and_a_slow_one_small_ones(tmp_path: Path) -> None:
+    quick = parts_of_an_upload(tmp_path / "quick", takes_at_once=True)
+    slow = parts_of_an_upload(tmp_path / "slow", takes_at_once=False)
+    assert sum(quick) == sum(slow)
+    assert max(slow) == blobs_module.MOVE_BYTES
+    assert max(quick) == blobs_module.SEND_BYTES
+    assert len(quick) <= len(slow) / 2
+
+
 def test_a_peer_with_too_many_requests_under_way_is_told_busy_and_is_served_later(tmp_path: Path) -> None:
     async def story() -> None:
         async with World(tmp_path).nodes(2) as (here, there):

@@ -35,6 +35,8 @@ def run(story: Callable[[MeteredSocket, trio.SocketStream, list[bytes]], Awaitab
 
 
 async def read(here: MeteredSocket, size: int, received: list[bytes]) -> None:
+    """Reads what has come of ``size`` bytes that are missing."""
+    here.wake_for(size)
     received.append(await here.read(size))
 
 

@@ -35,7 +35,7 @@ class Wire:
     def __init__(self, stream: trio.StapledStream) -> None:
         self._stream = stream
 
-    async def read(self, n: int) -> bytes:
+    async def read(self, n: int | None) -> bytes:
         return bytes(await self._stream.receive_some(n))
 
     async def write(self, data: bytes) -> None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import cast
 
 from cryptography.exceptions import InvalidTag
 from libp2p.abc import IMuxedConn, IRawConnection, ISecureConn
@@ -23,6 +24,7 @@ from libp2p.peer.id import ID
 from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.security.secure_session import SecureSession
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL
 from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
@@ -31,6 +33,7 @@ from protocol.errors import StarlingError, UnreachableError
 from swarm.cluster.handshake import perform_handshake
 from swarm.host import Handshake
 from swarm.hosts.libp2p.containment import PEER_FAILURES, Failures, innermost_cause
+from swarm.hosts.libp2p.noise_messages import gather_noise
 from swarm.hosts.libp2p.private_network import PrivateConnection, PrivateNetworkError
 from swarm.hosts.libp2p.transport import CONNECTIONS_PER_PEER, Meter, MeteredSocket
 from swarm.hosts.libp2p.yamux import SteadyYamux
@@ -79,6 +82,7 @@ class Upgrader(TransportUpgrader):
             raise SecurityUpgradeFailure("the other end's part of the handshake is wrong") from None
         except ValueError as error:  # the library decodes a greeting as text without a check
             raise SecurityUpgradeFailure("the first bytes are no greeting of libp2p") from error
+        gather_noise(cast(SecureSession, connection), socket if isinstance(socket, MeteredSocket) else None)
         peer = connection.get_remote_peer()
         if peer in self._blocked:
             await connection.close()
