@@ -59,14 +59,10 @@ def compute_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_compute_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``environment`` without our defaults and without thread counts: for another program that computes, which
-    chooses its own."""
+    """Returns ``environment`` without our defaults: for another program that computes, which has its own. Limits of
+    threads stay, since somebody set them."""
     dropped = {*COMPUTE_DEFAULTS.items()}
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in THREAD_VARIABLES and (name, value) not in dropped
-    }
+    return {name: value for name, value in environment.items() if (name, value) not in dropped}
 
 
 def thread_limit(threads: int | None, environment: Mapping[str, str]) -> dict[str, str]:

@@ -29,6 +29,7 @@ from node.home import Home
 from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
 from node.tasks.registry import load_tasks
+from scripts.bench.common.vllm_node import process_of
 
 MODEL: Final = "builtin:wren"
 RANK: Final = 8
@@ -64,7 +65,7 @@ def tried(folder: Path, rank: int, samples: int, stack: ExitStack) -> None:
         print(f"  {update.form.kind} of {update.size_bytes:,} bytes; {differences(policy, requests, sampled)}")
         if change == CHANGE:
             print(f"  {time.monotonic() - began:.0f} s from the start to the first samples")
-    os.kill(engine._child.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    os.kill(process_of(engine), signal.SIGKILL)
     again = sampled_by(engine, requests)
     same = sum(a.token_ids.tolist() == b.token_ids.tolist() for a, b in zip(sampled, again, strict=True))
     print(f"  killed and started again: {same} of {len(again)} samples are the same tokens")

@@ -35,6 +35,7 @@ from node.supervision.reporting import METRICS_BYTES
 from node.supervision.supervisor import LOG_BYTES
 from node.tasks.registry import load_tasks
 from protocol.errors import ConfigurationError, TransportError
+from swarm.donors.donor_list import may_have_donors
 from swarm.hosts.network_interfaces import machine_ips
 
 PACKAGE = Path(__file__).parents[1]
@@ -113,14 +114,12 @@ def _fit(home: Home, config: Config, probe: TorchProbe | None, wrong: Sequence[F
         return "what a node needs is not known without torch"
     try:
         sizes = sizes_of(model_folder(config.policy.model))
-        workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
-        return fit_report(
-            config,
-            sizes,
-            machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes),
-            workload,
-            kept=trained_here(home),
+        machine = machine_of(probe, home, max_memory_bytes=config.machine.max_memory_bytes)
+        tasks = load_tasks(config.tasks).values()
+        workload = workload_of(
+            config, tasks, sizes, card_bytes=machine.device_bytes, has_donors=may_have_donors(home.donors)
         )
+        return fit_report(config, sizes, machine, workload, kept=trained_here(home))
     except ConfigurationError as failure:
         return str(failure)
 

@@ -49,6 +49,20 @@ def choose_backend(section: EngineSection, facts: EngineFacts) -> BackendChoice:
     )
 
 
+def donors_unused(backend: BackendName, *, behind: bool, in_shards: bool) -> str | None:
+    """Returns why donors cannot help an engine of ``backend``, or None. ``behind``: the engine holds other weights than
+    the learner's present ones. What donors send is checked with the weights that they were given, in the learner's
+    process."""
+    if in_shards:
+        return "learner.devices is above 1, and no process has all weights to check their samples with"
+    if behind and backend != "torch":
+        return (
+            f'with engine.backend = "{backend}" and generation behind the learner (learner.max_staleness, '
+            "objective.research.weights_behind) the learner has not the weights any more to check their samples with"
+        )
+    return None
+
+
 def _unfit_for_vllm(facts: EngineFacts) -> str | None:
     if facts.vllm is None:
         return "vLLM is not installed (starling engine install vllm)"

@@ -12,17 +12,18 @@ from typing import Final
 
 from node.compute_environment import compute_environment, without_compute_settings
 from node.configuration import BackendName, Config, chosen
-from node.engines.backend_choice import BackendChoice, EngineFacts, choose_backend
+from node.engines.backend_choice import BackendChoice, EngineFacts, choose_backend, donors_unused
 from node.engines.donors.donated_engine import DonatedEngine
 from node.engines.donors.donor_source import SwarmDonors
 from node.engines.engine import Engine
 from node.engines.process.engine_child import EngineChild
 from node.engines.process.engine_setup import EngineSetup
 from node.engines.process.losses import EngineLoss
-from node.engines.process.process_engine import EngineChange, ProcessEngine
+from node.engines.process.process_engine import EngineChange, ProcessEngine, StartedEngine
 from node.engines.process.remote_engine import Patience, patience_with
 from node.engines.torch import TorchEngine
 from node.engines.vllm_backend.environment import environment_at, linked_packages
+from node.engines.vllm_backend.processor import thread_variables
 from node.engines.vllm_backend.vllm_setup import VllmSetup
 from node.events import EngineChanged, Event
 from node.home import Home
@@ -32,6 +33,7 @@ from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from protocol.errors import EngineLostError
 from protocol.streams.lend_messages import LendTerms
+from swarm.donors.donor_list import may_have_donors
 
 VLLM_COMPILING_SECONDS: Final = 1200.0  # for the model, before it says hello
 
@@ -62,8 +64,12 @@ def engine_of(parts: EngineParts, stack: ExitStack) -> Engine:
 def _in_this_process(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Engine:
     engine = _embedded(parts, owns_weights=parts.owns_weights)
     parts.report(_event(parts, choice, EngineChange(embedded=True, running=True, because=choice.because, losses=0)))
+    return _with_donors(parts, engine, engine.policy, stack)
+
+
+def _with_donors(parts: EngineParts, own: Engine, policy: Policy, stack: ExitStack) -> Engine:
     source = SwarmDonors(parts.home.donors, parts.home.swarm_socket, _terms(parts))
-    donated = DonatedEngine(engine, source, report=parts.report, wall_clock=parts.clock)
+    donated = DonatedEngine(own, policy, source, report=parts.report, wall_clock=parts.clock)
     stack.callback(donated.close)
     return donated
 
@@ -111,8 +117,18 @@ def _on_vllm(parts: EngineParts, choice: BackendChoice, stack: ExitStack) -> Eng
     code = {"PYTHONPATH": str(linked_packages(parts.home.engine_code))}
     patience = _patience(parts)
     patience = replace(patience, start=patience.start + VLLM_COMPILING_SECONDS)
-    variables = without_compute_settings(os.environ) | code | _own_card(parts)
+    variables = without_compute_settings(os.environ) | _vllm_threads(config) | code | _own_card(parts)
     return _process_engine(parts, choice, stack, lambda: EngineChild(setup, command, variables), patience)
+
+
+def _vllm_threads(config: Config) -> dict[str, str]:
+    cores = os.cpu_count() or 1
+    return thread_variables(
+        os.environ,
+        cores=cores,
+        limit=config.machine.threads(cores),
+        beside_learner=config.learner.max_staleness > 0,
+    )
 
 
 def _own_card(parts: EngineParts) -> dict[str, str]:
@@ -145,9 +161,11 @@ def _process_engine(
     parts: EngineParts,
     choice: BackendChoice,
     stack: ExitStack,
-    start: Callable[[], EngineChild],
+    start: Callable[[], StartedEngine],
     patience: Patience,
 ) -> Engine:
+    unused = donors_unused(choice.backend, behind=parts.owns_weights, in_shards=parts.config.learner.devices > 1)
+    told = f"; donors are not used: {unused}" if unused is not None and may_have_donors(parts.home.donors) else ""
     engine = ProcessEngine(
         parts.policy,
         start,
@@ -155,11 +173,11 @@ def _process_engine(
         rows=parts.rows,
         seed=parts.config.seed,
         files=parts.home.engine_files,
-        report=lambda change: parts.report(_event(parts, choice, change)),
+        report=lambda change: parts.report(_event(parts, choice, replace(change, because=change.because + told))),
         patience=patience,
     )
     stack.callback(engine.close)
-    return engine
+    return engine if unused is not None else _with_donors(parts, engine, parts.policy, stack)
 
 
 def make_empty(folder: Path) -> None:

@@ -11,7 +11,8 @@ With P parameters, T of them trained, and w bytes an element of the weights:
                    of weights in bfloat16; on the host all of these
     engine         queries, keys and values packed, w; with merged adapters also a copy of each matrix that they adapt
     elsewhere      an engine in a process of its own: that process, with all weights once more, and two copies of what
-                   is trained in bfloat16, those that it holds and those that it gets
+                   is trained in bfloat16, those that it holds and those that it gets; ``node.fit.vllm`` has vLLM's
+    donors         where some are invited: ``DONOR_COPIES`` of what is trained, in bfloat16
     keys, values   2 k w a token and layer; a prompt's once for the rows that continue it
     activations    ``node.fit.activations``
     checkpoint     a copy of what is trained, of moments, masters and the state of averaging, in main memory; where
@@ -49,6 +50,7 @@ from node.fit.model_sizes import ModelSizes
 from node.fit.optimizer_size import STEP_BYTES, OptimizerBytes, optimizer_bytes
 from node.fit.settings import MemorySettings
 from node.fit.shards import Shards, gathered_bytes
+from node.fit.vllm import on_card, processor_bytes, vllm_of
 from node.fit.workload import Workload
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
@@ -63,6 +65,7 @@ CUDA_CONTEXT_BYTES: Final = 600_000_000  # on the device; not measured yet
 OTHER_PROCESSES_BYTES: Final = 200_000_000  # supervisor, swarm process and one scoring worker
 FOUR_BIT_BYTES: Final = 0.52  # a weight: 4 bits, an 8-bit scale for every 64, a float32 for every 256 of these
 MAX_DENSE_WEIGHTS: Final = 50_000_000  # ``node.averaging.rules``: above, averaging is compressed
+DONOR_COPIES: Final = 3  # in bfloat16: the weights that donors hold, those that they get, and diffs of as many bytes
 HARM_COPIES: Final = 2  # of weights and moments, that ``node.learner.influence.guard`` keeps to put back
 HARM_COPIED_WEIGHTS: Final = 90_000_000  # trained, at most: a gigabyte for each copy
 FRAGMENTS: Final = 0.04  # of what is allocated and freed in a phase: gaps that the allocator cannot use again
@@ -111,7 +114,8 @@ def footprint_of(
     shards = Shards(workload.devices, on_cards=device == "cuda")
     resident = _resident(sizes, settings, workload, device, trained)
     background = _background(settings, workload, device, trained)
-    generating = generation_bytes(sizes, settings, workload)
+    vllm = vllm_of(settings, workload)
+    generating = generation_bytes(sizes, settings, workload) if vllm is None else on_card(vllm, device == "cuda")
     ahead = generating if workload.generates_ahead and not shards.has_engine_card else {}
     learning = _learning(sizes, settings, shape, trained)
     gathered = {"gathered layers": gathered_bytes(sizes, settings)} if shards.devices > 1 else {}
@@ -153,7 +157,8 @@ def _phases_in_shards(
     )
     if device != "cuda":
         return [loading]
-    engine = {"weights in the engine's process": whole, "CUDA": CUDA_CONTEXT_BYTES} | generating
+    of_its_own = {"weights in the engine's process": whole} if vllm_of(settings, workload) is None else {}
+    engine = of_its_own | {"CUDA": CUDA_CONTEXT_BYTES} | generating
     return [loading, Phase("generating, on the engine's GPU", tuple(_parts(engine, "device", device)))]
 
 
@@ -194,17 +199,18 @@ def _resident(
 ) -> list[Part]:
     """Returns what is there in every phase."""
     trained_width = FLOAT_BYTES if settings.adapter_rank else ELEMENT_BYTES[settings.dtype]
-    shards = Shards(workload.devices, on_cards=device == "cuda")
+    shards, vllm = Shards(workload.devices, on_cards=device == "cuda"), vllm_of(settings, workload)
+    packed = engine_bytes(sizes, settings) if vllm is None else 0
     on_device = {
         "weights": shards.share(weight_bytes(sizes, settings)),
-        "engine's copies": engine_bytes(sizes, settings) + workload.engine_copies * trained_width * trained,
+        "engine's copies": packed + workload.engine_copies * trained_width * trained,
         "reference": workload.reference_copies * FLOAT_BYTES * trained,
         "optimizer": shards.share(_optimizer_bytes(settings, trained).device),
     }
-    if workload.engine_elsewhere and not shards.has_engine_card:
+    if workload.engine_elsewhere and vllm is None and not shards.has_engine_card:
         on_device["weights in the engine's process"] = weight_bytes(sizes, settings)
-    on_host = {
-        "engine process": _engine_process_bytes(workload, device, trained),
+    on_host = _engine_process_parts(sizes, settings, workload, device, trained) | {
+        "copies for donors": DONOR_COPIES * 2 * trained if workload.has_donors else 0,
         "optimizer": _optimizer_bytes(settings, trained).host,
         "averaging's state": _averaging_state_bytes(settings, workload, trained),
         "copies against harm": _bytes_against_harm(settings, workload, trained),
@@ -217,10 +223,19 @@ def _resident(
     return [*parts, Part("CUDA", contexts * CUDA_CONTEXT_BYTES, "device")] if device == "cuda" else parts
 
 
-def _engine_process_bytes(workload: Workload, device: DeviceKind, trained: int) -> int:
+def _engine_process_parts(
+    sizes: ModelSizes, settings: MemorySettings, workload: Workload, device: DeviceKind, trained: int
+) -> dict[str, int]:
+    """Returns what an engine in a process of its own takes of main memory, in the learner's process too."""
     if not workload.engine_elsewhere:
-        return 0
-    return (CUDA_LEARNER_BYTES if device == "cuda" else ENGINE_PROCESS_BYTES) + 2 * 2 * trained
+        return {}
+    vllm, copies = vllm_of(settings, workload), 2 * 2 * trained
+    if vllm is None:
+        return {"engine process": (CUDA_LEARNER_BYTES if device == "cuda" else ENGINE_PROCESS_BYTES) + copies}
+    whole = weight_bytes(sizes, settings)
+    if device == "cuda":
+        return {"copies for the engine": copies, "vLLM's process": CUDA_LEARNER_BYTES + whole + 2 * trained}
+    return {"copies for the engine": copies} | processor_bytes(sizes, settings, vllm, whole, trained)
 
 
 def _background(settings: MemorySettings, workload: Workload, device: DeviceKind, trained: int) -> list[Part]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
 
 from node.configuration import Config
+from node.engines.vllm_backend.processor import cache_bytes
 from node.fit.model_sizes import ModelSizes
 from node.tasks.task import Task
 
@@ -17,6 +19,13 @@ BYTES_OF_A_TEMPLATE: Final = 64  # that a chat template adds to a prompt
 
 # Corrections whose proximal policy is an average of past weights, kept in float32.
 AVERAGING_CORRECTIONS: Final = frozenset({"ppo_ewma"})
+
+
+class VllmMemory(Struct, frozen=True):
+    """What configuration and environment give to vLLM."""
+
+    cache_bytes: int  # for keys and values, on a processor
+    card_bytes: int = 0  # of a card, for everything
 
 
 class Workload(Struct, frozen=True, kw_only=True):
@@ -29,6 +38,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     completions: int  # of a group
     engine_copies: int = 0  # of the trained weights: the embedded engine's own, and those that wait for an engine
     engine_elsewhere: bool = False  # in a process of its own, which holds another copy of the model
+    vllm: VllmMemory | None = None  # where that is vLLM
+    has_donors: bool = False  # or has invited some: machines that generate for it
     devices: int = 1  # that hold the learner's model in shards; above 1 the engine is elsewhere, of GPUs on one more
     generates_ahead: bool = False  # while learning
     reference_copies: int = 0  # of the trained weights: reference and proximal policy
@@ -42,8 +53,16 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.own_groups + self.foreign_groups
 
 
-def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Workload:
-    """Returns the workload of ``config``. Prompts are drawn from the tasks to see how long they are."""
+def workload_of(
+    config: Config,
+    tasks: Iterable[Task],
+    sizes: ModelSizes,
+    *,
+    card_bytes: int | None = None,
+    has_donors: bool = False,
+) -> Workload:
+    """Returns the workload of ``config``. Prompts are drawn from the tasks to see how long they are. ``card_bytes``: of
+    the GPU in all, where there is one."""
     learner, objective = config.learner, config.objective
     longest_bytes, answer = 1, 1
     for task in tasks:
@@ -66,6 +85,8 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
         completions=learner.completions,
         engine_copies=waiting if elsewhere else waiting + (waiting > 0),
         engine_elsewhere=elsewhere,
+        vllm=_vllm_memory(config, card_bytes) if config.engine.backend == "vllm" else None,
+        has_donors=has_donors and learner.devices == 1,  # a learner in shards has none
         devices=learner.devices,
         generates_ahead=runs_ahead,
         reference_copies=(objective.kl_weight > 0) + averages_proximal,
@@ -74,3 +95,7 @@ def workload_of(config: Config, tasks: Iterable[Task], sizes: ModelSizes) -> Wor
         publishes=config.checkpoint.publish_every_rounds > 0,
         checkpoints_kept=config.checkpoint.keep,
     )
+
+
+def _vllm_memory(config: Config, card_bytes: int | None) -> VllmMemory:
+    return VllmMemory(cache_bytes(os.environ), round(config.engine.memory_share * (card_bytes or 0)))

@@ -22,6 +22,7 @@ from node.policy.device import choose_device, choose_dtype, device_memory_bytes
 from node.policy.model_counting import counted_sizes
 from node.policy.model_files import model_folder
 from node.tasks.task import Task
+from swarm.donors.donor_list import may_have_donors
 
 
 def planned_config(
@@ -47,7 +48,9 @@ def planned_config(
         max_memory_bytes=config.machine.max_memory_bytes,
     )
     sizes = counted_sizes(model_folder(config.policy.model))
-    workload = workload_of(config, tasks, sizes)
+    workload = workload_of(
+        config, tasks, sizes, card_bytes=machine.device_bytes, has_donors=may_have_donors(home.donors)
+    )
     make = partial(make_plan, config, sizes, machine, workload, kept=trained_here(home))
     plan = make()
     first = plan.settings

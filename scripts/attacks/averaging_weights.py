@@ -43,6 +43,7 @@ from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.build_models import teaching_batch
 from scripts.experiments import models
 from scripts.experiments.harness.experiment import Condition, Measuring, run_plan
+from scripts.experiments.harness.node_engine import engine_of_node
 from scripts.experiments.harness.nodes_run import ROUND_SECONDS, ExperimentNode, policy_of, tasks_named
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm
 from scripts.experiments.harness.skills import SKILLS
@@ -183,7 +184,9 @@ def run(kind: str | None, seed: int, rounds: int) -> dict[str, float]:
         for node_plan in plan.nodes:
             policy = policy_of(node_plan, models.MODELS_FOLDER)
             member = swarm.member(node_plan.name)
-            node = ExperimentNode(node_plan, node_plan.config(seed), policy, tasks, member, swarm.now_seconds)
+            config = node_plan.config(seed)
+            engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)
+            node = ExperimentNode(node_plan, config, policy, engine, tasks, member, swarm.now_seconds)
             stack.callback(node.close)
             nodes[node_plan.name] = node
             if kind is not None and node_plan.name == HOSTILE:

@@ -7,26 +7,27 @@ at temperature 1 from the full distribution, log-probabilities kept:
   fixed   64 new tokens each; the model cannot sample the end-of-sequence token
   group   another Qwen3 shape, whose sizes are flags: 8 prompts of 512 tokens, 8 answers of 64 tokens each; the engine
           with each prompt's keys and values held once, against the engine with a copy of them in every row
+  protocol  with ``--against vllm``: vLLM behind the engine protocol, as a node has it, against vLLM alone, on a
+          published model's shape with random weights (``common.vllm_decoding``)
   drafts  on request: the default swarm's tasks, answered by a built-in model, fresh and trained; the engine with
           guesses from earlier answers against the engine without (``common.draft_decoding``)
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
 With ``--busy N``, N processes that compute without end run beside the counted rounds (of ``group``, beside all).
 
-    python -m scripts.bench.engine [--workloads mixed fixed group drafts] [--busy 8] [--against vllm] [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed group protocol drafts] [--busy 8] [--against vllm] [--json]
 
-``--against vllm`` makes a virtual environment, ``.venv-vllm`` (3.5 GB), the first time.
+``--against vllm`` uses what ``starling engine install vllm`` has installed, and installs it (3.5 GB) if it is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -35,54 +36,29 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 from transformers.utils import logging as transformers_logging
 
 from node.configuration import PolicySection
-from node.engines.engine import GenerationRequest, Sampling
+from node.engines.engine import Sampling
 from node.engines.torch import TorchEngine
+from node.engines.vllm_backend.environment import environment_at
 from node.policy.policy import Policy
 from node.policy.tokens import TokenTable
-from scripts import REPOSITORY
+from scripts.bench.common import vllm_decoding
 from scripts.bench.common.busy import busy_processes
 from scripts.bench.common.compute_process import ensure_compute_environment
-from scripts.bench.common.draft_decoding import SHAPES, measure_drafts
+from scripts.bench.common.draft_decoding import SHAPES as DRAFT_SHAPES
+from scripts.bench.common.draft_decoding import measure_drafts
+from scripts.bench.common.generation_turns import COMPLETIONS, GenerateOnce, Workload, measure, vllm_round
 from scripts.bench.common.group_decoding import GroupShape, measure_groups
+from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
-WORKLOADS: Final = ("mixed", "fixed", "group")
+WORKLOADS: Final = ("mixed", "fixed", "group", vllm_decoding.NAME)
 ON_REQUEST: Final = ("drafts",)  # takes ten minutes
 GROUP_SHAPE: Final = GroupShape(
     layers=8, hidden=256, heads=8, kv_heads=8, prompts=8, prompt_tokens=512, answer_tokens=64
 )
 PROMPTS: Final = 16
-COMPLETIONS: Final = 8
-
-
-@dataclass(frozen=True)
-class Workload:
-    """``limits`` has one entry a prompt; ``folder`` holds the model and a tokenizer, whose end-of-sequence token the
-    model may sample (``eos_id``) or cannot (None)."""
-
-    name: str
-    folder: Path
-    prompts: list[list[int]]
-    limits: list[int]
-    eos_id: int | None
-
-    def requests(self) -> list[GenerationRequest]:
-        return [GenerationRequest(p, COMPLETIONS, limit) for p, limit in zip(self.prompts, self.limits, strict=True)]
-
-    def job(self) -> dict[str, Any]:
-        """Returns the same for vLLM's worker."""
-        counts = {"prompts": self.prompts, "limits": self.limits, "completions": COMPLETIONS}
-        return {"name": self.name, "model": str(self.folder), "ignore_eos": self.eos_id is None, **counts}
-
-    def wanted(self, rows: list[list[int]]) -> int:
-        """Returns how many tokens of ``rows`` (completions in order of prompts) come before each one's limit or end."""
-        total = 0
-        for index, row in enumerate(rows):
-            kept = row[: self.limits[index // COMPLETIONS]]
-            total += kept.index(self.eos_id) + 1 if self.eos_id in kept else len(kept)
-        return total
 
 
 def save_model(folder: Path) -> None:
@@ -131,9 +107,6 @@ def endless_tokens(folder: Path) -> TokenTable:
     return TokenTable(fast)
 
 
-GenerateOnce = Callable[[], float]  # generates a workload; returns tokens a second
-
-
 def starling_round(work: Workload) -> GenerateOnce:
     policy = Policy.load(PolicySection(model=str(work.folder), device="cpu", dtype="float32"))
     if work.eos_id is None:
@@ -177,27 +150,6 @@ def transformers_round(work: Workload) -> GenerateOnce:
     return run
 
 
-def vllm_round(work: Workload, generate: Callable[[], tuple[float, list[list[int]]]]) -> GenerateOnce:
-    def run() -> float:
-        seconds, rows = generate()
-        return work.wanted(rows) / seconds
-
-    return run
-
-
-def measure(contenders: dict[str, GenerateOnce], rounds: int, busy: int) -> dict[str, float]:
-    """Returns the median tokens a second of each contender; they take turns, after one uncounted round each.
-    ``busy`` other processes compute beside the counted rounds."""
-    for run in contenders.values():
-        run()
-    speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    with busy_processes(busy):
-        for _ in range(rounds):
-            for name, run in contenders.items():
-                speeds[name].append(run())
-    return {name: statistics.median(values) for name, values in speeds.items()}
-
-
 def figures_of(work: Workload, speeds: dict[str, float]) -> list[Figure]:
     bars = {
         ("mixed", "transformers"): "≥ 3",
@@ -221,7 +173,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, *ON_REQUEST], default=list(WORKLOADS))
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
-    parser.add_argument("--draft-models", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of drafts")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="SmolLM2-135M", help="of protocol's model")
+    parser.add_argument("--shape-layers", type=int, help="the first layers of that alone")
+    parser.add_argument(
+        "--draft-models", nargs="+", choices=list(DRAFT_SHAPES), default=list(DRAFT_SHAPES), help="of drafts"
+    )
     parser.add_argument("--training-rounds", type=int, default=200, help="of drafts' trained model")
     sizes = parser.add_argument_group("the group workload's sizes")
     for field in fields(GroupShape):
@@ -237,8 +193,9 @@ def main() -> None:
         for work in works:
             contenders = {"starling": starling_round(work), "transformers": transformers_round(work)}
             if arguments.against == "vllm":
-                with vllm_worker(REPOSITORY / ".venv-vllm", work.job(), Path(temporary)) as generate:
-                    contenders["vllm"] = vllm_round(work, generate)
+                job, vllm = work.job(arguments.threads), environment_at(os.environ).folder
+                with vllm_worker(vllm, job, Path(temporary)) as worker:
+                    contenders["vllm"] = vllm_round(work, worker)
                     figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
             else:
                 figures += figures_of(work, measure(contenders, arguments.rounds, arguments.busy))
@@ -247,6 +204,9 @@ def main() -> None:
             folder = Path(temporary)
             with busy_processes(arguments.busy):
                 figures += measure_groups(shape, folder, endless_tokens(folder), CHARACTERS + 2, arguments.rounds)
+        if vllm_decoding.NAME in arguments.workloads and arguments.against == "vllm":
+            sizes_of = (arguments.shape, arguments.shape_layers, arguments.threads, arguments.rounds)
+            figures += vllm_decoding.measure_protocol(Path(temporary), *sizes_of)
         if "drafts" in arguments.workloads:
             with busy_processes(arguments.busy):
                 models = arguments.draft_models

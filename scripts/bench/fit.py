@@ -4,6 +4,7 @@
   --round      rounds of Qwen2.5-0.5B's shape by a node under a limit of main memory, trained whole within 8 GB and
                as LoRA within 5 GB: the plan must say that it fits, and every process must stay below; two rounds, since
                the first optimizer step makes the moments, and rewards alternate, since random weights earn none
+  --vllm       the process of vLLM, where it is the engine (``starling engine install vllm --build cpu``)
 
 Each case runs in a process of its own, which loads, generates, learns twice (with the optimizer's moments the second
 time) and saves, by the classes that a learner uses; the kernel's high-water mark is set back between the phases. The
@@ -12,6 +13,7 @@ reads: an allocation above it fails.
 
     python -m scripts.bench.fit [--shape NAME] [--layers N] [--batch-tokens N] [--optimizer KIND] [--json]
     python -m scripts.bench.fit --round [whole] [LoRA] [--layers N] [--json]
+    python -m scripts.bench.fit --vllm [--shape NAME] [--layers N] [--threads N] [--json]
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ from scripts.bench.common.model_shapes import write_model
 from scripts.bench.common.published_shapes import SHAPES
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.common.round_memory import RoundSize
+from scripts.bench.common.vllm_memory import vllm_figures
+from scripts.bench.common.vllm_node import ROWS
 
 ADAPTER_RANK: Final = 16
 ROUND_SHAPE: Final = "Qwen2.5-0.5B"
@@ -195,6 +199,8 @@ def main() -> None:
     parser.add_argument(
         "--round", nargs="*", choices=list(ROUND_LIMITS), help="rounds of a node under a limit of memory; default: both"
     )
+    parser.add_argument("--vllm", action="store_true", help="the process of vLLM alone")
+    parser.add_argument("--threads", type=int, default=1, help="of vLLM")
     add_json_flag(parser)
     arguments = parser.parse_args()
     size = RoundSize(prompt_tokens=64, answer_tokens=64, groups=4, completions=4)
@@ -207,6 +213,10 @@ def main() -> None:
         else:
             for shape in arguments.shape or SHAPES:
                 folder = write_model(Path(directory) / shape, shape, layers=arguments.layers)
+                if arguments.vllm:
+                    whole = msgspec.structs.replace(settings_for(0, arguments.batch_tokens), rows=ROWS)
+                    figures += vllm_figures(folder, whole, arguments.threads, Path(directory) / f"{shape}.home")
+                    continue
                 for rank in (0, ADAPTER_RANK):
                     figures += figures_of(
                         shape, folder, settings_for(rank, arguments.batch_tokens, arguments.optimizer), size

@@ -103,6 +103,14 @@ def read_donors(path: Path) -> Donors:
         ) from None
 
 
+def may_have_donors(path: Path) -> bool:
+    """Whether the list names somebody who was not dropped, invited or come; also where it cannot be read."""
+    try:
+        return not all(each.dropped_because for each in read_donors(path))
+    except StorageError:
+        return True
+
+
 def change_donors(path: Path, change: Callable[[Donors], Iterable[ListedDonor]]) -> Donors:
     """Replaces the list by what ``change`` makes of it, and returns it; no other process changes it meanwhile. What
     ``change`` raises leaves it as it was. Raises ``StorageError``."""

@@ -21,9 +21,11 @@ def test_variables_of_the_user_take_precedence() -> None:
     assert environment == COMPUTE_DEFAULTS | {"GOMP_SPINCOUNT": "7", "HOME": "/home/ann"}
 
 
-def test_another_program_gets_what_the_user_set_and_nothing_of_ours() -> None:
+def test_another_program_gets_what_the_user_set_and_limits_of_threads_and_nothing_of_ours() -> None:
     own = {"GOMP_SPINCOUNT": "7", "HOME": "/home/ann"}
-    assert without_compute_settings(compute_environment(own) | thread_limit(1, own)) == own
+    limited = own | thread_limit(1, own)
+    assert without_compute_settings(compute_environment(own)) == own
+    assert without_compute_settings(compute_environment(limited)) == limited
 
 
 def test_package_that_downloads_code_is_hidden_from_the_libraries_and_from_nobody_else(

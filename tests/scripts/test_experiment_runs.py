@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from node.learner import step
 from node.learner.allocation.success import SuccessTracker
@@ -79,6 +80,29 @@ def test_two_nodes_learn_from_each_other_and_the_same_plan_is_the_same_run(tmp_p
         assert node.foreign_groups_used > 0
         assert 0 < node.bytes_fetched <= node.bytes_announced
         assert node.foreign_completions_trained > 0
+
+
+def with_first(plan: RunPlan, settings: dict[str, Any]) -> RunPlan:
+    """The plan with more settings of the first node."""
+    first, *others = plan.nodes
+    return structs.replace(plan, nodes=(structs.replace(first, settings={**first.settings, **settings}), *others))
+
+
+def test_node_whose_engine_is_a_process_of_its_own_samples_as_the_embedded_one_from_equal_weights(
+    tmp_path: Path,
+) -> None:
+    embedded = with_first(small_plan(rounds=1, measure_at=(1,)), {"policy": {"dtype": "bfloat16"}})
+    elsewhere = with_first(embedded, {"engine": {"backend": "process"}})
+    (one, other), (same, other_again) = (execute(each, tmp_path).nodes for each in (embedded, elsewhere))
+    assert one.name == same.name == "wren"
+    assert (same.reward, same.tokens) == (one.reward, one.tokens)
+    assert other_again.reward == other.reward
+
+
+def test_engine_that_cannot_be_had_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STARLING_ENGINES", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"'vllm'.*'torch' generates.*not installed"):
+        execute(with_first(small_plan(rounds=1), {"engine": {"backend": "vllm"}}), tmp_path)
 
 
 def test_run_whose_experiment_has_ended_ends_too(tmp_path: Path) -> None:

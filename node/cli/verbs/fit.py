@@ -44,6 +44,7 @@ def fit(
     from node.home import home_at
     from node.policy.model_files import model_folder
     from node.tasks.registry import load_tasks
+    from swarm.donors.donor_list import may_have_donors
     from swarm.exit_codes import ExitCode
 
     where = home_at(home, os.environ)
@@ -53,7 +54,13 @@ def fit(
     asked_bytes = None if memory is None else bytes_of(memory)
     sizes = sizes_of(model_folder(config.policy.model))
     machine = machine_for(where, config.policy, asked_bytes, config.machine.max_memory_bytes)
-    workload = workload_of(config, load_tasks(config.tasks).values(), sizes)
+    workload = workload_of(
+        config,
+        load_tasks(config.tasks).values(),
+        sizes,
+        card_bytes=machine.device_bytes,
+        has_donors=may_have_donors(where.donors),
+    )
     report = fit_report(config, sizes, machine, workload, kept=trained_here(where))
     if as_json:
         typer.echo(msgspec.json.encode(report))

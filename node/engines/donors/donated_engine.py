@@ -25,21 +25,23 @@ from node.engines.donors.logp_checks import chosen_to_check, fault_of_claims, fa
 from node.engines.donors.parts import DonorPart, is_complete, new_tokens, newly_ended, wait_for_parts, work_of
 from node.engines.donors.shares import Pace, expected_seconds, share_out
 from node.engines.encoded_weights import EncodedWeights
-from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
+from node.engines.engine import Engine, Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
 from node.engines.process.remote_engine import ModelExpected, Patience
-from node.engines.torch import TorchEngine
 from node.events import DonorShare, DonorsShared
+from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 
 log = logging.getLogger(__name__)
 
 
 class DonatedEngine:
-    """Call it from one thread at a time. ``own`` is in this process: its weights check what donors claim."""
+    """Call it from one thread at a time. ``policy`` is in this process and has the weights of ``own.version`` whenever
+    something is sampled, up to rounding: it checks what donors claim."""
 
     def __init__(
         self,
-        own: TorchEngine,
+        own: Engine,
+        policy: Policy,
         source: DonorSource,
         *,
         report: Callable[[DonorsShared], None],
@@ -49,10 +51,9 @@ class DonatedEngine:
         draws: random.Random | None = None,
     ) -> None:
         """``draws`` chooses what is checked: nobody else may know it."""
-        self.own, self._source, self._report = own, source, report
+        self.own, self._policy, self._source, self._report = own, policy, source, report
         self._wall_clock, self._clock, self._patience = wall_clock, clock, patience
         self._draws = draws or random.SystemRandom()
-        policy = own.policy
         self._expected = ModelExpected(
             policy.family, layout_of(policy.trainable()).digest, policy.tokens.vocabulary, policy.tokens.eos_ids
         )
@@ -77,7 +78,7 @@ class DonatedEngine:
 
     @property
     def in_process(self) -> bool:
-        return True
+        return self.own.in_process
 
     @property
     def rows(self) -> int:
@@ -166,7 +167,7 @@ class DonatedEngine:
 
     def _publish(self) -> None:
         if self._weights.version != self.own.version:
-            self._weights.publish(self.own.version, self.own.policy.trainable())
+            self._weights.publish(self.own.version, self._policy.trainable())
             for donor in self._donors.values():
                 donor.weights_changed()
 
@@ -186,8 +187,8 @@ class DonatedEngine:
                 self._past[donor.peer].pace.doubt()
                 continue
             mine = requests[begin : begin + count]
-            own = self.own
-            parts.append(DonorPart.of(donor, mine, begin, sampling, own.policy, rows=own.rows, version=own.version))
+            own, policy = self.own, self._policy
+            parts.append(DonorPart.of(donor, mine, begin, sampling, policy, rows=own.rows, version=own.version))
             begin += count
         return parts, expected_seconds(work, groups, workers)
 
@@ -215,7 +216,7 @@ class DonatedEngine:
         elif (fault := self._fault_of(part, temperature)) is not None:
             self._drop(part.donor, fault)
         else:
-            reached = part.progress(self.own.policy.tokens.eos_ids)
+            reached = part.progress(self._policy.tokens.eos_ids)
             past.tokens += part.tokens
             past.ended(
                 newly_ended(part.requests, reached),
@@ -231,9 +232,7 @@ class DonatedEngine:
         assert part.job.sampled is not None
         past, owners = self._past[part.donor.peer], part.job.batch.owners
         chosen = [(owners[index].prefix_ids, part.job.sampled[index]) for index in self._chosen(part)]
-        found = measure(
-            self.own.policy, [(prefix, token_ids.tolist()) for prefix, (token_ids, _) in chosen], temperature
-        )
+        found = measure(self._policy, [(prefix, token_ids.tolist()) for prefix, (token_ids, _) in chosen], temperature)
         for (_, (_, claimed)), measured in zip(chosen, found, strict=True):
             past.checked = past.checked.with_one(claimed, measured)
             fault = fault_of_claims(claimed, measured)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from node.engines.vllm_backend.processor import CACHE_GIB, CACHE_VARIABLE
 from node.engines.vllm_backend.vllm_setup import VllmSetup
 
 SETTINGS: Final[Mapping[str, str]] = {  # vLLM reads them when it is imported
@@ -19,10 +20,8 @@ SETTINGS: Final[Mapping[str, str]] = {  # vLLM reads them when it is imported
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",  # the folder has all that there is
 }
-DEFAULTS: Final[Mapping[str, str]] = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB of keys and values, without a card
 os.environ.update(SETTINGS)
-for name, value in DEFAULTS.items():
-    os.environ.setdefault(name, value)
+os.environ.setdefault(CACHE_VARIABLE, str(CACHE_GIB))
 
 import torch  # noqa: E402
 from vllm import EngineArgs, LLMEngine  # noqa: E402

@@ -1,9 +1,10 @@
 """One run: nodes that learn side by side, from their first round to their last.
 
 Everything that learns is the node's own code: ``Learner.round`` with its intake, engine, policy, tasks and optimizer,
-over the swarm's own code on a simulated network (``simulated_swarm.py``). Differences from a real node: all nodes live
-in one process and take their rounds in turn, rewards are computed in this process, no checkpoint is written, and a node
-waits for requested groups without a limit, so that a slow machine makes the same run as a fast one.
+over the swarm's own code on a simulated network (``simulated_swarm.py``); an engine in a process of its own is a real
+one (``node_engine.py``). Differences from a real node: all learners live in one process and take their rounds in turn,
+rewards are computed in this process, no checkpoint is written, and a node waits for requested groups without a limit,
+so that a slow machine makes the same run as a fast one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from node.configuration import DEFAULT_ROWS, Config, PolicySection, chosen
+from node.configuration import Config, PolicySection
+from node.engines.engine import Engine
 from node.engines.torch import TorchEngine
 from node.evaluation.evaluation import mean_rewards
 from node.events import Averaged, AveragingTakenBack, Event, RoundDone
 from node.learner.foreign.intake import Incoming, RolloutIntake
-from node.learner.generation.schedule import needs_own_weights
 from node.learner.influence.guard import InfluenceState
 from node.learner.influence.standing import Standings
 from node.learner.loop import Learner
@@ -42,6 +43,7 @@ from node.tasks.task import Task
 from protocol.messages import PromptRef
 from scripts.experiments.harness.family_averaging import WaitingAverager
 from scripts.experiments.harness.learner_ablations import ABLATIONS
+from scripts.experiments.harness.node_engine import engine_of_node
 from scripts.experiments.harness.plans import Measurement, NodeHistory, NodePlan, RunPlan, RunResult
 from scripts.experiments.harness.simulated_swarm import SimulatedSwarm, SwarmMember
 from scripts.experiments.harness.skills import EIGHT_SKILLS
@@ -77,8 +79,8 @@ class ExperimentNode:
     """One learner with its parts, and the record of its rounds."""
 
     def __init__(
-        self, plan: NodePlan, config: Config, policy: Policy, tasks: Mapping[str, Task], member: SwarmMember | None,
-        clock: Callable[[], float],
+        self, plan: NodePlan, config: Config, policy: Policy, engine: Engine, tasks: Mapping[str, Task],
+        member: SwarmMember | None, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._plan, self._policy, self._tasks = plan, policy, tasks
         self.family = policy.family
@@ -95,12 +97,7 @@ class ExperimentNode:
             config,
             policy,
             tasks,
-            TorchEngine(
-                policy,
-                rows=chosen(config.engine.rows, DEFAULT_ROWS),
-                seed=config.seed,
-                owns_weights=needs_own_weights(config),
-            ),
+            engine,
             self._scorer,
             self._intake,
             optimizer,
@@ -123,7 +120,7 @@ class ExperimentNode:
         self._rejected.update(done.foreign_rejected)
 
     def measure(self, round_number: int, *, prompts: int, samples: int) -> None:
-        """Measures success with the newest weights, on a new engine: the learner's may hold older ones."""
+        """Measures success with the newest weights, on a new embedded engine: the learner's may hold older ones."""
         engine = TorchEngine(self._policy, rows=256, seed=MEASURE_SEED)
 
         def success(temperature: float, samples: int) -> dict[str, float]:
@@ -176,11 +173,16 @@ def tasks_named(names: Sequence[str]) -> dict[str, Task]:
     return {name: known[name] for name in names}
 
 
-def policy_of(plan: NodePlan, models: Path) -> Policy:
-    """Returns a new copy of a node's model; a name that is not built in is a folder under ``models``."""
+def section_of(plan: NodePlan, models: Path) -> PolicySection:
+    """Returns a node's model; a name that is not built in is a folder under ``models``."""
     name = plan.model if plan.model.startswith(BUILTIN_PREFIX) else str(models / plan.model)
     section = {"model": name, "device": "cpu", "dtype": "float32", **plan.settings.get("policy", {})}
-    return Policy.load(PolicySection.model_validate(section))
+    return PolicySection.model_validate(section)
+
+
+def policy_of(plan: NodePlan, models: Path) -> Policy:
+    """Returns a new copy of a node's model."""
+    return Policy.load(section_of(plan, models))
 
 
 def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambda: False) -> RunResult:
@@ -194,17 +196,19 @@ def execute(plan: RunPlan, models: Path, is_orphaned: Callable[[], bool] = lambd
         for name in plan.ablations:
             stack.enter_context(ABLATIONS[name]())
         swarm = None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="experiment-")))
         if len(plan.nodes) > 1:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="experiment-")))
-            swarm = stack.enter_context(SimulatedSwarm([node.name for node in plan.nodes], folder, plan.seed))
+            swarm = stack.enter_context(SimulatedSwarm([node.name for node in plan.nodes], folder / "swarm", plan.seed))
         nodes = []
         for node_plan in plan.nodes:
+            config = node_plan.config(plan.seed).model_copy(update={"policy": section_of(node_plan, models)})
             policy = policy_of(node_plan, models)
             if "first_factors" in plan.trial:
                 change_first_factors(policy, node_plan.name, plan.trial["first_factors"])
             member = swarm.member(node_plan.name) if swarm is not None else None
             clock = swarm.now_seconds if swarm is not None else time.time
-            node = ExperimentNode(node_plan, node_plan.config(plan.seed), policy, tasks, member, clock)
+            engine = engine_of_node(config, policy, folder / "engines" / node_plan.name, stack)
+            node = ExperimentNode(node_plan, config, policy, engine, tasks, member, clock)
             stack.callback(node.close)
             nodes.append(node)
         shared = None

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.configuration import EngineSection
-from node.engines.backend_choice import EngineFacts, choose_backend
+from node.configuration import BackendName, EngineSection
+from node.engines.backend_choice import EngineFacts, choose_backend, donors_unused
 from node.engines.vllm_backend.environment import Installed
 
 NOTHING = EngineFacts(vllm=None, on_card=True, four_bit=False)
@@ -61,3 +61,22 @@ def test_a_learner_in_shards_never_has_the_engine_in_its_own_process(
 ) -> None:
     section = EngineSection.model_validate({"backend": backend})
     assert choose_backend(section, replace(facts, in_shards=True)).backend == chosen
+
+
+@pytest.mark.parametrize(
+    ("backend", "behind", "in_shards", "why"),
+    [
+        ("torch", False, False, None),
+        ("torch", True, False, None),  # it has weights of its own in the learner's process
+        ("process", False, False, None),
+        ("vllm", False, False, None),
+        ("process", True, False, "max_staleness"),
+        ("vllm", True, False, "max_staleness"),
+        ("process", False, True, "learner.devices"),
+    ],
+)
+def test_donors_help_where_the_learner_has_the_weights_that_they_sample_from(
+    backend: BackendName, behind: bool, in_shards: bool, why: str | None
+) -> None:
+    found = donors_unused(backend, behind=behind, in_shards=in_shards)
+    assert found is None if why is None else why in str(found)

@@ -11,13 +11,17 @@ import pytest
 from pydantic import ValidationError
 
 from node.configuration import BackendName, Config, EngineSection
-from node.engines.backend_choice import WHERE
-from node.engines.backends import BACKENDS, EngineParts, engine_of, make_empty
+from node.engines.backend_choice import WHERE, BackendChoice
+from node.engines.backends import BACKENDS, EngineParts, _process_engine, engine_of, make_empty
 from node.engines.donors.donated_engine import DonatedEngine
+from node.engines.process.process_engine import ProcessEngine
 from node.engines.torch import TorchEngine
 from node.events import EngineChanged, Event
 from node.home import Home
+from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
+from swarm.donors.donor_list import change_donors, invite
+from tests.node.engines.process.hosted import QUICK, HostedHere
 
 
 def test_every_configurable_backend_has_a_row_and_a_place() -> None:
@@ -46,3 +50,23 @@ def test_what_a_killed_learner_left_for_its_engine_is_deleted(tmp_path: Path) ->
     (folder / "weights").write_bytes(b"whole")
     make_empty(folder)
     assert not list(folder.iterdir()) and folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("behind", "named"), [(False, True), (True, True), (True, False)])
+def test_donors_that_cannot_help_an_engine_elsewhere_are_told(
+    load_policy: Callable[..., Policy], tmp_path: Path, behind: bool, named: bool
+) -> None:
+    home, policy, told = Home(tmp_path), load_policy("qwen3").separate(), list[Event]()
+    if named:
+        change_donors(home.donors, lambda donors: invite(donors, bytes(32), "attic", now_seconds=0, until_seconds=9e9))
+    config = Config.model_validate({"learner": {"max_staleness": int(behind)}, "engine": {"backend": "process"}})
+    parts = EngineParts(home, config, policy, 8, True, behind, told.append, lambda: 5.0)
+    choice = BackendChoice("process", "because it is set", "process")
+    make_empty(home.engine_files)
+    with ExitStack() as stack:
+        engine = _process_engine(parts, choice, stack, lambda: HostedHere(policy, files=home.engine_files), QUICK)
+        EngineWeights(engine).load(1, policy.trainable())
+    assert isinstance(engine, ProcessEngine if behind else DonatedEngine)
+    (event,) = told
+    assert isinstance(event, EngineChanged) and event.is_as_configured
+    assert ("donors are not used" in event.because) == (behind and named)

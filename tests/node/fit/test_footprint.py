@@ -17,9 +17,9 @@ from node.fit.footprint import (
     weight_bytes,
 )
 from node.fit.settings import MemorySettings
-from node.fit.workload import Workload
+from node.fit.workload import Workload, workload_of
 from scripts.bench.common.published_shapes import SHAPES
-from tests.node.fit.shapes import PLAIN, ROUND, sizes
+from tests.node.fit.shapes import PLAIN, ROUND, config, sizes
 
 QWEN = sizes("Qwen2.5-0.5B")
 KINDS = st.sampled_from(["cpu", "cuda"])
@@ -167,3 +167,14 @@ def test_an_engine_in_its_own_process_takes_the_model_once_more_and_two_copies_o
     )
     copies = 4 * trained_parameters(QWEN, chosen)
     assert beside - here == weight_bytes(QWEN, chosen) + copies + ENGINE_PROCESS_BYTES
+
+
+@pytest.mark.parametrize("rank", [0, 16])
+def test_donors_cost_copies_of_what_is_trained_in_bfloat16(rank: int) -> None:
+    chosen = replace(PLAIN, adapter_rank=rank)
+    invited, alone = (
+        footprint_of(QWEN, chosen, replace(ROUND, has_donors=has_donors)).peak_bytes("host")
+        for has_donors in (True, False)
+    )
+    assert invited - alone == 3 * 2 * trained_parameters(QWEN, chosen)
+    assert not workload_of(config(learner={"devices": 2}), (), QWEN, has_donors=True).has_donors

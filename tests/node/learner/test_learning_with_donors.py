@@ -21,7 +21,9 @@ def test_a_node_with_donors_gets_better_on_their_samples_as_on_its_own() -> None
     village.comes("bob")
 
     def around(engine: TorchEngine) -> DonatedEngine:
-        return DonatedEngine(engine, village, report=village.told.append, wall_clock=lambda: 1.0, patience=QUICK)
+        return DonatedEngine(
+            engine, engine.policy, village, report=village.told.append, wall_clock=lambda: 1.0, patience=QUICK
+        )
 
     section = LearnerSection(own_groups=8, completions=8, learning_rate=3e-3)
     node = Node("ann", own_policy=own_policy, learner=section, around=around)

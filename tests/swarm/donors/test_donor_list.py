@@ -6,12 +6,23 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from protocol import limits
 from protocol.donor_invitation import hash_of_secret
 from protocol.errors import ConfigurationError, StorageError
 from protocol.streams.lend_messages import LendRefusal
-from swarm.donors.donor_list import AdmittedDonor, Donors, admit, change_donors, drop, invite, read_donors, without
+from swarm.donors.donor_list import (
+    AdmittedDonor,
+    Donors,
+    admit,
+    change_donors,
+    drop,
+    invite,
+    may_have_donors,
+    read_donors,
+    without,
+)
 
 SECRET, OTHER = bytes(32), bytes([1]) * 32
 
@@ -71,3 +82,15 @@ def test_the_file_has_no_secret_and_no_change_is_lost(tmp_path: Path) -> None:
     path.write_text("[{]")
     with pytest.raises(StorageError, match="not readable"):
         read_donors(path)
+
+
+def test_a_list_may_have_donors_unless_all_on_it_were_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "donors"
+    assert not may_have_donors(path)
+    change_donors(path, lambda donors: invite(donors, SECRET, "attic", now_seconds=0.0, until_seconds=9e9))
+    assert may_have_donors(path)
+    change_donors(path, lambda donors: [structs.replace(each, peer="ada") for each in donors])
+    change_donors(path, lambda donors: drop(donors, "ada", "it lied"))
+    assert not may_have_donors(path)
+    path.write_text("[")
+    assert may_have_donors(path)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from node.engines.donors.donated_engine import DonatedEngine
 from node.engines.donors.donor_source import WaitingDonor
-from node.engines.engine import GenerationProgress, GenerationRequest, Sampling
+from node.engines.engine import Engine, GenerationProgress, GenerationRequest, Sampling
 from node.engines.process.channel import Channel
 from node.engines.torch import TorchEngine
 from node.events import DonorShare, DonorsShared
+from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
 from protocol.errors import UnreachableError
 from protocol.streams.engine_batches import Sampled, SamplingBatch
-from tests.node.engines.process.hosted import QUICK, Alter, Hosted, HostedHere
+from tests.node.engines.process.hosted import QUICK, Alter, Hosted, HostedHere, Runs
 
 ASKED = [GenerationRequest([5, 6, 7 + at % 9], 4, 24) for at in range(16)]
 
@@ -61,13 +62,35 @@ class Village:
 @contextmanager
 def learner_of(village: Village, *, owns_weights: bool = False) -> Iterator[DonatedEngine]:
     own = TorchEngine(village.policy, rows=16, seed=0, owns_weights=owns_weights)
+    with donated(village, own, own.policy) as engine:
+        engine.load_weights(1, village.policy.trainable())
+        yield engine
+
+
+@contextmanager
+def learner_with_process(village: Village, runs: Runs) -> Iterator[tuple[DonatedEngine, EngineWeights]]:
+    """A learner whose own engine is elsewhere, of the village's policy, and what brings that to its weights."""
+    own = runs.engine()
+    with closing(own), donated(village, own, village.policy) as engine:
+        weights = EngineWeights(engine)
+        weights.load(1, village.policy.trainable())
+        yield engine, weights
+
+
+@contextmanager
+def donated(village: Village, own: Engine, policy: Policy) -> Iterator[DonatedEngine]:
     engine = DonatedEngine(
-        own, village, report=village.told.append, wall_clock=lambda: 1.0, patience=QUICK, draws=random.Random(1)
+        own,
+        policy,
+        village,
+        report=village.told.append,
+        wall_clock=lambda: 1.0,
+        patience=QUICK,
+        draws=random.Random(1),
     )
     with ExitStack() as stack:
         stack.callback(village.end)
         stack.callback(engine.close)
-        engine.load_weights(1, village.policy.trainable())
         yield engine
 
 

@@ -16,8 +16,16 @@ from node.engines.donors.donor_weights import DIFFS, DonorWeights
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
 from protocol.streams.engine_batches import Sampled, SamplingBatch
-from tests.node.engines.donors.lent import ASKED, Village, check_whole, instead, learner_of, until_ready
-from tests.node.engines.process.hosted import Hosted, Load, embedded, move
+from tests.node.engines.donors.lent import (
+    ASKED,
+    Village,
+    check_whole,
+    instead,
+    learner_of,
+    learner_with_process,
+    until_ready,
+)
+from tests.node.engines.process.hosted import Hosted, Load, Runs, embedded, move
 
 Looked = Callable[[int], bool]
 
@@ -44,6 +52,42 @@ def test_donors_take_their_share_from_the_newest_weights_after_every_step(
         assert all(each.groups > 0 and each.tokens > 0 for each in told.donors)
         assert {run.engine._engine.version for run in village.used} == {4}
     assert not village.dropped
+
+
+def test_donors_help_an_engine_in_a_process_of_its_own_also_when_that_is_lost(load_policy: Load) -> None:
+    village = Village(load_policy("qwen3").separate())
+    village.comes("ada")
+    runs = Runs(village.policy)
+    with learner_with_process(village, runs) as (engine, weights):
+        until_ready(engine, 1)
+        assert not engine.in_process
+        for version in (2, 3):
+            move(village.policy, version)
+            weights.load(version, village.policy.trainable())
+            for seed in range(20):
+                check_whole(engine.advance(ASKED, Sampling(seed=seed)), version)
+                if village.told[-1].donors[0].state == "generated":
+                    break
+            assert village.told[-1].donors[0].tokens > 0
+            runs.started[-1].die()
+        check_whole(engine.advance(ASKED, Sampling(seed=1)), 3)
+    assert len(runs.started) == 3 and not village.dropped
+
+
+def test_a_donor_that_lies_is_dropped_where_the_own_engine_is_in_a_process_of_its_own(load_policy: Load) -> None:
+    village = Village(load_policy("qwen3").separate())
+    instead(village.comes("eve"), lambda batch, enough, honest: claimed_higher(honest.sample(batch, enough)))
+    with learner_with_process(village, Runs(village.policy)) as (engine, _):
+        for seed in range(200):
+            check_whole(engine.advance(ASKED, Sampling(seed=seed)), 1)
+            if village.dropped:
+                break
+            threading.Event().wait(0.02)
+    assert "eve" in village.dropped
+
+
+def claimed_higher(sampled: list[Sampled]) -> list[Sampled]:
+    return [(token_ids, logps / np.float32(8)) for token_ids, logps in sampled]
 
 
 def test_without_donors_it_is_the_own_engine_to_the_token(load_policy: Load) -> None:

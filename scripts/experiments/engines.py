@@ -1,0 +1,173 @@
+"""Does a node that generates on vLLM learn as one on the embedded engine does? The three built-in models, together.
+
+    starling engine install vllm --build cpu
+    python -m scripts.experiments.engines [--rounds 80] [--seeds 3] [--only PATTERN] [--jobs 2] [--json]
+
+wren, robin and finch learn the default swarm's six tasks and share rollouts. In one condition all have the embedded
+engine, in the others wren's is elsewhere: the embedded engine in a process of its own, which samples from weights in
+bfloat16, or vLLM, which also has other kernels. Success is measured by the embedded engine in all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from node.tasks.default_swarm import DEFAULT_TASKS
+from scripts.experiments.harness.experiment import (
+    Condition,
+    Experiment,
+    Measuring,
+    curve,
+    over_nodes,
+    over_seeds,
+    run_plan,
+    seconds_a_run,
+)
+from scripts.experiments.harness.plans import NodeHistory, RunPlan, RunResult
+from scripts.experiments.reports.intervals import Estimate, paired, smoothed
+from scripts.experiments.reports.plots import line_plot
+from scripts.experiments.reports.report_document import Document, Figure, conditions_table, table
+
+ROUNDS: Final = 80
+GROUPS: Final = 12  # own, and as many foreign ones; two for each task
+COMPLETIONS: Final = 4
+MODELS: Final = ("wren", "robin", "finch")
+ELSEWHERE: Final = "wren"  # the node whose engine differs
+TASKS: Final = tuple(task.name for task in DEFAULT_TASKS)
+MEASURING: Final = Measuring(times=1, prompts=50, samples=2)
+WINDOW: Final = 10
+
+EMBEDDED, PROCESS, VLLM = "embedded", "wren in a process", "wren on vLLM"
+BACKENDS: Final = {EMBEDDED: "torch", PROCESS: "process", VLLM: "vllm"}  # wren's
+LEARNER: Final = {"own_groups": GROUPS, "foreign_groups": GROUPS, "share_groups": GROUPS, "completions": COMPLETIONS}
+CONDITIONS: Final = (
+    Condition(EMBEDDED, "every node samples in its learner's process", {"learner": LEARNER}),
+    Condition(PROCESS, "wren's embedded engine is a process of its own", {"learner": LEARNER}),
+    Condition(VLLM, "wren's completions are vLLM's, on the processor", {"learner": LEARNER}),
+)
+
+
+def plan(condition: Condition, seed: int, rounds: int) -> RunPlan:
+    nodes = {name: f"builtin:{name}" for name in MODELS}
+    found = run_plan("engines", condition, seed, rounds, nodes=nodes, tasks=TASKS, measuring=MEASURING)
+    engines = {ELSEWHERE: {"engine": {"backend": BACKENDS[condition.name]}}}
+    changed = (msgspec.structs.replace(n, settings={**n.settings, **engines.get(n.name, {})}) for n in found.nodes)
+    return msgspec.structs.replace(found, nodes=tuple(changed))
+
+
+EXPERIMENT: Final = Experiment(
+    name="engines",
+    description=(__doc__ or "").partition("\n")[0],
+    conditions=CONDITIONS,
+    plan=plan,
+    rounds=ROUNDS,
+)
+Results = Mapping[str, Sequence[RunResult]]
+
+
+def success(node: NodeHistory, round_number: int) -> float:
+    """Returns the mean sampled success over all tasks."""
+    return statistics.fmean(node.measured(round_number).sampled.values())
+
+
+def member(result: RunResult, name: str) -> NodeHistory:
+    return next(node for node in result.nodes if node.name == name)
+
+
+def member_success(result: RunResult, name: str, round_number: int) -> float:
+    return success(member(result, name), round_number)
+
+
+def mean_success(result: RunResult, round_number: int) -> float:
+    return over_nodes(result, lambda node: success(node, round_number))
+
+
+def main_table(results: Results, rounds: int) -> str:
+    header = ["condition", *MODELS, "mean", f"mean sampled reward, {ELSEWHERE}", f"effective sample share, {ELSEWHERE}"]
+    start = next(iter(results.values()))
+    rows = [["at the start", *_cells(start, 0), "", ""]]
+    for condition, runs in results.items():
+        reward = over_seeds(runs, lambda run: statistics.fmean(member(run, ELSEWHERE).reward))
+        share = over_seeds(runs, lambda run: _effective_share(member(run, ELSEWHERE)))
+        rows.append([condition, *_cells(runs, rounds), reward.text(), share.text(4)])
+    return table(header, rows)
+
+
+def _cells(runs: Sequence[RunResult], round_number: int) -> list[str]:
+    of_members = [over_seeds(runs, partial(member_success, name=n, round_number=round_number)).text() for n in MODELS]
+    return [*of_members, over_seeds(runs, partial(mean_success, round_number=round_number)).text()]
+
+
+def _effective_share(node: NodeHistory) -> float:
+    known = [share for share in node.effective_sample_share if share is not None]
+    return statistics.fmean(known) if known else 0.0
+
+
+def differences(results: Results, condition: str, rounds: int) -> dict[str, Estimate]:
+    """Returns final success under ``condition`` less that with embedded engines, paired by seed: of each member, and of
+    their mean."""
+    runs = [(one, other) for one in results[condition] for other in results[EMBEDDED] if one.seed == other.seed]
+    found = {
+        name: paired(*zip(*((member_success(run, name, rounds) for run in pair) for pair in runs), strict=True))
+        for name in MODELS
+    }
+    return found | {"mean": paired(*zip(*((mean_success(run, rounds) for run in pair) for pair in runs), strict=True))}
+
+
+def sentences(results: Results, rounds: int) -> str:
+    said = ["Final success, less that with embedded engines, differences paired by seed:", ""]
+    for condition in results:
+        if condition != EMBEDDED and EMBEDDED in results:
+            found = differences(results, condition, rounds)
+            said.append(f"- {condition}: {', '.join(f'{name} {each.text()}' for name, each in found.items())}.")
+    return "\n".join(said)
+
+
+def document(results: Results, rounds: int, command: str) -> Document:
+    intro = (
+        f"The three built-in models on the default swarm's {len(TASKS)} tasks; {ELSEWHERE}'s engine is in its "
+        f"learner's process, in one of its own, or vLLM on the processor. {GROUPS} own and up to {GROUPS} foreign "
+        f"groups of {COMPLETIONS} an update, default settings, {rounds} updates. Success is sampled at temperature 1 "
+        f"on {MEASURING.prompts} held-out prompts a task, {MEASURING.samples} completions each, by the embedded "
+        "engine. ± is the 95 % interval over seeds (Student's t)."
+    )
+    written = Document("engines", "One node on vLLM", intro, command)
+    counts = {name: len(runs) for name, runs in results.items()}
+    written.section("Conditions", conditions_table({c.name: c.what for c in CONDITIONS}, counts))
+    written.parts.append(f"{seconds_a_run(results)} The engines' own processes are not counted in these.")
+    written.section("Final success", main_table(results, rounds))
+    written.section("What happened", sentences(results, rounds))
+    lines = [
+        curve(c, range(1, rounds + 1), [smoothed(member(r, ELSEWHERE).reward, WINDOW) for r in runs])
+        for c, runs in results.items()
+    ]
+    title = f"{ELSEWHERE}: sampled reward, mean of {WINDOW} updates"
+    written.plot("", title, line_plot(title, lines, x_label="updates", y_label="reward"))
+    return written
+
+
+def figures(results: Results, rounds: int) -> list[Figure]:
+    found: list[Figure] = []
+    for condition in (VLLM, PROCESS):
+        if condition not in results or EMBEDDED not in results:
+            continue
+        for name, each in differences(results, condition, rounds).items():
+            what = f"{condition} less embedded, final success: {name}"
+            within = condition == VLLM
+            found.append(Figure(what, each.mean, "success", "higher"))
+            found.append(Figure(f"{what}, lower end", each.low, "success", "higher", "≤ 0" if within else None))
+            found.append(Figure(f"{what}, upper end", each.high, "success", "higher", "≥ 0" if within else None))
+    return found
+
+
+def main() -> None:
+    EXPERIMENT.run(document, figures)
+
+
+if __name__ == "__main__":
+    main()
