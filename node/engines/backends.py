@@ -155,6 +155,7 @@ def _process_engine(
         rows=parts.rows,
         seed=parts.config.seed,
         files=parts.home.engine_files,
+        beside=bool(_own_card(parts)),
         report=lambda change: parts.report(_event(parts, choice, change)),
         patience=patience,
     )

@@ -9,10 +9,12 @@ at temperature 1 from the full distribution, log-probabilities kept:
           with each prompt's keys and values held once, against the engine with a copy of them in every row
   drafts  on request: the default swarm's tasks, answered by a built-in model, fresh and trained; the engine with
           guesses from earlier answers against the engine without (``common.draft_decoding``)
+  early   on request: rounds of a learner whose engine has a process of its own; learning that begins beside it against
+          learning that waits for its end (``common.early_rounds``), at several ``--early-rows``
 The contenders take turns, round after round, on the same number of threads; the figures are medians over the rounds.
 With ``--busy N``, N processes that compute without end run beside the counted rounds (of ``group``, beside all).
 
-    python -m scripts.bench.engine [--workloads mixed fixed group drafts] [--busy 8] [--against vllm] [--json]
+    python -m scripts.bench.engine [--workloads mixed fixed group drafts early] [--busy 8] [--against vllm] [--json]
 
 ``--against vllm`` makes a virtual environment, ``.venv-vllm`` (3.5 GB), the first time.
 """
@@ -43,13 +45,14 @@ from scripts import REPOSITORY
 from scripts.bench.common.busy import busy_processes
 from scripts.bench.common.compute_process import ensure_compute_environment
 from scripts.bench.common.draft_decoding import SHAPES, measure_drafts
+from scripts.bench.common.early_rounds import measure_early
 from scripts.bench.common.group_decoding import GroupShape, measure_groups
 from scripts.bench.common.reporting import Figure, add_json_flag, report
 from scripts.bench.contenders.vllm_contender import vllm_worker
 
 CHARACTERS: Final = 98  # and <pad>, <eos>: a vocabulary of 100
 WORKLOADS: Final = ("mixed", "fixed", "group")
-ON_REQUEST: Final = ("drafts",)  # takes ten minutes
+ON_REQUEST: Final = ("drafts", "early")  # take ten minutes
 GROUP_SHAPE: Final = GroupShape(
     layers=8, hidden=256, heads=8, kv_heads=8, prompts=8, prompt_tokens=512, answer_tokens=64
 )
@@ -223,6 +226,8 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="run N processes that compute without end")
     parser.add_argument("--draft-models", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of drafts")
     parser.add_argument("--training-rounds", type=int, default=200, help="of drafts' trained model")
+    parser.add_argument("--early-rows", type=int, nargs="+", default=[32, 128], help="of early's engine")
+    parser.add_argument("--apart", action="store_true", help="early: quotas of their own for learner and engine")
     sizes = parser.add_argument_group("the group workload's sizes")
     for field in fields(GroupShape):
         flag = f"--{field.name.replace('_', '-')}"
@@ -251,6 +256,12 @@ def main() -> None:
             with busy_processes(arguments.busy):
                 models = arguments.draft_models
                 figures += measure_drafts(Path(temporary), models, arguments.rounds, arguments.training_rounds)
+        if "early" in arguments.workloads:
+            with busy_processes(arguments.busy):
+                for rows in arguments.early_rows:
+                    figures += measure_early(
+                        Path(temporary), CHARACTERS + 2, arguments.rounds, rows, apart=arguments.apart
+                    )
     report("engine", figures, as_json=arguments.json)
 
 
