@@ -20,15 +20,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from node.engines.complete_groups import CompleteGroups
 from node.engines.decoder import Decoder, Drafts, Prefilled
 from node.engines.drafting.row_drafts import Drafting, RowDrafts, verified
 from node.engines.draws import Draws
-from node.engines.engine import Enough
 from node.engines.resumption import SamplingStart
 from node.engines.step_threads import StepThreads
-from protocol.streams.engine_batches import Sampled
+from protocol.streams.engine_batches import HandOver, Sampled
 
 PREFILL_TOKENS: Final = 8192  # padded prompt tokens in one forward pass; bounds its activations
+
+Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # owner, id and log-probability of tokens
 
 
 def joining_count(present: int, waiting: int, rows: int) -> int:
@@ -40,22 +42,6 @@ def joining_count(present: int, waiting: int, rows: int) -> int:
     return min(free, waiting) if free >= min(waiting, max(1, rows // 8)) else 0
 
 
-class Stop:
-    """Counts the complete groups and asks ``enough`` whether they suffice."""
-
-    def __init__(self, enough: Enough, starts: Sequence[SamplingStart], groups: int) -> None:
-        self._enough = enough
-        owners = [start.request for start in starts for _ in range(start.completions)]
-        self._group = np.array(owners, dtype=np.int64)  # of each completion
-        self._missing = np.bincount(self._group, minlength=groups)  # completions of each group that have not ended
-
-    def ended(self, completions: NDArray[np.int64]) -> None:
-        np.subtract.at(self._missing, self._group[completions], 1)
-
-    def now(self) -> bool:
-        return self._enough(int((self._missing == 0).sum()))
-
-
 @dataclass(slots=True)
 class _History:
     """Every token sampled, look by look: its completion, its id and its log-probability; a completion's in order."""
@@ -63,6 +49,19 @@ class _History:
     completions: list[NDArray[np.int64]] = field(default_factory=list)
     tokens: list[NDArray[np.int64]] = field(default_factory=list)
     logps: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def taken(self, which: NDArray[np.int64]) -> list[Sampled]:
+        """Returns what was sampled of the completions ``which``, ascending; the history has it no longer."""
+        owners, tokens, logps = self.columns()
+        theirs = np.isin(owners, which)
+        rest = ~theirs
+        self.completions, self.tokens, self.logps = [owners[rest]], [tokens[rest]], [logps[rest]]
+        places = np.searchsorted(which, owners[theirs])
+        return _by_owner((places, tokens[theirs], logps[theirs]), len(which))
+
+    def columns(self) -> Columns:
+        """Returns completions, tokens and log-probabilities, one number a token each."""
+        return np.concatenate(self.completions), np.concatenate(self.tokens), np.concatenate(self.logps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,15 +80,18 @@ class Batch:
         decoder: Decoder[Any],
         starts: Sequence[SamplingStart],
         rows: int,
-        stop: Stop | None,
+        groups: CompleteGroups | None,
         *,
         look_every: int,
         threads: StepThreads,
         drafting: Drafting | None = None,
         most_positions: int = 0,
+        hand_over: HandOver | None = None,
     ) -> None:
-        """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token."""
-        self._decoder, self._starts, self._stop = decoder, starts, stop
+        """With ``drafting``, a pass has at most ``most_positions`` tokens; it needs a look at every token.
+        ``hand_over``, which needs ``groups``, gets the completions of a group as soon as it is complete."""
+        self._decoder, self._starts, self._groups = decoder, starts, groups
+        self._hand_over = hand_over
         self._drafting, self._most_positions = drafting, most_positions
         self._row_drafts: RowDrafts | None = None
         self._drafts: Drafts | None = None  # of the latest pass
@@ -105,9 +107,10 @@ class Batch:
         self._half_joined: tuple[int, Prefilled[Any], int] | None = None
 
     def run(self, draws: Draws, eos_ids: Sequence[int]) -> list[Sampled]:
-        """Returns tokens and log-probabilities of each completion, in the order of the starts; some may be empty."""
+        """Returns tokens and log-probabilities of each completion, in the order of the starts; some may be empty, and
+        those that were handed over are."""
         history = _History()
-        if self._stop is None or not self._stop.now():
+        if self._groups is None or not self._groups.suffice():
             longest_prompt = max(len(start.prefix_ids) for start in self._starts)
             longest_completion = max(start.limit for start in self._starts)
             completions = [start.completions for start in self._starts]
@@ -123,7 +126,7 @@ class Batch:
         while True:
             look = self._steps(self._admit(logits), draws)
             survivors = self._keep(look, eos_ids, history)
-            if self._stop is not None and self._stop.now():
+            if self._groups is not None and self._groups.suffice():
                 return
             if self._present:
                 logits = self._step(look.last if survivors is None else look.last[survivors])
@@ -194,8 +197,11 @@ class Batch:
         self._sampled[:present] += look.taken
         if not ended.any():
             return None
-        if self._stop is not None:
-            self._stop.ended(self._completion[:present][ended])
+        if self._groups is not None:
+            complete = self._groups.ended(self._completion[:present][ended])
+            if self._hand_over is not None and len(complete):
+                for number, sampled in zip(complete.tolist(), history.taken(complete), strict=True):
+                    self._hand_over(number, sampled)
         return torch.from_numpy(self._release(ended)).to(look.last.device)
 
     def _release(self, ended: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -276,9 +282,12 @@ def _sequences(history: _History, completions: int) -> list[Sampled]:
     """Returns tokens and log-probabilities by completion, from those by look."""
     if not history.completions:
         return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in range(completions)]
-    owners = np.concatenate(history.completions)
+    return _by_owner(history.columns(), completions)
+
+
+def _by_owner(columns: Columns, count: int) -> list[Sampled]:
+    """Returns the tokens and log-probabilities of owners 0 to ``count`` - 1, each one's in their order."""
+    owners, tokens, logps = columns
     order = np.argsort(owners, kind="stable")
-    ends = np.cumsum(np.bincount(owners, minlength=completions))[:-1]
-    tokens = np.split(np.concatenate(history.tokens)[order], ends)
-    logps = np.split(np.concatenate(history.logps)[order], ends)
-    return list(zip(tokens, logps, strict=True))
+    ends = np.cumsum(np.bincount(owners, minlength=count))[:-1]
+    return list(zip(np.split(tokens[order], ends), np.split(logps[order], ends), strict=True))

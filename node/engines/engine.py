@@ -98,6 +98,7 @@ Weights = Mapping[str, torch.Tensor] | EncodedWeights  # the trained weights, by
 # Whether so many complete groups suffice; once it says so, it says so for more. Called before the first token and after
 # each, or by an engine elsewhere several times a second: that one asks beforehand for the least number that suffices.
 Enough = Callable[[int], bool]
+Ended = Callable[[int, GenerationProgress], None]  # takes a request's index and what was sampled of it, all ended
 
 
 class Engine(Protocol):
@@ -138,11 +139,17 @@ class Engine(Protocol):
         """Returns ``completions`` samples of each request, in the order of the requests."""
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         """Samples until every completion has ended or ``enough`` returns True. Returns each request's progress.
 
-        Earlier requests are served first. The progress includes what ``begun`` held.
+        Earlier requests are served first. The progress includes what ``begun`` held. An engine that the learner may
+        compute beside calls ``ended`` while it goes on sampling, once for each request of which all completions have
+        ended by then, in the order in which they do; what it told is what it returns. Other engines never call it.
         """
 
     def load_weights(self, version: int, weights: Weights) -> None:

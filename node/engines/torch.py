@@ -18,20 +18,21 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from node.engines.batch import Batch, Stop
+from node.engines.batch import Batch
 from node.engines.cache_size import SPARE_SLOTS
+from node.engines.complete_groups import CompleteGroups
 from node.engines.decoder import Decoder
 from node.engines.drafting.row_drafts import Drafting
 from node.engines.draws import Draws
 from node.engines.encoded_weights import EncodedWeights, load_encoded
-from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
 from node.engines.generic import GenericDecoder
 from node.engines.lean.architectures import architecture_of
 from node.engines.lean.decoder import LeanDecoder
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.engines.step_threads import StepThreads
 from node.policy.policy import Policy
-from protocol.streams.engine_batches import Sampled
+from protocol.streams.engine_batches import HandOver, Sampled
 
 LOOK_EVERY: Final = {"cpu": 1}  # tokens between two looks of the host, by device
 LOOK_EVERY_ELSEWHERE: Final = 16  # a completion computes up to 15 tokens after its end
@@ -131,7 +132,11 @@ class TorchEngine:
         return [list(progress.samples) for progress in self.advance(requests, sampling)]
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         """Raises as ``generate``. A begun completion that is at its limit is ended as it is."""
         limits = [self._limit(request) for request in requests]
@@ -140,22 +145,29 @@ class TorchEngine:
         return progress_of(requests, starts, sequences, limits, self._version, self._policy.tokens.eos_ids)
 
     def sample(
-        self, starts: Sequence[SamplingStart], groups: int, sampling: Sampling, enough: Enough | None = None
+        self,
+        starts: Sequence[SamplingStart],
+        groups: int,
+        sampling: Sampling,
+        enough: Enough | None = None,
+        hand_over: HandOver | None = None,
     ) -> list[Sampled]:
         """Returns what was sampled of each completion, in the order of the starts, of which each belongs to the group
-        ``request`` of ``groups``; ``enough`` as of ``advance``."""
+        ``request`` of ``groups``; ``enough`` as of ``advance``. ``hand_over`` gets all completions of a group as soon
+        as it is complete; these are then empty in what is returned."""
         if not starts:
             return []
-        stop = None if enough is None else Stop(enough, starts, groups)
+        counted = None if enough is None and hand_over is None else CompleteGroups(enough, starts, groups)
         batch = Batch(
             self._decoder,
             starts,
             self._rows,
-            stop,
+            counted,
             look_every=self._look_every,
             threads=self._threads,
             drafting=self.drafting,
             most_positions=self._rows,
+            hand_over=hand_over,
         )
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         draws = Draws(seed, sampling.temperature, self._policy.device, self._policy.tokens.vocabulary)

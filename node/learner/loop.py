@@ -10,7 +10,8 @@
 trains alone and gives the reason. A round is a pure function of the state before it, the configuration and what
 arrives: every random draw is seeded by (node, round), so a round repeated after a restart is the same round. With
 ``learner.max_staleness`` above 0 generation runs ahead on a thread of its own. What a round learns from then depends on
-which of the two was faster, and what was generated ahead when the process ends is lost.
+which of the two was faster, and what was generated ahead when the process ends is lost. In turn with an engine that
+has a device of its own, the one optimizer step begins on groups that have ended (``early_learning.py``).
 
 A phase that runs out of memory is dropped whole and run again with less (``memory/phases.py``): no round is lost by it.
 """
@@ -33,6 +34,7 @@ from node.fit.candidates import CHUNK_TOKENS
 from node.fit.fitted import Sizes
 from node.fit.footprint import HARM_COPIED_WEIGHTS
 from node.learner.allocation.allocator import Allocation, allocate
+from node.learner.early_learning import EarlyLearning
 from node.learner.foreign.candidates import ForeignCandidate, ForeignCandidates, VerifiedGroup
 from node.learner.foreign.intake import RolloutIntake
 from node.learner.generation.generation import Generated, Generation, RewardScorer, RoundPlan, launched_for
@@ -55,7 +57,7 @@ from node.learner.round_record import RoundRecord, Stopwatch
 from node.learner.round_report import heartbeat, round_done
 from node.learner.samples import SampleChoice
 from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
-from node.learner.step import BatchReport, steps_of
+from node.learner.step import BatchReport, BegunStep, begin_step, steps_of
 from node.policy.policy import Policy
 from node.tasks.scorer import Scores
 from node.tasks.task import Task
@@ -136,6 +138,10 @@ class Learner:
             context=self._network.context,
         )
         self._schedule = schedule_of(config, generation, self._phases)
+        self._early = EarlyLearning(
+            config.objective, scorer, self._begin, self._drop_begun,
+            lambda: self.passes.batch_tokens * devices.count,
+        )  # fmt: skip
         self._schedule.publish(state.policy_version, policy.weights())
 
     def run(self, should_stop: Callable[[], str | None]) -> Stopped:
@@ -189,7 +195,7 @@ class Learner:
         watch.lap("allocate")
 
         # Own groups; where generation runs ahead, they may be ready already.
-        generated = self._schedule.take()
+        generated = self._schedule.take(self._early)
         self.state.unfinished = generated.unfinished
         record.generated(generated, self.state.policy_version)
         generate_seconds = watch.lap("generate")
@@ -210,6 +216,7 @@ class Learner:
         taken_back = self._take_back_averaging(everything)
         if taken_back:  # what those weights sampled teaches nothing
             own, everything, rewards_by_task = [], [], {}
+            self._early.drop()
         watch.lap("score")
 
         # One optimizer step on own and foreign groups.
@@ -319,12 +326,16 @@ class Learner:
         self, generated: Generated, candidates: Sequence[ForeignCandidate], record: RoundRecord
     ) -> tuple[list[ScoredRollout], list[VerifiedGroup]]:
         """Returns our own groups to learn from, with their scores, and those foreign groups whose claims hold."""
-        own = generated.rollouts if generated.scores is None else ()
-        items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in own]
+        own = self._early.ordered(generated.rollouts)
+        known = dict(self._early.scores)
+        if generated.scores is not None:
+            known |= zip(generated.rollouts, generated.scores, strict=True)
+        missing = [rollout for rollout in own if rollout not in known]
+        items = [scoring_item(rollout.prompt.ref, rollout.texts) for rollout in missing]
         scores = self._scorer.score([*items, *(candidate.scoring_item() for candidate in candidates)])
-        verified = self._foreign.verified(candidates, scores[len(own) :], record.foreign)
-        own_scores = scores[: len(own)] if generated.scores is None else generated.scores
-        return list(zip(generated.rollouts, own_scores, strict=True)), verified
+        verified = self._foreign.verified(candidates, scores[len(missing) :], record.foreign)
+        known |= zip(missing, scores[: len(missing)], strict=True)
+        return [(rollout, known[rollout]) for rollout in own], verified
 
     def _learn(
         self, own: Sequence[ScoredRollout], verified: Sequence[VerifiedGroup], record: RoundRecord
@@ -334,7 +345,9 @@ class Learner:
         objective = self.config.objective
         theirs = [group.rewards for group in verified] if objective.research.foreign_advantage == "group" else []
         rule = AdvantageRule.of(objective.research.advantage, [*(scores.rewards for _, scores in own), *theirs])
-        own_batch = [own_training_group(rollout, scores.rewards, objective, rule) for rollout, scores in own]
+        early = self._early.groups
+        late = own[len(early) :]
+        own_batch = [*early, *(own_training_group(each, scores.rewards, objective, rule) for each, scores in late)]
         foreign_batch = self._foreign.training_groups(verified, rule, self.state.success.of)
         from_peers = [(each.foreign.peer, group) for each, group in zip(verified, foreign_batch, strict=True)]
         foreign_batch = self._guard.shaped(self.state.round + 1, own_batch, from_peers)
@@ -344,7 +357,8 @@ class Learner:
         record.own_groups_informative = sum(1 for group in own_batch if group.informative)
         draws = self._draws("rehearse", self.state.round)
         seen_again = self.state.rehearsal.drawn(len(own), list(self.tasks), self.state.success, draws)
-        learnt = self._stepped([*own_batch, *foreign_batch, *(group for _, group in seen_again)])
+        rest = [*own_batch[len(early) :], *foreign_batch, *(group for _, group in seen_again)]
+        learnt = self._stepped(rest, begun=self._early.begun)
         for rollout, scores in own:
             self.state.rehearsal.remember(rollout, scores.rewards)
         record.foreign_completions = learnt.foreign_completions
@@ -394,22 +408,38 @@ class Learner:
         """The completions that a round generates."""
         return self.config.learner.own_groups * self.config.learner.completions
 
-    def _stepped(self, groups: Sequence[TrainingGroup], rate: float = 1.0) -> BatchReport:
-        """Takes the steps, in passes that fit. Where memory runs out, everything is as before until they all are; on
-        several devices nothing is repeated, and all of them end."""
+    def _stepped(
+        self, groups: Sequence[TrainingGroup], rate: float = 1.0, begun: BegunStep | None = None
+    ) -> BatchReport:
+        """Takes the steps, in passes that fit, on ``groups`` after those of ``begun``. Where memory runs out,
+        everything is as before until they all are; on several devices nothing is repeated, and all of them end."""
         if self._devices.count > 1:
-            return self._taken(groups, rate)
+            return self._taken(groups, rate, begun)
         return steps_or_nothing(
             self._phases,
-            lambda: self._taken(groups, rate),
+            lambda: self._taken(groups, rate, begun),
             self._optimizer,
             self._others,
             self.config.objective,
             self._schedule.release,
         )
 
-    def _taken(self, groups: Sequence[TrainingGroup], rate: float) -> BatchReport:
-        task = StepTask(
+    def _taken(self, groups: Sequence[TrainingGroup], rate: float, begun: BegunStep | None = None) -> BatchReport:
+        task, objective = self._step_task(groups, rate), self.config.objective
+        with self._devices.taking(task):
+            return steps_of(task, self._network, self._optimizer, objective, self._others, self._devices, begun)
+
+    def _begin(self, begun: BegunStep, groups: Sequence[TrainingGroup]) -> None:
+        task, objective = self._step_task(groups), self.config.objective
+        with self._devices.beginning(task):
+            begin_step(begun, self._network, self._optimizer, task, objective, self._others, self._devices)
+
+    def _drop_begun(self) -> None:
+        self._devices.drop_begun()
+        self._optimizer.drop_gradients()
+
+    def _step_task(self, groups: Sequence[TrainingGroup], rate: float = 1.0) -> StepTask:
+        return StepTask(
             tuple(groups),
             self.passes,
             self.config.engine.temperature,
@@ -417,8 +447,6 @@ class Learner:
             whole_batch=self._whole_batch,
             rate=rate,
         )
-        with self._devices.taking(task):
-            return steps_of(task, self._network, self._optimizer, self.config.objective, self._others, self._devices)
 
     def _average(self) -> bool:
         """Returns whether averaging with a partner has changed the weights."""

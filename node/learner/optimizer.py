@@ -82,10 +82,10 @@ class MasterAdamW:
             moments.prepare()
 
     @torch.no_grad()
-    def step(self, *, rate_scale: float = 1.0) -> StepReport:
+    def step(self, *, rate_scale: float = 1.0, divide_by: float = 1.0) -> StepReport:
         """Takes one step on the gradients accumulated, those in the parameters' ``grad`` included, and drops them.
 
-        The learning rate is ``rate_scale`` times the configured one.
+        The learning rate is ``rate_scale`` times the configured one, the gradient is divided by ``divide_by`` first.
 
         A step is taken whole or not at all. Where memory runs out before the first weight, moment or counter has
         changed, it raises what torch raises; the caller drops the gradients and computes them again. From then on only
@@ -93,12 +93,12 @@ class MasterAdamW:
         again on the spot: ``HalfWrittenError`` where even that runs out.
         """
         gradients = self._gradients()
-        norm = math.sqrt(self._sums([_norm(gradients) ** 2])[0])
+        norm = math.sqrt(self._sums([_norm(gradients) ** 2])[0]) / divide_by
         taken = math.isfinite(norm) and norm > 0
         if taken:
             self.prepare()
             scratch = self._scratch(gradients)
-            clip, rate = _clip_factor(norm, self._clip), self._rate * rate_scale
+            clip, rate = _clip_factor(norm, self._clip) / divide_by, self._rate * rate_scale
             while gradients:
                 name, gradient = gradients.popitem()
                 self._step(name, gradient, clip, rate, scratch)

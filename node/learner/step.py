@@ -4,30 +4,36 @@ The gradient of a step is that of the whole batch, however many micro-batches it
 devices: each takes some of the micro-batches (``sharding.devices``), and all of them take the same steps. With
 ``objective.steps`` above 1 the whole batch is used again; π_prox is the policy before the first of these steps. VCPO
 (arXiv 2602.17616) scales a step's learning rate by √(ESS/B), B being the number of completions with a gradient.
+
+The first step can begin on some groups before the others are known (``begin_step``): gradients add up, and what they
+are divided by is a factor of the whole sum, applied at the end. So the step is the same up to rounding.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, field
+from typing import Final
 
 from node.configuration import ObjectiveSection
+from node.learner.gradient_passes import GradientPass, GradientPasses
 from node.learner.influence.shares import mass
-from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import TrainingGroup
-from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
-from node.learner.objective.loss import Anchors, BatchTotals, mean_token_weight, objective_loss, weight_sums
+from node.learner.objective.forward import Network
+from node.learner.objective.loss import (
+    BatchTotals,
+    divisor_of,
+)
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.objective.report import ObjectiveReport
-from node.learner.objective.spans import RaggedSpans
-from node.learner.objective.weights import CORRECTIONS, span_weights
+from node.learner.objective.weights import CORRECTIONS
 from node.learner.optimizer import MasterAdamW, StepReport
-from node.learner.sharding.devices import ONE_DEVICE, Devices, StepTask, divided, share_of_tokens
+from node.learner.sharding.devices import ONE_DEVICE, Devices, StepTask
 from node.learner.signal import signal_share
+
+UNDIVIDED: Final = BatchTotals(1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,63 @@ class BatchReport:
         return self.foreign_multi_token_spans / self.foreign_spans if self.foreign_spans else None
 
 
+@dataclass(slots=True, eq=False)
+class BegunStep:
+    """The first step of a batch as far as it was computed before all its groups were known: ``begin_step``.
+
+    Its gradient waits in the optimizer, and is not divided yet: by what is known with the last group alone. Dropping
+    the optimizer's gradients drops it too, and ``clear`` must follow.
+    """
+
+    groups: list[TrainingGroup] = field(default_factory=list)  # as given
+    _known: list[TrainingGroup] = field(default_factory=list)  # with every advantage known
+    _passes: list[GradientPass] = field(default_factory=list)
+    _report: ObjectiveReport = field(default_factory=ObjectiveReport)
+
+    def add(
+        self,
+        groups: Sequence[TrainingGroup],
+        known: Sequence[TrainingGroup],
+        passes: Sequence[GradientPass],
+        report: ObjectiveReport,
+    ) -> None:
+        self.groups += groups
+        self._known += known
+        self._passes += passes
+        self._report.add(report)
+
+    def clear(self) -> None:
+        self.groups, self._known, self._passes, self._report = [], [], [], ObjectiveReport()
+
+    def computed(self) -> tuple[list[TrainingGroup], list[GradientPass], ObjectiveReport]:
+        """Returns what was computed of ``groups``, once: from then on nothing is, since a step may fail."""
+        found = self._known, self._passes, self._report
+        self._known, self._passes, self._report = [], [], ObjectiveReport()
+        return found
+
+
+def may_begin(objective: ObjectiveSection) -> bool:
+    """Whether the gradient of a group can be computed before all groups of the batch are known, but for a factor."""
+    return objective.research.advantage != "batch" and not CORRECTIONS[objective.correction].divided_by_mean
+
+
+def begin_step(
+    begun: BegunStep,
+    network: Network,
+    optimizer: MasterAdamW,
+    task: StepTask,
+    objective: ObjectiveSection,
+    others: OtherPolicies,
+    devices: Devices = ONE_DEVICE,
+) -> None:
+    """Adds the groups of ``task`` to ``begun``: their gradient to the optimizer's, where ``may_begin``. An exception
+    drops all gradients."""
+    policy = GradientPasses(network, optimizer, objective, others, devices, task.temperature)
+    known = policy.with_baselines(task.groups, task.passes)
+    todo = policy.planned(known, task.passes)
+    begun.add(task.groups, known, todo, policy.add_gradient(todo, task.passes, UNDIVIDED))
+
+
 def optimizer_steps(
     network: Network,
     optimizer: MasterAdamW,
@@ -65,54 +128,47 @@ def optimizer_steps(
     whole_batch: int,
     rate: float = 1.0,
     devices: Devices = ONE_DEVICE,
+    begun: BegunStep | None = None,
 ) -> BatchReport:
-    """Takes ``objective.steps`` steps on all of ``groups``. ``max_new_tokens`` is the longest answer of any task,
-    ``whole_batch`` the completions that a round generates, ``rate`` what the learning rate is multiplied by. All
-    ``devices`` call it with the same arguments, and get the same report.
+    """Takes ``objective.steps`` steps on all of ``groups``, and on those of ``begun`` before them. ``max_new_tokens``
+    is the longest answer of any task, ``whole_batch`` the completions that a round generates, ``rate`` what the
+    learning rate is multiplied by. All ``devices`` call it with the same arguments, and get the same report.
 
     An exception in a pass leaves no gradient behind, so that the same batch can be tried again with other ``passes``;
-    with ``objective.steps`` above 1, steps that were taken before it stay taken.
+    with ``objective.steps`` above 1, steps that were taken before it stay taken. What was computed of ``begun`` is used
+    once: the second time its groups are computed like the others.
     """
-    groups = with_baselines(network, groups, passes, objective, temperature=temperature)
+    policy = GradientPasses(network, optimizer, objective, others, devices, temperature)
+    first, early, so_far = begun.computed() if begun is not None else ([], [], ObjectiveReport())
+    if begun is not None and not first:
+        groups = [*begun.groups, *groups]
+    rest = policy.with_baselines(groups, passes)
+    groups = [*first, *rest]
     totals = BatchTotals(
         round(sum(g.tokens * g.influence for g in groups)),
         round(sum(g.size * g.influence for g in groups)),
         max_new_tokens,
     )
-    planned = _planned(network, groups, passes, devices)
-    micro_batches = [(each, RaggedSpans.of(each.completions, network.head.weight.device)) for each in planned]
-    anchors = _anchors(network, micro_batches, passes, objective, others, temperature, devices)
+    late = policy.planned(rest, passes)
     signal = signal_share(groups, whole_batch) if objective.kl_weight == 0 else 1.0  # a KL term speaks in every token
     total, steps = ObjectiveReport(), list[StepReport]()
-    for _ in range(objective.steps):
-        report = ObjectiveReport()
-        with optimizer.accumulated.accumulating():
-            for index, (micro_batch, spans) in enumerate(micro_batches):
-                logps, entropies = completion_logps(network, micro_batch, passes, temperature=temperature)
-                loss, of_micro_batch = objective_loss(logps, entropies, spans, objective, totals, anchors[index])
-                loss.backward()  # type: ignore[no-untyped-call]
-                report.add(of_micro_batch)
-                if objective.steps > 1 and anchors[index].proximal is None:
-                    anchors[index] = anchors[index].with_proximal(logps.detach())
+    for number in range(objective.steps):
+        divide_by = 1
+        if early and number == 0:
+            report = so_far
+            report.add(policy.add_gradient(late, passes, UNDIVIDED))
+            divide_by = divisor_of(totals, objective)
+            report.loss /= divide_by
+        else:
+            report = policy.add_gradient([*early, *late], passes, totals)
         report = devices.added(report)
         total.add(report)
         if report.tokens or report.kl_tokens:
-            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal * rate)
+            step = optimizer.step(rate_scale=_rate_scale(report, objective) * signal * rate, divide_by=divide_by)
             steps.append(step)
             others.after_step(_active_share(report))
     total.loss /= objective.steps
     return _batch_report(groups, total, steps)
-
-
-def _planned(
-    network: Network, groups: Sequence[TrainingGroup], passes: PassSettings, devices: Devices
-) -> list[MicroBatch]:
-    """Returns the micro-batches of this device."""
-    planned = plan_micro_batches(groups, batch_tokens=passes.batch_tokens, pads_prompts=network.pads_prompts)
-    if len(planned) < devices.count:
-        batch_tokens = share_of_tokens(planned, passes.batch_tokens, devices.count)
-        planned = plan_micro_batches(groups, batch_tokens=batch_tokens, pads_prompts=network.pads_prompts)
-    return divided(planned, devices)
 
 
 def steps_of(
@@ -122,6 +178,7 @@ def steps_of(
     objective: ObjectiveSection,
     others: OtherPolicies,
     devices: Devices,
+    begun: BegunStep | None = None,
 ) -> BatchReport:
     """Takes the steps that all ``devices`` were told to take: ``optimizer_steps``."""
     return optimizer_steps(
@@ -136,37 +193,8 @@ def steps_of(
         whole_batch=task.whole_batch,
         rate=task.rate,
         devices=devices,
+        begun=begun,
     )
-
-
-@torch.no_grad()
-def _anchors(
-    network: Network,
-    micro_batches: Sequence[tuple[MicroBatch, RaggedSpans]],
-    passes: PassSettings,
-    objective: ObjectiveSection,
-    others: OtherPolicies,
-    temperature: float,
-    devices: Devices,
-) -> list[Anchors]:
-    """Returns for each micro-batch what its tokens are compared with."""
-    anchors = [
-        Anchors(
-            others.proximal_logps(network, micro_batch, passes, temperature=temperature),
-            others.reference_logps(network, micro_batch, passes, temperature=temperature),
-        )
-        for micro_batch, _ in micro_batches
-    ]
-    if not CORRECTIONS[objective.correction].divided_by_mean:
-        return anchors
-    # The mean of the weights over the batch must be known before the first backward pass.
-    proximal = [completion_logps(network, each, passes, temperature=temperature)[0] for each, _ in micro_batches]
-    weights = [
-        (span_weights(spans.log_ratios(logps), torch.zeros_like(spans.advantages), spans, objective), spans)
-        for logps, (_, spans) in zip(proximal, micro_batches, strict=True)
-    ]
-    mean = mean_token_weight(*devices.sums(weight_sums(weights)))
-    return [Anchors(logps, each.reference, mean) for logps, each in zip(proximal, anchors, strict=True)]
 
 
 def _rate_scale(report: ObjectiveReport, objective: ObjectiveSection) -> float:

@@ -7,7 +7,8 @@ sampled itself; what was begun before stays with the client, so that no engine c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +20,7 @@ from protocol.errors import MalformedError, OversizedError
 from protocol.streams.engine_messages import EngineProgress, Generate
 
 Sampled = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens and log-probabilities of one completion, (T,) each
+HandOver = Callable[[int, Sampled], None]  # takes a completion's number and what was sampled of it
 LOGP_ROUNDING = 1e-3  # nats above 0 that rounding may give a certain token
 
 
@@ -152,9 +154,12 @@ class Received:
         self._batch, self._owners, self._vocabulary = batch, batch.owners, vocabulary
         self._end_ids = np.array(sorted(end_ids), np.int64)
         self._came: dict[int, Sampled] = {}
+        self._missing = Counter(start.group for start in self._owners)  # completions that have not ended
 
-    def take(self, message: EngineProgress) -> None:
-        """Raises ``MalformedError`` for completions that nobody asked for, or that cannot have been sampled."""
+    def take(self, message: EngineProgress) -> list[int]:
+        """Returns the groups that are complete with this answer. Raises ``MalformedError`` for completions that nobody
+        asked for, or that cannot have been sampled."""
+        complete: list[int] = []
         came = opened_completions(message)
         if not came and message.left and not message.running:
             raise MalformedError(f"{message.left} completions are left, and none is handed over")
@@ -163,6 +168,15 @@ class Received:
                 raise MalformedError(f"completion {number} of {len(self._owners)}, or one handed over twice")
             self._check(number, *sampled)
             self._came[number] = sampled
+            if self._has_ended(owner := self._owners[number], sampled[0]):
+                self._missing[owner.group] -= 1
+                if not self._missing[owner.group]:
+                    complete.append(owner.group)
+        return complete
+
+    def group(self, group: int) -> list[Sampled]:
+        """Tokens and log-probabilities of the completions of one group, which is complete."""
+        return [self._came[number] for number, start in enumerate(self._owners) if start.group == group]
 
     def all(self, *, interrupted: bool) -> list[Sampled]:
         """Tokens and log-probabilities of every completion; those never begun have none.

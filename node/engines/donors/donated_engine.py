@@ -25,7 +25,16 @@ from node.engines.donors.logp_checks import chosen_to_check, fault_of_claims, fa
 from node.engines.donors.parts import DonorPart, is_complete, new_tokens, newly_ended, wait_for_parts, work_of
 from node.engines.donors.shares import Pace, expected_seconds, share_out
 from node.engines.encoded_weights import EncodedWeights
-from node.engines.engine import Engine, Enough, GenerationProgress, GenerationRequest, Sample, Sampling, Weights
+from node.engines.engine import (
+    Ended,
+    Engine,
+    Enough,
+    GenerationProgress,
+    GenerationRequest,
+    Sample,
+    Sampling,
+    Weights,
+)
 from node.engines.process.remote_engine import ModelExpected, Patience
 from node.events import DonorShare, DonorsShared
 from node.policy.policy import Policy
@@ -106,7 +115,11 @@ class DonatedEngine:
         return self.own.generate(requests, sampling)
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         self._meet()
         began = self._clock()

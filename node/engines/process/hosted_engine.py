@@ -8,7 +8,7 @@ from typing import Protocol
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.resumption import SamplingStart
 from protocol.errors import ConfigurationError
-from protocol.streams.engine_batches import Sampled, SamplingBatch
+from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 
 
 class HostedEngine(Protocol):
@@ -35,9 +35,10 @@ class HostedEngine(Protocol):
     def load(self, version: int, weights: EncodedWeights) -> None:
         """Raises ``ProtocolError`` for weights that it does not take, and then holds those that it held."""
 
-    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
         """Returns what was sampled of each completion. ``enough`` is called before the first and after each look at
-        what was sampled, with the number of complete groups.
+        what was sampled, with the number of complete groups. ``hand_over`` gets all completions of a group as soon as
+        it is complete; these are then empty in what is returned.
 
         Raises ``ValueError`` and ``ConfigurationError`` for a batch that does not suit the model, and that memory has
         run out."""

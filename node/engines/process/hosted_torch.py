@@ -11,7 +11,7 @@ from node.engines.torch import TorchEngine
 from node.kernels.weight_diff_kernels import weights_hash_fast
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
-from protocol.streams.engine_batches import Sampled, SamplingBatch
+from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 
 
 class HostedTorchEngine:
@@ -44,10 +44,12 @@ class HostedTorchEngine:
     def load(self, version: int, weights: EncodedWeights) -> None:
         self._engine.load_weights(version, weights)
 
-    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(
+        self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver | None = None
+    ) -> list[Sampled]:
         starts = checked_starts(batch, vocabulary=self._policy.vocabulary, context=self.context)
         self._engine.rows = batch.rows
-        return self._engine.sample(starts, batch.groups, Sampling(batch.temperature, batch.seed), enough)
+        return self._engine.sample(starts, batch.groups, Sampling(batch.temperature, batch.seed), enough, hand_over)
 
     def measured_hash(self) -> bytes:
         rounded = [self._trained[name].detach().to("cpu").bfloat16().contiguous() for name in self._layout.names]

@@ -1,9 +1,10 @@
 """``Engine`` for the learner over an engine in a process of its own, which may die, hang or lie at any moment.
 
 What was under way is then done anew: the process is started again, gets the whole weights that the learner last gave
-it, and samples the same batch from the same seed. Nothing of a batch counts before it has ended well, so that a loss
-changes no round. After ``losses.MOST_LOSSES`` losses in a row the embedded engine generates instead, for as long as
-this process lives. Every change is told to ``report``.
+it, and samples the same batch from the same seed. Groups that were told to have ended stay as they were told
+(``told_requests``), and nothing else of a batch counts before it has ended well, so that a loss changes no round. After
+``losses.MOST_LOSSES`` losses in a row the embedded engine generates instead, for as long as this process lives. Every
+change is told to ``report``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, Protocol, TypeVar
 
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import (
+    Ended,
     Engine,
     Enough,
     GenerationProgress,
@@ -29,7 +31,8 @@ from node.engines.engine import (
 )
 from node.engines.process.channel import Channel
 from node.engines.process.losses import EngineLoss, StartAgain, after_loss
-from node.engines.process.remote_engine import ModelExpected, Patience, RemoteEngine, least_sufficient
+from node.engines.process.remote_engine import GroupSampled, ModelExpected, Patience, RemoteEngine, least_sufficient
+from node.engines.process.told_requests import ToldRequests
 from node.engines.resumption import SamplingStart, progress_of, starts_of, token_limit
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
@@ -76,13 +79,14 @@ class ProcessEngine:
         seed: int,
         files: Path | None,
         report: Callable[[EngineChange], None],
+        beside: bool = False,
         patience: Patience = USUAL_PATIENCE,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``start`` starts a process, or raises ``EngineLostError``; ``embedded`` makes the engine that takes over, one
-        that owns its weights. ``files``: a directory that the process sees too. ``sleep`` and ``clock`` are of one
-        time."""
+        that owns its weights. ``files``: a directory that the process sees too. ``beside``: the learner may compute
+        while it samples. ``sleep`` and ``clock`` are of one time."""
         self._policy, self._start, self._make_embedded = policy, start, embedded
         self._expected = ModelExpected(
             policy.family, layout_of(policy.trainable()).digest, policy.tokens.vocabulary, policy.tokens.eos_ids
@@ -90,6 +94,7 @@ class ProcessEngine:
         self.rows = rows
         self._random = random.Random(seed)  # of calls without a seed
         self._files, self._report, self._patience = files, report, patience
+        self.beside = beside
         self._sleep, self._clock = sleep, clock
         self._version = 0
         self._whole: Callable[[], EncodedWeights] | None = None
@@ -157,21 +162,29 @@ class ProcessEngine:
         return [list(progress.samples) for progress in self.advance(requests, sampling)]
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         policy = self._policy
         limits = [token_limit(each, vocabulary=policy.vocabulary, context=policy.context) for each in requests]
         starts = starts_of(requests, limits)
         seed = self._random.getrandbits(63) if sampling.seed is None else sampling.seed
+        told = ToldRequests(requests, starts, limits, self._version, policy.tokens.eos_ids, ended)
         sequences: list[Sampled] | None = []
         if starts:
+            tell = told.group_ended if self.beside and ended is not None else None
             sequences = self._on_remote(
-                lambda remote: self._sampled(remote, starts, len(requests), sampling.temperature, seed, enough)
+                lambda remote: self._sampled(remote, starts, len(requests), sampling.temperature, seed, enough, tell)
             )
         if sequences is None:
             self._bring_up_to_date(self._taken_over().load_weights)
-            return self._taken_over().advance(requests, Sampling(sampling.temperature, seed), enough)
-        return progress_of(requests, starts, sequences, limits, self._version, policy.tokens.eos_ids)
+            reached = self._taken_over().advance(requests, Sampling(sampling.temperature, seed), enough)
+        else:
+            reached = progress_of(requests, starts, sequences, limits, self._version, policy.tokens.eos_ids)
+        return told.in_place_of(reached)
 
     def release(self) -> None:
         if self._embedded is not None:
@@ -198,11 +211,12 @@ class ProcessEngine:
         temperature: float,
         seed: int,
         enough: Enough | None,
+        ended: GroupSampled | None,
     ) -> list[Sampled]:
         self._bring_up_to_date(remote.load)
         asked = tuple(Start(each.request, tuple(each.prefix_ids), each.completions, each.limit) for each in starts)
         suffices = None if enough is None else least_sufficient(enough, groups)
-        sampled = remote.sample(SamplingBatch(asked, groups, temperature, seed, self._rows, suffices), enough)
+        sampled = remote.sample(SamplingBatch(asked, groups, temperature, seed, self._rows, suffices), enough, ended)
         self._losses_in_a_row = 0
         return sampled
 

@@ -39,6 +39,7 @@ from protocol.streams.engine_batches import Received, Sampled, SamplingBatch, ge
 from protocol.streams.engine_messages import EngineAnswer, EngineRefusal, EngineRequest
 
 A = TypeVar("A", bound=EngineAnswer)
+GroupSampled = Callable[[int, list[Sampled]], None]  # takes a group and what was sampled of its completions
 
 SLOWEST_READING: Final = 50e6  # bytes a second
 SLOWEST_OPERATIONS: Final = 10e9  # a second, of a CPU
@@ -127,9 +128,10 @@ class RemoteEngine:
             self._answer(messages.EngineDone, seconds)
         self._holds = version, weights.target
 
-    def sample(self, batch: SamplingBatch, enough: Enough | None) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Enough | None, ended: GroupSampled | None = None) -> list[Sampled]:
         """Returns what was sampled of each completion of ``batch``. ``enough`` is asked several times a second; the
-        engine itself stops at ``batch.enough``.
+        engine itself stops at ``batch.enough``. ``ended`` gets each group as soon as it has come whole; the engine goes
+        on meanwhile, however long that takes.
 
         Raises ``ValueError``, ``ConfigurationError`` or ``MemoryError`` where the engine refuses the batch.
         """
@@ -143,7 +145,10 @@ class RemoteEngine:
             progress = self._ask(poll, messages.EngineProgress, self._patience.answer + wait_seconds)
             self._check_weights(progress)
             with _false_if_refused():
-                received.take(progress)
+                complete = received.take(progress)
+            if ended is not None:
+                for group in complete:
+                    ended(group, received.group(group))
             if not progress.running and progress.left == 0:
                 break
             if progress.steps != steps:

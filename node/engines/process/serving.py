@@ -208,7 +208,7 @@ class EngineSession:
             if refused is not None:
                 self._generation = None
                 return refused
-        handed, left = ([], 0) if running else generation.hand_over()
+        handed, left = generation.handed_over()
         if not running and left == 0:
             self._generation, self._last_steps = None, generation.steps
         return progress_message(
@@ -230,14 +230,26 @@ class _Generation:
         self.interrupted = threading.Event()
         self.steps = 0
         self.complete = 0
-        self._waiting: deque[tuple[int, Sampled]] | None = None  # sampled, and not handed over
-        self._sampled: Future[list[Sampled]] = thread.submit(engine.sample, batch, self._looked)
-        self._ended = threading.Event()
-        self._sampled.add_done_callback(lambda _: self._ended.set())
+        self._waiting: deque[tuple[int, Sampled]] = deque()  # to be handed over; the engine's thread appends
+        self._news = threading.Event()  # something waits, or it has ended
+        self._sampled: Future[None] = thread.submit(self._sample, engine)
+        self._sampled.add_done_callback(lambda _: self._news.set())
 
     def wait(self, seconds: float) -> bool:
-        """Returns whether it has ended, at the latest after so many seconds."""
-        return self._ended.wait(seconds)
+        """Returns whether it has ended: at once when there is something to hand over, at the latest after so many
+        seconds."""
+        if not self._waiting and not self._sampled.done():
+            self._news.wait(seconds)
+        self._news.clear()
+        return self._sampled.done()
+
+    def _sample(self, engine: HostedEngine) -> None:
+        rest = engine.sample(self._batch, self._looked, self._hand_over)
+        self._waiting.extend((number, sampled) for number, sampled in enumerate(rest) if len(sampled[0]))
+
+    def _hand_over(self, number: int, sampled: Sampled) -> None:
+        self._waiting.append((number, sampled))
+        self._news.set()
 
     def refusal(self) -> messages.Refused | None:
         """Returns why it came to nothing, once it has ended. Raises what is no fault of the request."""
@@ -252,11 +264,8 @@ class _Generation:
             return _refused(EngineRefusal.REQUEST, error)
         raise error
 
-    def hand_over(self) -> tuple[list[tuple[int, Sampled]], int]:
-        """Returns the next completions that fit into one answer, at least one, and how many are left then."""
-        if self._waiting is None:
-            every = enumerate(self._sampled.result())
-            self._waiting = deque((number, sampled) for number, sampled in every if len(sampled[0]))
+    def handed_over(self) -> tuple[list[tuple[int, Sampled]], int]:
+        """Returns the next completions that fit into one answer, at least one if any wait, and how many are left."""
         handed: list[tuple[int, Sampled]] = []
         size_bytes = 0
         while self._waiting:

@@ -31,7 +31,7 @@ from node.engines.resumption import SamplingStart
 from node.engines.vllm_backend.requests import Completions
 from node.engines.vllm_backend.vllm_setup import VllmSetup
 from node.kernels.weight_diff_kernels import weights_hash_fast
-from protocol.streams.engine_batches import Sampled, SamplingBatch
+from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 from protocol.weights.tensor_layout import TensorLayout
 
 ADAPTER: Final = "adapter"  # the name of each one, and of its folder
@@ -80,9 +80,9 @@ class HostedVllm:
             raise RuntimeError("vLLM kept keys and values of earlier weights")
         self._hash = weights.target
 
-    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
+    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
         starts = checked_starts(batch, vocabulary=self._setup.width, context=self.context)
-        completions = Completions(starts, batch.groups)
+        completions = Completions(starts, batch.groups, hand_over)
         self.wake()
         torch.manual_seed(batch.seed)
         try:
@@ -95,7 +95,7 @@ class HostedVllm:
         finally:
             if running := completions.running:
                 self._engine.abort_request([str(number) for number in running])
-        return completions.all()
+        return completions.rest()
 
     def measured_hash(self) -> bytes:
         """Of the copy that diffs refer to: vLLM's own tensors have other forms."""

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from node.engines.resumption import SamplingStart
-from protocol.streams.engine_batches import Sampled
+from protocol.streams.engine_batches import HandOver, Sampled
 
 
 class Completions:
     """Which completions wait, which run, and what was sampled of each."""
 
-    def __init__(self, starts: Sequence[SamplingStart], groups: int) -> None:
+    def __init__(self, starts: Sequence[SamplingStart], groups: int, hand_over: HandOver) -> None:
+        self._hand_over = hand_over
         self._owners = owners = [start for start in starts for _ in range(start.completions)]
         self._waiting = deque(range(len(owners)))  # by number, in the order of the starts
         self._running: set[int] = set()
@@ -42,16 +43,23 @@ class Completions:
             yield number, self._owners[number]
 
     def sampled(self, number: int, token_ids: Sequence[int], logps: Sequence[float], *, ended: bool) -> None:
-        """Appends what was sampled of a running completion."""
+        """Appends what was sampled of a running completion. Once its group is complete, that is handed over."""
         self._token_ids[number].extend(token_ids)
         self._logps[number].extend(logps)
         if ended:
             self._running.remove(number)
-            self._missing[self._owners[number].request] -= 1
+            group = self._owners[number].request
+            self._missing[group] -= 1
+            if not self._missing[group]:
+                for each in (n for n, start in enumerate(self._owners) if start.request == group):
+                    self._hand_over(each, self._taken(each))
 
-    def all(self) -> list[Sampled]:
-        """Tokens and log-probabilities of each, in the order of the starts; some may be empty."""
-        return [
-            (np.array(token_ids, np.int64), np.array(logps, np.float32))
-            for token_ids, logps in zip(self._token_ids, self._logps, strict=True)
-        ]
+    def rest(self) -> list[Sampled]:
+        """Tokens and log-probabilities of each, in the order of the starts; some may be empty, and those handed over
+        are."""
+        return [self._taken(number) for number in range(len(self._owners))]
+
+    def _taken(self, number: int) -> Sampled:
+        token_ids, self._token_ids[number] = self._token_ids[number], []
+        logps, self._logps[number] = self._logps[number], []
+        return np.array(token_ids, np.int64), np.array(logps, np.float32)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.configuration import LearnerSection
-from node.engines.engine import Engine, GenerationProgress, GenerationRequest, Sampling
+from node.engines.engine import Ended, Engine, Enough, GenerationProgress, GenerationRequest, Sampling
 from node.learner.allocation.allocator import Allocation
 from node.learner.generation.own_rollouts import Rollout, scoring_item
 from node.learner.generation.unfinished import UnfinishedGroup
@@ -31,6 +31,15 @@ from protocol.errors import ProtocolError
 from protocol.messages import PromptRef
 
 log = logging.getLogger(__name__)
+
+
+class EndedGroups(Protocol):
+    """Who learns of groups that have ended while others are sampled."""
+
+    def start(self) -> None:
+        """A round's groups are generated, for the first time or again."""
+
+    def ended(self, rollout: Rollout) -> None: ...
 
 
 class RewardScorer(Protocol):
@@ -101,13 +110,21 @@ class Generation:
         self._temperature, self._context = temperature, context
 
     def run(
-        self, plan: RoundPlan, unfinished: Sequence[UnfinishedGroup], halted: Callable[[], bool] | None = None
+        self,
+        plan: RoundPlan,
+        unfinished: Sequence[UnfinishedGroup],
+        halted: Callable[[], bool] | None = None,
+        listener: EndedGroups | None = None,
     ) -> Generated:
         """Generates by ``plan``, resuming ``unfinished`` first.
 
         Once ``halted`` returns true it stops after the next token and returns what there is. A prompt that leaves no
-        room for an answer in the model's context is left out and counted.
+        room for an answer in the model's context is left out and counted. ``listener`` gets the very rollouts that are
+        returned, as far as the engine says that they have ended (``Engine.advance``); none with ``resample``, which may
+        drop them.
         """
+        if listener is not None:
+            listener.start()
         drawn, waiting, tally = deque(plan.allocations), list(unfinished), _Tally()
         seeds = random.Random(plan.sampling_seed)
         seed = plan.sampling_seed  # of the first wave
@@ -115,8 +132,9 @@ class Generation:
             wave = self._launches(missing, drawn, waiting, tally)
             if not wave:
                 break
-            progress = self._advance(wave, missing, seed, halted)
-            complete = self._sort_out(wave, progress, waiting, tally)
+            told: dict[int, Rollout] = {}
+            progress = self._advance(wave, missing, seed, halted, self._telling(wave, told, listener))
+            complete = self._sort_out(wave, progress, told, waiting, tally)
             if not self._section.resample:
                 tally.kept += complete
                 break
@@ -181,32 +199,52 @@ class Generation:
         return _Launch(prompt, GenerationRequest(prompt_ids, group.completions, room, group.progress))
 
     def _advance(
-        self, wave: Sequence[_Launch], missing: int, seed: int, halted: Callable[[], bool] | None
+        self,
+        wave: Sequence[_Launch],
+        missing: int,
+        seed: int,
+        halted: Callable[[], bool] | None,
+        ended: Ended | None,
     ) -> list[GenerationProgress]:
-        sampling = Sampling(self._temperature, seed)
-        requests = [launch.request for launch in wave]
+        enough: Enough | None = None
         if halted is not None:
-            return self.engine.advance(requests, sampling, lambda complete: complete >= missing or halted())
-        if len(wave) > missing:
-            return self.engine.advance(requests, sampling, lambda complete: complete >= missing)
-        return self.engine.advance(requests, sampling)
+            enough = lambda complete: complete >= missing or halted()  # noqa: E731
+        elif len(wave) > missing:
+            enough = lambda complete: complete >= missing  # noqa: E731
+        requests = [launch.request for launch in wave]
+        return self.engine.advance(requests, Sampling(self._temperature, seed), enough, ended)
+
+    def _telling(self, wave: Sequence[_Launch], told: dict[int, Rollout], listener: EndedGroups | None) -> Ended | None:
+        """Returns what tells ``listener`` of ended groups, and notes them in ``told`` by their place in ``wave``."""
+        if listener is None or self._section.resample:
+            return None
+
+        def tell(index: int, reached: GenerationProgress) -> None:
+            told[index] = self._rollout(wave[index], reached)
+            listener.ended(told[index])
+
+        return tell
+
+    def _rollout(self, launch: _Launch, reached: GenerationProgress) -> Rollout:
+        texts = tuple(self._tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
+        return Rollout(launch.prompt, tuple(launch.request.prompt_ids), reached.samples, texts)
 
     def _sort_out(
         self,
         wave: Sequence[_Launch],
         progress: Sequence[GenerationProgress],
+        told: Mapping[int, Rollout],
         waiting: list[UnfinishedGroup],
         tally: _Tally,
     ) -> list[Rollout]:
         """Returns the complete groups; the others go to the front of ``waiting``, being older than what is there."""
         complete: list[Rollout] = []
         unfinished: list[UnfinishedGroup] = []
-        for launch, reached in zip(wave, progress, strict=True):
+        for index, (launch, reached) in enumerate(zip(wave, progress, strict=True)):
             request = launch.request
             tally.tokens += reached.tokens - (request.begun.tokens if request.begun else 0)
             if len(reached.samples) == request.completions:
-                texts = tuple(self._tokens.text_of(s.token_ids.tolist()) for s in reached.samples)
-                complete.append(Rollout(launch.prompt, tuple(request.prompt_ids), reached.samples, texts))
+                complete.append(told.get(index) or self._rollout(launch, reached))
             else:
                 unfinished.append(UnfinishedGroup(launch.prompt.ref, request.completions, reached))
         waiting[:0] = unfinished

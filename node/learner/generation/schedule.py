@@ -19,13 +19,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from node.configuration import Config
 from node.learner.generation.engine_weights import EngineWeights
-from node.learner.generation.generation import Generated, Generation, RoundPlan
+from node.learner.generation.generation import EndedGroups, Generated, Generation, RoundPlan
 from node.learner.generation.unfinished import UnfinishedGroup
 from node.learner.memory.phases import PhaseRunner
 
@@ -42,8 +43,9 @@ class GenerationSchedule(Protocol):
     def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
         """Plans that round and those that may be generated ahead; ``unfinished`` is what the round before left over."""
 
-    def take(self) -> Generated:
-        """Returns what was generated for the round launched. Raises what generation raised."""
+    def take(self, listener: EndedGroups | None = None) -> Generated:
+        """Returns what was generated for the round launched. Raises what generation raised. ``listener`` is told of
+        groups where these are generated on the caller's thread."""
 
     def release(self) -> None:
         """Gives back the engine's keys and values, unless it generates now."""
@@ -104,11 +106,12 @@ class InTurn:
     def launch(self, round_number: int, unfinished: Sequence[UnfinishedGroup], plan_of: PlanOf) -> None:
         self._launched = plan_of(round_number), unfinished
 
-    def take(self) -> Generated:
+    def take(self, listener: EndedGroups | None = None) -> Generated:
         assert self._launched is not None, "take before launch"
         plan, unfinished = self._launched
         try:
-            return self._phases.run("generate", lambda: self._generation.run(plan, unfinished), self.release)
+            run = partial(self._generation.run, plan, unfinished, listener=listener)
+            return self._phases.run("generate", run, self.release)
         finally:
             self.release()  # learning needs the memory
 
@@ -163,7 +166,7 @@ class Ahead:
             self._batches.append(_Batch(generated, begun))
             self._next_round += 1
 
-    def take(self) -> Generated:
+    def take(self, listener: EndedGroups | None = None) -> Generated:
         generated = self._batches.popleft().generated.result()
         # The next one begins now, before anything is learnt from this one, so that its weights do not depend on timing.
         self._batches[0].begun.wait()

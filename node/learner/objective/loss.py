@@ -117,8 +117,13 @@ def objective_loss(
         terms, kl = terms + section.kl_weight * kl_terms, kl_terms.detach()
     if rule.mean_of_completion:
         terms = terms / spans.lengths[sequence_of_token]
-    loss = terms.sum() / max(1, rule.divisor(totals))  # a batch of nothing is not divided by zero
+    loss = terms.sum() / divisor_of(totals, section)
     return loss, report_of_micro_batch(loss, entropies, kl, spans, log_ratios, divergence, weights, clipped)
+
+
+def divisor_of(totals: BatchTotals, section: ObjectiveSection) -> int:
+    """Returns what the sum over the batch is divided by, at least 1: a batch of nothing is not divided by zero."""
+    return max(1, LOSSES[section.research.loss].divisor(totals))
 
 
 def _log_u(

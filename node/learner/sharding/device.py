@@ -11,11 +11,20 @@ from node.learner.memory.freed_tensors import return_freed_tensors
 from node.learner.objective.forward import Network
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.optimizer import MasterAdamW
-from node.learner.sharding.messages import DeviceStart, DeviceTask, Gather, Prepare, Put, TakeSteps
+from node.learner.sharding.messages import (
+    BeginSteps,
+    DeviceStart,
+    DeviceTask,
+    DropBegun,
+    Gather,
+    Prepare,
+    Put,
+    TakeSteps,
+)
 from node.learner.sharding.model import reshard, shard_network
 from node.learner.sharding.process_group import DeviceGroup, share_processors
 from node.learner.sharding.sharded_adamw import ShardRows
-from node.learner.step import steps_of
+from node.learner.step import BegunStep, begin_step, steps_of
 from node.policy.policy import Policy
 from protocol.errors import ConfigurationError
 
@@ -42,12 +51,18 @@ class Device:
         )
         self._objective = ObjectiveSection.model_validate(start.objective)
         self._others = OtherPolicies(trained, self._objective)
+        self._begun = BegunStep()
         self._rows = ShardRows(self._group, trained, self._optimizer)
 
     def do(self, task: DeviceTask) -> None:
         match task:
             case TakeSteps():
                 self._take_steps(task)
+            case BeginSteps():
+                self._begin_steps(task)
+            case DropBegun():
+                self._begun.clear()
+                self._optimizer.drop_gradients()
             case Prepare():
                 self._optimizer.prepare()
             case Gather():
@@ -56,5 +71,11 @@ class Device:
                 self._rows.take(task)
 
     def _take_steps(self, message: TakeSteps) -> None:
-        steps_of(message.task, self._network, self._optimizer, self._objective, self._others, self._group)
+        begun, self._begun = self._begun, BegunStep()
+        steps_of(message.task, self._network, self._optimizer, self._objective, self._others, self._group, begun)
+        reshard(self._network)
+
+    def _begin_steps(self, message: BeginSteps) -> None:
+        task, group = message.task, self._group
+        begin_step(self._begun, self._network, self._optimizer, task, self._objective, self._others, group)
         reshard(self._network)

@@ -71,6 +71,14 @@ class LeadingDevice(Devices, Protocol):
         """Returns a context within which all devices take the steps of ``task``, this one by its own call."""
         ...
 
+    def beginning(self, task: StepTask) -> AbstractContextManager[None]:
+        """The same for ``step.begin_step``: the groups of ``task`` are part of the next steps that are taken."""
+        ...
+
+    def drop_begun(self) -> None:
+        """Lets the other devices drop what was begun, this one does it itself."""
+        ...
+
 
 class _OneDevice:
     rank = 0
@@ -78,6 +86,12 @@ class _OneDevice:
 
     def taking(self, task: StepTask) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def beginning(self, task: StepTask) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def drop_begun(self) -> None:
+        return
 
     def sums(self, values: Sequence[float]) -> list[float]:
         return list(values)

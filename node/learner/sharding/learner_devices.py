@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from node.learner.objective.forward import Network
 from node.learner.objective.report import ObjectiveReport
 from node.learner.sharding.device_processes import DeviceProcesses
 from node.learner.sharding.devices import StepTask
-from node.learner.sharding.messages import TakeSteps
+from node.learner.sharding.messages import BeginSteps, DropBegun, TakeSteps
 from node.learner.sharding.model import reshard
 from node.learner.sharding.process_group import DeviceGroup
 from node.policy.device_faults import detail_of, is_out_of_memory
@@ -54,14 +54,23 @@ class LearnerDevices:
     def added(self, report: ObjectiveReport) -> ObjectiveReport:
         return self._group.added(report)
 
+    def taking(self, task: StepTask) -> AbstractContextManager[None]:
+        return self._all_doing(TakeSteps(task))
+
+    def beginning(self, task: StepTask) -> AbstractContextManager[None]:
+        return self._all_doing(BeginSteps(task))
+
+    def drop_begun(self) -> None:
+        self._processes.tell(DropBegun())
+
     @contextmanager
-    def taking(self, task: StepTask) -> Iterator[None]:
-        """Within the context all devices take the steps of ``task``.
+    def _all_doing(self, message: TakeSteps | BeginSteps) -> Iterator[None]:
+        """Within the context all devices do what ``message`` says.
 
         Whatever fails there leaves the others in the middle of it, so nothing is repeated in this process: raises
         ``AcceleratorError``.
         """
-        self._processes.tell(TakeSteps(task))
+        self._processes.tell(message)
         try:
             yield
         except Exception as error:

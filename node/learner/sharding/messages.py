@@ -44,6 +44,16 @@ class TakeSteps(Struct, frozen=True, tag="steps"):
     task: StepTask
 
 
+class BeginSteps(Struct, frozen=True, tag="begin"):
+    """The gradient of some groups of the batch of which ``TakeSteps`` brings the others."""
+
+    task: StepTask
+
+
+class DropBegun(Struct, frozen=True, tag="drop"):
+    """What was begun is forgotten."""
+
+
 class Prepare(Struct, frozen=True, tag="prepare"):
     """Moments are allocated."""
 
@@ -62,7 +72,7 @@ class Put(Struct, frozen=True, tag="put"):
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]
 
 
-DeviceTask = TakeSteps | Prepare | Gather | Put
+DeviceTask = TakeSteps | BeginSteps | DropBegun | Prepare | Gather | Put
 
 
 def line_of(message: DeviceStart | DeviceTask) -> bytes:

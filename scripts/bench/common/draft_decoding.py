@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from node.configuration import Config, EngineSection, LearnerSection, PolicySection
-from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sample, Sampling
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sample, Sampling
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
 from node.learner.foreign.intake import RolloutIntake
@@ -85,7 +85,11 @@ class RecordingEngine(TorchEngine):
         self.answers: Answers = []
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         reached = super().advance(requests, sampling, enough)
         for request, progress in zip(requests, reached, strict=True):

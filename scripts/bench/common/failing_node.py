@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from node.averaging.weight_averager import WeightAverager
 from node.checkpoints.checkpoints import BackgroundCheckpoints, Snapshot
-from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sampling, Weights
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Weights
 from node.engines.torch import TorchEngine
 from node.learner.optimizer import MasterAdamW, StepReport
 from node.learner.persistence import LearnerState
@@ -92,7 +92,11 @@ class Engine(TorchEngine):
     injector: Injector
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         with self.injector.part("generating"):
             return super().advance(requests, sampling, enough)
@@ -105,9 +109,9 @@ class Engine(TorchEngine):
 class Optimizer(MasterAdamW):
     injector: Injector
 
-    def step(self, *, rate_scale: float = 1.0) -> StepReport:
+    def step(self, *, rate_scale: float = 1.0, divide_by: float = 1.0) -> StepReport:
         with self.injector.part("step"):
-            return super().step(rate_scale=rate_scale)
+            return super().step(rate_scale=rate_scale, divide_by=divide_by)
 
 
 class Averager(WeightAverager):

@@ -29,6 +29,32 @@ class ProcessorShare:
         joined = "echo $$ > {}; exec {}".format(shlex.quote(str(self.folder / "cgroup.procs")), shlex.join(command))
         return ["sh", "-c", joined]
 
+    @contextmanager
+    def holding(self, process: int) -> Iterator[None]:
+        """Within the context a process has the share; afterwards it is where it was, if it still runs."""
+        before = _group_of(process)
+        _put(self.folder, process)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                _put(before, process)
+
+
+def _put(folder: Path, process: int) -> None:
+    (folder / "cgroup.procs").write_text(str(process))
+
+
+def _group_of(process: int) -> Path:
+    """Returns the folder of the control group that a process has now."""
+    for line in Path(f"/proc/{process}/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return FIRST / path.removeprefix("/")
+        if number == "0":
+            found = SECOND / path.removeprefix("/")
+    return found
+
 
 @contextmanager
 def processor_shares(cores: Sequence[float]) -> Iterator[list[ProcessorShare]]:

@@ -11,8 +11,10 @@ import pytest
 
 from node.engines.batch import joining_count
 from node.engines.engine import GenerationRequest, Sampling
+from node.engines.resumption import starts_of
 from node.engines.torch import TorchEngine
 from node.policy.policy import Policy
+from protocol.streams.engine_batches import Sampled
 
 Load = Callable[..., Policy]
 Samples = list[tuple[list[int], np.ndarray[Any, np.dtype[np.float32]]]]
@@ -111,3 +113,47 @@ def test_completions_join_when_an_eighth_of_the_rows_is_free_or_all_fit() -> Non
     assert joining_count(present=120, waiting=5, rows=128) == 5
     assert joining_count(present=4, waiting=9, rows=5) == 1
     assert joining_count(present=3, waiting=0, rows=8) == 0
+
+
+@pytest.mark.parametrize(("look_every", "drafts"), [(1, False), (1, True), (4, False)])
+def test_groups_are_handed_over_in_the_order_in_which_they_end_and_are_what_is_sampled_otherwise(
+    load_policy: Load, look_every: int, drafts: bool
+) -> None:
+    policy, asked = load_policy("qwen3"), requests()
+    engine = TorchEngine(policy, rows=6, seed=0, look_every=look_every, drafts=drafts)
+    starts = starts_of(asked, [request.max_new_tokens for request in asked])
+    whole = engine.sample(starts, len(asked), Sampling(seed=11))
+    handed: list[tuple[int, Sampled]] = []
+    known_at_look: list[int] = []
+
+    def enough(complete: int) -> bool:
+        known_at_look.append(len(handed))
+        return False
+
+    rest = engine.sample(
+        starts, len(asked), Sampling(seed=11), enough, lambda number, sampled: handed.append((number, sampled))
+    )
+    assert [len(tokens) for tokens, _ in rest] == [0] * len(whole)
+    assert sorted(number for number, _ in handed) == list(range(len(whole)))
+    assert len(set(known_at_look)) > 3 and known_at_look[-1] == len(whole)  # group after group, not at the end
+    owners = [start.request for start in starts for _ in range(start.completions)]
+    order = list(dict.fromkeys(owners[number] for number, _ in handed))
+    assert [number for number, _ in handed] == [n for group in order for n in range(len(owners)) if owners[n] == group]
+    for number, (tokens, logps) in handed:
+        assert tokens.tolist() == whole[number][0].tolist()
+        np.testing.assert_allclose(logps, whole[number][1], atol=1e-6)
+
+
+def test_what_has_not_ended_when_there_is_enough_is_returned_and_not_handed_over(load_policy: Load) -> None:
+    policy, asked = load_policy("qwen3"), requests()
+    starts = starts_of(asked, [request.max_new_tokens for request in asked])
+    handed: set[int] = set()
+    rest = TorchEngine(policy, rows=64, seed=0).sample(
+        starts,
+        len(asked),
+        Sampling(seed=11),
+        lambda complete: complete >= 2,
+        lambda number, sampled: handed.add(number),
+    )
+    sampled = {number for number, (tokens, _) in enumerate(rest) if len(tokens)}
+    assert handed and sampled and not handed & sampled and len(handed | sampled) == len(rest)

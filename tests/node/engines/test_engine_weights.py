@@ -10,7 +10,7 @@ import torch
 
 from node.configuration import Config, LearnerSection, PolicySection, TasksSection
 from node.engines.encoded_weights import EncodedWeights
-from node.engines.engine import Enough, GenerationProgress, GenerationRequest, Sampling, Weights
+from node.engines.engine import Ended, Enough, GenerationProgress, GenerationRequest, Sampling, Weights
 from node.engines.torch import TorchEngine
 from node.events import RoundDone
 from node.learner.foreign.intake import RolloutIntake
@@ -57,7 +57,11 @@ class EngineElsewhere(TorchEngine):
         super().load_weights(version, arrived)
 
     def advance(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, enough: Enough | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        enough: Enough | None = None,
+        ended: Ended | None = None,
     ) -> list[GenerationProgress]:
         reached = super().advance(requests, sampling, enough)
         before = [request.begun or GenerationProgress() for request in requests]

@@ -18,10 +18,12 @@ from node.learner.objective.alignment import Alignment
 from node.learner.objective.baselines import with_baselines
 from node.learner.objective.batch import SELF, TrainingCompletion, TrainingGroup
 from node.learner.objective.forward import MicroBatch, Network, completion_logps, plan_micro_batches
+from node.learner.objective.loss import BatchTotals, divisor_of
 from node.learner.objective.other_policies import OtherPolicies
 from node.learner.objective.pass_settings import PassSettings
 from node.learner.optimizer import MasterAdamW
-from node.learner.step import BatchReport, optimizer_steps
+from node.learner.sharding.devices import StepTask
+from node.learner.step import BatchReport, BegunStep, begin_step, may_begin, optimizer_steps
 from tests.node.learner.objective_sections import objective_section
 
 VOCABULARY = 11
@@ -52,7 +54,16 @@ class Bench:
         self.optimizer = MasterAdamW(self.parameters, LearnerSection(learning_rate=RATE))
         self.others = OtherPolicies(self.parameters, objective)
 
-    def learn(self, groups: Sequence[TrainingGroup], whole_batch: int = 1) -> BatchReport:
+    def begin(self, begun: BegunStep, groups: Sequence[TrainingGroup]) -> None:
+        task = StepTask(tuple(groups), self.passes, 1.0, max_new_tokens=8, whole_batch=1)
+        begin_step(begun, self.network, self.optimizer, task, self.objective, self.others)
+
+    def divisor(self, groups: Sequence[TrainingGroup]) -> int:
+        return divisor_of(BatchTotals(sum(g.tokens for g in groups), sum(g.size for g in groups), 8), self.objective)
+
+    def learn(
+        self, groups: Sequence[TrainingGroup], whole_batch: int = 1, begun: BegunStep | None = None
+    ) -> BatchReport:
         return optimizer_steps(
             self.network,
             self.optimizer,
@@ -63,6 +74,7 @@ class Bench:
             temperature=1.0,
             max_new_tokens=8,
             whole_batch=whole_batch,
+            begun=begun,
         )
 
     def weights(self) -> dict[str, Tensor]:
@@ -123,6 +135,64 @@ def test_many_small_micro_batches_make_the_same_step_as_one_large_one(keys: dict
     assert reports[0].objective.loss == pytest.approx(reports[1].objective.loss, rel=1e-3, abs=1e-6)
     assert reports[0].objective.mean_kl() == pytest.approx(reports[1].objective.mean_kl(), rel=1e-3, abs=1e-6)
     assert reports[0].objective.tokens == reports[1].objective.tokens
+
+
+@pytest.mark.parametrize("keys", EVERY_NORMALISATION, ids=lambda keys: "-".join(map(str, keys.values())))
+def test_a_step_that_began_before_all_groups_were_known_is_the_same_step(keys: dict[str, Any]) -> None:
+    objective = objective_section(**({"kl_weight": 0.1} | keys))
+    if not may_begin(objective):
+        assert keys["correction"] == "masked_is"
+        return
+    whole, in_lots = Bench(objective), Bench(objective)
+    for seed in range(2):
+        groups = batch(seed, zeros=True)
+        begun = BegunStep()
+        for lot in (groups[3:5], groups[:1]):
+            in_lots.begin(begun, lot)
+        gradients = {name: g / in_lots.divisor(groups) for name, g in in_lots.optimizer.accumulated.gradients().items()}
+        rest = in_lots.learn([groups[i] for i in (1, 2, 5)], whole_batch=9, begun=begun)
+        report = whole.learn(groups, whole_batch=9)
+        assert gradients and in_lots.optimizer.accumulated.gradients() == {}
+        for name in whole.parameters:
+            torch.testing.assert_close(in_lots.parameters[name], whole.parameters[name], atol=RATE / 20, rtol=0)
+        assert report.step is not None and rest.step is not None and report.step.taken and rest.step.taken
+        assert rest.step.gradient_norm == pytest.approx(report.step.gradient_norm, rel=1e-4)
+        assert rest.objective.loss == pytest.approx(report.objective.loss, rel=1e-3, abs=1e-6)
+        assert rest.objective.tokens == report.objective.tokens
+        assert rest.masses == tuple(report.masses[i] for i in (3, 4, 0, 1, 2, 5))
+
+
+def test_the_gradient_of_groups_that_were_known_early_is_that_of_the_whole_batch_up_to_rounding() -> None:
+    whole, in_lots = Bench(objective_section(kl_weight=0.1)), Bench(objective_section(kl_weight=0.1))
+    groups, begun = batch(zeros=True), BegunStep()
+    for group in groups:
+        in_lots.begin(begun, [group])
+    whole.begin(BegunStep(), groups)
+    theirs = whole.optimizer.accumulated.gradients()
+    for name, gradient in in_lots.optimizer.accumulated.gradients().items():
+        torch.testing.assert_close(gradient, theirs[name], atol=1e-6 * float(theirs[name].abs().max()), rtol=1e-5)
+    clipped = whole.divisor(groups)
+    norm = in_lots.learn([], begun=begun).step
+    assert norm is not None
+    expected = math.sqrt(sum(float(g.double().square().sum()) for g in theirs.values())) / clipped
+    assert norm.gradient_norm == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_begun_step_whose_rest_fails_is_computed_anew_with_everything() -> None:
+    bench, undisturbed = Bench(objective_section()), Bench(objective_section())
+    groups, begun = batch(), BegunStep()
+    bench.begin(begun, groups[:3])
+
+    def fails(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    handle = bench.network.body.register_forward_pre_hook(fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        bench.learn(groups[3:], begun=begun)
+    handle.remove()
+    bench.optimizer.drop_gradients()
+    assert bench.learn(groups[3:], begun=begun).step == undisturbed.learn(groups).step
+    assert all(torch.equal(undisturbed.parameters[name], p) for name, p in bench.parameters.items())
 
 
 def test_recomputed_layers_make_the_same_step_as_those_that_are_kept() -> None:

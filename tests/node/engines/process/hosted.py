@@ -22,7 +22,7 @@ from node.engines.process.serving import EngineSession
 from node.engines.torch import TorchEngine
 from node.learner.generation.engine_weights import EngineWeights
 from node.policy.policy import Policy
-from protocol.streams.engine_batches import Sampled, SamplingBatch
+from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 from protocol.streams.engine_messages import EngineAnswer, decode_engine_answer
 
 QUICK = Patience(start=20.0, answer=20.0, stall=20.0, poll=0.05, poll_asked=0.002, load=20.0)
@@ -48,8 +48,12 @@ class Hosted(HostedTorchEngine):
 
     samples: Sample | None = None
 
-    def sample(self, batch: SamplingBatch, enough: Callable[[int], bool]) -> list[Sampled]:
-        return self.samples(batch, enough) if self.samples is not None else super().sample(batch, enough)
+    def sample(
+        self, batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver | None = None
+    ) -> list[Sampled]:
+        if self.samples is not None:
+            return self.samples(batch, enough)
+        return super().sample(batch, enough, hand_over)
 
 
 class HostedHere:

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from node.engines.encoded_weights import EncodedWeights
-from node.engines.engine import GenerationRequest, Sampling
+from node.engines.engine import GenerationProgress, GenerationRequest, Sampling
 from node.engines.process.losses import MOST_LOSSES, EngineLoss, StartAgain, TakeOver, after_loss
 from node.engines.process.remote_engine import Patience, least_sufficient, patience_with
 from protocol.errors import ConfigurationError, EngineLostError
-from protocol.streams.engine_batches import Sampled, SamplingBatch
+from protocol.streams.engine_batches import HandOver, Sampled, SamplingBatch
 from protocol.streams.engine_messages import Welcome
 from tests.node.engines.process.hosted import (
     ASKED,
@@ -147,6 +147,67 @@ def test_another_model_or_protocol_is_refused_and_after_several_the_embedded_eng
         assert_equal(engine.advance(ASKED, Sampling(seed=3)), near.advance(ASKED, Sampling(seed=3)))
         engine.release()
         assert engine.version == 2
+
+
+def test_what_has_ended_is_told_while_the_rest_is_sampled_and_is_what_is_returned(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3"))
+    told: dict[int, GenerationProgress] = {}
+    told_when_sampling_ended: list[int] = []
+
+    def slow(run: HostedHere) -> None:
+        sample = run.engine.sample
+
+        def waiting(batch: SamplingBatch, enough: Callable[[int], bool], hand_over: HandOver) -> list[Sampled]:
+            rest = sample(batch, lambda complete: enough(complete) or (complete > 0 and not first.wait(10)), hand_over)
+            told_when_sampling_ended.append(len(told))
+            return rest
+
+        run.engine.sample = waiting  # type: ignore[method-assign,assignment]
+
+    first = threading.Event()
+
+    def tell(group: int, reached: GenerationProgress) -> None:
+        told[group] = reached
+        first.set()
+
+    runs.on_start = slow
+    with learner_with(runs) as (engine, _):
+        engine.beside = True
+        reached = engine.advance(ASKED, Sampling(seed=3), ended=tell)
+        assert_equal(reached, embedded(runs.policy, 1).advance(ASKED, Sampling(seed=3)))
+        assert list(told) == [1, 0] and all(reached[group] is progress for group, progress in told.items())
+        assert told_when_sampling_ended[0] >= 1
+        told.clear()
+        engine.beside = False
+        engine.advance(ASKED, Sampling(seed=3), ended=tell)
+        assert told == {}
+
+
+def test_a_group_that_was_told_stays_as_it_was_where_the_rest_is_sampled_anew(load_policy: Load) -> None:
+    runs = Runs(load_policy("qwen3"))
+    told: dict[int, GenerationProgress] = {}
+
+    def tell(group: int, reached: GenerationProgress) -> None:
+        assert group not in told
+        told[group] = reached
+        if len(told) == 1:
+            runs.started[0].die()
+
+    def from_another_seed(run: HostedHere) -> None:
+        if runs.started:
+            sample = Hosted.sample
+            run.engine.samples = lambda batch, enough: sample(other, replace(batch, seed=batch.seed + 1), enough)
+
+    other = Hosted(runs.policy.separate(), merge_adapters=True)
+    runs.on_start = from_another_seed
+    with learner_with(runs) as (engine, weights):
+        other.load(1, weights.whole())
+        engine.beside = True
+        reached = engine.advance(ASKED, Sampling(seed=3), ended=tell)
+        once, anew = (embedded(runs.policy, 1).advance(ASKED, Sampling(seed=seed)) for seed in (3, 4))
+    assert len(runs.started) == 2 and list(told) == [1, 0]
+    assert_equal(reached, [anew[0], once[1]])
+    assert reached[0] is told[0] and reached[1] is told[1]
 
 
 def test_an_engine_that_dies_in_every_batch_is_given_up_with_the_weights_that_it_had(load_policy: Load) -> None:

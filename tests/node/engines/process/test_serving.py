@@ -45,6 +45,14 @@ class Client:
             self.channel.send(msgspec.msgpack.encode(request), seconds=WAIT_SECONDS)
         return decode_engine_answer(self.channel.receive(max_bytes=limits.ENGINE_ANSWER_BYTES, seconds=WAIT_SECONDS))
 
+    def polled_to_the_end(self) -> messages.EngineProgress:
+        """Returns the last answer of a generation."""
+        while True:
+            answer = self.ask(messages.Poll(60_000))
+            assert isinstance(answer, messages.EngineProgress)
+            if not answer.running and not answer.left:
+                return answer
+
     def refusal(self, *requests: EngineRequest) -> str:
         answer = self.ask(*requests)
         assert isinstance(answer, messages.Refused), answer
@@ -91,8 +99,7 @@ def test_each_request_in_its_wrong_place_is_refused_with_its_reason(run: HostedH
     for early in (generate, messages.Sleep(), messages.AskHealth(True)):
         assert client.refusal(early) == "busy"
     assert client.refusal(*loading(5, weights)) == "busy"
-    answer = client.ask(messages.Poll(limits.ENGINE_POLL_MILLISECONDS))
-    assert isinstance(answer, messages.EngineProgress)
+    answer = client.polled_to_the_end()
     assert (answer.version, answer.weights, answer.running, answer.left) == (4, weights.target, False, 0)
     assert client.ask(messages.AskHealth(True)) == messages.Health(4, weights.target, "idle", answer.steps)
     assert client.ask(messages.EndEngine()) == messages.EngineDone()
@@ -108,8 +115,7 @@ def test_a_batch_that_does_not_suit_the_model_is_refused_and_the_next_is_sampled
         assert client.ask(generate_message(msgspec_replaced(start))) == messages.EngineDone()
         assert client.refusal(messages.Poll(60_000)) == reason
     client.ask(generate_message(BATCH))
-    answer = client.ask(messages.Poll(60_000))
-    assert isinstance(answer, messages.EngineProgress) and answer.complete == 1
+    assert client.polled_to_the_end().complete == 1
 
 
 def msgspec_replaced(start: Start) -> SamplingBatch:

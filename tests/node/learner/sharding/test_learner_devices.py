@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from node.learner.sharding.devices import ONE_DEVICE, LeadingDevice, StepTask
 from node.learner.sharding.learner_devices import LearnerDevices, ShardedPolicy
 from node.learner.sharding.sharded_adamw import ShardedAdamW
 from node.learner.sharding.starting import other_starts, put_in_shards
-from node.learner.step import BatchReport, steps_of
+from node.learner.step import BatchReport, BegunStep, begin_step, steps_of
 from node.policy.policy import Policy
 from node.policy.weight_layout import layout_of
 from node.policy.whole_tensors import bytes_of, elements_of
@@ -50,7 +51,7 @@ class Whole:
         self.optimizer = MasterAdamW(self.policy.trainable(), LEARNER)
 
     def learn(self, seed: int) -> BatchReport:
-        return steps(self.policy, self.optimizer, ONE_DEVICE, seed)
+        return steps(self.policy, self.optimizer, ONE_DEVICE, step_task(seed))
 
 
 class InShards:
@@ -73,15 +74,20 @@ class InShards:
         self.loss.set()
 
     def learn(self, seed: int) -> BatchReport:
-        return steps(self.policy, self.optimizer, self.devices, seed)
+        return steps(self.policy, self.optimizer, self.devices, step_task(seed))
 
 
-def steps(policy: Policy, optimizer: MasterAdamW, devices: LeadingDevice, seed: int) -> BatchReport:
-    task = StepTask(tuple(groups(seed, prompts=6)), PassSettings(60, recompute=True, chunk_tokens=8), 1.0, 8, 4)
+def step_task(seed: int) -> StepTask:
+    return StepTask(tuple(groups(seed, prompts=6)), PassSettings(60, recompute=True, chunk_tokens=8), 1.0, 8, 4)
+
+
+def steps(
+    policy: Policy, optimizer: MasterAdamW, devices: LeadingDevice, task: StepTask, begun: BegunStep | None = None
+) -> BatchReport:
     with devices.taking(task):
         network = Network.of(policy.model, policy.tokens.vocabulary)
         others = OtherPolicies(policy.trainable(), CONFIG.objective)
-        return steps_of(task, network, optimizer, CONFIG.objective, others, devices)
+        return steps_of(task, network, optimizer, CONFIG.objective, others, devices, begun)
 
 
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], share: float) -> None:
@@ -133,6 +139,32 @@ def test_after_more_steps_weights_and_moments_are_those_of_one_process(sharded: 
     assert_close(sharded.policy.weights(), whole.policy.trainable(), 0.1)
     steps_taken = {float(t) for name, t in sharded.optimizer.state().items() if name.startswith("step.")}
     assert steps_taken == {3.0}
+
+
+def test_a_step_that_begins_before_all_groups_are_known_is_that_of_one_process_at_once(
+    sharded: InShards, whole: Whole
+) -> None:
+    network, others = Network.of(sharded.policy.model), OtherPolicies(sharded.policy.trainable(), CONFIG.objective)
+    task = step_task(4)
+    first, second = (replace(task, groups=task.groups[part]) for part in (slice(0, 2), slice(2, 5)))
+
+    def begin(begun: BegunStep, part: StepTask) -> None:
+        with sharded.devices.beginning(part):
+            begin_step(begun, network, sharded.optimizer, part, CONFIG.objective, others, sharded.devices)
+
+    dropped, begun = BegunStep(), BegunStep()
+    begin(dropped, second)
+    sharded.devices.drop_begun()
+    sharded.optimizer.drop_gradients()
+    begin(begun, first)
+    begin(begun, second)
+    ours = steps(sharded.policy, sharded.optimizer, sharded.devices, replace(task, groups=task.groups[5:]), begun)
+    theirs = whole.learn(4)
+    assert ours.step is not None and theirs.step is not None
+    assert ours.step.gradient_norm == pytest.approx(theirs.step.gradient_norm, rel=1e-4)
+    assert ours.objective.loss == pytest.approx(theirs.objective.loss, rel=1e-4, abs=1e-6)
+    assert ours.objective.tokens == theirs.objective.tokens
+    assert_close(sharded.policy.weights(), whole.policy.trainable(), 0.1)
 
 
 def test_weights_that_are_put_are_those_that_the_next_pass_uses_on_both_devices(
