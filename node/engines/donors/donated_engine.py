@@ -146,7 +146,6 @@ class DonatedEngine:
                 part.job.stop.set()
         if self._donors or self._had_donors:
             self._tell(requests, kept, parts, progress, self._clock() - began)
-        self._had_donors = bool(self._donors)
         return progress
 
     def close(self) -> None:
@@ -155,11 +154,8 @@ class DonatedEngine:
             donor.close()
 
     def _meet(self) -> None:
-        """Begins sessions with donors that wait, and forgets those that are lost."""
+        """Begins sessions with donors that wait."""
         now = self._clock()
-        for peer in [peer for peer, donor in self._donors.items() if donor.is_lost]:
-            del self._donors[peer]
-            self._past[peer].lost(now)
         for waiting in self._source.waiting():
             past = self._past.setdefault(waiting.peer, DonorPast())
             if waiting.peer not in self._donors and past.may_come(now):
@@ -294,9 +290,14 @@ class DonatedEngine:
         progress: Sequence[GenerationProgress],
         seconds: float,
     ) -> None:
+        """Reports each donor, and forgets those that are told to be lost."""
         tokens = new_tokens(requests, progress)
         by_peer = {part.donor.peer: part for part in parts}
-        shares = (_share_of(donor, self._past[peer], by_peer.get(peer), tokens) for peer, donor in self._donors.items())
+        lost = {peer for peer, donor in self._donors.items() if donor.is_lost}
+        shares = [
+            _share_of(donor, self._past[peer], by_peer.get(peer), tokens, is_lost=peer in lost)
+            for peer, donor in self._donors.items()
+        ]
         self._report(
             DonorsShared(
                 time_seconds=self._wall_clock(),
@@ -307,12 +308,16 @@ class DonatedEngine:
                 donors=tuple(shares),
             )
         )
+        self._had_donors = bool(shares)
+        for peer in lost:
+            del self._donors[peer]
+            self._past[peer].lost(self._clock())
 
 
-def _share_of(donor: Donor, past: DonorPast, part: DonorPart | None, new_tokens: int) -> DonorShare:
+def _share_of(donor: Donor, past: DonorPast, part: DonorPart | None, new_tokens: int, *, is_lost: bool) -> DonorShare:
     states = (
         ("dropped", past.dropped),
-        ("lost", donor.is_lost),
+        ("lost", is_lost),
         ("generated", part is not None),
         ("ready", donor.is_ready),
         ("preparing", True),

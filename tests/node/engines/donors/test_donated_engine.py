@@ -15,6 +15,8 @@ from node.engines.donors.donated_engine import DonatedEngine
 from node.engines.donors.donor_weights import DIFFS, DonorWeights
 from node.engines.encoded_weights import EncodedWeights
 from node.engines.engine import Sampling
+from node.engines.process.channel import Channel
+from protocol.errors import UnreachableError
 from protocol.streams.engine_batches import Sampled, SamplingBatch
 from tests.node.engines.donors.lent import (
     ASKED,
@@ -227,6 +229,30 @@ def test_a_donor_that_is_killed_in_the_middle_costs_its_own_share_and_comes_back
         until_ready(engine, 1)
         check_whole(engine.advance(ASKED, Sampling(seed=1)), 1)
         assert village.last("ada").state == "generated"
+
+
+def test_a_donor_that_is_lost_between_two_generations_is_told_of_as_lost_once(
+    load_policy: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    village = Village(load_policy("qwen3").separate())
+    village.comes("ada")
+    goes = threading.Event()
+
+    def unreachable(peer: str) -> Channel:
+        village.used.append(village.waiting_now.pop(peer))
+        goes.wait()
+        raise UnreachableError("it went")
+
+    monkeypatch.setattr(village, "use", unreachable)
+    with learner_of(village) as engine:
+        engine.advance(ASKED[:2], Sampling(seed=1))
+        (donor,) = engine.donors
+        goes.set()
+        while not donor.is_lost:
+            threading.Event().wait(0.01)
+        for seed in range(3):
+            engine.advance(ASKED[:2], Sampling(seed=seed))
+        assert [[each.state for each in told.donors] for told in village.told] == [["preparing"], ["lost"], []]
 
 
 def test_a_donor_that_always_fails_rests(load_policy: Load) -> None:
