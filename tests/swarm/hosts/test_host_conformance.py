@@ -202,8 +202,8 @@ def test_a_read_that_waits_ends_when_this_end_resets_the_stream(tell) -> None:
         async def wait(stream: Stream) -> None:
             await trio.sleep_forever()
 
-        other.handle(ECHO, wait)
-        stream = await one.open_stream(other.peer_id, ECHO, deadline_seconds=10)
+        other.handle("/test/silent/1", wait)
+        stream = await one.open_stream(other.peer_id, "/test/silent/1", deadline_seconds=10)
         await stream.send(b"?")
         ended: list[str] = []
 
